@@ -26,13 +26,13 @@ import numpy as np
 from babel.dates import tokenize_pattern
 from numpy.typing import NDArray
 
-from weft import api
-from weft.batch import EOS
 from weft.cli.demo import TRAIN, VALID
-from weft.data.generated import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
-from weft.inference.teacher_forcing import force
-from weft.inference.translation import TranslationPredictor
-from weft.translator import load
+from weft.data.batch import EOS
+from weft.data.generators.pair_generators import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
+from weft.inference.teacher_forcing import teacher_force
+from weft.runs.translator import load
+from weft.tasks.translation.predictor import TranslationPredictor
+from weft.training import api
 
 Span = tuple[int, int]
 PARTS: dict[str, Span] = {"year": (0, 4), "month": (5, 7), "day": (8, 10)}
@@ -76,7 +76,7 @@ def points_right(predictor: TranslationPredictor, dated: Dated) -> dict[str, NDA
     source = [*predictor.source.encode(dated.text), EOS]
     target = [*predictor.target.encode(dated.iso), EOS]
     right = {}
-    forced = force(predictor.model, source, target)
+    forced = teacher_force(predictor.model, source, target)
     for name, weights in forced.weights.items():
         if forced.uses[name] != "cross":
             continue

@@ -1,4 +1,4 @@
-// Runs the kernels of weft/kernels/cpp on numbers that are the same everywhere, and prints their outputs as bits: see arm.py.
+// Runs the kernels of weft/layers/kernels/cpp on numbers that are the same everywhere, and prints their outputs as bits: see arm.py.
 
 #include <cstdio>
 

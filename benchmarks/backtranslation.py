@@ -33,9 +33,9 @@ import numpy as np
 from floors import copied
 from trainings import Outcome, Run, Sweep, add_options, common_settings, markdown, report, select
 
-from weft.compare.processes import Failure, Stopped
-from weft.config import document
-from weft.data.lines import read_lines
+from weft.bench.compare.subprocesses import Failure, Stopped
+from weft.config import yaml_document as document
+from weft.data.text_lines import read_lines
 
 PAIRS = 5_000
 SEED = 1

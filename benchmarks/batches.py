@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from timing import timed
 
-from weft.batch import BOS, PAD, Layout, PairBatch, Source
+from weft.data.batch import BOS, PAD, Layout, PairBatch, Source
 from weft.models.base import Model
 from weft.tasks.base import Loss
-from weft.training.replay import Replayed
+from weft.training.cuda_graph_steps import CudaGraphSteps
 
 Batch = tuple[torch.Tensor, torch.Tensor, Layout]
 """Source, labels, and the layout of both."""
@@ -75,7 +75,7 @@ def record(work: Step, device: torch.device) -> Step:
         work((batch.target, batch.labels, batch.target_layout))
         return []
 
-    replayed = Replayed(compute, device)
+    replayed = CudaGraphSteps(compute, device)
 
     def step(batch: Batch) -> None:
         source, labels, layout = batch

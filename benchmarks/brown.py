@@ -27,10 +27,10 @@ from pathlib import Path
 from ngrams import ngram_losses
 from trainings import about, add_options, common_settings, deadline, markdown, scale_steps, select
 
-from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.trainings import Training, train
-from weft.data.tokenizer import RESERVED
-from weft.translator import load_generator
+from weft.bench.compare.subprocesses import Failure, Processes, Stopped
+from weft.bench.compare.training_jobs import Training, train
+from weft.data.tokenizers.base import RESERVED
+from weft.runs.translator import load_generator
 
 RECIPE = "lm-words"
 SYSTEMS = {

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, score_cell, select, sweep
 
-from weft.data.captions import by_picture
-from weft.data.listed import open_listed
-from weft.evaluation.captions import CaptionBleu, CiderD, words
+from weft.data.file_lists import open_listed
 from weft.evaluation.metrics import score
+from weft.tasks.captioning.data import by_picture
+from weft.tasks.captioning.metrics import CaptionBleu, CiderD, words
 
 CONSTANTS = 150
 """Training captions that are tried as the caption of every picture."""

@@ -24,12 +24,12 @@ import numpy as np
 from trainings import Outcome, Run, add_options, markdown, report, scale_steps, select, sweep
 
 import weft
-from weft.bench.picture import empty_figure, save_figure
-from weft.data.ciphers import windows
-from weft.data.lines import read_lines
-from weft.inference.deciphering import DecipheringPredictor
-from weft.runs.folder import records
-from weft.tasks.deciphering import DecipheringTask
+from weft.bench.figures import empty_figure, save_figure
+from weft.data.text_lines import read_lines
+from weft.runs.run_folder import records
+from weft.tasks.deciphering.data import windows
+from weft.tasks.deciphering.predictor import DecipheringPredictor
+from weft.tasks.deciphering.task import DecipheringTask
 
 CHARACTERS = (
     "data.tokenizer={kind: characters, byte_fallback: false}", "data.vocabulary=80", "task.split=halves", "train.steps=300",

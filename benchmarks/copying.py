@@ -29,9 +29,9 @@ from trainings import Run, add_options, markdown, report, scale_steps, select, s
 import weft
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs
-from weft.data.symbols import JOINED, WordTokenizer
+from weft.data.tokenizers.word_character_byte import JOINED, WordTokenizer
 from weft.evaluation.metrics import make_metrics, score
-from weft.translator import Translator
+from weft.runs.translator import Translator
 
 Pairs = Sequence[tuple[str, str]]
 

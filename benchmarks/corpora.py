@@ -26,8 +26,8 @@ import numpy as np
 from floors import copied
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, select, sweep
 
-from weft.config import document
-from weft.data.lines import read_lines
+from weft.config import yaml_document as document
+from weft.data.text_lines import read_lines
 
 FEW, MORE = 1_000, 5_000
 SEED = 1

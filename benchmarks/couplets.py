@@ -23,7 +23,7 @@ from trainings import Run, add_options, frugal_settings, markdown, report, scale
 import weft
 from weft.data.formats import open_pairs
 from weft.evaluation.couplets import score_couplets
-from weft.translator import Translator
+from weft.runs.translator import Translator
 
 Pairs = Sequence[tuple[str, str]]
 

@@ -34,19 +34,20 @@ os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
 import torch
 from gpu import SOURCE, STEPS
 
-from weft.batch import BOS, PAD, Source
 from weft.config.sections import DecodeSection
-from weft.inference.resolve import Resolved, resolve
-from weft.inference.workers import Workers
-from weft.kernels.cpp import CannotBuild, kernels
+from weft.data.batch import BOS, PAD, Source
+from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits, TokenSelector
+from weft.decoding.constraints import ForbidTokens
+from weft.decoding.cpp_search import encode
+from weft.decoding.search_loop import generate
+from weft.inference.decoding_options import DecodingOptions, resolve_options
+from weft.inference.worker_processes import Workers
 from weft.layers.int8 import in_int8
+from weft.layers.kernels.cpp import kernels
+from weft.layers.kernels.cpp.build import CannotBuild
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
-from weft.models.narrowed import NarrowedDecoder
-from weft.search.choosers import Beam, Chooser, Greedy, Limits
-from weft.search.constraints import Forbid
-from weft.search.loop import generate
-from weft.search.native import encode
+from weft.models.composition import build_model
+from weft.models.shortlist_decoder import ShortlistDecoder
 
 CASES = {"1": (1, 1), "1x4": (1, 4), "32": (32, 1), "32x4": (32, 4)}
 """Name → sentences, beam."""
@@ -100,28 +101,28 @@ def build_models(kind: str, shape: Shape, settings: Sequence[str]) -> dict[str, 
     return {setting: ways[setting]() for setting in settings}
 
 
-def resolved(model: Model, setting: str, beam: int) -> Resolved:
+def resolved(model: Model, setting: str, beam: int) -> DecodingOptions:
     """The options of a setting. A translator resolves them once, so this is not counted."""
     options = DecodeSection(search={"kind": "beam", "width": beam}, precision=NATIVE.get(setting, setting))  # type: ignore[arg-type]
-    return replace(resolve(options, model.device), kernels=kernels() if setting in NATIVE else None)
+    return replace(resolve_options(options, model.device), kernels=kernels() if setting in NATIVE else None)
 
 
-def search(model: Model, vocabulary: int, how: Resolved, beam: int, shortlist: bool, source: Rows) -> int:
+def search(model: Model, vocabulary: int, how: DecodingOptions, beam: int, shortlist: bool, source: Rows) -> int:
     """Decodes 32 forced steps; returns the number of generated tokens."""
     rows, decoder, bias = len(source), model.decoder, None
     column = torch.full((rows,), STEPS)
-    chooser: Chooser = Beam(beam) if beam > 1 else Greedy()
+    chooser: TokenSelector = BeamSelector(beam) if beam > 1 else GreedySelector()
     with how.arithmetic(next(model.parameters()).dtype, how.beams):
         if shortlist:
             size = min(SHORTLISTS[min(SHORTLISTS, key=lambda known: abs(known - rows))], vocabulary)
-            decoder, bias = NarrowedDecoder(decoder, torch.arange(size) * (vocabulary // size)), torch.zeros(rows, size)
+            decoder, bias = ShortlistDecoder(decoder, torch.arange(size) * (vocabulary // size)), torch.zeros(rows, size)
         hypotheses, _ = generate(
             decoder,
             encode(model, Source(torch.tensor(source))),
             chooser,
             first=torch.full((rows, 1), BOS),
-            limits=Limits(column, column - 1, torch.arange(rows), bias),
-            constraints=[Forbid([PAD, BOS])],
+            limits=LengthLimits(column, column - 1, torch.arange(rows), bias),
+            constraints=[ForbidTokens([PAD, BOS])],
             best=1,
         )
     return sum(len(best.tokens) for best, *_ in hypotheses)

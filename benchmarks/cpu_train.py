@@ -20,9 +20,9 @@ from batches import Batch, Step, make_batches, shift_right, speed, training_step
 from marian import marian
 
 import weft
-from weft.batch import PAD
+from weft.data.batch import PAD
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
+from weft.models.composition import build_model
 
 VOCABULARY, DIM, HEADS, HIDDEN, LAYERS = 10_000, 256, 4, 1024, 4
 

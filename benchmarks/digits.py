@@ -42,8 +42,8 @@ from trainings import (
     sweep,
 )
 
-from weft.data.sound import read_wav
 from weft.errors import DataError
+from weft.tasks.transcription.log_mel import read_wav
 
 RECIPE = "speech-digits"
 TESTED = ("test", "long", "unseen", "single")

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from trainings import Outcome, Run, add_options, frugal_settings, markdown, report, scale_steps, select, sweep
 
-from weft.runs.folder import records
-from weft.runs.weights import read_tensors
+from weft.runs.run_folder import records
+from weft.runs.weight_files import read_tensors
 
 RECIPE = "transformer-small"
 PAIRS, VALID = 2000, 500

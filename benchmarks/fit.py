@@ -24,11 +24,11 @@ import numpy as np
 from trainings import Outcome, Run, Sweep, add_options, frugal_settings, markdown, report, score_cell
 
 from weft.data.formats import open_pairs
-from weft.data.lines import read_lines
+from weft.data.text_lines import read_lines
 from weft.evaluation.metrics import make_metrics, score
-from weft.fitting import rules
-from weft.runs.folder import complete
-from weft.runs.opening import run_config
+from weft.runs.open_run import run_config
+from weft.runs.run_folder import complete
+from weft.training.auto import rules
 
 SIZES = {500: "multi30k", 3_000: "multi30k", 12_000: "multi30k", 29_000: "multi30k", 162_000: "eng_fra"}
 RECIPES = ("auto", "transformer-small", "transformer-tiny", "rnn-bahdanau")

@@ -24,8 +24,8 @@ from weft import load
 from weft.data.formats import open_pairs
 from weft.errors import DataError
 from weft.evaluation.metrics import make_metrics, score
-from weft.inference.terms import Terms, book
-from weft.translator import Translator
+from weft.runs.translator import Translator
+from weft.tasks.translation.glossary import Terms, term_automata
 
 LETTERS = 4
 """Minimum number of letters of a term."""
@@ -80,7 +80,7 @@ def learn_glossary(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 def writable(translator: Translator, term: str) -> bool:
     """Whether the target vocabulary can spell a term."""
     try:
-        book(translator.target, [[term]], translator.model.device)
+        term_automata(translator.target, [[term]], translator.model.device)
     except DataError:
         return False
     return True

@@ -35,14 +35,14 @@ from timing import Figures, timed
 from torch._dynamo.utils import counters
 
 import weft
-from weft.batch import BOS, PAD, Source
-from weft.kernels.graphs import Compiler
+from weft.data.batch import BOS, PAD, Source
+from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits, TokenSelector
+from weft.decoding.constraints import ForbidTokens
+from weft.decoding.cuda_graph_search import search_graphs_of
+from weft.decoding.search_loop import generate
+from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
-from weft.search.choosers import Beam, Chooser, Greedy, Limits
-from weft.search.constraints import Forbid
-from weft.search.loop import generate
-from weft.search.recorded import recorder_of
+from weft.models.composition import build_model
 from weft.training import loop
 from weft.training.loop import Update
 from weft.training.session import Session
@@ -197,10 +197,10 @@ def weft_decoding(rows: int, beam: int, compiled: bool) -> Figures:
     spec = {"kind": "transformer", **SHAPE, "norm": "post"}
     model: Model = build_model(spec, Sizes(VOCABULARY, VOCABULARY, True)).cuda().eval().bfloat16()
     source = torch.randint(4, VOCABULARY, (rows, SOURCE), device="cuda")
-    chooser: Chooser = Beam(beam) if beam > 1 else Greedy()
+    chooser: TokenSelector = BeamSelector(beam) if beam > 1 else GreedySelector()
     column = torch.full((rows,), STEPS, device="cuda")
-    limits = Limits(column, column - 1, torch.arange(rows, device="cuda"))
-    recorder = recorder_of(model)
+    limits = LengthLimits(column, column - 1, torch.arange(rows, device="cuda"))
+    recorder = search_graphs_of(model)
     assert recorder is not None
     recorded = recorder.stepping("one", Compiler(print) if compiled else None)
 
@@ -212,7 +212,7 @@ def weft_decoding(rows: int, beam: int, compiled: bool) -> Figures:
                 chooser,
                 first=torch.full((rows, 1), BOS, device="cuda"),
                 limits=limits,
-                constraints=[Forbid([PAD, BOS])],
+                constraints=[ForbidTokens([PAD, BOS])],
                 best=1,
                 stepping=recorded,
             )

@@ -34,12 +34,12 @@ from trainings import deadline
 
 import weft
 from weft.attention.base import Site
+from weft.attention.mixers import SELF, build_self
+from weft.attention.mixers.base import Mixer
 from weft.config.registry import fill, load
 from weft.errors import WeftError
-from weft.kernels.graphs import Graphs
-from weft.mixers import SELF, build_self
-from weft.mixers.base import Mixer
-from weft.state import grow, leaves
+from weft.layers.decoder_state import grow, leaves
+from weft.layers.kernels.cuda_graph_capture import CudaGraphs
 
 DIM, HEADS = 512, 8
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -54,7 +54,7 @@ Row = dict[str, Any]
 
 
 def make(kind: str, use: str, longest: int, device: str) -> Mixer:
-    options = fill("weft.mixers:SELF", {"kind": kind, **OPTIONS.get(kind, {})})
+    options = fill("weft.attention.mixers:SELF", {"kind": kind, **OPTIONS.get(kind, {})})
     if "max_length" in options:
         options["max_length"] = longest
     torch.manual_seed(0)
@@ -125,7 +125,7 @@ def measure(kind: str, options: argparse.Namespace) -> Row:
             row["seconds"][length] = seconds(run, device, options.rounds)
             row["bytes"][length] = peak_on_gpu(run) if device == "cuda" else peak_on_cpu(kind, use, length, longest)
             if device == "cuda" and row["seconds"][length] < RECORDED:
-                row["replayed"][length] = seconds(Graphs()(run), device, options.rounds)
+                row["replayed"][length] = seconds(CudaGraphs()(run), device, options.rounds)
         except (WeftError, RuntimeError) as error:
             row["left_out"][length] = str(error).splitlines()[0][:160]
     return row | {f"{what}_exponent": exponent(row[what]) for what in ("seconds", "replayed", "bytes")}

@@ -25,9 +25,10 @@ from pathlib import Path
 import floors
 from trainings import about, add_options, common_settings, deadline, markdown, scale_steps, select
 
-from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.trainings import Training, records, train
-from weft.runs.weights import read_tensors
+from weft.bench.compare.subprocesses import Failure, Processes, Stopped
+from weft.bench.compare.training_jobs import Training, train
+from weft.runs.run_folder import records
+from weft.runs.weight_files import read_tensors
 
 HELD = 1000
 """Lines of AG News for validation."""

@@ -21,7 +21,8 @@ from typing import Any
 from families import SYSTEMS, pairs, plan, within_budget
 from trainings import about, add_options, markdown, report, select, sweep
 
-from weft.data.formats import open_pairs, read_lines
+from weft.data.formats import open_pairs
+from weft.data.text_lines import read_lines
 from weft.evaluation.metrics import by_length
 
 LABEL = "@joined"

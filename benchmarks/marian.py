@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers
 
-from weft.batch import BOS, EOS, PAD
+from weft.data.batch import BOS, EOS, PAD
 
 
 def marian(vocabulary: int, dim: int, hidden: int, heads: int, layers: int, **more: Any) -> Any:

@@ -22,8 +22,8 @@ import torch
 
 import weft
 from weft.errors import WeftError
-from weft.explain.picture import cross_attention, draw_attention
-from weft.inference.joining import Translation
+from weft.explain.attention_heatmap import cross_attention, draw_attention
+from weft.tasks.translation.join_segments import Translation
 
 SENTENCE = "A young woman who is wearing a red hat is reading a book in the park."
 RUNS = {

@@ -37,7 +37,8 @@ from trainings import (
 
 from weft.attention.base import Site
 from weft.attention.monotonic import MonotonicAttention
-from weft.data.formats import open_pairs, read_lines
+from weft.data.formats import open_pairs
+from weft.data.text_lines import read_lines
 
 RECIPE = "rnn-g2p"
 LONGEST, SHORTEST, JOINED = 10, 8, 3

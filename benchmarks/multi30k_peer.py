@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch import Tensor
 from transformers import MarianMTModel
 
-from weft.batch import BOS, EOS, PAD
+from weft.data.batch import BOS, EOS, PAD
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Pair = tuple[list[int], list[int]]

@@ -25,12 +25,13 @@ from floors import copied
 from nat_scores import PLAIN, TEST, latencies, measure, table
 from trainings import about, deadline
 
-from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.trainings import Training, complete, train
+from weft.bench.compare.subprocesses import Failure, Processes, Stopped
+from weft.bench.compare.training_jobs import Training, train
 from weft.config.registry import build
-from weft.distillation import OpenedTeacher
 from weft.errors import WeftError
-from weft.tasks.base import Setting
+from weft.runs.run_folder import complete
+from weft.runs.teacher import OpenTeacher
+from weft.tasks.base import TaskContext
 
 RECIPES = ("nat-ctc", "nat-mask-predict", "nat-length", "nat-fertility", "nat-blanks")
 START = 25
@@ -117,7 +118,7 @@ class Benchmark:
             config = Student("nat-ctc", kind == "distilled", 1).training(self.options).config()
             folder = self.out / "prepared" / kind
             folder.mkdir(parents=True, exist_ok=True)
-            build("weft.tasks:TASKS", config.task, Setting(config, folder, teacher=OpenedTeacher()), where="task").prepare()
+            build("weft.tasks:TASKS", config.task, TaskContext(config, folder, teacher=OpenTeacher()), where="task").prepare()
 
     def _student(self, student: Student) -> None:
         def work() -> None:

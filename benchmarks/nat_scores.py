@@ -17,9 +17,9 @@ from gpu_multi30k import lines_of
 from trainings import markdown
 
 import weft
-from weft.compare.trainings import records
 from weft.evaluation.metrics import make_metrics, score
-from weft.inference.translation import TranslationPredictor
+from weft.runs.run_folder import records
+from weft.tasks.translation.predictor import TranslationPredictor
 
 TEST = "test_2016_flickr"
 PLAIN = "nat-ctc-plain"

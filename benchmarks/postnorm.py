@@ -23,10 +23,10 @@ from pathlib import Path
 
 from trainings import about, add_options, common_settings, deadline, markdown, prepare_data, select
 
-from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.stat import interval
-from weft.compare.trainings import Training, train
-from weft.runs.folder import records
+from weft.bench.compare.seed_statistics import interval
+from weft.bench.compare.subprocesses import Failure, Processes, Stopped
+from weft.bench.compare.training_jobs import Training, train
+from weft.runs.run_folder import records
 
 STEPS = 2000
 SYSTEMS = {"fused": "weft", "plain": "postnorm"}
@@ -124,7 +124,7 @@ def train_plain() -> None:
     from weft.cli import main as weft_main
     from weft.layers import norm
 
-    norm.serve = lambda tensor: False
+    norm.triton_available = lambda tensor: False
     weft_main()
 
 

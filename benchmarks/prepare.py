@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.batch import Position
-from weft.data.batching import Batches
+from weft.data.batch import Position
 from weft.data.formats import open_pairs
-from weft.data.pairs import collate_pairs, prepare_pairs
-from weft.data.tokenizer import load_tokenizers, save_tokenizers, train_tokenizers
+from weft.data.resumable_order import Batches
+from weft.data.sentence_pairs import collate_pairs, prepare_pairs
+from weft.data.tokenizers.base import load_tokenizers, save_tokenizers, train_tokenizers
 
 Figures = dict[str, float]
 

@@ -19,11 +19,11 @@ import torch
 from batches import Batch, Hidden, make_batches, parallel_hidden, shift_right, speed, training_step
 
 import weft
-from weft.batch import Layout, Source
 from weft.config.sections import load_config
+from weft.data.batch import Layout, Source
 from weft.layers.recurrent import Cell, RecurrentLayer
 from weft.models.base import Encoded, Model, Sizes
-from weft.models.composing import build_model
+from weft.models.composition import build_model
 from weft.models.rnn import RecurrentEncoder
 
 VOCABULARY = 10_000

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, score_cell, select, sweep
 
-from weft.data.formats import read_lines
+from weft.data.text_lines import read_lines
 
 RECIPE = "rnn-scan"
 SPLITS = {

@@ -24,15 +24,16 @@ from torch import Tensor
 from trainings import about, add_options, common_settings, deadline, markdown, prepare_data, scale_steps, select
 
 from weft.attention.base import Attended
-from weft.attention.core.recording import observe
+from weft.attention.core.weight_recorder import observe
 from weft.attention.key_value import KeyValueAttention
-from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.trainings import Training, complete, train
-from weft.data.formats import read_lines
-from weft.data.text import TextFile, read_text
-from weft.data.tokenizer import load_tokenizers
-from weft.models.language import LanguageModel
-from weft.translator import load_generator
+from weft.bench.compare.subprocesses import Failure, Processes, Stopped
+from weft.bench.compare.training_jobs import Training, train
+from weft.data.text_lines import read_lines
+from weft.data.tokenizers.base import load_tokenizers
+from weft.models.language_model import LanguageModel
+from weft.runs.run_folder import complete
+from weft.runs.translator import load_generator
+from weft.tasks.language_modeling.data import TextFile, read_text
 
 RECIPE = "lm-rnn-attention"
 SPANS = (1, 2, 5, 10, 15)

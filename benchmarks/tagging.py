@@ -29,8 +29,8 @@ from trainings import (
     sweep,
 )
 
-from weft.runs.opening import open_run
-from weft.tasks.tagging import TaggingTask
+from weft.runs.open_run import open_run
+from weft.tasks.tagging.task import TaggingTask
 
 COLUMNS = {"accuracy": "accuracy, %", "unknown accuracy": "unknown words, %", "F1": "F1, %"}
 SYSTEMS: dict[str, tuple[str, str, tuple[str, ...]]] = {

@@ -19,17 +19,17 @@ from typing import Any
 
 import torch
 
+from weft.bench.compare.subprocesses import Failure, Processes, Stopped
+from weft.bench.compare.training_jobs import Training, train
 from weft.bench.machine import about as describe_machine
-from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.trainings import Training, train
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
-from weft.runs.folder import records
-from weft.runs.opening import open_run
-from weft.tasks.base import Setting
+from weft.models.composition import build_model
+from weft.runs.open_run import open_run
+from weft.runs.run_folder import records
+from weft.tasks.base import TaskContext
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def prepare_data(config: Config) -> None:
     """Trains the tokenizers and fills the shared cache, so that runs that start together can use it."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            build("weft.tasks:TASKS", config.task, Setting(config, Path(folder)), where="task").prepare()
+            build("weft.tasks:TASKS", config.task, TaskContext(config, Path(folder)), where="task").prepare()
         except WeftError as error:
             sys.exit(str(error))
 

@@ -25,21 +25,20 @@ from pathlib import Path
 import numpy as np
 from trainings import Run, add_options, markdown, prepare_data, report, scale_steps, select, sweep
 
-from weft.compare.trainings import Training
+from weft.bench.compare.training_jobs import Training
 from weft.config.sections import load_config
-from weft.data.cooccurrence import companions
 from weft.data.formats import open_pairs
-from weft.data.lines import read_lines
-from weft.data.monolingual import disjoint_halves
-from weft.data.pairs import prepare_pairs
-from weft.data.symbols import WordTokenizer
-from weft.data.tokenizer import RESERVED
-from weft.dictionaries.adversarial import adversarial_pairs
-from weft.dictionaries.dictionary import Dictionary, nearest
-from weft.dictionaries.mapping import Begin, Learning, Mapped, map_vectors
-from weft.dictionaries.mapping import Pairs as WordPairs
-from weft.dictionaries.vectors import Vectors, learn_vectors
+from weft.data.lexical_translation import companions
+from weft.data.sentence_pairs import prepare_pairs
+from weft.data.text_lines import read_lines
+from weft.data.tokenizers.base import RESERVED
+from weft.data.tokenizers.word_character_byte import WordTokenizer
+from weft.data.word_vectors.bilingual_dictionary import Dictionary, nearest
+from weft.data.word_vectors.mapping import Begin, MappedVectors, MappingOptions, adversarial_pairs, map_vectors
+from weft.data.word_vectors.mapping import Pairs as WordPairs
+from weft.data.word_vectors.vectors import Vectors, learn_vectors
 from weft.evaluation.metrics import make_metrics, score
+from weft.tasks.unsupervised.data import disjoint_halves
 
 FREQUENT, MUTUAL = 1000, 3
 NEVER = 1_000_000_000
@@ -164,8 +163,8 @@ def compute_floors(options: argparse.Namespace, texts: str) -> tuple[list[list[s
     known = gold(options)
     one, other = (learn_vectors(dict.fromkeys(read_lines(spec.partition("=")[2]))) for spec in texts.split(" "))
 
-    def learnt(begin: Begin | None = None, rounds: int = Learning.rounds) -> Mapped:
-        return map_vectors(one, other, Learning(rounds), begin)
+    def learnt(begin: Begin | None = None, rounds: int = MappingOptions.rounds) -> MappedVectors:
+        return map_vectors(one, other, MappingOptions(rounds), begin)
 
     mapped = learnt()
     forth, back = nearest(mapped, 1), nearest(mapped.turned(), 1)

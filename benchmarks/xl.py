@@ -25,10 +25,10 @@ from pathlib import Path
 from ngrams import ngram_losses
 from trainings import about, add_options, common_settings, deadline, markdown, scale_steps, select
 
-from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.trainings import Training, train
+from weft.bench.compare.subprocesses import Failure, Processes, Stopped
+from weft.bench.compare.training_jobs import Training, train
 from weft.config.sections import load_config
-from weft.translator import load_generator
+from weft.runs.translator import load_generator
 
 PLAIN, XL = "lm-shakespeare-transformer", "lm-shakespeare-xl"
 ROTARY = ("model.position=none", "model.decoder_self={kind: full, position: rotary, bias: true}")

@@ -30,11 +30,11 @@ from trainings import deadline, prepare_data
 from zoo_parts import PARTS, PUBLISHED, Settings, write_data
 from zoo_report import draw, kind_of
 
-from weft.compare.plan import Run, training
-from weft.compare.processes import Processes, Stopped
-from weft.compare.sweep import Sweep
-from weft.compare.worker import work
-from weft.runs.folder import RunLock, complete
+from weft.bench.compare.budget import ComparisonRun, training
+from weft.bench.compare.subprocesses import Processes, Stopped
+from weft.bench.compare.sweep import Sweep
+from weft.bench.compare.worker import work
+from weft.runs.run_folder import RunLock, complete
 
 RESULTS, FLOORS = "zoo.json", "floors.json"
 LONGEST = "a"
@@ -63,7 +63,7 @@ class Zoo:
     def train(self) -> None:
         processes = Processes(self.out / "logs", at_once=self.at_once, until=self.until)
 
-        def one(name: str, run: Run) -> None:
+        def one(name: str, run: ComparisonRun) -> None:
             with suppress(Stopped):  # the results show how far it got
                 self.sweeps[name].train(run, processes)
                 self.write()
@@ -90,11 +90,11 @@ class Zoo:
             self.write()
         print(f"measured {sum(job.load() is not None for job in jobs)} of {len(jobs)}", flush=True)
 
-    def queue(self) -> list[tuple[str, Run]]:
+    def queue(self) -> list[tuple[str, ComparisonRun]]:
         """All runs in starting order: the longest first, since they would end last; among further seeds, they come last."""
         pairs = [(name, run) for name, sweep in self.sweeps.items() for run in sweep.runs]
 
-        def rank(pair: tuple[str, Run]) -> tuple[int, bool]:
+        def rank(pair: tuple[str, ComparisonRun]) -> tuple[int, bool]:
             name, run = pair
             published = kind_of(run.entry.label) in PUBLISHED
             return run.number, not published and name != LONGEST if run.number == 0 else not published or name == LONGEST

@@ -12,9 +12,9 @@ from typing import Any
 import floors
 from floors import Floors
 
-from weft.compare.entries import Entry, labelled, slot_entries
-from weft.compare.plan import Budget, Comparison
-from weft.data.generated import parse_generator
+from weft.bench.compare.budget import Budget, Comparison
+from weft.bench.compare.entries import Entry, labelled, slot_entries
+from weft.data.generators.pair_generators import parse_generator
 
 PUBLISHED = {
     "local": {"ListOps": 15.82, "Text": 52.98, "average": 46.06},

@@ -12,10 +12,9 @@ from typing import Any
 from trainings import markdown
 from zoo_parts import PARTS, PUBLISHED
 
-from weft.compare.noise import pooled_spread
-from weft.compare.report import write_report
-from weft.compare.results import Row, rank
-from weft.compare.stat import Stat, stat, student
+from weft.bench.compare.html_report import write_report
+from weft.bench.compare.results import Row, rank
+from weft.bench.compare.seed_statistics import Stat, mean_with_interval, pooled_spread, student
 
 
 def ranking(results: dict[str, Any], arena_task: str = "") -> str:
@@ -106,7 +105,7 @@ def join(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if joined is row:
             continue
         for key in ("quality", "speed", "memory", "seconds", "steps"):
-            joined[key] = stat(value for each in (joined, row) if each[key] for value in each[key]["values"])
+            joined[key] = mean_with_interval(value for each in (joined, row) if each[key] for value in each[key]["values"])
         joined["runs"] += row["runs"]
         joined["error"] = joined["error"] and row["error"]
     spread = pool([row["quality"] for row in rows.values() if row["quality"]])

@@ -64,7 +64,7 @@ class Settings(SphinxDirective):
 
 def _value(default: Any) -> str:
     """A default as YAML writes it."""
-    from weft.config.document import scalar
+    from weft.config.yaml_document import scalar
 
     if isinstance(default, dict) and len(default) == 1:
         return f"`{default['kind']}`"

@@ -21,9 +21,9 @@ from screenshots import MISSING, chromium, save_screenshot, sized
 from selenium.webdriver.chrome.webdriver import WebDriver
 
 import weft
+from weft.explain.attention_heatmap import draw, view_of
 from weft.explain.explanation import Explanation
-from weft.explain.picture import draw, view_of
-from weft.explain.sections import Section, static_page
+from weft.explain.task_sections import Section, static_page
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 

@@ -27,8 +27,8 @@ from chromium import MISSING, chromium, set_theme, sized, wait
 from serving import running
 
 from weft import load
-from weft.explain.page import page
-from weft.serve.models import Models, parse_place
+from weft.explain.html_page import page
+from weft.serve.served_models import Models, parse_place
 
 COLOURS = 128
 """Palette size. The pages have few colours, and a palette reduces a file to a third."""

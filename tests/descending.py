@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from weft.batch import Batch
+from weft.data.batch import Batch
 from weft.models.base import Network
 from weft.tasks.base import Task
+from weft.training.cuda_graph_steps import CudaGraphSteps
 from weft.training.loop import forward_backward
-from weft.training.replay import Replayed
 
 
 def losses(task: Task, model: Network, batches: Iterable[Batch], *, recorded: bool) -> list[float]:
@@ -22,7 +22,7 @@ def losses(task: Task, model: Network, batches: Iterable[Batch], *, recorded: bo
     def work(batch: Batch, update: int) -> list[Any]:
         return forward_backward(task, model, batch.to(model.device), update, autocast)
 
-    run = Replayed(work, model.device) if recorded else work
+    run = CudaGraphSteps(work, model.device) if recorded else work
     found = []
     for update, batch in enumerate(batches, 1):
         found.append(float(run(batch, update)[0].total))

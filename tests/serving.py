@@ -18,16 +18,16 @@ from typing import Any
 import httpx
 import pytest
 
+from weft.decoding.search_loop import Cancellation
 from weft.inference.predictor import Wanted
-from weft.inference.translation import TranslationPredictor
-from weft.search.loop import Control
-from weft.serve.models import Models, Place
+from weft.serve.served_models import ModelLocation, Models
 from weft.serve.server import Server
 from weft.serve.settings import Settings
+from weft.tasks.translation.predictor import TranslationPredictor
 
 
 def two_models(first: Path, second: Path) -> Models:
-    return Models([Place((str(first),), ("en", "de")), Place((str(second),), ("fr", "de"))], device="cpu")
+    return Models([ModelLocation((str(first),), ("en", "de")), ModelLocation((str(second),), ("fr", "de"))], device="cpu")
 
 
 class Running:
@@ -79,7 +79,7 @@ class Slow:
         self.wanted: list[Wanted] = []
         real = TranslationPredictor.run
 
-        def run(predictor: Any, parts: Any, control: Control | None = None) -> Any:
+        def run(predictor: Any, parts: Any, control: Cancellation | None = None) -> Any:
             if control is None:  # the warm-up
                 return real(predictor, parts)
             self.batches.append([part.text for part in parts])

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from weft.batch import Layout, PairBatch, Position, Source
-from weft.config.train_section import TrainSection
+from weft.config.sections import TrainSection
+from weft.data.batch import Layout, PairBatch, Position, Source
 from weft.errors import Interrupted
 from weft.models.base import Sizes
-from weft.runs.folder import RunLock
-from weft.runs.weights import write_tensors
+from weft.runs.run_folder import RunLock
+from weft.runs.weight_files import write_tensors
 from weft.tasks.base import Loss, Task
 from weft.training.distributed import World, start, sum_gradients
 from weft.training.log import Log, open_log

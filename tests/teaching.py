@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.batch import BOS, EOS, Layout, PairBatch, Source
 from weft.config.registry import build
 from weft.config.sections import load_config
+from weft.data.batch import BOS, EOS, Layout, PairBatch, Source
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
-from weft.tasks.base import Loss, Setting
-from weft.tasks.translation import TranslationTask
+from weft.models.composition import build_model
+from weft.tasks.base import Loss, TaskContext
+from weft.tasks.translation.task import TranslationTask
 
 
 def make_task(**options: Any) -> TranslationTask:
     """A task that has no data, for its losses alone."""
     config = load_config("rnn-hard")
-    task: TranslationTask = build("weft.tasks:TASKS", {"kind": "translation", **options}, Setting(config, Path()))
+    task: TranslationTask = build("weft.tasks:TASKS", {"kind": "translation", **options}, TaskContext(config, Path()))
     return task
 
 

@@ -16,14 +16,14 @@ import pytest
 import torch
 
 from weft.attention import ATTENTIONS
-from weft.attention.core.patterns import PATTERNS
+from weft.attention.core.sparsity_patterns import PATTERNS
+from weft.attention.mixers import MIXERS
 from weft.config.registry import build
 from weft.config.sections import load_config
 from weft.layers.lora import Lora, add_adapters
-from weft.mixers import MIXERS
+from weft.models import POOLINGS
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.pooling import POOLINGS
+from weft.models.composition import build_model
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8"))
@@ -237,7 +237,9 @@ def test_no_pattern_of_the_zoo_equals_full_attention() -> None:
     zoo = importlib.import_module("zoo")
     for part, length in ((zoo.PARTS["b"], 50), (zoo.PARTS["c"], 16)):
         for kind in set(part.kinds) & set(PATTERNS) - {"full"}:
-            pattern = build("weft.attention.core.patterns:PATTERNS", {"kind": kind, **part.options.get(kind, {})}, False)
+            pattern = build(
+                "weft.attention.core.sparsity_patterns:PATTERNS", {"kind": kind, **part.options.get(kind, {})}, False
+            )
             assert not pattern.sees(length, causal=False).all(), kind
 
 

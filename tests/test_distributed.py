@@ -15,7 +15,7 @@ import small_task
 import torch
 from tiny import once
 
-from weft.runs.weights import read_tensors
+from weft.runs.weight_files import read_tensors
 from weft.training import checkpoint
 
 OPTIONS = {"steps": 8, "accumulate": 4, "double": True, "save_every": 8, "validate_every": 4}

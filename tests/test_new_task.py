@@ -5,22 +5,22 @@ import tiny
 import torch
 
 import weft
-from weft.batch import EOS, LabelBatch, Layout, Source
+from weft.data.batch import EOS, LabelBatch, Layout, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import prepare
-from weft.inference.predictor import Part, Prediction, Predictor, pad
+from weft.inference.predictor import BatchItem, Prediction, Predictor, pad
 from weft.models.base import Sizes
-from weft.models.classifier import Classifier
-from weft.models.composing import build_encoder
-from weft.pooling.mean_max import MeanPooling
-from weft.runs.weights import read_tensors
+from weft.models.composition import build_encoder
+from weft.models.pooling import MeanPooling
+from weft.runs.translator import load_trained
+from weft.runs.weight_files import read_tensors
 from weft.tasks import TASKS
 from weft.tasks.base import LOSS, Loss, Measure
-from weft.tasks.text import TextTask
-from weft.translator import load_trained
+from weft.tasks.classification.model import Classifier
+from weft.tasks.corpus_task import CorpusTask
 
 
-class NumberTask(TextTask):
+class NumberTask(CorpusTask):
     measures = (Measure("error", "mean error", higher_is_better=False), LOSS)
 
     def reopen(self):
@@ -54,7 +54,7 @@ class NumberTask(TextTask):
 
 class NumberPredictor(Predictor):
     def read(self, inputs, first_line):
-        return [[Part([*line.encode(), EOS])] for line in inputs]
+        return [[BatchItem([*line.encode(), EOS])] for line in inputs]
 
     def run(self, parts, control=None):
         layout = Layout.padded([part.size for part in parts])

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import weft
-from weft.runs.weights import read_tensors
+from weft.runs.weight_files import read_tensors
 from weft.training import checkpoint
 
 RUNS = Path(__file__).parent / "fixtures" / "old_runs"

@@ -175,13 +175,21 @@ def test_links_and_anchors_are_found_in_a_document() -> None:
 
 
 def test_names_of_python_code_are_found() -> None:
-    source = "import weft\nfrom weft.errors import DataError\nweft.load('runs/x', divice='cpu').translate(weft.api.train)\n"
-    assert set(weft_names(source)) == {"weft", "weft.errors.DataError", "weft.load", "weft.api.train", "weft.api"}
+    source = (
+        "import weft\nfrom weft.errors import DataError\nweft.load('runs/x', divice='cpu').translate(weft.training.api.train)\n"
+    )
+    assert set(weft_names(source)) == {
+        "weft",
+        "weft.errors.DataError",
+        "weft.load",
+        "weft.training.api.train",
+        "weft.training.api",
+    }
     assert list(unknown_arguments(source)) == ["weft.load(divice=)"]
     with pytest.raises((ImportError, AttributeError)):
         find_name("weft.loda")
     with pytest.raises((ImportError, AttributeError)):
-        find_name("weft.explain.page.pages")
+        find_name("weft.explain.html_page.pages")
 
 
 @pytest.mark.parametrize("arguments", [["trian"], ["train", "--no-such-flag"], ["translate"], ["list", "a", "b", "c"]])

@@ -12,7 +12,7 @@ import tones
 from jsonschema import Draft202012Validator
 
 import weft
-from weft.config import document
+from weft.config import yaml_document as document
 from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
 
 RECIPES = sorted(recipes())

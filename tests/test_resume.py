@@ -14,9 +14,9 @@ import torch
 from small_task import SmallTask, place_of, train
 from torch import Tensor
 
-from weft.batch import Position
+from weft.data.batch import Position
 from weft.errors import Interrupted
-from weft.runs.weights import read_tensors
+from weft.runs.weight_files import read_tensors
 from weft.training import checkpoint
 
 

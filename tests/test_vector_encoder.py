@@ -11,13 +11,13 @@ import weft
 from weft.data.corpus import prepare
 from weft.models import ENCODERS, FRONTS
 from weft.models.base import Encoded, Sizes
-from weft.models.composing import VectorEncoder
-from weft.models.fronts import Front
+from weft.models.composition import VectorEncoder
+from weft.models.frontends.base import Frontend
+from weft.runs.translator import load_trained
 from weft.tasks import TASKS
-from weft.translator import load_trained
 
 
-class ScaledFront(Front):
+class ScaledFront(Frontend):
     """Frames times a factor, projected.
 
     factor: by which frames are multiplied

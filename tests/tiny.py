@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from weft import api, cli
+from weft import cli
+from weft.training import api
 from weft.training.session import Result
 
 SETTINGS: dict[str, Any] = {

@@ -16,19 +16,19 @@ __version__ = VERSION
 __all__ = ["Generator", "Translation", "Translator", "WeftError", "__version__", "load", "load_generator", "train"]
 
 if TYPE_CHECKING:
-    from weft.api import train
     from weft.errors import WeftError
-    from weft.inference.joining import Translation
-    from weft.translator import Generator, Translator, load, load_generator
+    from weft.runs.translator import Generator, Translator, load, load_generator
+    from weft.tasks.translation.join_segments import Translation
+    from weft.training.api import train
 
 _PLACES = {
-    "train": "weft.api",
+    "train": "weft.training.api",
     "WeftError": "weft.errors",
-    "Generator": "weft.translator",
-    "load_generator": "weft.translator",
-    "Translation": "weft.inference.joining",
-    "Translator": "weft.translator",
-    "load": "weft.translator",
+    "Generator": "weft.runs.translator",
+    "load_generator": "weft.runs.translator",
+    "Translation": "weft.tasks.translation.join_segments",
+    "Translator": "weft.runs.translator",
+    "load": "weft.runs.translator",
 }
 
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.attention.base import Facts
-from weft.batch import BOS, PAD, Layout, Source
-from weft.layers.readout import smoothed_loss
-from weft.mixers.base import Mixer
+from weft.attention.mixers.base import Mixer
+from weft.data.batch import BOS, PAD, Layout, Source
+from weft.layers.output_cross_entropy import label_smoothed_cross_entropy
 from weft.models.base import Model
 from weft_contract.entries import same
 from weft_contract.models import SOURCE, TARGET, VOCABULARY, DecoderEntry, finite, ids
@@ -118,7 +118,11 @@ def check_loss(entry: DecoderEntry) -> None:
         torch.manual_seed(0)  # what is drawn in training is drawn alike
         found = model.decoder.features(ids(4, 30, seed=4), state, below)
         hidden, extras = found.hidden, sum(term.sum() for term in found.extras.values())
-        loss = model.decoder.loss(hidden, labels, 0.1) if own else smoothed_loss(model.decoder.logits(hidden), labels, 0.1)
+        loss = (
+            model.decoder.loss(hidden, labels, 0.1)
+            if own
+            else label_smoothed_cross_entropy(model.decoder.logits(hidden), labels, 0.1)
+        )
         (loss[0] + extras).backward()
         results.append((loss, {name: value.grad for name, value in model.named_parameters()}))
     (mine, grads), (plain, others) = results

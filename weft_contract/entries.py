@@ -15,10 +15,10 @@ from torch import Tensor
 
 from weft.attention import ATTENTIONS
 from weft.attention.base import Attended, Facts, Site, Use
-from weft.batch import Layout
+from weft.attention.mixers import MIXERS, build_self
 from weft.config.registry import build, find_table, load
-from weft.mixers import MIXERS, build_self
-from weft.state import State
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State
 
 DIM, HEADS, MEMORY = 16, 4, 24
 """Model width, number of heads, and (in cross use) memory width."""
@@ -221,7 +221,7 @@ def same(a: Tensor, b: Tensor, what: str = "", atol: float = 2e-5) -> None:
 
 def facts_of(kind: str) -> type[Facts]:
     """The class of an attention or mixer, built in or installed."""
-    part: type[Facts] = load(find_table("weft.mixers:SELF"), kind)
+    part: type[Facts] = load(find_table("weft.attention.mixers:SELF"), kind)
     return part
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Facts
-from weft.batch import Layout
-from weft.state import grow
+from weft.data.batch import Layout
+from weft.layers.decoder_state import grow
 from weft_contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, Mechanism, same, vectors
 
 

@@ -17,7 +17,7 @@ from weft.config.plugins import installed_parts, package_of
 from weft.config.registry import build, find_table
 from weft.errors import ConfigError
 from weft.models.base import Reads, Sizes
-from weft.models.fronts import FrontSite
+from weft.models.frontends.base import FrontendSite
 from weft_contract.crosses import crosses
 from weft_contract.entries import Entry, entries
 from weft_contract.models import DecoderEntry, cross_slots, self_slots
@@ -84,7 +84,7 @@ def _front(kind: str) -> Iterator[Case]:
 
 def _builds(kind: str, reads: Reads) -> bool:
     try:
-        build("weft.models:FRONTS", kind, FrontSite(Sizes(3, reads=reads), 16))
+        build("weft.models:FRONTS", kind, FrontendSite(Sizes(3, reads=reads), 16))
     except ConfigError:
         return False
     return True

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.batch import PAD, Layout
-from weft.layers.readout import smoothed_loss
+from weft.data.batch import PAD, Layout
+from weft.layers.decoder_state import State, detach
+from weft.layers.output_cross_entropy import label_smoothed_cross_entropy
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.models.language import LanguageModel
-from weft.state import State, detach
+from weft.models.composition import build_model
+from weft.models.language_model import LanguageModel
 from weft_contract.entries import same
 from weft_contract.models import TARGET, VOCABULARY, ids
 
@@ -147,7 +147,11 @@ def check_loss(entry: LanguageEntry) -> None:
     for own in (True, False):
         model.zero_grad()
         hidden = model(ids(3, 29, seed=7)).hidden
-        loss = model.decoder.loss(hidden, labels) if own else smoothed_loss(model.decoder.logits(hidden), labels, 0.0)
+        loss = (
+            model.decoder.loss(hidden, labels)
+            if own
+            else label_smoothed_cross_entropy(model.decoder.logits(hidden), labels, 0.0)
+        )
         loss[0].backward()
         results.append((loss[0], {name: value.grad for name, value in model.named_parameters()}))
     (mine, grads), (plain, others) = results

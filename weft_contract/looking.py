@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site
-from weft.batch import Layout
+from weft.data.batch import Layout
 
 DIM, QUERIES, KEYS = 8, 35, 13
 Part = TypeVar("Part", bound=nn.Module)

@@ -7,7 +7,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from weft.batch import Layout
+from weft.data.batch import Layout
 from weft_contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, same, vectors
 
 PACKED, BUDGET = (26, 1, 71, 40, 9), 151

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from weft.attention import ATTENTIONS
-from weft.batch import Layout, Source
+from weft.attention.mixers import SELF
 from weft.config.registry import load, options_of
-from weft.mixers import SELF
+from weft.data.batch import Layout, Source
+from weft.layers.decoder_state import State, select
 from weft.models import MODELS
 from weft.models.base import Encoded, Model, Sizes
-from weft.models.composing import build_model
-from weft.state import State, select
+from weft.models.composition import build_model
 from weft_contract.entries import facts_of
 
 VOCABULARY = 19

@@ -7,15 +7,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.batch import BOS, PAD, UNK, Layout, Source
-from weft.kernels.cpp import CannotBuild, Kernels, kernels, using
-from weft.kernels.plan import NotPlanned
+from weft.data.batch import BOS, PAD, UNK, Layout, Source
+from weft.decoding import cpp_search as native
+from weft.decoding.beam_greedy_sample import BeamSelector, LengthLimits, SamplingSelector, TokenSelector
+from weft.decoding.constraints import ForbidTokens
+from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.search_loop import generate
+from weft.layers.kernels.cpp import Kernels, kernels, using
+from weft.layers.kernels.cpp.build import CannotBuild
+from weft.layers.kernels.cpp_plan import NotPlanned
 from weft.models.base import Encoded, Model
-from weft.search import native
-from weft.search.choosers import Beam, Chooser, Limits, Sample
-from weft.search.constraints import Forbid
-from weft.search.loop import generate
-from weft.search.tables import Hypothesis
 from weft_contract.entries import same
 from weft_contract.models import SOURCE, ids
 
@@ -28,7 +29,7 @@ def plannable(model: Any) -> bool:
     if model.decoder.parallel:
         return False
     try:
-        native.planned(model.decoder)
+        native.plan_decoder(model.decoder)
     except NotPlanned:
         return False
     return True
@@ -44,7 +45,7 @@ def check_native(entry: Any) -> None:
     model = entry.make()
     source, fast = _encoded(model, None), _encoded(model, compiled)
     same(fast.memory, source.memory, "the memory")
-    for chooser in (Beam(4), Sample(2, 1.0, seed=3)):
+    for chooser in (BeamSelector(4), SamplingSelector(2, 1.0, seed=3)):
         usual, found = (_search(model.decoder, each, chooser, way) for each, way in ((source, None), (fast, compiled)))
         for texts, others in zip(found, usual, strict=True):
             assert [each.tokens for each in texts] == [each.tokens for each in others], f"{entry}: another text"
@@ -64,7 +65,7 @@ def _encoded(model: Any, compiled: Kernels | None) -> Encoded:
     return encoded
 
 
-def _search(decoder: nn.Module, source: Encoded, chooser: Chooser, compiled: Kernels | None) -> list[list[Hypothesis]]:
+def _search(decoder: nn.Module, source: Encoded, chooser: TokenSelector, compiled: Kernels | None) -> list[list[Hypothesis]]:
     longest, first = torch.tensor(LONGEST), ids(len(PREFIXES), max(PREFIXES), seed=3)
     first[:, 0] = BOS
     with using(compiled):
@@ -74,7 +75,7 @@ def _search(decoder: nn.Module, source: Encoded, chooser: Chooser, compiled: Ker
             chooser,
             first=first,
             first_layout=Layout.padded(PREFIXES),
-            limits=Limits(longest, longest // 2, torch.arange(len(LONGEST))),
-            constraints=[Forbid([PAD, BOS, UNK])],
+            limits=LengthLimits(longest, longest // 2, torch.arange(len(LONGEST))),
+            constraints=[ForbidTokens([PAD, BOS, UNK])],
         )
     return found

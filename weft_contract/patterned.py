@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, Use
 from weft.config.registry import build
-from weft.state import State
+from weft.layers.decoder_state import State
 
 DIM, HEADS = 16, 4
 

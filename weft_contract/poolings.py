@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.batch import Layout
 from weft.config.registry import build
-from weft.pooling import POOLINGS
-from weft.pooling.base import Pooling
+from weft.data.batch import Layout
+from weft.models import POOLINGS
+from weft.models.pooling import Pooling
 from weft_contract.entries import DIM, EXTENT, LENGTHS, same, vectors
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -34,7 +34,7 @@ class PoolingEntry:
 
     def make(self, *, seed: int = 0, train: bool = False) -> Pooling:
         torch.manual_seed(seed)
-        part: Pooling = build("weft.pooling:POOLINGS", {"kind": self.kind, **self.options}, DIM)
+        part: Pooling = build("weft.models:POOLINGS", {"kind": self.kind, **self.options}, DIM)
         return part.train(train)
 
 

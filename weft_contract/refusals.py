@@ -8,9 +8,9 @@ from typing import Any, get_args
 import pytest
 
 from weft.attention.base import Site, Use
+from weft.attention.mixers import SELF
 from weft.config.registry import build, find_table
 from weft.errors import ConfigError
-from weft.mixers import SELF
 from weft_contract.entries import DIM, HEADS, REFUSED, facts_of
 
 
@@ -24,7 +24,7 @@ def refusals(kinds: Collection[str] = SELF) -> Iterator[tuple[str, dict[str, Any
 def check_refused(kind: str, options: dict[str, Any], use: Use) -> None:
     table = "weft.attention:ATTENTIONS"
     if kind not in find_table(table):
-        table = "weft.mixers:SELF"
+        table = "weft.attention.mixers:SELF"
     with pytest.raises(ConfigError) as caught:
         build(table, {"kind": kind, **options}, Site(use, DIM, HEADS))
     facts = facts_of(kind)

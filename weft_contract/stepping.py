@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from weft.attention.core.kv_store import KeyValueCache
-from weft.batch import Layout
-from weft.state import State, grow, select
+from weft.attention.core.kv_cache import KeyValueCache
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State, grow, select
 from weft_contract.entries import same
 
 SOURCES = 3

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from weft.attention.core import dot_product, patterns
+from weft.attention.core import dot_product
+from weft.attention.core import sparsity_patterns as patterns
 from weft_contract import crosses, decoders, facts, language, masking, models, native, poolings, stepping
 from weft_contract.entries import Entry, entries
 from weft_contract.language import LanguageEntry

@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from serving import Running
 
 import weft
-from weft.explain.page import page
+from weft.explain.html_page import page
 
 AXE = Path(sys.prefix) / "clients/node_modules/axe-core/axe.min.js"
 """`make clients` installs it."""

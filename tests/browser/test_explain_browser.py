@@ -14,9 +14,9 @@ from selenium.webdriver.remote.webelement import WebElement
 
 import weft
 from weft.explain.explanation import Explanation
-from weft.explain.page import page
-from weft.explain.text import Side
-from weft.translator import Translator
+from weft.explain.html_page import page
+from weft.explain.token_display import Side
+from weft.runs.translator import Translator
 
 INK = """[...document.querySelectorAll('canvas.map')].every(
     map => map.getContext('2d').getImageData(0, 0, map.width, map.height).data.some(value => value > 0))"""

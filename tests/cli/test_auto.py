@@ -13,8 +13,8 @@ import torch
 import weft as package
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs
-from weft.fitting import auto
-from weft.runs.weights import read_metadata, read_tensors
+from weft.runs.weight_files import read_metadata, read_tensors
+from weft.training.auto import auto_recipe as auto
 
 TOPICS = ["data:", "tokens:", "model:", "training:", "validation:"]
 DATA = "generated:reverse?count=300&longest=6"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from weft.runs.folder import RunLock
+from weft.runs.run_folder import RunLock
 
 LETTERS = "abcdefghijklmnop"
 

@@ -15,7 +15,7 @@ from weft.attention.base import Site
 from weft.config.registry import build, load
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs
-from weft.runs.weights import read_metadata, read_tensors
+from weft.runs.weight_files import read_metadata, read_tensors
 from weft.training.checkpoint import steps
 
 LINES = ["a b c", "d e", "", "f"]
@@ -192,7 +192,7 @@ def test_the_list_says_of_a_mechanism_what_it_is_when_built(kind: str) -> None:
 def test_listing_everything(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     everything = weft("list")
-    assert all(what in everything for what in ("models", "attentions", "recipes", "transformer-small", "weft/mixers"))
+    assert all(what in everything for what in ("models", "attentions", "recipes", "transformer-small", "weft/attention/mixers"))
 
 
 def test_a_list_breaks_no_file_name_in_a_narrow_window(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch) -> None:

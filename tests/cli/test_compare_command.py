@@ -18,9 +18,9 @@ import pytest
 import tiny
 
 from weft import cli
-from weft.compare import worker
-from weft.compare.processes import Failure, Processes, Stopped, reason
-from weft.fitting import speed
+from weft.bench.compare import worker
+from weft.bench.compare.subprocesses import Failure, Processes, Stopped, reason
+from weft.training.auto import speed_probe as speed
 from weft.training.checkpoint import steps
 
 DATA = ["--data", tiny.generated("reverse", 500), "--valid", tiny.generated("reverse", 40, "valid")]
@@ -52,7 +52,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
         with log.open("w") as said, contextlib.redirect_stderr(said):
-            status = worker.main(words[0]) or 0 if module == "weft.compare.worker" else cli.run(list(words))
+            status = worker.main(words[0]) or 0 if module == "weft.bench.compare.worker" else cli.run(list(words))
         if status:
             raise Failure(reason(log))
         return ""
@@ -165,8 +165,8 @@ def test_a_time_is_turned_into_steps_that_fit(
 def test_trainings_side_by_side_are_timed_afterwards_and_scored_on_the_test(
     weft: tiny.Shell, tmp_path: Path, begun: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft.compare.measure.MOMENT", 0.2)
-    monkeypatch.setattr("weft.compare.sweep.ThreadPoolExecutor", one_thread)
+    monkeypatch.setattr("weft.bench.compare.measure_run.MOMENT", 0.2)
+    monkeypatch.setattr("weft.bench.compare.sweep.ThreadPoolExecutor", one_thread)
     labels = tmp_path / "texts.tsv"
     labels.write_text("".join(f"{'a b ' * (number % 5)}{'c' if number % 2 else 'd'}\t{number % 2}\n" for number in range(60)))
     sets = settings(task__kind="classification", train__best_by="accuracy")
@@ -220,7 +220,7 @@ def test_what_cannot_be_compared_is_said_before_anything_is_trained(weft: tiny.S
 def test_a_run_that_had_to_use_float32_is_the_wished_one(
     weft: tiny.Shell, tmp_path: Path, begun: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("weft.training.run", "weft.compare.trainings"):
+    for module in ("weft.training.train_run", "weft.bench.compare.training_jobs"):
         monkeypatch.setattr(f"{module}.computes_bf16", lambda device: False)
     out = tmp_path / "out"
     common = ["compare", "transformer-tiny", *DATA, "--lengths", "none", "--sentences", "0", "--out", out, *settings()]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import tiny
 
-from weft.bench import diagnosis
-from weft.bench.diagnosis import Finding, diagnose
+from weft.bench import doctor as diagnosis
+from weft.bench.doctor import Finding, diagnose
 from weft.cli import completion
-from weft.kernels.cpp import build
+from weft.layers.kernels.cpp import build
 
 
 def test_the_doctor_reports_everything(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch) -> None:

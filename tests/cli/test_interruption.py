@@ -17,7 +17,7 @@ import pytest
 import tiny
 
 from weft import cli
-from weft.runs.weights import read_tensors
+from weft.runs.weight_files import read_tensors
 from weft.training.checkpoint import steps
 
 SETTINGS = {

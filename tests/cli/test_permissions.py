@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import tiny
 
-from weft.access import why_unreadable, why_unwritable
+from weft.file_access import why_unreadable, why_unwritable
 from weft.inference.shortlist import FILE, cached_file
-from weft.runs.weights import read_tensors, write_tensors
+from weft.runs.weight_files import read_tensors, write_tensors
 
 BOUND = [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 """Starts a process that permissions apply to, also if the user is root."""

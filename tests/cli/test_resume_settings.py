@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import tiny
 
-from weft.config.sections import DataSection, load_config
-from weft.config.train_section import TrainSection
+from weft.config.sections import DataSection, TrainSection, load_config
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError
-from weft.runs.weights import read_metadata
-from weft.training.publishing import HISTORY
-from weft.training.resuming import FIXED, INEXACT, reason
+from weft.runs.weight_files import read_metadata
+from weft.training.checkpoint import HISTORY
+from weft.training.resume_checks import FIXED, INEXACT, reason
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from weft.attention import ATTENTIONS
 from weft.attention.base import Site, Use
+from weft.attention.mixers import SELF, build_self
 from weft.config.registry import build, load
 from weft.errors import ConfigError
-from weft.mixers import SELF, build_self
 from weft_contract import suite
 from weft_contract.entries import DIM, HEADS, entries
 from weft_contract.refusals import check_refused, refusals

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.batch import PAD
-from weft.layers.readout import linear_loss, smoothed_loss
+from weft.data.batch import PAD
+from weft.layers.output_cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy
 from weft_contract.entries import same
 
 ROWS, EXTENT, DIM, VOCABULARY = 3, 23, 16, 37
@@ -35,7 +35,10 @@ def check_linear_loss(smoothing: float, chunk: int) -> None:
     )
     likelihood = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="sum")
     gradients = torch.autograd.grad(2.5 * wanted, [hidden, weight], retain_graph=True)
-    for loss, nll in (linear_loss(hidden, weight, labels, smoothing, chunk), smoothed_loss(logits, labels, smoothing)):
+    for loss, nll in (
+        linear_cross_entropy(hidden, weight, labels, smoothing, chunk),
+        label_smoothed_cross_entropy(logits, labels, smoothing),
+    ):
         torch.testing.assert_close(loss, wanted)
         torch.testing.assert_close(nll, likelihood)
         assert not nll.requires_grad
@@ -52,23 +55,23 @@ def test_linear_loss_equals_cross_entropy(smoothing: float, chunk: int) -> None:
 def test_linear_loss_by_differences() -> None:
     hidden, weight, labels = problem()
     small = hidden.detach()[:1, :3].clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda h, w: linear_loss(h, w, labels[:1, :3], 0.1, 2)[0], (small, weight))
+    assert torch.autograd.gradcheck(lambda h, w: linear_cross_entropy(h, w, labels[:1, :3], 0.1, 2)[0], (small, weight))
 
 
 def test_linear_loss_of_frozen_parts() -> None:
     """If no gradients are needed only the value is computed, and it is the same."""
     hidden, weight, labels = problem()
     with torch.no_grad():
-        frozen = linear_loss(hidden, weight, labels, 0.1)
-    torch.testing.assert_close(frozen[0], linear_loss(hidden, weight, labels, 0.1)[0].detach())
+        frozen = linear_cross_entropy(hidden, weight, labels, 0.1)
+    torch.testing.assert_close(frozen[0], linear_cross_entropy(hidden, weight, labels, 0.1)[0].detach())
 
 
 def test_linear_loss_under_autocast() -> None:
     hidden, weight, labels = problem(torch.float32)
-    exact = linear_loss(hidden, weight, labels, 0.1)[0]
+    exact = linear_cross_entropy(hidden, weight, labels, 0.1)[0]
     grads = torch.autograd.grad(exact, [hidden, weight])
     with torch.autocast("cpu", torch.bfloat16):
-        loss = linear_loss(hidden, weight, labels, 0.1)[0]
+        loss = linear_cross_entropy(hidden, weight, labels, 0.1)[0]
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, exact, rtol=0.01, atol=0.0)
     for half, full in zip(torch.autograd.grad(loss, [hidden, weight]), grads, strict=True):
@@ -78,7 +81,7 @@ def test_linear_loss_under_autocast() -> None:
 
 def test_padding_alone_costs_nothing() -> None:
     hidden, weight, labels = problem(torch.float32)
-    loss, nll = linear_loss(hidden, weight, torch.full_like(labels, PAD), 0.1)
+    loss, nll = linear_cross_entropy(hidden, weight, torch.full_like(labels, PAD), 0.1)
     grads = torch.autograd.grad(loss, [hidden, weight])
     assert loss == 0 and nll == 0 and not any(grad.any() for grad in grads)
 
@@ -89,4 +92,4 @@ def test_smoothing_moves_a_share_evenly() -> None:
     logp = F.linear(hidden, weight).log_softmax(-1)
     target = torch.full_like(logp, 0.1 / VOCABULARY).scatter_add(-1, labels[..., None], torch.full_like(logp[..., :1], 0.9))
     by_hand = -(target * logp).sum(-1)[labels != PAD].sum()
-    same(smoothed_loss(F.linear(hidden, weight), labels, 0.1)[0], by_hand, "smoothed loss", atol=1e-3)
+    same(label_smoothed_cross_entropy(F.linear(hidden, weight), labels, 0.1)[0], by_hand, "smoothed loss", atol=1e-3)

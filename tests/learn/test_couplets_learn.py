@@ -11,8 +11,8 @@ from serving import running
 
 import weft
 from weft.evaluation.couplets import score_couplets
-from weft.serve.models import Models, Place
-from weft.translator import Translator
+from weft.runs.translator import Translator
+from weft.serve.served_models import ModelLocation, Models
 
 FIRST, SECOND = "天山花风春红日", "地水鸟月秋绿夜"
 ANSWERS = str.maketrans(FIRST + SECOND, SECOND + FIRST)
@@ -64,7 +64,7 @@ def test_rules_hold_for_lines_unlike_those_of_training(translator: Translator) -
 
 
 def test_the_page_gets_alternatives_that_obey_the_rules(run: Path) -> None:
-    with running(Models([Place((str(run),))], device="cpu")) as server:
+    with running(Models([ModelLocation((str(run),))], device="cpu")) as server:
         assert "<textarea" in server.client.get("/").text
         (found,) = server.translate(["天山，天花"], n_best=3)
     texts = [found["text"], *(each["text"] for each in found["alternatives"])]

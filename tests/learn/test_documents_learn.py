@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import weft
-from weft import api
 from weft.data.formats import open_pairs
-from weft.data.longrange import COLOURS, DECIDES
+from weft.data.generators.long_range import COLOURS, DECIDES
+from weft.training import api
 
 LEVEL = {"kind": "rnn", "dim": 24, "dropout": 0.0}
 SETTINGS: dict[str, Any] = {

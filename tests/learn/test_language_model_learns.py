@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import weft
-from weft import api
+from weft.training import api
 
 SETTINGS: dict[str, Any] = {
     "data.tokenizer": {"kind": "characters", "byte_fallback": False},

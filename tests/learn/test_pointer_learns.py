@@ -13,8 +13,8 @@ import tiny
 
 import weft
 from weft.errors import RunError
-from weft.explain.picture import cross_attention
-from weft.translator import Translator
+from weft.explain.attention_heatmap import cross_attention
+from weft.runs.translator import Translator
 
 SETTINGS: dict[str, Any] = {
     **{key: value for key, value in tiny.SETTINGS.items() if not key.startswith("model.")},

@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
-from weft.batch import BOS, EOS, PAD, UNK, Layout, PairBatch, Source
 from weft.config.registry import build
+from weft.data.batch import BOS, EOS, PAD, UNK, Layout, PairBatch, Source
+from weft.decoding.beam_greedy_sample import LengthLimits
+from weft.decoding.constraints import Constraint, ForbidTokens
+from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.search_loop import EAGER, StepRunner
+from weft.decoding.search_methods import Search
 from weft.models.base import Model, Sizes
-from weft.models.canvas import ParallelDecoder
-from weft.models.composing import build_encoder_decoder
-from weft.search.choosers import Limits
-from weft.search.constraints import Constraint, Forbid
-from weft.search.loop import EAGER, Stepping
-from weft.search.methods import Search
-from weft.search.tables import Hypothesis
+from weft.models.composition import build_encoder_decoder
+from weft.models.nonautoregressive import NonAutoregressiveDecoder
 
 VOCABULARY = 14
 BLANK = VOCABULARY - 1
@@ -28,7 +28,7 @@ CANVASES: dict[str, dict[str, Any]] = {
     "upsampled": {"kind": "upsampled"},
 }
 SOURCES = [[5, 6, 7, 8, EOS], [9, 4, EOS], [4, 4, 10, 11, 12, 5, EOS]]
-USUAL = [Forbid([PAD, BOS, UNK])]
+USUAL = [ForbidTokens([PAD, BOS, UNK])]
 
 
 def make(canvas: str, /, **decoder: Any) -> Model:
@@ -48,14 +48,14 @@ def sources(rows: list[list[int]], extent: int = 0) -> Source:
     return Source(values, Layout.padded([len(row) for row in rows], extent))
 
 
-def limits(rows: list[list[int]], longest: int = 20) -> Limits:
+def limits(rows: list[list[int]], longest: int = 20) -> LengthLimits:
     count = len(rows)
     names = torch.tensor([sum(row) for row in rows])  # the number of a sentence follows from the sentence
-    return Limits(torch.full((count,), longest), torch.zeros(count, dtype=torch.long), names)
+    return LengthLimits(torch.full((count,), longest), torch.zeros(count, dtype=torch.long), names)
 
 
-def decoder_of(model: Model) -> ParallelDecoder:
-    assert isinstance(model.decoder, ParallelDecoder)
+def decoder_of(model: Model) -> NonAutoregressiveDecoder:
+    assert isinstance(model.decoder, NonAutoregressiveDecoder)
     return model.decoder
 
 
@@ -67,10 +67,10 @@ def found(
     best: int = 1,
     extent: int = 0,
     more: list[Constraint] | None = None,
-    stepping: Stepping = EAGER,
+    stepping: StepRunner = EAGER,
     **options: Any,
 ) -> list[list[Hypothesis]]:
-    method: Search = build("weft.search:SEARCHES", {"kind": search, **options})
+    method: Search = build("weft.decoding:SEARCHES", {"kind": search, **options})
     encoded = model.encode(sources(rows, extent))
     first = torch.full((len(rows), 1), BOS)
     constraints = [*USUAL, *(more or [])]

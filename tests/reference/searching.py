@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.batch import BOS, Layout, Source
+from weft.data.batch import BOS, Layout, Source
+from weft.decoding.beam_greedy_sample import LengthLimits
+from weft.decoding.hypotheses import Hypothesis
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
-from weft.search.choosers import Limits
-from weft.search.tables import Hypothesis
+from weft.models.composition import build_model
 
 
 def small_model(options: Mapping[str, Any], size: int, seed: int = 4) -> Model:
@@ -47,7 +47,7 @@ class Sources:
     ) -> list[list[Hypothesis]]:
         """The texts of some of the sources, in one batch. names: the numbers of the rows, which seed random choices."""
         lengths = [self.lengths[row] for row in rows]
-        limits = Limits(*(torch.full((len(rows),), value) for value in (self.longest, 0)), names)
+        limits = LengthLimits(*(torch.full((len(rows),), value) for value in (self.longest, 0)), names)
         first = [[BOS, *each] for each in (prefix or [[]] * len(rows))]
         block = torch.tensor([[*each, *[0] * (max(map(len, first)) - len(each))] for each in first])
         layout = None if len({*map(len, first)}) == 1 else Layout.padded([len(each) for each in first])

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from weft.attention import monotonic
 from weft.attention.bahdanau import AdditiveAttention
-from weft.attention.core.weight_penalties import coverage_penalty, guided_penalty
 from weft.attention.location_aware import LocationAwareAttention
 from weft.attention.monotonic import MonotonicAttention
-from weft.batch import Layout
+from weft.data.batch import Layout
 from weft.errors import ConfigError
+from weft.losses.attention_penalties import coverage_penalty, guided_penalty
 from weft_contract.looking import KEYS, QUERIES, look, pair, same, scattered, site, weights_of
 
 FORMS: dict[str, dict[str, Any]] = {

@@ -12,21 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Site, Use
-from weft.batch import Layout, Source
+from weft.attention.mixers import build_self
+from weft.attention.mixers.attention_free import AttentionFreeMixer, Weighted, prefixes
+from weft.attention.mixers.base import Mixer
+from weft.attention.mixers.fnet import FourierMixer
+from weft.attention.mixers.gmlp import GatedMlpMixer
+from weft.attention.mixers.induced_set import InducedSetMixer
+from weft.attention.mixers.mlp_mixer import TokenMlpMixer
+from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
+from weft.layers.decoder_state import leaves
 from weft.layers.packing import repack, unpack
-from weft.layers.prefix_means import Weighted, prefixes
-from weft.mixers import build_self
-from weft.mixers.aft import AttentionFreeMixer
-from weft.mixers.base import Mixer
-from weft.mixers.fnet import FourierMixer
-from weft.mixers.gmlp import GatedMlpMixer
-from weft.mixers.isab import InducedSetMixer
-from weft.mixers.mlp_mixer import TokenMlpMixer
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.pooling.learned_queries import MultiheadPooling
-from weft.state import leaves
+from weft.models.composition import build_model
+from weft.models.pooling import MultiheadPooling
 
 DIM, HEADS, EXTENT = 12, 3, 53
 LENGTHS = (53, 1, 37, 48, 2)

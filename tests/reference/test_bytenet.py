@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.embedding import HASH_BASE, HASH_PRIME, NGramBag
 from weft.models.base import Encoded, Model, Sizes
-from weft.models.bytenet import NGramEmbedding, ResidualBlock, Unfolding
-from weft.models.composing import build_model
+from weft.models.bytenet import DynamicUnfolding, NGramEmbedding, ResidualBlock
+from weft.models.composition import build_model
 from weft_contract.looking import same, scattered
 
 DIM, LENGTHS = 6, (23, 1, 9, 4)
@@ -87,7 +87,7 @@ def test_target_position_t_reads_column_t() -> None:
 @pytest.mark.parametrize(("ratio", "extra"), [(1.0, 0), (1.2, 0), (1.5, 3), (1.1, 1)])
 def test_a_source_is_unfolded_by_its_own_length(ratio: float, extra: int) -> None:
     """⌊ratio · |s|⌋ + extra columns, its tokens first, then zeros; the same in padded and packed rows."""
-    unfold, rows = Unfolding(ratio, extra), [torch.randn(length, DIM) for length in LENGTHS]
+    unfold, rows = DynamicUnfolding(ratio, extra), [torch.randn(length, DIM) for length in LENGTHS]
     wide = [int(ratio * length) + extra for length in LENGTHS]
     block, above = torch.randn(len(rows), 25, DIM), Layout.padded(LENGTHS, 25)
     block[above.ok] = torch.cat(rows)

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.core.recording import record
-from weft.batch import Layout, Source
+from weft.attention.core.weight_recorder import record
+from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.linear import NormedLinear
 from weft.models.base import Sizes
-from weft.models.composing import build_model
+from weft.models.composition import build_model
 from weft.models.convs2s import ConvS2SLayer, GatedConvolution, MultistepAttention
 from weft_contract.looking import same, scattered
 

@@ -15,16 +15,16 @@ import torch
 from searching import Sources, small_model
 
 from weft.attention.base import Attention
-from weft.attention.core.recording import record
-from weft.batch import BOS, EOS
+from weft.attention.core.weight_recorder import record
+from weft.data.batch import BOS, EOS
+from weft.decoding.cuda_graph_search import SearchGraphs
+from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.search_loop import EAGER, StepRunner
+from weft.decoding.search_methods import BeamSearch
 from weft.errors import ConfigError
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
+from weft.models.composition import build_model
 from weft.models.ensemble import Ensemble
-from weft.search.loop import EAGER, Stepping
-from weft.search.methods import BeamSearch
-from weft.search.recorded import Recorder
-from weft.search.tables import Hypothesis
 
 SIZE, LONGEST, LENGTHS = 5, 3, [4, 2, 3]
 SOURCES = Sources(SIZE, LENGTHS, LONGEST)
@@ -42,7 +42,7 @@ def make(name: str, seed: int = 4) -> Model:
 
 
 def search(
-    model: Model, rows: list[int], stepping: Stepping = EAGER, prefix: list[list[int]] | None = None, **options: Any
+    model: Model, rows: list[int], stepping: StepRunner = EAGER, prefix: list[list[int]] | None = None, **options: Any
 ) -> list[list[Hypothesis]]:
     """The texts of some sources, in one batch."""
     method = BeamSearch(**{"width": 200, "length_penalty": ALPHA, "coverage_penalty": BETA, "length_offset": 5.0, **options})
@@ -105,7 +105,7 @@ def test_the_penalty_changes_the_order_and_a_prefix_counts(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_text_does_not_depend_on_its_batch_and_a_recorded_step_is_the_step(name: str, width: int) -> None:
-    model, recorder = make(name), Recorder(lambda work: work)
+    model, recorder = make(name), SearchGraphs(lambda work: work)
     together = search(model, [0, 1, 2], width=width)
     for row in range(3):
         alone = search(model, [row], width=width)[0]
@@ -132,4 +132,4 @@ def test_models_without_weights_are_refused(model: dict[str, Any], message: str)
     built = build_model(model, Sizes(SIZE, SIZE, shared=True))
     assert isinstance(built, Model)
     with pytest.raises(ConfigError, match=f"coverage_penalty: .*{message}.*; set it to 0|coverage_penalty: .*{message}"):
-        BeamSearch(coverage_penalty=0.2).watched(built.decoder)
+        BeamSearch(coverage_penalty=0.2).wrap_decoder(built.decoder)

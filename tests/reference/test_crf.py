@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.evaluation.entities import Scheme, find_entities, may_end, may_follow, may_start, tags_of, write_entities
-from weft.layers.crf import LinearChain
-from weft.tasks.tagging import allowed_moves
+from weft.tasks.tagging.crf import LinearChain
+from weft.tasks.tagging.metrics import Scheme, find_entities, may_end, may_follow, may_start, tags_of, write_entities
+from weft.tasks.tagging.task import allowed_moves
 
 LENGTHS = (4, 1, 3, 0)
 

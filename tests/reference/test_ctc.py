@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from weft.objectives.ctc import alignable, best_alignment, ctc_loss
-from weft.search.ctc import best_paths, collapse, prefix_beams, texts_of
+from weft.decoding.ctc_decoding import best_paths, collapse, prefix_beams, texts_of
+from weft.losses.ctc_loss import alignable, best_alignment, ctc_loss
 
 BLANK = 2
 """Not the first symbol, and not PAD."""

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from weft.attention import ATTENTIONS
 from weft.attention.base import Site
-from weft.batch import Layout
+from weft.attention.mixers import MIXERS, SELF, build_self
 from weft.config.registry import build, load
-from weft.mixers import MIXERS, SELF, build_self
-from weft.pooling import POOLINGS
+from weft.data.batch import Layout
+from weft.models import POOLINGS
 
 SOURCES = (formulas_softmax, formulas_features, formulas_single_head, formulas_mixers)
 """The modules that register formulas when they are imported."""
@@ -107,7 +107,7 @@ def test_a_mechanism_is_its_loop(kind: str, formula: Formula, use: Any) -> None:
 @pytest.mark.parametrize("kind", POOLINGS)
 def test_a_pooling_is_its_loop(kind: str) -> None:
     for formula in FORMULAS[kind]:
-        part, weights = prepare(build("weft.pooling:POOLINGS", {"kind": kind, **formula.options}, DIM))
+        part, weights = prepare(build("weft.models:POOLINGS", {"kind": kind, **formula.options}, DIM))
         memory, layout = padded(LENGTHS, DIM)
         found = part(memory, layout).vectors
         for row, length in enumerate(LENGTHS):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from weft.batch import Layout
+from weft.data.batch import Layout
 from weft_contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, entries, vectors
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use
-from weft.batch import Layout
 from weft.config.registry import build
+from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft_contract.patterned import DIM, HEADS, make
 

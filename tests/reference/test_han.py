@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.models.base import Encoder, Sizes
-from weft.models.classifier import Classifier
-from weft.models.composing import build_encoder
-from weft.models.sentence_front import SentenceFront
-from weft.pooling.learned_queries import SelfAttentivePooling
+from weft.models.composition import build_encoder
+from weft.models.frontends.hierarchical_sentences import SentenceFrontend
+from weft.models.pooling import SelfAttentivePooling
+from weft.tasks.classification.model import Classifier
 
 WORDS, WIDTH, LABELS = 17, 6, 3
 DOCUMENTS = [[5, 1, 3], [2], [4, 4, 1, 6, 2]]
@@ -82,7 +82,7 @@ def attend(annotations: Sequence[Tensor], pooling: SelfAttentivePooling) -> tupl
     return sum((w * h for w, h in zip(weights, annotations, strict=True)), torch.zeros(WIDTH)), weights
 
 
-def parts(model: Classifier) -> tuple[SentenceFront, Any, SelfAttentivePooling]:
+def parts(model: Classifier) -> tuple[SentenceFrontend, Any, SelfAttentivePooling]:
     encoder: Any = model.encoder
     assert isinstance(encoder, Encoder)
     assert isinstance(model.pooling, SelfAttentivePooling)

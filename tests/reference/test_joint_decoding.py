@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from weft.batch import BOS, EOS, Layout, Source
+from weft.data.batch import BOS, EOS, Layout, Source
+from weft.decoding.ctc_decoding import IMPOSSIBLE, rescore_with_ctc
 from weft.models.base import Sizes
-from weft.models.composing import build_encoder_decoder
-from weft.models.ctc import JointModel
-from weft.search.joint import NEVER, rank_jointly
+from weft.models.composition import build_encoder_decoder
+from weft.models.ctc_model import JointModel
 
 SPEC = {
     "kind": "composed",
@@ -32,7 +32,7 @@ def test_scores_are_the_weighted_sum_of_both(weight: float) -> None:
     assert (emitted.blank, emitted.lengths.tolist()) == (9, [6, 4])
     candidates = [[[4, 5], [4, 4, 6], []], [[7], [8, 8, 8]]]
     options = {"blank": emitted.blank, "weight": weight}
-    found = rank_jointly(model.decoder, encoded, emitted.logits, emitted.lengths, candidates, **options)
+    found = rescore_with_ctc(model.decoder, encoded, emitted.logits, emitted.lengths, candidates, **options)
     for row, (texts, count) in enumerate(zip(candidates, (12, 7), strict=True)):
         alone = model.encode(Source(x[row : row + 1, :count]))
         logp = model.ctc(alone).logits.log_softmax(-1)[0]
@@ -42,7 +42,7 @@ def test_scores_are_the_weighted_sum_of_both(weight: float) -> None:
             attention = sum(float(seen[place, token]) for place, token in enumerate([*text, EOS]))
             lengths = torch.tensor([len(logp)]), torch.tensor([len(text)])
             ctc = -float(F.ctc_loss(logp[:, None], torch.tensor([text], dtype=torch.long), *lengths, blank=9, reduction="sum"))
-            wanted[tuple(text)] = weight * max(ctc, NEVER) + (1 - weight) * attention
+            wanted[tuple(text)] = weight * max(ctc, IMPOSSIBLE) + (1 - weight) * attention
         assert {tuple(each.tokens[:-1]): each.score for each in found[row]} == pytest.approx(wanted, abs=1e-3, rel=1e-5)
         assert found[row][0].score == max(each.score for each in found[row])
         assert all(each.tokens[-1] == EOS for each in found[row])

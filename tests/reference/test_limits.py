@@ -16,14 +16,14 @@ from weft.attention.bahdanau import AdditiveAttention
 from weft.attention.base import Site, Use, join_heads, split_heads
 from weft.attention.full import FullAttention
 from weft.attention.local import LocalAttention
-from weft.batch import Layout
+from weft.attention.mixers import build_self
+from weft.attention.mixers.convolution_mixer import ConvolutionMixer
+from weft.data.batch import Layout
 from weft.layers.convolution import TokenWindow
 from weft.layers.feedforward import Activation, FeedForward
-from weft.layers.position import SinusoidalPosition, rotate, rotation
-from weft.mixers import build_self
-from weft.mixers.convolution import ConvolutionMixer
-from weft.models.blocks import DecoderLayer, EncoderLayer, NormOrder, TransformerBlock
-from weft.pooling.learned_queries import SelfAttentivePooling
+from weft.layers.positions import SinusoidalPosition, rotate, rotation
+from weft.models.pooling import SelfAttentivePooling
+from weft.models.transformer_blocks import DecoderLayer, EncoderLayer, NormOrder, TransformerBlock
 from weft_contract.looking import same, scattered
 
 DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from weft.data.sound import LogMel, resample
+from weft.tasks.transcription.log_mel import LogMel, resample
 
 STORED = Path(__file__).parents[1] / "fixtures" / "librosa_log_mel.npz"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.batch import EOS, PAD, Layout, Source
+from weft.data.batch import EOS, PAD, Layout, Source
+from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits
+from weft.decoding.search_loop import generate
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.search.choosers import Beam, Greedy, Limits
-from weft.search.loop import generate
+from weft.models.composition import build_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -165,10 +165,10 @@ def test_same_beams(penalty, stop, early):
         with torch.inference_mode():
             encoded = model.encode(Source(tokens, layout))
         sources = len(LENGTHS)
-        limit = Limits(torch.full((sources,), 14), torch.zeros(sources, dtype=torch.long), torch.arange(sources))
+        limit = LengthLimits(torch.full((sources,), 14), torch.zeros(sources, dtype=torch.long), torch.arange(sources))
         decoder = Biased(model.decoder, theirs.final_logits_bias[0])
         found, _ = generate(
-            decoder, encoded, Beam(4, penalty, stop=stop), first=torch.full((sources, 1), START), limits=limit, check=1
+            decoder, encoded, BeamSelector(4, penalty, stop=stop), first=torch.full((sources, 1), START), limits=limit, check=1
         )
         for g in range(sources):
             for k in range(4):
@@ -191,9 +191,9 @@ def test_same_greedy_text():
     with torch.inference_mode():
         encoded = model.encode(Source(tokens, layout))
     sources = len(LENGTHS)
-    limit = Limits(torch.full((sources,), 14), torch.zeros(sources, dtype=torch.long), torch.arange(sources))
+    limit = LengthLimits(torch.full((sources,), 14), torch.zeros(sources, dtype=torch.long), torch.arange(sources))
     decoder = Biased(model.decoder, theirs.final_logits_bias[0])
-    found, _ = generate(decoder, encoded, Greedy(), first=torch.full((sources, 1), START), limits=limit)
+    found, _ = generate(decoder, encoded, GreedySelector(), first=torch.full((sources, 1), START), limits=limit)
     for g in range(sources):
         text = expected[g].tolist()
         assert found[g][0].tokens == (text[: text.index(EOS) + 1] if EOS in text else text)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.batch import EOS, Layout, Source
-from weft.models.memory_network import MemoryEncoder, MemoryNetwork
+from weft.data.batch import EOS, Layout, Source
+from weft.tasks.answering.memory_network import MemoryEncoder, MemoryNetwork
 
 WORDS, DIM, MEMORY = 23, 6, 4
 STORIES = [

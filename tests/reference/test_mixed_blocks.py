@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from weft.attention.base import Site
-from weft.batch import Layout, Source
+from weft.attention.mixers.recurrent_mixer import RecurrentMixer
 from weft.config.sections import load_config
+from weft.data.batch import Layout, Source
+from weft.layers.decoder_state import leaves
 from weft.layers.recurrent import CellKind, RecurrentLayer
-from weft.mixers.recurrent import RecurrentMixer
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
-from weft.state import leaves
+from weft.models.composition import build_model
 from weft_contract.looking import same, scattered
 
 DIM, LENGTHS = 16, (40, 26, 1)

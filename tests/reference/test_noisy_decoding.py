@@ -12,18 +12,18 @@ import pytest
 import torch
 from searching import Sources, small_model
 
-from weft.batch import BOS, EOS, PAD, UNK
+from weft.data.batch import BOS, EOS, PAD, UNK
+from weft.decoding.beam_greedy_sample import GreedySelector, LengthLimits
+from weft.decoding.constraints import ForbidTokens
+from weft.decoding.cuda_graph_search import SearchGraphs
+from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.noisy_decoding import normal
+from weft.decoding.search_loop import EAGER, Cancellation, StepRunner, generate
+from weft.decoding.search_methods import NoisySearch
 from weft.errors import ConfigError
 from weft.models.base import Model
 from weft.models.ensemble import Ensemble
 from weft.models.rnn import RecurrentState
-from weft.search.choosers import Greedy, Limits
-from weft.search.constraints import Forbid
-from weft.search.loop import EAGER, Control, Stepping, generate
-from weft.search.methods import NoisySearch
-from weft.search.noise import normal
-from weft.search.recorded import Recorder
-from weft.search.tables import Hypothesis
 
 SIZE, LONGEST, LENGTHS, SCALE = 9, 8, [5, 2, 4], 2.5
 FORBIDDEN = [PAD, BOS, UNK]
@@ -42,14 +42,14 @@ def make(name: str) -> Model:
 def search(
     model: Model,
     rows: list[int],
-    stepping: Stepping = EAGER,
+    stepping: StepRunner = EAGER,
     prefix: list[list[int]] | None = None,
     best: int = 3,
-    control: Control | None = None,
+    control: Cancellation | None = None,
     **options: Any,
 ) -> list[list[Hypothesis]]:
     method, names = NoisySearch(**{"chains": 6, "scale": SCALE, **options}), 100 + torch.tensor(rows)
-    forbid = [Forbid(FORBIDDEN)]
+    forbid = [ForbidTokens(FORBIDDEN)]
     return SOURCES.find(method, model, rows, prefix, names, best=best, stepping=stepping, control=control, constraints=forbid)
 
 
@@ -113,7 +113,7 @@ def test_the_best_of_noisy_chains(name: str, where: str) -> None:
 
 @pytest.mark.parametrize(("name", "where"), [("transformer", "embeddings"), ("luong", "states")])
 def test_a_text_depends_on_its_sentence_and_the_seed_alone(name: str, where: str) -> None:
-    model, recorder = make(name), Recorder(lambda work: work)
+    model, recorder = make(name), SearchGraphs(lambda work: work)
     together = search(model, [0, 1, 2], where=where)
     for row in range(3):
         alone = search(model, [row], where=where)[0]
@@ -129,18 +129,23 @@ def test_the_result_is_never_less_probable_than_the_greedy_text() -> None:
     for seed in range(2):
         for row in range(3):
             source = SOURCES.one(row)
-            limits = Limits(*(torch.tensor([value]) for value in (LONGEST, 0, 1)))
+            limits = LengthLimits(*(torch.tensor([value]) for value in (LONGEST, 0, 1)))
             with torch.inference_mode():
                 encoded = model.encode(source)
             greedy = generate(
-                model.decoder, encoded, Greedy(), first=torch.tensor([[BOS]]), limits=limits, constraints=[Forbid(FORBIDDEN)]
+                model.decoder,
+                encoded,
+                GreedySelector(),
+                first=torch.tensor([[BOS]]),
+                limits=limits,
+                constraints=[ForbidTokens(FORBIDDEN)],
             )[0][0][0]
             assert search(model, [row], seed=seed)[0][0].score >= greedy.score - 1e-6
             assert search(model, [row], seed=seed, chains=1, best=1)[0][0].tokens == greedy.tokens
 
 
 def test_a_row_that_nobody_waits_for_is_stopped() -> None:
-    control = Control(3, lambda row: row != 1)
+    control = Cancellation(3, lambda row: row != 1)
     search(make("transformer"), [0, 1, 2], control=control)
     assert control.stopped == {1}
 
@@ -165,4 +170,4 @@ def test_the_noise_is_normal_and_independent() -> None:
 
 def test_states_that_do_not_exist_are_refused() -> None:
     with pytest.raises(ConfigError, match="TransformerDecoder has no recurrent states to add noise to; use embeddings"):
-        NoisySearch(where="states").watched(make("transformer").decoder)
+        NoisySearch(where="states").wrap_decoder(make("transformer").decoder)

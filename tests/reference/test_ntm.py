@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
 from weft.models.base import Sizes
-from weft.models.composing import build_encoder
-from weft.models.ntm import FIRST, TINY, TuringEncoder, Wishes, focus, write
+from weft.models.composition import build_encoder
+from weft.tasks.bits.neural_turing_machine import FIRST, TINY, TuringEncoder, Wishes, focus, write
 
 SLOTS, WIDTH = 5, 3
 

@@ -10,21 +10,21 @@ import torch
 from parallel_models import BLANK, CANVASES, SOURCES, decoder_of, found, make, search_of, sources
 from torch import Tensor
 
-from weft.batch import BOS, EOS, PAD, UNK
 from weft.config.registry import build
+from weft.data.batch import BOS, EOS, PAD, UNK
+from weft.decoding.constraints import NoRepeatNgram
+from weft.decoding.cpp_search import cpp_ctc_paths, path_states
+from weft.decoding.ctc_decoding import best_paths
+from weft.decoding.cuda_graph_search import SearchGraphs
+from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.mask_predict import HashedUniform, path_logits, refine
+from weft.decoding.nonautoregressive_search import ROUND
 from weft.errors import ConfigError
-from weft.kernels import cpp
-from weft.kernels.cpp import CannotBuild
+from weft.layers.kernels import cpp
+from weft.layers.kernels.cpp.build import CannotBuild
 from weft.models.base import Encoded
-from weft.models.canvas import ParallelDecoder
-from weft.models.canvases import FertilityPlan
-from weft.search.constraints import NoRepeat
-from weft.search.ctc import best_paths
-from weft.search.native import native_paths, path_states
-from weft.search.parallel import ROUND
-from weft.search.recorded import Recorder
-from weft.search.tables import Hypothesis
-from weft.search.writing import Hashes, path_logits, write
+from weft.models.length_predictors import FertilityPredictor
+from weft.models.nonautoregressive import NonAutoregressiveDecoder
 
 
 @torch.inference_mode()
@@ -37,7 +37,7 @@ def test_every_input_changes_every_output() -> None:
         known = decoder.canvases.known(source, torch.tensor([6]), 6)
         tokens = torch.full_like(known.layout.positions, BLANK)
 
-        def hidden(source: Encoded, tokens: Tensor, known: Any = known, decoder: ParallelDecoder = decoder) -> Tensor:
+        def hidden(source: Encoded, tokens: Tensor, known: Any = known, decoder: NonAutoregressiveDecoder = decoder) -> Tensor:
             return decoder.features(tokens, decoder.open(source, known), known.layout).hidden[0]
 
         before = hidden(source, tokens)
@@ -75,7 +75,7 @@ def test_recorded_passes_write_the_same(canvas: str, monkeypatch: pytest.MonkeyP
         work()
         return work
 
-    stepping = Recorder(capture).stepping("one")
+    stepping = SearchGraphs(capture).stepping("one")
     for _ in range(3):
         rows = [
             found(model, search, [row, other], best=3, extent=9, stepping=stepping, **options)
@@ -128,10 +128,10 @@ def test_compiled_paths_have_the_same_states(options: dict[str, Any], planned: b
     model = make("upsampled", **options)
     decoder, source = decoder_of(model), model.encode(sources(SOURCES, 9))
     states, lengths = path_states(decoder, source)
-    assert native_paths(decoder, source, UNK + 1) is None
+    assert cpp_ctc_paths(decoder, source, UNK + 1) is None
     with cpp.using(kernels):
         ours, ours_lengths = path_states(decoder, source)
-        found = native_paths(decoder, source, UNK + 1)
+        found = cpp_ctc_paths(decoder, source, UNK + 1)
     ok = torch.arange(states.size(1)) < lengths[:, None]
     assert torch.equal(ours_lengths, lengths) and (found is not None) == planned
     torch.testing.assert_close(ours[ok], states[ok], atol=1e-5, rtol=1e-4)
@@ -166,7 +166,7 @@ def test_refining_masks_the_least_sure_tokens() -> None:
     decoder = decoder_of(model)
     source = model.encode(sources(rows))
     canvas = decoder.canvases.known(source, torch.tensor([9]), 9)
-    writing = write(decoder, source, canvas, total)
+    writing = refine(decoder, source, canvas, total)
     tokens, scores = [BLANK] * 9, [0.0] * 9
     for iteration in range(total):
         count = 9 if iteration == 0 else 9 * (total - iteration) // total
@@ -202,8 +202,8 @@ def test_fertilities_of_one_copy_the_source() -> None:
 def test_the_first_candidate_has_the_most_probable_fertilities() -> None:
     model = make("fertility")
     plan, source = decoder_of(model).canvases, model.encode(sources(SOURCES))
-    assert isinstance(plan, FertilityPlan)
-    canvases = plan.propose(source, 20, torch.full((3,), 20), Hashes(1, torch.tensor([1, 2, 3])))
+    assert isinstance(plan, FertilityPredictor)
+    canvases = plan.propose(source, 20, torch.full((3,), 20), HashedUniform(1, torch.tensor([1, 2, 3])))
     likeliest = plan.logp(source).argmax(-1)
     for row, given in enumerate(SOURCES):
         wanted = [place for place in range(len(given)) for _ in range(int(likeliest[row, place]))]
@@ -229,7 +229,7 @@ def test_constraints_hold_in_texts_written_at_once(canvas: str, search: str) -> 
     model, options = make(canvas), {"length": {"lengths": 1}}.get(canvas, {})
     free = [texts[0].tokens for texts in found(model, search, SOURCES, **options)]
     assert any(len(set(text)) < len(text) for text in free), "the model repeats itself"
-    bound = [texts[0].tokens for texts in found(model, search, SOURCES, more=[NoRepeat(1, 30)], **options)]
+    bound = [texts[0].tokens for texts in found(model, search, SOURCES, more=[NoRepeatNgram(1, 30)], **options)]
     assert all(len(set(text)) == len(text) for text in bound)
 
 
@@ -249,6 +249,6 @@ def test_wrong_searches_are_refused() -> None:
         ("upsampled", "refine", "set it to ctc"),
     ]:
         with pytest.raises(ConfigError, match=says):
-            build("weft.search:SEARCHES", search).watched(make(canvas).decoder)
+            build("weft.decoding:SEARCHES", search).wrap_decoder(make(canvas).decoder)
     with pytest.raises(ConfigError, match="position: none would make all blanks"):
         make("length", position="none")

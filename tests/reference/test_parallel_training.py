@@ -10,18 +10,17 @@ import pytest
 import torch
 from parallel_models import BLANK, SOURCES, decoder_of, make, pairs
 
-from weft.batch import EOS, PAD, Source
 from weft.config.sections import load_config
-from weft.data.fertility import Lexicon, linked
-from weft.inference.alignment import TokenWeights
-from weft.models.canvases import LengthPlan
-from weft.objectives.ctc import best_alignment
-from weft.objectives.parallel import glance, mask_some
-from weft.search.ctc import collapse
-from weft.search.native import path_states
-from weft.search.writing import path_logits
-from weft.tasks.base import Setting
-from weft.tasks.parallel import ParallelTranslationTask, opened, with_fertilities
+from weft.data.batch import EOS, PAD, Source
+from weft.decoding.cpp_search import path_states
+from weft.decoding.ctc_decoding import collapse
+from weft.decoding.mask_predict import path_logits
+from weft.losses.ctc_loss import best_alignment
+from weft.models.length_predictors import LengthClassifier
+from weft.tasks.base import TaskContext
+from weft.tasks.nonautoregressive.fertility import TranslationTable, linked
+from weft.tasks.nonautoregressive.task import NonAutoregressiveTranslationTask, glance, mask_some, opened, with_fertilities
+from weft.tasks.translation.attention_alignment import TokenWeights
 
 
 def test_every_number_of_masks_occurs() -> None:
@@ -46,9 +45,9 @@ def test_glancing_shows_a_share_of_the_wrong_tokens() -> None:
     assert (shown[1][shown[1] != BLANK] == truth[1][shown[1] != BLANK]).all()
 
 
-def task_of(**options: Any) -> ParallelTranslationTask:
+def task_of(**options: Any) -> NonAutoregressiveTranslationTask:
     config = load_config("nat-length").replaced({"task": {"kind": "parallel_translation", **options}})
-    return ParallelTranslationTask(Setting(config, Path()), **options)
+    return NonAutoregressiveTranslationTask(TaskContext(config, Path()), **options)
 
 
 TARGETS = [[6, 6, 7, 8], [9], [4, 10, 11, 12, 5]]
@@ -60,7 +59,7 @@ def test_the_loss_of_a_length_model_is_the_mean_over_its_tokens() -> None:
     (loss,) = task_of(label_smoothing=0.0).losses(model, pairs(TARGETS), 1)
     decoder, total = decoder_of(model), 0.0
     plan = decoder.canvases
-    assert isinstance(plan, LengthPlan)
+    assert isinstance(plan, LengthClassifier)
     with torch.no_grad():
         for row, target in zip(SOURCES, TARGETS, strict=True):
             source = model.encode(Source(torch.tensor([row])))
@@ -133,7 +132,7 @@ def test_fertilities_of_a_corpus_follow_its_words() -> None:
             target = [each + more for each in source if each != 4 for more in (0, 10)]
             return np.array([*(source if name == "source" else target), EOS], np.int32)
 
-    lexicon = Lexicon.count(Columns(), 40)  # type: ignore[arg-type]
+    lexicon = TranslationTable.count(Columns(), 40)  # type: ignore[arg-type]
     assert lexicon.fertilities(np.array([5, 4, 7, 8]), np.array([5, 15, 7, 17, 8, 18])).tolist() == [2, 0, 2, 2]
     assert lexicon.fertilities(np.array([9, 39]), np.array([38, 9])).sum() == 2, "unknown words are aligned as well"
 

@@ -11,13 +11,13 @@ from torch import Tensor
 from weft.attention.base import Attention, Site, Use
 from weft.attention.bigbird import BigBird, Random
 from weft.attention.core import block_sparse
-from weft.attention.core.packed_rows import RaggedPacking
-from weft.attention.core.patterns import Pattern
+from weft.attention.core.packed_sequences import RaggedPacking
+from weft.attention.core.sparsity_patterns import Pattern
 from weft.attention.local import Local
 from weft.attention.longformer import Longformer
-from weft.attention.sparse import Strided
-from weft.batch import Layout
+from weft.attention.sparse_transformer import Strided
 from weft.config.registry import build, fill
+from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft_contract.patterned import DIM, HEADS, make, same, whole
 

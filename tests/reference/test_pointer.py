@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended
-from weft.attention.core.recording import record
-from weft.batch import BOS, EOS, PAD, UNK, Layout, Source
+from weft.attention.core.weight_recorder import record
+from weft.data.batch import BOS, EOS, PAD, UNK, Layout, Source
 from weft.errors import ConfigError
-from weft.layers.readout import IMPOSSIBLE, smoothed_loss
+from weft.layers.output_cross_entropy import IMPOSSIBLE, label_smoothed_cross_entropy
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
-from weft.models.pointer import PointerDecoder, PointerState, joined_mass, mixture
+from weft.models.composition import build_model
+from weft.models.pointer_generator import PointerDecoder, PointerState, joined_mass, mixture
 
 SIZE = 12
 NEVER = float("-inf")
@@ -140,7 +140,7 @@ def test_gradients_are_finite_at_the_extremes(gate: float, weight: float, label:
     weights[..., 2] = weight
     weights.requires_grad_()
     found = mixture(logits.requires_grad_(), gates, weights, columns)
-    loss, nll = smoothed_loss(found, torch.full((2, 3), label), 0.1)
+    loss, nll = label_smoothed_cross_entropy(found, torch.full((2, 3), label), 0.1)
     loss.backward()
     assert loss.isfinite() and nll <= 6 * 2e4
     for part in (logits, gates, weights):
@@ -149,11 +149,11 @@ def test_gradients_are_finite_at_the_extremes(gate: float, weight: float, label:
 
 def test_what_cannot_be_said_costs_much_and_takes_no_share_of_the_smoothing() -> None:
     logits = torch.tensor([[[1.0, NEVER, 2.0, 0.5, NEVER]]], requires_grad=True)
-    loss, nll = smoothed_loss(logits, torch.tensor([[4]]), 0.0)
+    loss, nll = label_smoothed_cross_entropy(logits, torch.tensor([[4]]), 0.0)
     assert float(nll) == IMPOSSIBLE
     loss.backward()
     assert logits.grad is not None and not logits.grad.any()
-    loss, nll = smoothed_loss(logits, torch.tensor([[2]]), 0.1)
+    loss, nll = label_smoothed_cross_entropy(logits, torch.tensor([[2]]), 0.1)
     logp = logits[0, 0, [0, 2, 3]].log_softmax(-1)
     torch.testing.assert_close(loss, -0.9 * logp[1] - 0.1 * logp.mean())
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.attention.base import Attention, Use
 from weft.attention.bigbird import BigBird, Random
-from weft.batch import Layout
+from weft.data.batch import Layout
 from weft_contract.patterned import DIM, HEADS, make
 
 USES: tuple[Use, ...] = ("encoder", "causal")

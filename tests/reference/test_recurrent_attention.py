@@ -17,9 +17,15 @@ from weft.attention.base import Attention, Site
 from weft.attention.core.single_head import LuongScore
 from weft.attention.hard import HardAttention
 from weft.attention.key_value import KeyValueAttention
-from weft.attention.luong import ConcatAttention, DotAttention, GeneralAttention, LocationAttention
-from weft.attention.luong_local import LocalMonotonicAttention, LocalPredictiveAttention
-from weft.batch import Layout
+from weft.attention.luong import (
+    ConcatAttention,
+    DotAttention,
+    GeneralAttention,
+    LocalMonotonicAttention,
+    LocalPredictiveAttention,
+    LocationAttention,
+)
+from weft.data.batch import Layout
 from weft.errors import ConfigError, DataError
 from weft_contract.looking import DIM, KEYS, QUERIES, look, pair, same, scattered, site, weights_of
 

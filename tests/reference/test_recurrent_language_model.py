@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.recurrent import RecurrentStack
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
-from weft.models.language import LanguageModel
+from weft.models.composition import build_model
+from weft.models.language_model import LanguageModel
 from weft.models.rnn import RecurrentDecoder
 from weft.models.rnn_lm import RecurrentLanguageDecoder
-from weft.tasks.recurrence import Recurrence
+from weft.tasks.language_modeling.segment_recurrence import SegmentRecurrence
 
 VOCABULARY, LENGTHS = 11, (17, 3, 9, 1)
 STYLES: dict[str, dict[str, Any]] = {
@@ -134,7 +134,7 @@ def test_steps_and_segments_are_the_same_text(style: str) -> None:
         steps.append(found.logits)
     close(torch.cat(steps, 1), wanted)
     for kind in ("state", "memory"):
-        recurrence, carried, pieces = Recurrence(kind, 13), None, []
+        recurrence, carried, pieces = SegmentRecurrence(kind, 13), None, []
         for piece in tokens.split([6, 2, 5], 1):
             features, carried = recurrence.read(model, piece, carried)
             pieces.append(model.decoder.logits(features.hidden))
@@ -142,10 +142,10 @@ def test_steps_and_segments_are_the_same_text(style: str) -> None:
 
 
 def test_a_carried_state_has_a_fixed_size_with_a_span() -> None:
-    Recurrence("state").check(make("predict"), 8)
-    Recurrence("state").check(make("4-gram"), 8)
+    SegmentRecurrence("state").check(make("predict"), 8)
+    SegmentRecurrence("state").check(make("4-gram"), 8)
     with pytest.raises(ConfigError, match="the state grows with the text"):
-        Recurrence("state").check(make("predict-all"), 8)
+        SegmentRecurrence("state").check(make("predict-all"), 8)
 
 
 @pytest.mark.parametrize("style", ["luong", "bahdanau"])

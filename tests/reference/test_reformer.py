@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Site, Use
-from weft.batch import Layout
-from weft.mixers.lsh import LshMixer
+from weft.attention.mixers.bucketed_attention import LshMixer
+from weft.data.batch import Layout
 from weft_contract.looking import same, scattered
 
 transformers = pytest.importorskip("transformers")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.attention.base import Site, Use, join_heads, split_heads
 from weft.attention.full import FullAttention
-from weft.batch import Layout
+from weft.data.batch import Layout
 
 DIM, HEADS, EXTENT = 16, 4, 31
 WIDTH = DIM // HEADS

@@ -12,12 +12,12 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 import weft
-from weft.batch import EOS
+from weft.data.batch import EOS
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError, RunError
-from weft.inference.rerank import pairwise
-from weft.inference.teacher_forcing import force
-from weft.translator import Translator
+from weft.inference.reranking import pairwise
+from weft.inference.teacher_forcing import teacher_force
+from weft.runs.translator import Translator
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -85,7 +85,7 @@ def test_another_run_scores_by_teacher_forcing(translator: Translator, other_run
         scores = {}
         for each in (drawn, *drawn.alternatives):
             ids = [*other.target.encode(each.text), EOS]
-            logp = force(other.model, [*other.source.encode(source), EOS], ids).logp
+            logp = teacher_force(other.model, [*other.source.encode(source), EOS], ids).logp
             forced = sum(float(logp[place, token]) for place, token in enumerate(ids))
             scores[each.text] = max(scores.get(each.text, -1e9), 0.7 * forced / len(ids) ** 0.5 + 0.3 * each.score)
         assert ours.score == pytest.approx(max(scores.values()), abs=1e-4)
@@ -100,8 +100,10 @@ def test_the_other_run_is_loaded_once_and_must_be_one(
     translator: Translator, other_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    real = weft.translator.load_trained  # type: ignore[attr-defined]
-    monkeypatch.setattr("weft.translator.load_trained", lambda run, **options: (opened.append(run), real(run, **options))[1])
+    real = weft.runs.translator.load_trained  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        "weft.runs.translator.load_trained", lambda run, **options: (opened.append(run), real(run, **options))[1]
+    )
     fresh = Translator(translator.model, translator.task, translator.config)
     for _ in range(2):
         fresh.translate("a b", rerank={"kind": "model", "run": str(other_run)})

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from weft.attention.base import add_extras
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
+from weft.layers.decoder_state import leaves
 from weft.layers.reversible import Added, ReversibleStreams, SubLayer, run_reversible
 from weft.models import transformer
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.state import leaves
+from weft.models.composition import build_model
 
 SOURCE, TARGET = (19, 7, 12), (16, 23, 1)
 LSH: dict[str, Any] = {"kind": "lsh", "window": 4, "buckets": 4}

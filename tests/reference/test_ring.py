@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.state import leaves, select
+from weft.layers.decoder_state import leaves, select
 from weft_contract.patterned import DIM, make, same, step, whole
 
 

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
+from weft.decoding.beam_greedy_sample import BeamSelector, LengthLimits
+from weft.decoding.search_loop import generate
 from weft.errors import ConfigError
-from weft.explain.picture import cross_attention
-from weft.inference.joining import Translation
-from weft.inference.teacher_forcing import force
+from weft.explain.attention_heatmap import cross_attention
+from weft.inference.teacher_forcing import teacher_force
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
+from weft.models.composition import build_model
 from weft.models.ensemble import Ensemble
-from weft.search.choosers import Beam, Limits
-from weft.search.loop import generate
+from weft.tasks.translation.join_segments import Translation
 
 WORDS, LENGTHS = 17, [7, 3, 0, 9, 1]
 SIZES = {"dim": 8, "embedding": 6, "encoder_dim": 10, "dropout": 0.0}
@@ -215,7 +215,7 @@ def test_cho_is_its_equations() -> None:
 @pytest.mark.parametrize("style", ["bahdanau", "luong"])
 def test_a_picture_has_the_weights_of_every_token(style: str) -> None:
     model, source, target = make(style=style), ids(1, 7), ids(1, 4)
-    forced = force(model, source[0].tolist(), target[0].tolist())
+    forced = teacher_force(model, source[0].tolist(), target[0].tolist())
     found = Translation("", 0.0, attention=forced.weights, uses=forced.uses)
     weights = torch.from_numpy(cross_attention(found))
     assert weights.shape == (4, 7)
@@ -229,10 +229,12 @@ def test_recurrent_models_and_a_transformer_speak_with_one_voice() -> None:
     models = [make(), make(style="cho"), build_model(small, Sizes(WORDS, WORDS, True)).eval()]
     source, above = ids(4, 6), Layout.padded([6, 2, 5, 1])
     first, below = ids(4, 3), Layout.padded([1, 3, 2, 1])
-    limits = Limits(torch.tensor([5, 2, 9, 7]), torch.zeros(4, dtype=torch.long), torch.arange(4))
+    limits = LengthLimits(torch.tensor([5, 2, 9, 7]), torch.zeros(4, dtype=torch.long), torch.arange(4))
     together = Ensemble(models).eval()
     encoded = together.encode(Source(source, above))
-    found, _ = generate(together.decoder, encoded, Beam(3, 0.0), first=first, first_layout=below, limits=limits, check=1)
+    found, _ = generate(
+        together.decoder, encoded, BeamSelector(3, 0.0), first=first, first_layout=below, limits=limits, check=1
+    )
     for row, texts in enumerate(found):
         begin = first[row, : below.counts[row]].tolist()
         for text in texts:

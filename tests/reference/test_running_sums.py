@@ -20,8 +20,8 @@ from weft.attention.efficient import EfficientAttention
 from weft.attention.full import FullAttention
 from weft.attention.linear import LinearAttention
 from weft.attention.performer import PerformerAttention
-from weft.attention.rfa import GatedRandomFeatureAttention, RandomFeatureAttention
-from weft.batch import Layout
+from weft.attention.random_features import GatedRandomFeatureAttention, RandomFeatureAttention
+from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft_contract.looking import scattered
 

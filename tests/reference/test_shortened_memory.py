@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from weft.attention.base import Attention, Site, Use, join_heads, split_heads
-from weft.attention.compressed import CompressedAttention
 from weft.attention.full import FullAttention
 from weft.attention.linformer import LinformerAttention
-from weft.batch import Layout
+from weft.attention.memory_compressed import CompressedAttention
+from weft.data.batch import Layout
 from weft.errors import ConfigError, DataError
 from weft_contract.looking import scattered
 

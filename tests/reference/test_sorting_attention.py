@@ -13,13 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.attention.base import Site, Use, join_heads, split_heads
 from weft.attention.full import FullAttention
-from weft.batch import Layout
+from weft.attention.mixers import build_self
+from weft.attention.mixers.bucketed_attention import BucketMixer, LshMixer, RoutingMixer
+from weft.attention.mixers.sinkhorn import SinkhornMixer
+from weft.data.batch import Layout
 from weft.errors import ConfigError, DataError
-from weft.mixers import build_self
-from weft.mixers.buckets import BucketMixer
-from weft.mixers.lsh import LshMixer
-from weft.mixers.routing import RoutingMixer
-from weft.mixers.sinkhorn import SinkhornMixer
 from weft_contract.looking import same, scattered
 
 DIM, HEADS, EXTENT, LONG = 16, 4, 71, 80

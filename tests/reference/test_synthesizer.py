@@ -11,10 +11,10 @@ from torch import Tensor
 from weft.attention.base import Site, Use
 from weft.attention.luong import LocationAttention
 from weft.attention.synthesizer import SynthesizerAttention
-from weft.batch import Layout
+from weft.data.batch import Layout
 from weft.errors import DataError
-from weft.layers.history import History
-from weft.state import select
+from weft.layers.decoder_state import select
+from weft.layers.token_history import History
 from weft_contract.looking import scattered
 
 DIM, HEADS, LENGTH, KEYS, QUERIES = 12, 3, 20, 17, 9

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.models.base import Encoded, Model, Sizes
-from weft.models.composing import build_model
-from weft.models.transformer import Wires
+from weft.models.composition import build_model
+from weft.models.transformer import EncoderWiring
 
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "feedforward": 16, "dropout": 0.0}
 
@@ -35,17 +35,17 @@ def memories(count: int) -> Encoded:
 
 def test_last_reads_the_last_layer() -> None:
     source = memories(3)
-    assert [found is source.memory for found in Wires("last", 3, 2)(source)] == [True, True]
+    assert [found is source.memory for found in EncoderWiring("last", 3, 2)(source)] == [True, True]
 
 
 def test_same_reads_the_layer_of_the_same_height() -> None:
     source = memories(3)
-    for found, wanted in zip(Wires("same", 3, 3)(source), source.layers, strict=True):
+    for found, wanted in zip(EncoderWiring("same", 3, 3)(source), source.layers, strict=True):
         assert found is wanted
 
 
 def test_mix_is_the_weighted_mean_by_its_formula() -> None:
-    source, wires = memories(4), Wires("mix", 4, 2)
+    source, wires = memories(4), EncoderWiring("mix", 4, 2)
     assert wires.mixture is not None
     for found in wires(source):
         torch.testing.assert_close(found, torch.stack(source.layers).mean(0))

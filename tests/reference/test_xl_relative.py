@@ -10,9 +10,9 @@ from torch import Tensor
 
 from weft.attention.base import Site, Use, join_heads, split_heads
 from weft.attention.full import FullAttention
-from weft.attention.xl_relative import XlLook, XlRelativeAttention
-from weft.batch import Layout
-from weft.layers.position import SinusoidalPosition
+from weft.attention.transformer_xl import XlRelativeAttention, XlScoring
+from weft.data.batch import Layout
+from weft.layers.positions import SinusoidalPosition
 from weft_contract.looking import same, scattered
 
 DIM, HEADS, EXTENT = 12, 3, 21
@@ -28,9 +28,9 @@ def whole(part: torch.nn.Module, x: Tensor) -> Tensor:
     return part(x, part.start(rows=x.size(0)), append=x).context
 
 
-def look_of(part: XlRelativeAttention) -> XlLook:
+def look_of(part: XlRelativeAttention) -> XlScoring:
     look = part.heads.look
-    assert isinstance(look, XlLook)
+    assert isinstance(look, XlScoring)
     return look
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from serving import Running, Slow, running, two_models
 
-from weft.serve.models import Models
+from weft.serve.served_models import Models
 
 
 @pytest.fixture(scope="session")

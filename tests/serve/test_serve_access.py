@@ -11,8 +11,7 @@ from serving import wait_for
 from starlette.exceptions import HTTPException
 
 from weft.errors import ConfigError
-from weft.serve.access import check_site
-from weft.serve.keys import ENVIRONMENT, find_key, read_keys
+from weft.serve.access_control import ENVIRONMENT, check_site, find_key, read_keys
 from weft.serve.settings import Settings
 
 ASKED = {"q": "a b", "source": "en", "target": "de"}

@@ -17,9 +17,9 @@ from libretranslatepy import LibreTranslateAPI
 
 from weft import load
 from weft.errors import ConfigError
-from weft.inference.terms import Terms
-from weft.serve.languages import languages_of
-from weft.serve.models import Models, Place, parse_place
+from weft.serve.language_codes import languages_of
+from weft.serve.served_models import ModelLocation, Models, parse_place
+from weft.tasks.translation.glossary import Terms
 
 
 def sentences(count: int, seed: int = 1) -> list[str]:
@@ -233,7 +233,7 @@ def test_models_are_reloaded_without_interruption(reverse_run: Path, tmp_path: P
 
     folder = tmp_path / "run"
     shutil.copytree(other_run, folder, ignore=shutil.ignore_patterns("checkpoints"))
-    shown = serve(Models([Place((str(folder),))], device="cpu"), keys=frozenset({"key"}))
+    shown = serve(Models([ModelLocation((str(folder),))], device="cpu"), keys=frozenset({"key"}))
     key = {"Authorization": "Bearer key"}
 
     def ask(text: str) -> Any:
@@ -253,8 +253,8 @@ def test_models_are_reloaded_without_interruption(reverse_run: Path, tmp_path: P
 
 
 def test_languages_come_from_the_command_line_the_configuration_or_the_files(reverse_run: Path) -> None:
-    assert parse_place("en-de=runs/a") == Place(("runs/a",), ("en", "de"))
-    assert parse_place("zh-Hans:en=a,b") == Place(("a", "b"), ("zh-Hans", "en"))
+    assert parse_place("en-de=runs/a") == ModelLocation(("runs/a",), ("en", "de"))
+    assert parse_place("zh-Hans:en=a,b") == ModelLocation(("a", "b"), ("zh-Hans", "en"))
     with pytest.raises(ConfigError, match="not a language pair"):
         parse_place("english-german=runs/a")
     config = load(reverse_run).config
@@ -263,7 +263,9 @@ def test_languages_come_from_the_command_line_the_configuration_or_the_files(rev
     assert languages_of(config) == ("en", "de")
     assert languages_of(config.replaced({"data.target_language": "gsw"})) == ("en", "gsw")
     messages: list[str] = []
-    models = Models([Place((str(reverse_run),)), Place((str(reverse_run),))], device="cpu", tell=messages.append)
+    models = Models(
+        [ModelLocation((str(reverse_run),)), ModelLocation((str(reverse_run),))], device="cpu", tell=messages.append
+    )
     assert [model.name for model in models.served] == ["reverse", "reverse-2"] and "not known" in messages[0]
 
 

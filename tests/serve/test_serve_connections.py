@@ -13,7 +13,7 @@ import httpx
 import pytest
 from serving import Slow, connected, post, wait_for
 
-from weft.serve.log import LogWriter
+from weft.serve.request_log import LogWriter
 
 GET = b"GET /languages HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -33,7 +33,7 @@ def receive(line: socket.socket) -> bytes:
 
 
 def test_every_request_of_a_connection_has_a_deadline_for_its_headers(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.serve.protocol.HEADERS_WITHIN", 0.3)
+    monkeypatch.setattr("weft.serve.http_protocol.HEADERS_WITHIN", 0.3)
     shown = serve()
     with connected(shown) as line:
         for _ in range(2):
@@ -44,7 +44,7 @@ def test_every_request_of_a_connection_has_a_deadline_for_its_headers(serve: Any
 
 
 def test_idle_connections_make_room_and_refusals_are_explained(serve: Any, monkeypatch: pytest.MonkeyPatch, slow: Slow) -> None:
-    monkeypatch.setattr("weft.serve.protocol.CONNECTIONS", 2)
+    monkeypatch.setattr("weft.serve.http_protocol.CONNECTIONS", 2)
     monkeypatch.setattr("weft.serve.server.CONNECTIONS", 2)
     shown = serve()
     idle = [connected(shown) for _ in range(2)]
@@ -72,7 +72,7 @@ def test_a_request_that_is_not_http_gets_a_json_error(served: Any) -> None:
 
 
 def test_a_client_that_does_not_read_is_cut_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.serve.protocol.READ_WITHIN", 0.2)
+    monkeypatch.setattr("weft.serve.http_protocol.READ_WITHIN", 0.2)
     monkeypatch.setattr("weft.serve.app.FILES", {"/large": ("serve/page/page.js", "text/javascript")})
     shown = serve()
     state = shown.server.server_state
@@ -103,7 +103,7 @@ def test_answers_while_stopping_close_their_connection(serve: Any, slow: Slow) -
 
 
 def test_a_blocked_log_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.serve.log.WAITING", 3)
+    monkeypatch.setattr("weft.serve.request_log.WAITING", 3)
     go, began, lines = threading.Event(), threading.Event(), list[str]()
 
     def write(line: str) -> None:

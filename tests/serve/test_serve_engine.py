@@ -1,4 +1,4 @@
-"""Models in a separate process: `weft.serve.engine` and `weft.serve.remote`."""
+"""Models in a separate process: `weft.serve.engine_process` and `weft.serve.remote_engine`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from serving import running, wait_for
 
+from weft.decoding.cuda_graph_search import SearchGraphs
+from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, WeftError
-from weft.inference.predictor import Part
-from weft.search.loop import Control
-from weft.search.recorded import Recorder
-from weft.serve import engine
-from weft.serve.engine import Engine, name_version
-from weft.serve.models import Models, Place, Ran
-from weft.serve.remote import Remote
+from weft.inference.predictor import BatchItem
+from weft.serve import engine_process as engine
+from weft.serve.engine_process import Engine, name_version
+from weft.serve.remote_engine import Remote
+from weft.serve.served_models import BatchResult, ModelLocation, Models
 
-PLACE = Place(("run",))
+PLACE = ModelLocation(("run",))
 
 
 class Doubles:
@@ -41,7 +41,7 @@ class Doubles:
         self.stopped: list[int] = []
         self.hold, self.begun = False, threading.Event()
 
-    def begin(self, parts: list[Part], control: Control) -> Callable[[], list[int]]:
+    def begin(self, parts: list[BatchItem], control: Cancellation) -> Callable[[], list[int]]:
         results, held = self.run(parts, control), self.hold
         self.hold = False
         if not held:
@@ -55,7 +55,7 @@ class Doubles:
             raise ConfigError("13 has no text")
         return results
 
-    def run(self, parts: list[Part], control: Control) -> list[int]:
+    def run(self, parts: list[BatchItem], control: Cancellation) -> list[int]:
         numbers = [part.ids[0] for part in parts]
         self.batches.append(numbers)
         end = time.monotonic() + 20
@@ -68,7 +68,7 @@ class Doubles:
         return [2 * number for number in numbers]
 
 
-def start(folder: Path, load: Callable[[Place], Any]) -> tuple[Engine, Remote]:
+def start(folder: Path, load: Callable[[ModelLocation], Any]) -> tuple[Engine, Remote]:
     """An engine in a thread of this process, and a way to use it."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(folder / "models"))
@@ -97,9 +97,9 @@ def started(tmp_path: Path, doubles: Doubles) -> tuple[Engine, Remote]:
 
 def run(
     remote: Remote, *numbers: int, group: str = "a", size: int = 1, wanted: Callable[[int], bool] = lambda row: True
-) -> Ran:
-    parts = [Part([number] * size) for number in numbers]
-    return remote.run(remote.open(PLACE), (), group, parts, Control(len(parts), wanted))
+) -> BatchResult:
+    parts = [BatchItem([number] * size) for number in numbers]
+    return remote.run(remote.open(PLACE), (), group, parts, Cancellation(len(parts), wanted))
 
 
 def test_tasks_that_come_while_a_batch_runs_are_the_next_batch(started: tuple[Engine, Remote], doubles: Doubles) -> None:
@@ -134,7 +134,7 @@ def test_the_next_batch_begins_while_texts_are_made_of_the_last(started: tuple[E
 
 def test_a_task_that_is_too_large_for_the_device_is_divided(started: tuple[Engine, Remote], doubles: Doubles) -> None:
     _, remote = started
-    parts = [Part([number] * 10) for number in range(1, 8)]  # three of them fill the budget
+    parts = [BatchItem([number] * 10) for number in range(1, 8)]  # three of them fill the budget
     ran = remote.run(remote.open(PLACE), (), None, parts, None)
     assert ran.results == [2, 4, 6, 8, 10, 12, 14] and ran.together == 7
     assert doubles.batches == [[1, 2, 3], [4, 5, 6], [7]]
@@ -175,7 +175,7 @@ def test_rows_that_nobody_waits_for_are_stopped(started: tuple[Engine, Remote], 
 
 def test_what_cannot_be_run_or_sent_is_an_error_of_its_task(started: tuple[Engine, Remote], doubles: Doubles) -> None:
     remote, version = started[1], started[1].open(PLACE)
-    parts, control = [Part([4])], Control(1, lambda row: True)
+    parts, control = [BatchItem([4])], Cancellation(1, lambda row: True)
     with pytest.raises(WeftError, match="no such option"):
         remote.run(version, (("bad", 1),), "a", parts, control)
     with pytest.MonkeyPatch.context() as patch:
@@ -189,12 +189,12 @@ def test_a_task_for_a_model_that_is_not_open_opens_it(started: tuple[Engine, Rem
     engine, remote = started
     version = remote.open(PLACE)
     engine._models.clear()  # as after a restart
-    assert remote.run(version, (), "a", [Part([4])], Control(1, lambda row: True)).results == [8]
+    assert remote.run(version, (), "a", [BatchItem([4])], Cancellation(1, lambda row: True)).results == [8]
 
 
 def test_a_version_is_loaded_once_and_two_are_kept(tmp_path: Path) -> None:
-    loaded: list[Place] = []
-    place = Place((str(tmp_path),))
+    loaded: list[ModelLocation] = []
+    place = ModelLocation((str(tmp_path),))
     engine, remote = start(tmp_path, lambda place: loaded.append(place) or SimpleNamespace(predictor=lambda options: Doubles()))
     for number in (1, 2, 3):
         (tmp_path / "model.safetensors").write_bytes(b"x" * number)
@@ -206,11 +206,11 @@ def test_a_version_is_loaded_once_and_two_are_kept(tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_opened_is_an_error_of_the_server(tmp_path: Path) -> None:
     _, remote = start(tmp_path, lambda place: Models([place], device="cpu").served[0])
     with pytest.raises(WeftError, match="there is no such run folder"):
-        remote.open(Place((str(tmp_path / "nowhere"),)))
+        remote.open(ModelLocation((str(tmp_path / "nowhere"),)))
 
 
 def test_a_server_answers_as_without_the_other_process(tmp_path: Path, reverse_run: Path, served: Any) -> None:
-    place = Place((str(reverse_run),), ("en", "de"))
+    place = ModelLocation((str(reverse_run),), ("en", "de"))
     engine, remote = start(tmp_path, lambda place: Models([place], device="cpu").served[0])
     texts = [f"a b {letter}" for letter in "abcdefgh"]
     with running(Models([place], device="cpu", remote=remote), cache=0) as shown, ThreadPoolExecutor(8) as pool:
@@ -227,8 +227,8 @@ def test_a_server_answers_as_without_the_other_process(tmp_path: Path, reverse_r
 def test_searches_of_usual_sizes_are_recorded_before_the_first_request(
     reverse_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (model,) = Models([Place((str(reverse_run),))], device="cpu").served
-    recorder = model.predictor(()).recorder = Recorder(lambda work: work)  # type: ignore[attr-defined]
+    (model,) = Models([ModelLocation((str(reverse_run),))], device="cpu").served
+    recorder = model.predictor(()).recorder = SearchGraphs(lambda work: work)  # type: ignore[attr-defined]
     monkeypatch.setattr(engine, "WORDS", (3,))
     monkeypatch.setattr(engine, "COPIES", (2, 4))
     engine.warm_up(model)

@@ -15,24 +15,24 @@ import pytest
 import torch
 from serving import connected, post, wait_for
 
-from weft.inference.predictor import Effort, Part
-from weft.inference.terms import Terms
-from weft.inference.translation import TranslationPredictor
-from weft.serve import batcher
-from weft.serve.fair_queue import Batch, FairQueue, Pace
-from weft.serve.metrics import Metrics
-from weft.serve.models import Ran, TranslationQuery
-from weft.serve.reading import Job, Ticket, read
+from weft.inference.predictor import BatchItem, ExpectedCost
+from weft.serve import request_batcher as batcher
+from weft.serve.cpu_threads import CpuThreads
+from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue
+from weft.serve.prometheus import Metrics
+from weft.serve.query_jobs import Job, RequestTicket, read
+from weft.serve.served_models import BatchResult, TranslationQuery
 from weft.serve.settings import Settings
-from weft.serve.threads import Threads
+from weft.tasks.translation.glossary import Terms
+from weft.tasks.translation.predictor import TranslationPredictor
 
 HOSTILE = {"text": [f"a b c d e f g h i j k l m n o p q {k}" for k in range(256)], "model": "reverse"}
 HOSTILE |= {"beam": 16, "min_length": 100}
 
 
-def ticket(client: str, parts: int, *, rows: int = 1, steps: int = 10, group: str = "g", since: float = 0.0) -> Ticket:
-    made = Ticket(client, [], SimpleNamespace(done=lambda: False))  # type: ignore[arg-type]
-    made.jobs = [Job(made, None, Part([1] * steps), group, "kind", Effort(rows, steps), since) for _ in range(parts)]  # type: ignore[arg-type]
+def ticket(client: str, parts: int, *, rows: int = 1, steps: int = 10, group: str = "g", since: float = 0.0) -> RequestTicket:
+    made = RequestTicket(client, [], SimpleNamespace(done=lambda: False))  # type: ignore[arg-type]
+    made.jobs = [Job(made, None, BatchItem([1] * steps), group, "kind", ExpectedCost(rows, steps), since) for _ in range(parts)]  # type: ignore[arg-type]
     return made
 
 
@@ -41,7 +41,7 @@ def clients(queue: FairQueue, seconds: float = 1.0) -> list[str]:
 
 
 def test_a_batch_is_bounded_by_the_measured_time_of_its_rows_and_steps() -> None:
-    pace = Pace(first=0.01)
+    pace = BatchTimeModel(first=0.01)
     queue = FairQueue(pace)
     queue.add(ticket("a", 1000, rows=4, steps=5))
     assert len(queue.take(1.0, 10_000).jobs) == 5  # 4 rows · 5 steps · 10 ms each
@@ -73,7 +73,7 @@ def test_texts_are_read_in_turns(models: Any, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_batch_of_the_other_lane_begins_when_this_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     tested = batcher.Batcher(Settings(), Metrics())
-    monkeypatch.setattr(tested, "_ran", lambda batch, began, between: Ran([None], 1, 0.0))
+    monkeypatch.setattr(tested, "_ran", lambda batch, began, between: BatchResult([None], 1, 0.0))
     monkeypatch.setattr(tested, "_finish", lambda batch, ran: None)
     monkeypatch.setattr(tested, "_threads", SimpleNamespace(set=lambda *_, **__: None, learn=lambda *_: None))
     tested._running[1] = 5.0  # sent long ago, while the model process ran the batch of lane 0
@@ -86,7 +86,7 @@ def test_the_batch_of_the_other_lane_begins_when_this_one_ends(monkeypatch: pyte
 def test_a_wide_or_long_search_makes_small_batches(models: Any) -> None:
     model = models.served[0]
 
-    def cost(**options: Any) -> Effort:
+    def cost(**options: Any) -> ExpectedCost:
         terms = Terms(options.pop("use", ()))
         (reading,) = read([TranslationQuery(model, "a b c", tuple(options.items()), terms=terms)])
         return reading.predictor.effort(reading.parts[0])
@@ -96,7 +96,7 @@ def test_a_wide_or_long_search_makes_small_batches(models: Any) -> None:
 
 
 def test_clients_take_turns() -> None:
-    queue = FairQueue(Pace(first=0.01))
+    queue = FairQueue(BatchTimeModel(first=0.01))
     queue.add(ticket("greedy", 100))
     assert clients(queue) == ["greedy"] * 10
     queue.add(ticket("small", 1))
@@ -109,7 +109,7 @@ def test_clients_take_turns() -> None:
 
 
 def test_small_requests_of_a_client_do_not_wait_for_its_large_ones() -> None:
-    queue = FairQueue(Pace(first=0.01))
+    queue = FairQueue(BatchTimeModel(first=0.01))
     large, small = ticket("one", 100), ticket("one", 1)
     queue.add(large)
     clients(queue)
@@ -119,7 +119,7 @@ def test_small_requests_of_a_client_do_not_wait_for_its_large_ones() -> None:
 
 
 def test_a_single_request_gets_all_cores_if_that_is_faster() -> None:
-    before, threads, batch = torch.get_num_threads(), Threads(1, 2), Batch(work=40, steps=10)
+    before, threads, batch = torch.get_num_threads(), CpuThreads(1, 2), Batch(work=40, steps=10)
     try:
         for seconds in ({1: 0.4, 2: 0.2}, {1: 0.2, 2: 0.4}):
             chosen = []
@@ -133,7 +133,7 @@ def test_a_single_request_gets_all_cores_if_that_is_faster() -> None:
 
 
 def test_nobody_is_overtaken_for_ever() -> None:
-    queue = FairQueue(Pace(first=0.01))
+    queue = FairQueue(BatchTimeModel(first=0.01))
     large = ticket("one", 3)
     queue.add(large)
     old = ticket("two", 100)
@@ -146,7 +146,7 @@ def test_nobody_is_overtaken_for_ever() -> None:
 
 
 def test_only_jobs_of_one_group_are_batched() -> None:
-    queue = FairQueue(Pace(first=0.01))
+    queue = FairQueue(BatchTimeModel(first=0.01))
     for number in range(4):
         queue.add(ticket(f"client {number}", 2, group="even" if number % 2 == 0 else "odd"))
     assert sorted(clients(queue)) == ["client 0"] * 2 + ["client 2"] * 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from serving import wait_for
 
-from weft.inference.translation import TranslationPredictor
+from weft.tasks.translation.predictor import TranslationPredictor
 
 
 def test_health_tests_the_models(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

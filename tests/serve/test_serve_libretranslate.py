@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from weft.serve.languages import known_code
-from weft.serve.models import Models, Place
+from weft.serve.language_codes import known_code
+from weft.serve.served_models import ModelLocation, Models
 
 
 def test_a_text_in_the_target_language_or_without_letters_is_returned(served: Any) -> None:
@@ -43,7 +43,7 @@ def test_usual_codes_of_languages_are_known(code: str, known: set[str], found: s
 
 
 def test_a_third_language_leads_to_the_target(serve: Any, reverse_run: Path) -> None:
-    places = [Place((str(reverse_run),), pair) for pair in (("en", "fr"), ("fr", "de"))]
+    places = [ModelLocation((str(reverse_run),), pair) for pair in (("en", "fr"), ("fr", "de"))]
     shown = serve(Models(places, device="cpu"))
     assert shown.post("/translate", q="a b c", source="en", target="de") == {"translatedText": "a b c"}
     assert "not available" in shown.post("/translate", status=400, q="a", source="de", target="en")["error"]

@@ -15,9 +15,9 @@ from weakref import ref
 import pytest
 from serving import Slow, connected, post, wait_for
 
-from weft.inference.translation import TranslationPredictor
-from weft.search.loop import Control
-from weft.serve.models import Models, Place
+from weft.decoding.search_loop import Cancellation
+from weft.serve.served_models import ModelLocation, Models
+from weft.tasks.translation.predictor import TranslationPredictor
 
 
 def test_a_full_queue_says_when_to_retry(serve: Any, slow: Slow) -> None:
@@ -91,7 +91,7 @@ def test_a_running_text_is_stopped_when_its_client_leaves_and_is_not_cached(serv
 def test_one_bad_text_fails_alone(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = TranslationPredictor.run
 
-    def run(predictor: Any, parts: Any, control: Control | None = None) -> Any:
+    def run(predictor: Any, parts: Any, control: Cancellation | None = None) -> Any:
         if any(part.text == "bad" for part in parts):
             raise RuntimeError("no")
         return real(predictor, parts, control)
@@ -111,7 +111,7 @@ def test_one_bad_text_fails_alone(serve: Any, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_reloaded_model_is_freed(serve: Any, slow: Slow, reverse_run: Path) -> None:
     """An answer of the old model that arrives after the reload must not keep it alive in the cache."""
-    shown = serve(Models([Place((str(reverse_run),))], device="cpu"), keys=frozenset({"key"}))
+    shown = serve(Models([ModelLocation((str(reverse_run),))], device="cpu"), keys=frozenset({"key"}))
     key, old = {"Authorization": "Bearer key"}, ref(shown.server.service.models.served[0])
     asked = slow.pool.submit(shown.translate, "a b", headers=key)
     assert slow.began.wait(30)
@@ -234,7 +234,7 @@ def test_the_server_survives_malformed_requests(served: Any, sent: bytes) -> Non
 
 
 def test_silent_connections_are_closed(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.serve.protocol.HEADERS_WITHIN", 0.2)
+    monkeypatch.setattr("weft.serve.http_protocol.HEADERS_WITHIN", 0.2)
     shown = serve()
     with connected(shown) as silent, connected(shown) as slow:
         slow.sendall(b"GET /health HTT")

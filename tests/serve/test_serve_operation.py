@@ -11,8 +11,8 @@ import httpx
 import pytest
 from serving import wait_for
 
-from weft.serve.bounded import BoundedDict, bytes_of
-from weft.serve.metrics import Metrics, summed
+from weft.serve.bounded_dict import BoundedCache, bytes_of
+from weft.serve.prometheus import Metrics, summed
 
 
 def test_the_log_names_each_request_its_client_and_its_key(serve: Any) -> None:
@@ -29,7 +29,7 @@ def test_the_log_names_each_request_its_client_and_its_key(serve: Any) -> None:
 
 def test_an_internal_error_is_logged_with_the_id_that_the_client_got(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = serve()
-    monkeypatch.setattr("weft.serve.libretranslate.detect_language", lambda *_: 1 / 0)
+    monkeypatch.setattr("weft.serve.libretranslate_api.detect_language", lambda *_: 1 / 0)
     answer = shown.client.post("/detect", json={"q": "a"})
     assert answer.status_code == 500
     wait_for(lambda: any(each["event"] == "error" for each in shown.lines))
@@ -66,7 +66,7 @@ def test_the_cache_is_bounded_by_bytes(serve: Any) -> None:
         shown.translate(f"a b {number}", model="reverse")
         assert 0 < cache.used <= 20_000
     assert 1 < len(cache) < 20
-    kept = BoundedDict[int, str](10, lambda key, value: len(value))
+    kept = BoundedCache[int, str](10, lambda key, value: len(value))
     for key, value in ((1, "aaaa"), (2, "bbbb"), (1, "cccc"), (3, "dd"), (4, "e" * 11)):
         kept[key] = value
     assert list(kept.items()) == [(2, "bbbb"), (1, "cccc"), (3, "dd")] and kept.used == 10

@@ -10,7 +10,7 @@ from two_texts import settings, write_texts
 
 import weft
 from weft.errors import ConfigError
-from weft.serve.models import Models, parse_place
+from weft.serve.served_models import Models, parse_place
 
 TEXT = "red dog sees cat at house"
 

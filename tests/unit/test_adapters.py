@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 import weft
-from weft import api
-from weft.batch import PairBatch
+from weft.data.batch import PairBatch
 from weft.errors import ConfigError
 from weft.layers.int8 import in_int8
 from weft.layers.lora import Lora, LoraEmbedding, LoraLinear, LoraOutput, LoraTable, add_adapters, merge_adapters
 from weft.models.base import LinearDecoder, Model, Sizes
-from weft.models.composing import build_model
-from weft.models.memory_network import MemoryEncoder
-from weft.runs.weights import read_tensors, without_ties
+from weft.models.composition import build_model
+from weft.runs.weight_files import read_tensors, without_ties
+from weft.tasks.answering.memory_network import MemoryEncoder
+from weft.training import api
 
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {"dim": 16, "heads": 2, "feedforward": 24, "encoder_layers": 1, "decoder_layers": 1},

@@ -10,14 +10,14 @@ import pytest
 import tiny
 
 import weft
-from weft.batch import EOS
-from weft.data.babi import TASKS
+from weft.data.batch import EOS
 from weft.data.formats import open_pairs
-from weft.data.generated import split_of
-from weft.data.stories import encode_stories, open_stories, read_story
-from weft.data.symbols import WordTokenizer
+from weft.data.generators.babi import TASKS
+from weft.data.generators.pair_generators import split_of
+from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.errors import DataError
-from weft.translator import load_trained
+from weft.runs.translator import load_trained
+from weft.tasks.answering.data import encode_stories, open_stories, read_story
 
 SETTINGS: dict[str, Any] = {
     "train.steps": 300,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from weft.explain import picture
-from weft.explain.picture import View, draw, elided
+from weft.explain import attention_heatmap as picture
+from weft.explain.attention_heatmap import View, draw, elided
 
 
 def drawn(rows: list[str], columns: list[str], monkeypatch: pytest.MonkeyPatch) -> Figure:

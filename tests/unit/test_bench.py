@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.batch import PAD
-from weft.bench import formulas
-from weft.bench.ceilings import Ceilings
-from weft.bench.counting import Cost, Counting
+from weft.bench import flop_counter as formulas
+from weft.bench.benchmarked_model import open_benchmarked_model
+from weft.bench.flop_counter import Cost, FlopCounter
+from weft.bench.machine import Ceilings
 from weft.bench.measure import count
-from weft.bench.profile import OUTPUT, OVERHEAD, see
-from weft.bench.subject import open_subject
-from weft.bench.table import amount, duration
-from weft.bench.work import TrainingStep, inference_work
+from weft.bench.profiler import OUTPUT, OVERHEAD, profile_step
+from weft.bench.speed_table import amount, duration
+from weft.bench.workloads import TrainingWorkload, inference_work
+from weft.data.batch import PAD
 from weft.layers.int8 import in_int8
 
 FLOAT = 4
@@ -27,7 +27,7 @@ FLOAT = 4
 
 
 def cost(work: Callable[[], object]) -> Cost:
-    with Counting() as counting:
+    with FlopCounter() as counting:
         work()
     return counting.cost
 
@@ -126,8 +126,8 @@ PLAIN = [*SHAPE, "model.encoder_self=full", "model.decoder_self=full"]
 
 
 def test_a_training_step_of_a_transformer() -> None:
-    subject = open_subject("transformer-tiny", PLAIN, length=8)
-    work = TrainingStep(subject)
+    subject = open_benchmarked_model("transformer-tiny", PLAIN, length=8)
+    work = TrainingWorkload(subject)
     found = count(work)
     tokens, d, f, v, t = 64, 32, 48, 96, 8
     layers = 2 * (4 * d * d + 2 * d * f) + 8 * d * d + 2 * d * f
@@ -137,8 +137,8 @@ def test_a_training_step_of_a_transformer() -> None:
 
 
 def test_a_decoding_step_reads_every_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.bench.work.STEPS", 4)
-    subject = open_subject("transformer-tiny", PLAIN, length=8)
+    monkeypatch.setattr("weft.bench.workloads.STEPS", 4)
+    subject = open_benchmarked_model("transformer-tiny", PLAIN, length=8)
     work = inference_work(subject, 3, 2, print)
     found = count(work)
     weights = sum(parameter.nbytes for parameter in subject.model.decoder.parameters())  # type: ignore[union-attr]
@@ -158,23 +158,25 @@ def test_a_bound_is_by_the_nearer_ceiling() -> None:
 
 
 def test_a_profile_holds_the_whole_step() -> None:
-    subject = open_subject("transformer-tiny", PLAIN, length=8)
-    work = TrainingStep(subject)
+    subject = open_benchmarked_model("transformer-tiny", PLAIN, length=8)
+    work = TrainingWorkload(subject)
     count(work)
-    found = see(work, subject)
+    found = profile_step(work, subject)
     profile = found.profile(work, None)
     assert sum(profile.seconds.values()) == pytest.approx(max(found.seconds, sum(found.busy.values())))
     assert {"matrix products", "attention", "normalisation", "optimiser", OUTPUT, OVERHEAD} <= set(profile.seconds)
-    rnn = open_subject("rnn-scan", ["train.device=cpu", "train.batch_tokens=64"], length=8)
-    recurrent = TrainingStep(rnn)
-    assert "recurrent" in see(recurrent, rnn).busy
+    rnn = open_benchmarked_model("rnn-scan", ["train.device=cpu", "train.batch_tokens=64"], length=8)
+    recurrent = TrainingWorkload(rnn)
+    assert "recurrent" in profile_step(recurrent, rnn).busy
 
 
 def test_what_is_carried_goes_on_in_the_step_that_is_measured() -> None:
     def tokens_looked_at(memory: int) -> int:
         sets = ["train.device=cpu", "train.batch_tokens=64", "task.segment=16", f"task.memory={memory}"]
         return count(
-            TrainingStep(open_subject("lm-shakespeare-xl", [*sets, "model.dim=32", "model.heads=2", "model.decoder_layers=1"]))
+            TrainingWorkload(
+                open_benchmarked_model("lm-shakespeare-xl", [*sets, "model.dim=32", "model.heads=2", "model.decoder_layers=1"])
+            )
         ).flops
 
     assert tokens_looked_at(16) > tokens_looked_at(0)
@@ -187,8 +189,8 @@ def test_numbers_for_people() -> None:
 
 
 def test_made_up_rows_are_packed_where_training_packs_them() -> None:
-    subject = open_subject("transformer-tiny", [*PLAIN, "train.packed=true"], length=8)
-    batch = TrainingStep(subject).batch
+    subject = open_benchmarked_model("transformer-tiny", [*PLAIN, "train.packed=true"], length=8)
+    batch = TrainingWorkload(subject).batch
     assert batch.source.layout.packed and batch.target.shape == (1, 64)
-    padded: Tensor = TrainingStep(open_subject("transformer-tiny", PLAIN, length=8)).batch.source.values
+    padded: Tensor = TrainingWorkload(open_benchmarked_model("transformer-tiny", PLAIN, length=8)).batch.source.values
     assert padded.shape == (8, 8) and not (padded == PAD).any()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.evaluation.captions import CaptionBleu, CiderD, words
 from weft.evaluation.metrics import score
+from weft.tasks.captioning.metrics import CaptionBleu, CiderD, words
 
 REFERENCES = [
     ["a dog runs through the green grass", "a brown dog is running in a field", "the dog runs"],

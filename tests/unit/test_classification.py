@@ -14,22 +14,21 @@ import tiny
 import torch
 
 import weft
-from weft import api
-from weft.batch import EOS, Layout, Source
 from weft.config.sections import Config
-from weft.data.documents import TextReader
+from weft.data.batch import EOS, Layout, Source
 from weft.data.formats import open_pairs
-from weft.data.labels import Labels, make_labelled, prepare_labels
-from weft.data.symbols import ByteTokenizer
+from weft.data.tokenizers.word_character_byte import ByteTokenizer
 from weft.errors import ConfigError, DataError, RunError
-from weft.evaluation.label_metrics import LabelAccuracy, MacroF1
 from weft.models.base import Sizes
-from weft.models.classifier import Classifier
-from weft.models.composing import build_encoder
-from weft.pooling.learned_queries import MultiheadPooling
-from weft.runs.weights import read_tensors
-from weft.tasks.base import Setting
-from weft.tasks.classification import ClassificationTask
+from weft.models.composition import build_encoder
+from weft.models.pooling import MultiheadPooling
+from weft.runs.weight_files import read_tensors
+from weft.tasks.base import TaskContext
+from weft.tasks.classification.data import Labels, TextReader, make_labelled, prepare_labels
+from weft.tasks.classification.metrics import LabelAccuracy, MacroF1
+from weft.tasks.classification.model import Classifier
+from weft.tasks.classification.task import ClassificationTask
+from weft.training import api
 from weft.training.session import Result
 
 SETTINGS: dict[str, Any] = {
@@ -227,7 +226,7 @@ def test_rows_that_fill_a_batch_up_change_nothing(pooling: str) -> None:
     """Batches in few sizes have rows that are no text: losses, counts and gradients are those of the texts alone."""
     config = Config(task={"kind": "classification"})
     task = ClassificationTask(
-        Setting(config, Path()), pooling={"kind": pooling}, label_smoothing=0.1, dropout=0.0, diversity_weight=0.5
+        TaskContext(config, Path()), pooling={"kind": pooling}, label_smoothing=0.1, dropout=0.0, diversity_weight=0.5
     )
     task.labels = Labels(["yes", "no", "maybe"])
     torch.manual_seed(0)

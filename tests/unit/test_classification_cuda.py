@@ -8,14 +8,14 @@ import pytest
 import torch
 from descending import losses
 
-from weft.batch import LabelBatch
+from weft.attention.mixers import SELF
 from weft.config.sections import Config
-from weft.data.labels import Labels, make_labelled
+from weft.data.batch import LabelBatch
 from weft.errors import ConfigError
-from weft.mixers import SELF
 from weft.models.base import Sizes
-from weft.tasks.base import Setting
-from weft.tasks.classification import ClassificationTask
+from weft.tasks.base import TaskContext
+from weft.tasks.classification.data import Labels, make_labelled
+from weft.tasks.classification.task import ClassificationTask
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -32,7 +32,7 @@ def batch(seed: int) -> LabelBatch:
 
 def found(kind: str, *, recorded: bool) -> list[float]:
     """Losses of six updates."""
-    task = ClassificationTask(Setting(Config(), Path()), dropout=0.0)
+    task = ClassificationTask(TaskContext(Config(), Path()), dropout=0.0)
     task.labels = Labels(["yes", "no", "maybe"])
     torch.manual_seed(0)
     sizes = {"dim": 64, "heads": 2, "feedforward": 64, "encoder_layers": 2, "dropout": 0.0}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft.collecting import OBJECTS, rarely, starting
+from weft.garbage_collection import OBJECTS, collect_rarely, paused_at_startup
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def _restored() -> Iterator[None]:
 @pytest.mark.parametrize(("before", "inside"), [(700, OBJECTS), (10 * OBJECTS, 10 * OBJECTS), (0, 0)])
 def test_collections_are_rarer_inside_and_as_before_afterwards(before: int, inside: int) -> None:
     gc.set_threshold(before, 9, 8)
-    with rarely():
+    with collect_rarely():
         assert gc.get_threshold() == (inside, 9, 8)
     assert gc.get_threshold() == (before, 9, 8)
 
@@ -28,11 +28,11 @@ def test_collections_are_rarer_inside_and_as_before_afterwards(before: int, insi
 def test_what_a_program_makes_at_its_start_is_not_looked_at_later() -> None:
     gc.set_threshold(700)
     before = gc.get_freeze_count()
-    with starting():
+    with paused_at_startup():
         assert gc.isenabled(), "a library leaves this to its caller"
     assert gc.get_freeze_count() == before
     try:
-        with rarely(), starting():
+        with collect_rarely(), paused_at_startup():
             assert not gc.isenabled()
         assert gc.isenabled() and gc.get_freeze_count() > before
     finally:

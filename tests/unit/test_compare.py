@@ -12,21 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-from weft.compare import worker
-from weft.compare.entries import Entry, labelled, parse_entry, slot_entries, split
-from weft.compare.growth import exponent, measure_growth
-from weft.compare.noise import pooled_spread, ranks
-from weft.compare.plan import Comparison, Run, parse_budget, training
-from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.results import collect
-from weft.compare.stat import interval, stat
-from weft.compare.worker import Job, work
+from weft.bench.compare import worker
+from weft.bench.compare.budget import Comparison, ComparisonRun, parse_budget, training
+from weft.bench.compare.entries import Entry, labelled, parse_entry, slot_entries, split
+from weft.bench.compare.measure_run import exponent, measure_growth
+from weft.bench.compare.results import collect
+from weft.bench.compare.seed_statistics import interval, mean_with_interval, pooled_spread, ranks
+from weft.bench.compare.subprocesses import Failure, Processes, Stopped
+from weft.bench.compare.worker import Job, work
 from weft.config.registry import build
 from weft.config.sections import Config
 from weft.errors import ConfigError
-from weft.fitting.speed import Speed, pace
 from weft.models.base import Sizes
-from weft.tasks.base import Setting
+from weft.tasks.base import TaskContext
+from weft.training.auto.speed_probe import Speed, steps_per_second
 
 
 def test_an_entry_is_a_recipe_with_changes_after_commas(tmp_path: Path) -> None:
@@ -104,8 +103,8 @@ def test_intervals_are_student_s() -> None:
     deviation = (sum((value - 2) ** 2 for value in many) / 59) ** 0.5
     assert high - low == pytest.approx(2 * 2.001 * deviation / 60**0.5, rel=1e-3)  # t of 59 degrees is 2.001
     assert interval([1.0]) is None
-    assert stat([None, None]) is None
-    assert stat([4.0, None]) == {"mean": 4.0, "low": None, "high": None, "values": [4.0]}
+    assert mean_with_interval([None, None]) is None
+    assert mean_with_interval([4.0, None]) == {"mean": 4.0, "low": None, "high": None, "values": [4.0]}
 
 
 def test_exponents_are_those_of_power_laws() -> None:
@@ -117,7 +116,7 @@ def growth_of(kind: str, lengths: list[int], **model: Any) -> Any:
     slots = {"encoder_self": kind, "decoder_self": kind, "cross": kind}
     spec = {"kind": "transformer", "dim": 16, "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 1}
     config = Config(model={**spec, **slots, **model})
-    task = build("weft.tasks:TASKS", config.task, Setting(config, Path()))
+    task = build("weft.tasks:TASKS", config.task, TaskContext(config, Path()))
     sizes = Sizes(20, 20, True)
     return measure_growth(
         task.build(config.model, sizes), task, sizes, lengths, torch.autocast("cpu", torch.bfloat16, enabled=False)
@@ -147,13 +146,13 @@ def test_the_speed_is_that_of_the_second_half() -> None:
     def line(step: int, seconds: float) -> dict[str, Any]:
         return {"step": step, "seconds": seconds}
 
-    found = pace([line(5, 4.0), line(10, 5.0), line(15, 6.0), line(20, 7.0)])
+    found = steps_per_second([line(5, 4.0), line(10, 5.0), line(15, 6.0), line(20, 7.0)])
     assert found == Speed(3.0, 5.0)
     assert found.planned(13.0) == 50
     assert found.planned(1.0) == 1
-    assert pace([line(4, 2.0)]) == Speed(0.0, 2.0)
+    assert steps_per_second([line(4, 2.0)]) == Speed(0.0, 2.0)
     held_up = [line(step, 0.5 * step + 9 * (step > 7)) for step in range(1, 10)]
-    assert pace(held_up).steps_a_second == pytest.approx(2.0)
+    assert steps_per_second(held_up).steps_a_second == pytest.approx(2.0)
 
 
 def test_a_command_that_fails_says_why_and_one_that_is_stopped_is_no_failure(
@@ -228,7 +227,7 @@ def collected(tmp_path: Path, *, test: bool, key: str = "bleu", higher: bool = T
     asked = Comparison(
         tuple(entries), tmp_path, parse_budget("20-steps"), test=("x,y",) if test else (), repeat=2, at_once=at_once
     )
-    runs = [Run(entry, seed, seed - 1, tmp_path / f"{entry.name}.{seed}") for entry in entries for seed in (1, 2)]
+    runs = [ComparisonRun(entry, seed, seed - 1, tmp_path / f"{entry.name}.{seed}") for entry in entries for seed in (1, 2)]
     jobs = {}
     for run, valid, tested in zip(runs, (30, 32, 10, 12, 99, 99), (1.0, 2.0, 5.0, 6.0, 9.0, 9.0), strict=True):
         trained(run.folder, [1.0, 10.0, 30.0, 20.0], bleu=valid, loss=valid / 10)
@@ -267,7 +266,7 @@ def test_results_are_over_seeds_and_leave_out_what_failed(tmp_path: Path) -> Non
 
 def test_ranks_are_those_that_noise_allows() -> None:
     """Three entries of two seeds with a pooled deviation of 1: with 3 degrees of freedom, differences below 3.18 are noise."""
-    stats = [stat([mean - 0.5**0.5, mean + 0.5**0.5]) for mean in (10.0, 8.0, 6.0)]
+    stats = [mean_with_interval([mean - 0.5**0.5, mean + 0.5**0.5]) for mean in (10.0, 8.0, 6.0)]
     found = [each for each in stats if each]
     assert pooled_spread(found) == pytest.approx((1, 3))
     assert ranks(found, higher_is_better=True) == [(1, 2), (1, 3), (2, 3)]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from matplotlib.text import Text
 
-from weft.compare.chart import chart
-from weft.compare.report import read_results, write_page, write_report
-from weft.compare.stat import stat
-from weft.compare.table import write_csv
+from weft.bench.compare.bubble_chart import chart
+from weft.bench.compare.html_report import read_results, write_page, write_report
+from weft.bench.compare.results_table import write_csv
+from weft.bench.compare.seed_statistics import mean_with_interval
 from weft.errors import DataError
 
 
@@ -24,7 +24,7 @@ def document(count: int = 20) -> dict[str, Any]:
     """Results of `count` entries, many with similar values; the last one failed."""
     rows = []
     for number in range(count):
-        quality = stat([30 + (number % 5) * 0.2, 30.3 + (number % 5) * 0.2])
+        quality = mean_with_interval([30 + (number % 5) * 0.2, 30.3 + (number % 5) * 0.2])
         run = {"seed": 1, "folder": "x", "error": "", "steps": 5, "valid": {"bleu": 30.0}, "test": {}}
         rows.append(
             {
@@ -34,10 +34,10 @@ def document(count: int = 20) -> dict[str, Any]:
                 "error": "",
                 "parameters": 1_000_000 + number,
                 "quality": quality,
-                "speed": stat([10_000.0 * (1 + number % 7)]),
-                "memory": stat([2**30 * (1.0 + number % 3)]),
-                "seconds": stat([60.0]),
-                "steps": stat([500]),
+                "speed": mean_with_interval([10_000.0 * (1 + number % 7)]),
+                "memory": mean_with_interval([2**30 * (1.0 + number % 3)]),
+                "seconds": mean_with_interval([60.0]),
+                "steps": mean_with_interval([500]),
                 "decoding": 12.5,
                 "growth": {"lengths": [64, 128], "seconds": [1, 2], "bytes": [1, 4], "time": 1.0, "memory": 2.0},
                 "views": [
@@ -49,7 +49,7 @@ def document(count: int = 20) -> dict[str, Any]:
                         "sides": ["written", "read"],
                     }
                 ],
-                "scores": {"valid": {"bleu": quality, "loss": stat([1.5])}, "test": {}},
+                "scores": {"valid": {"bleu": quality, "loss": mean_with_interval([1.5])}, "test": {}},
                 "runs": [run],
             }
         )
@@ -89,7 +89,7 @@ def flat(values: list[list[float]], title: str = "BLEU") -> dict[str, Any]:
     found["entries"].pop()
     found["headline"] |= {"title": title}
     for number, (row, quality) in enumerate(zip(found["entries"], values, strict=True)):
-        row |= {"quality": stat(quality), "speed": stat([10_000.0 + number])}
+        row |= {"quality": mean_with_interval(quality), "speed": mean_with_interval([10_000.0 + number])}
     return found
 
 

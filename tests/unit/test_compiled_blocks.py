@@ -7,9 +7,9 @@ import copy
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
+from weft.models.composition import build_model
 
 
 def test_blocks_compile_once_and_compute_the_same() -> None:

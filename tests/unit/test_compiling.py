@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from weft.config.train_section import TrainSection
+from weft.config.sections import TrainSection
 from weft.models.base import Network, Sizes
-from weft.models.composing import build_model
-from weft.training import compiling
+from weft.models.composition import build_model
+from weft.training import torch_compile as compiling
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -21,7 +21,7 @@ def model(kind: str, dim: int, **options: Any) -> Network:
 
 @pytest.fixture(autouse=True)
 def working(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "serve", lambda tensor: True)
+    monkeypatch.setattr(compiling, "triton_available", lambda tensor: True)
 
 
 def test_large_transformers_are_compiled_on_packed_rows_of_a_gpu() -> None:
@@ -40,5 +40,5 @@ def test_what_is_asked_for_is_done(wanted: bool) -> None:
 
 
 def test_nothing_is_compiled_where_triton_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "serve", lambda tensor: False)
+    monkeypatch.setattr(compiling, "triton_available", lambda tensor: False)
     assert not compiling.compiles(model("transformer", 1024), TrainSection(packed=True), GPU)

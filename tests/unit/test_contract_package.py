@@ -10,9 +10,9 @@ import weft
 
 CODE = """
 from weft.attention.full import FullAttention
-from weft.models.fronts import FrameFront, TokenFront
+from weft.models.frontends.base import FrameFrontend, TokenFrontend
 from weft.models.rnn import RecurrentEncoder
-from weft.pooling.mean_max import MeanPooling
+from weft.models.pooling import MeanPooling
 
 
 class GoodAttention(FullAttention):

@@ -11,17 +11,16 @@ import pytest
 import tiny
 import torch
 
-from weft import api
-from weft.batch import Position
 from weft.config.sections import Config, load_config
-from weft.data.batching import Batches
-from weft.data.mixture import Mixture, Turns, quotas
+from weft.data.batch import Position
+from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
+from weft.data.resumable_order import Batches
 from weft.errors import ConfigError
-from weft.runs.opening import build_task
-from weft.runs.weights import read_tensors
-from weft.serve.models import Models, Place
-from weft.tasks.translation import TranslationTask
-from weft.training import checkpoint
+from weft.runs.open_run import build_task
+from weft.runs.weight_files import read_tensors
+from weft.serve.served_models import ModelLocation, Models
+from weft.tasks.translation.task import TranslationTask
+from weft.training import api, checkpoint
 from weft.training.loop import updates
 
 SETTINGS = {**tiny.SETTINGS, "train.batch_tokens": 120, "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 2}}
@@ -53,7 +52,7 @@ def test_quotas_follow_sizes_temperature_or_weights() -> None:
 
 
 def test_each_corpus_fills_its_quota_pass_by_pass() -> None:
-    turns = Turns([50, 8, 3], [30, 20, 11], seed=1)
+    turns = EpochQuota([50, 8, 3], [30, 20, 11], seed=1)
     epochs = [turns.rows(np.arange(61, dtype=np.uint64), epoch) for epoch in range(6)]
     for number, (begin, size, quota) in enumerate([(0, 50, 30), (50, 8, 20), (58, 3, 11)]):
         mine = [rows[(rows >= begin) & (rows < begin + size)] for rows in epochs]
@@ -67,7 +66,7 @@ def test_each_corpus_fills_its_quota_pass_by_pass() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_what_was_seen_is_counted_at_any_position(packed: bool) -> None:
-    turns, lengths = Turns([50, 8], [40, 18], seed=1), np.full((58, 2), 3)
+    turns, lengths = EpochQuota([50, 8], [40, 18], seed=1), np.full((58, 2), 3)
     batches = Batches(lengths, 12, seed=1, order=turns, window=20, packed=packed)
     counts = np.zeros(2, int)
     for rows, position in islice(batches.stream(Position()), 60):
@@ -139,7 +138,7 @@ def test_a_run_that_is_killed_between_corpora_ends_with_the_same_bits(tmp_path: 
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours), file.name
     log = (killed / "train.log").read_text()
     assert "bleu/rev" in log and "loss/cp" in log and "seen so far: rev " in log
-    served = Models([Place((str(killed),), ("xx", tag)) for tag in ("rev", "cp")], device="cpu").served
+    served = Models([ModelLocation((str(killed),), ("xx", tag)) for tag in ("rev", "cp")], device="cpu").served
     assert [model.translator.config.decode.tag for model in served] == ["rev", "cp"]
 
 

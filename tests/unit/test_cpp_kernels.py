@@ -13,19 +13,20 @@ from int8_kernel import EXACT, FLIPPED, with_all_levels
 from torch import Tensor
 
 import weft
-from weft.attention.core.kv_store import Ledger
-from weft.batch import BOS, PAD, Layout, Source
+from weft.attention.core.kv_cache import CacheIndex
+from weft.data.batch import BOS, PAD, Layout, Source
 from weft.data.formats import open_pairs
-from weft.kernels import cpp
-from weft.kernels.cpp import CannotBuild, Kernels, build
+from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits, TokenSelector
+from weft.decoding.constraints import ForbidTokens, NoRepeatNgram
+from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.search_loop import generate
 from weft.layers.int8 import Int8Linear, in_int8
+from weft.layers.kernels import cpp
+from weft.layers.kernels.cpp import Kernels, build
+from weft.layers.kernels.cpp.build import CannotBuild
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
-from weft.search.choosers import Beam, Chooser, Greedy, Limits
-from weft.search.constraints import Forbid, NoRepeat
-from weft.search.loop import generate
-from weft.search.tables import Hypothesis
-from weft.translator import Translator
+from weft.models.composition import build_model
+from weft.runs.translator import Translator
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +93,7 @@ def test_rows_of_zeros_give_the_bias_and_what_is_not_finite_shows(kernels: Kerne
     assert found[1].isfinite().all() and found[2:].isnan().all()
 
 
-def looked(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None, bias: Tensor | None) -> Tensor:
+def looked(q: Tensor, k: Tensor, v: Tensor, ledger: CacheIndex | None, bias: Tensor | None) -> Tensor:
     """The same attention row by row in float64."""
     sources, found = k.size(0), torch.zeros_like(q, dtype=torch.float64)
     beams = q.size(0) // sources
@@ -113,7 +114,7 @@ def test_a_step_of_attention_reads_its_own_cells_alone(kernels: Kernels, width: 
     sources, beams, heads, room = 3, 4, 2, 37
     q = torch.randn(sources * beams, 3, heads, width)[:, 1] * 3
     k, v = torch.randn(2, sources, heads, beams, room, width)
-    ledger = Ledger(torch.randint(0, beams, (sources, beams, room), dtype=torch.int16), torch.tensor([1, 16, 37]))
+    ledger = CacheIndex(torch.randint(0, beams, (sources, beams, room), dtype=torch.int16), torch.tensor([1, 16, 37]))
     found = kernels.attend_step(q, k, v, ledger.ancestry, ledger.length, None)
     torch.testing.assert_close(found.double(), looked(q, k, v, ledger, None), atol=1e-5, rtol=1e-5)
     bias = torch.zeros(sources, room)
@@ -185,7 +186,7 @@ def made(kind: str) -> Model:
     return model
 
 
-def searched(model: Model, chooser: Chooser) -> list[list[Hypothesis]]:
+def searched(model: Model, chooser: TokenSelector) -> list[list[Hypothesis]]:
     """Four sources of different lengths and prefixes; caches grow on the way, and sources leave."""
     lengths = [9, 4, 6, 2]
     source = torch.randint(4, 90, (4, 9), generator=torch.Generator().manual_seed(6))
@@ -196,16 +197,16 @@ def searched(model: Model, chooser: Chooser) -> list[list[Hypothesis]]:
         chooser,
         first=torch.tensor([[BOS, 4], [BOS, 0], [BOS, 0], [BOS, 7]]),
         first_layout=Layout.padded([2, 1, 1, 2]),
-        limits=Limits(longest, longest - 1, torch.arange(4)),
-        constraints=[Forbid([PAD, BOS]), NoRepeat(3, 60)],
+        limits=LengthLimits(longest, longest - 1, torch.arange(4)),
+        constraints=[ForbidTokens([PAD, BOS]), NoRepeatNgram(3, 60)],
     )
     return found
 
 
-@pytest.mark.parametrize("chooser", [Greedy(), Beam(4), Beam(9)], ids=["greedy", "beam", "copied"])
+@pytest.mark.parametrize("chooser", [GreedySelector(), BeamSelector(4), BeamSelector(9)], ids=["greedy", "beam", "copied"])
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_search_with_them_finds_the_same(kernels: Kernels, kind: str, precision: str, chooser: Chooser) -> None:
+def test_a_search_with_them_finds_the_same(kernels: Kernels, kind: str, precision: str, chooser: TokenSelector) -> None:
     model, calls = made(kind), []
     plain = searched(model if precision == "float32" else in_int8(model), chooser)
     with pytest.MonkeyPatch.context() as patch:

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from weft.batch import BOS, EOS, PAD, Position
-from weft.data.batching import Batches, cut_packed, cut_padded, evaluation_batches, permute, round_up
+from weft.data.batch import BOS, EOS, PAD, Position
+from weft.data.batching import cut_packed, cut_padded, evaluation_batches, round_up
 from weft.data.corpus import Corpus
 from weft.data.formats import open_pairs
-from weft.data.pairs import collate_pairs, prepare_pairs
 from weft.data.prefetch import prefetch
-from weft.data.symbols import ByteTokenizer
+from weft.data.resumable_order import Batches, permute
+from weft.data.sentence_pairs import collate_pairs, prepare_pairs
+from weft.data.tokenizers.word_character_byte import ByteTokenizer
 
 
 def caption_lengths(count: int, seed: int = 0) -> np.ndarray:

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.batch import EOS
-from weft.data import cache
 from weft.data import corpus as corpora
-from weft.data.cache import cache_folder
+from weft.data import corpus_cache as cache
+from weft.data.batch import EOS
 from weft.data.corpus import Corpus
+from weft.data.corpus_cache import cache_folder
 from weft.data.formats import open_pairs
-from weft.data.pairs import prepare_pairs
-from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
+from weft.data.sentence_pairs import prepare_pairs
+from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.errors import DataError
 
 Texts = list[tuple[str, str]]
@@ -158,9 +158,9 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from weft.data.pairs import prepare_pairs
+from weft.data.sentence_pairs import prepare_pairs
 from weft.data.formats import open_pairs
-from weft.data.symbols import ByteTokenizer
+from weft.data.tokenizers.word_character_byte import ByteTokenizer
 prepare_pairs([open_pairs(sys.argv[1])], ByteTokenizer(), ByteTokenizer(), folder=Path(sys.argv[2]), max_length=50,
         progress=lambda read: os._exit(9))
 """
@@ -191,9 +191,9 @@ def test_a_build_that_another_process_completes_meanwhile_does_no_harm(tmp_path:
 FULL = """
 import resource, sys
 from pathlib import Path
-from weft.data.pairs import prepare_pairs
+from weft.data.sentence_pairs import prepare_pairs
 from weft.data.formats import open_pairs
-from weft.data.symbols import ByteTokenizer
+from weft.data.tokenizers.word_character_byte import ByteTokenizer
 from weft.errors import DataError
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.batch import EOS, UNK
-from weft.data.copying import Numbering, number_pairs
+from weft.data.batch import EOS, UNK
+from weft.data.copy_vocabulary import CopyIds, number_pairs
 from weft.data.formats import open_pairs
-from weft.data.pairs import prepare_pairs
-from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
-from weft.data.tokenizer import Tokenizer
+from weft.data.sentence_pairs import prepare_pairs
+from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 
 
 def trained(size: int = 7) -> WordTokenizer:
@@ -24,7 +24,7 @@ def trained(size: int = 7) -> WordTokenizer:
 def test_unknown_words_are_numbered_in_order() -> None:
     words = trained()
     the, cat, sat = words.encode("the cat sat")
-    numbering = Numbering(words)
+    numbering = CopyIds(words)
     assert numbering.encode("the emu sat yak emu") == [the, 7, sat, 8, 7]
     assert numbering.words == ["emu", "yak"]
     assert numbering.find("yak the gnu cat", words.encode("yak the gnu cat")) == [8, the, UNK, cat]
@@ -34,7 +34,7 @@ def test_unknown_words_are_numbered_in_order() -> None:
 def test_ids_beyond_the_vocabulary_come_back_as_words() -> None:
     words = trained()
     text = "the emu, sat (yak)."
-    numbering = Numbering(words)
+    numbering = CopyIds(words)
     ids = numbering.encode(text)
     assert max(ids) == 7 + len(numbering.words) - 1
     named = words.named(numbering.words)
@@ -47,7 +47,7 @@ def test_ids_beyond_the_vocabulary_come_back_as_words() -> None:
 def test_characters_can_be_unknown_too() -> None:
     characters = CharacterTokenizer(byte_fallback=False)
     characters.train(["abc"], 7)
-    numbering = Numbering(characters)
+    numbering = CopyIds(characters)
     assert numbering.encode("axbyx") == [4, 7, 5, 8, 7]
     assert characters.named(numbering.words).decode([7, 4, 8]) == "xay"
 
@@ -57,7 +57,7 @@ def test_tokenizers_that_know_everything_number_nothing() -> None:
     fallback.train(["abc"], 300)
     every: list[Tokenizer] = [ByteTokenizer(), fallback]
     for tokenizer in every:
-        numbering = Numbering(tokenizer)
+        numbering = CopyIds(tokenizer)
         assert numbering.encode("añb") == tokenizer.encode("añb")
         assert numbering.words == []
         assert tokenizer.named([]).decode(tokenizer.encode("añb")) == "añb"
@@ -65,7 +65,7 @@ def test_tokenizers_that_know_everything_number_nothing() -> None:
 
 def test_a_part_of_a_line_is_numbered_anew() -> None:
     words = trained()
-    numbering = Numbering(words)
+    numbering = CopyIds(words)
     ids = numbering.encode("emu yak the gnu yak")
     assert numbering.alone(ids[3:]) == ([7, 8], ["gnu", "yak"])
     assert numbering.alone(ids) == (ids, ["emu", "yak", "gnu"])

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from weft.data.formats import open_pairs, read_lines
+from weft.data.formats import open_pairs
+from weft.data.text_lines import read_lines
 from weft.errors import DataError
 
 PAIRS = [("one house", "ein Haus"), ("two 水", "zwei 水"), ("", "leer")]

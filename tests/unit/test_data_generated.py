@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from weft.data.formats import open_pairs
-from weft.data.generated import DIGITS, KINDS, LANGUAGES, PairGenerator, Split, patterns, write_date
+from weft.data.generators.pair_generators import DIGITS, KINDS, LANGUAGES, PairGenerator, Split, patterns, write_date
 from weft.errors import DataError
 
 LONG_RANGE = ("listops", "recall", "distant_copy")

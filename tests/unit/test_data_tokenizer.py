@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from weft.batch import BOS, EOS, PAD, UNK
 from weft.config import registry
 from weft.data import TOKENIZERS
+from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.data.formats import Pairs
-from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
-from weft.data.tokenizer import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
+from weft.data.tokenizers.base import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
+from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.errors import ConfigError, DataError, RunError
 
 SUBJECTS = ["The dog", "A woman", "My neighbour", "Every child", "The old man", "Nobody"]
@@ -216,7 +216,7 @@ def test_a_changed_sentencepiece_model_is_noticed(sentencepiece_model: str, tmp_
 
 
 def test_a_large_corpus_is_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.data.tokenizer.SAMPLE", 100)
+    monkeypatch.setattr("weft.data.tokenizers.base.SAMPLE", 100)
     pairs = Texts([(f"s{i}", f"t{i}") for i in range(1000)])
     tokenizer, _ = train_tokenizers({"kind": "words"}, [pairs, pairs], size=5000, shared=True)
     read = sorted(int(word[1:]) for word in tokenizer.tokens(range(4, tokenizer.size)) if word[0] == "s")
@@ -255,7 +255,7 @@ def test_the_word_cache_changes_no_ids(kind: str) -> None:
 
 
 def test_the_word_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.data.subword.REMEMBERED", 1000)
+    monkeypatch.setattr("weft.data.tokenizers.subword.REMEMBERED", 1000)
     tokenizer = trained("bpe")
     for start in range(0, 3000, 400):
         tokenizer.encode_batch([" ".join(map(str, range(start, start + 400)))])

@@ -14,15 +14,15 @@ import tiny
 import torch
 
 import weft
-from weft.attention.core.recording import record
-from weft.batch import BOS, EOS, Source
+from weft.attention.core.weight_recorder import record
 from weft.config.sections import DecodeSection
+from weft.data.batch import BOS, EOS, Source
 from weft.data.formats import open_pairs
-from weft.data.symbols import CharacterTokenizer
+from weft.data.tokenizers.word_character_byte import CharacterTokenizer
 from weft.errors import DataError
-from weft.inference.cutting import cut
-from weft.inference.resolve import resolve
-from weft.translator import Translator
+from weft.inference.decoding_options import resolve_options
+from weft.runs.translator import Translator
+from weft.tasks.translation.segmenter import split_long
 
 
 @pytest.fixture(scope="module")
@@ -201,15 +201,15 @@ def test_a_line_of_100_000_words_is_translated(reverse_run: Path) -> None:
 def test_a_line_without_spaces_is_cut_too(translator: Translator) -> None:
     for room in (1, 2, 7):
         for line in ("x" * 1000, "a " * 50, "b" * 9 + " c d " + "e" * 30):
-            parts = cut(line, translator.source, room)
+            parts = split_long(line, translator.source, room)
             assert all(0 < len(part) <= room for part in parts)
-    assert cut("a b c d e f", translator.source, 4) == [translator.source.encode(part) for part in ("a b c d", "e f")]
+    assert split_long("a b c d e f", translator.source, 4) == [translator.source.encode(part) for part in ("a b c d", "e f")]
 
 
 def test_a_line_is_cut_where_spaces_are_tokens() -> None:
     tokenizer = CharacterTokenizer()
     tokenizer.train(["abcdefg "], 300)
-    parts = cut("abc de fg a bcdefga", tokenizer, 6)
+    parts = split_long("abc de fg a bcdefga", tokenizer, 6)
     assert [tokenizer.decode(part) for part in parts] == ["abc de", "fg a", "bcd", "efga"]
 
 
@@ -259,7 +259,7 @@ def test_attention_is_there_only_on_demand(translator: Translator) -> None:
 
 def test_inference_within_training_reads_the_weights_of_now() -> None:
     layer, x = torch.nn.Linear(8, 8, bias=False), torch.ones(1, 8)
-    resolved = resolve(DecodeSection(precision="bf16"), torch.device("cpu"))
+    resolved = resolve_options(DecodeSection(precision="bf16"), torch.device("cpu"))
 
     def infer() -> torch.Tensor:
         with resolved.arithmetic(layer.weight.dtype):

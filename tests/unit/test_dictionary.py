@@ -13,13 +13,21 @@ from made_up import sentences, twin
 
 from weft.cli import run
 from weft.config.data_paths import absolute, files_of
-from weft.data.monolingual import disjoint_halves, open_languages
-from weft.dictionaries import mapping
-from weft.dictionaries.adversarial import adversarial_pairs
-from weft.dictionaries.dictionary import Dictionary, channel, learn_dictionary
-from weft.dictionaries.mapping import Learning, Mapped, align, find_seeds, map_vectors, mutual, similarities
-from weft.dictionaries.vectors import WordVectors, learn_vectors
+from weft.data.word_vectors import mapping
+from weft.data.word_vectors.bilingual_dictionary import Dictionary, channel, learn_dictionary
+from weft.data.word_vectors.mapping import (
+    MappedVectors,
+    MappingOptions,
+    adversarial_pairs,
+    align,
+    find_seeds,
+    map_vectors,
+    mutual,
+    similarities,
+)
+from weft.data.word_vectors.vectors import WordVectors, learn_vectors
 from weft.errors import DataError
+from weft.tasks.unsupervised.data import disjoint_halves, open_languages
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -93,7 +101,7 @@ def test_words_of_different_frequency_are_no_translations() -> None:
         WordVectors(words, some, unit(draw.standard_normal((4, 3))), words)
         for words, some in zip((["a", "in", "paris", "orange"], ["einen", "in", "paris", "a"]), counts, strict=True)
     ]
-    mapped = map_vectors(made[0], made[1], Learning(rounds=1, frequency=0.3))
+    mapped = map_vectors(made[0], made[1], MappingOptions(rounds=1, frequency=0.3))
     assert mapped.seeds.tolist() == [[1, 1], [2, 2]], "a is over a hundred times as frequent in one as in the other"
     first, second = made[0].counts[0] / 5500, made[1].counts[2] / 5430
     expected = similarities(mapped.source.vectors, mapped.target.vectors)[0, 2] - 0.3 * abs(np.log(first) - np.log(second))
@@ -115,7 +123,7 @@ def test_rounds_of_self_learning_improve_a_map_of_few_seeds() -> None:
     sides = rotated(200, 4)
 
     def right(rounds: int) -> int:
-        pairs = mutual(map_vectors(*sides, Learning(rounds=rounds)).scores())
+        pairs = mutual(map_vectors(*sides, MappingOptions(rounds=rounds)).scores())
         return int((pairs[:, 0] == pairs[:, 1]).sum())
 
     assert right(0) < 100 < 190 < right(10)
@@ -132,7 +140,7 @@ def test_seeds_stay_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
         return align(x, y, pairs, weight)
 
     monkeypatch.setattr(mapping, "align", spy)
-    map_vectors(sides[0], sides[1], Learning(rounds=3))
+    map_vectors(sides[0], sides[1], MappingOptions(rounds=3))
     assert len(rounds) == 4 and all({(n, n) for n in range(60)} <= pairs for pairs in rounds)
     assert rounds[1] > rounds[0]
 
@@ -144,7 +152,7 @@ def test_a_channel_inverts_translation_by_bayes_rule() -> None:
         WordVectors(some, many, unit(draw.standard_normal((len(some), 3))), some)
         for some, many in zip(words, counts, strict=True)
     )
-    mapped = Mapped(source, target, np.zeros((0, 2), np.int64), 0.05)
+    mapped = MappedVectors(source, target, np.zeros((0, 2), np.int64), 0.05)
     found, scores = channel(mapped, best=4, temperature=0.5), mapped.scores()
     for row, word in enumerate(words[0]):
         joint = []
@@ -327,7 +335,9 @@ def test_texts_without_common_words_need_the_switch(
     here, there = sentences(200, seed=1), [line.translate(greek) for line in sentences(220, seed=2)]
     files = [f"en={write(tmp_path / 'a', here)}", f"fr={write(tmp_path / 'b', there)}"]
     arguments = ["dictionary", str(tmp_path / "d.tsv"), "--data", files[0], "--data", files[1]]
-    monkeypatch.setattr("weft.dictionaries.dictionary.adversarial_pairs", lambda x, y, frequent: np.array([[0, 0], [1, 1]]))
+    monkeypatch.setattr(
+        "weft.data.word_vectors.bilingual_dictionary.adversarial_pairs", lambda x, y, frequent: np.array([[0, 0], [1, 1]])
+    )
     assert run(arguments) == 1
     said = capsys.readouterr().err
     assert all(remedy in said for remedy in ("--adversarial", "task.dictionary_steps=0 task.vectors=false"))

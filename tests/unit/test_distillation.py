@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import tiny
 
-from weft import api, distillation
 from weft.data.formats import open_pairs
-from weft.distillation import Texts, translate_corpus
 from weft.errors import DataError
-from weft.tasks.text import DISTILLED
-from weft.translator import Translator, load
+from weft.runs import distillation
+from weft.runs.distillation import Texts, translate_corpus
+from weft.runs.translator import Translator, load
+from weft.tasks.corpus_task import DISTILLED
+from weft.training import api
 
 SOURCES = ["a b c", "d e f g", "", "b", "c a b d e.  A b c. G f e!", "g f", "e e e"]
 

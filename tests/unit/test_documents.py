@@ -15,20 +15,27 @@ import tiny
 import torch
 
 import weft
-from weft import api
-from weft.batch import NO_LABEL
 from weft.config.sections import Config
-from weft.data.documents import TextReader, sentences_of
+from weft.data.batch import NO_LABEL
 from weft.data.formats import open_pairs
-from weft.data.labels import Labels, collate_labels, make_labelled, mark_labels, prepare_labels
-from weft.data.symbols import ByteTokenizer
+from weft.data.tokenizers.word_character_byte import ByteTokenizer
 from weft.errors import ConfigError, DataError
-from weft.evaluation.label_metrics import LabelAccuracy, MacroF1, MicroF1
-from weft.explain.sections import Section
+from weft.explain.task_sections import Section
 from weft.models.base import Sizes
-from weft.models.classifier import Vote
-from weft.tasks.base import Setting
-from weft.tasks.classification import ClassificationTask
+from weft.tasks.base import TaskContext
+from weft.tasks.classification.data import (
+    Labels,
+    TextReader,
+    collate_labels,
+    make_labelled,
+    mark_labels,
+    prepare_labels,
+    sentences_of,
+)
+from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
+from weft.tasks.classification.model import ClassifierEnsemble
+from weft.tasks.classification.task import ClassificationTask
+from weft.training import api
 
 LEVEL = {"kind": "rnn", "dim": 8, "dropout": 0.0}
 SETTINGS: dict[str, Any] = {
@@ -210,7 +217,7 @@ def test_several_labels_are_split_scored_and_filled_up() -> None:
 
 
 def test_the_loss_of_several_labels_is_that_of_each(tmp_path: Path) -> None:
-    task = ClassificationTask(Setting(Config(task={"kind": "classification"}), Path()), multi_label=True, dropout=0.0)
+    task = ClassificationTask(TaskContext(Config(task={"kind": "classification"}), Path()), multi_label=True, dropout=0.0)
     task.labels = Labels(["a", "b"], several=True)
     torch.manual_seed(0)
     model = task.build({"kind": "transformer", "dim": 16, "heads": 4, "encoder_layers": 1, "dropout": 0.0}, Sizes(30))
@@ -228,6 +235,6 @@ def test_the_loss_of_several_labels_is_that_of_each(tmp_path: Path) -> None:
     ):
         torch.testing.assert_close(left, right)
     assert one.count == 3
-    vote = Vote([model, task.build({"kind": "rnn", "dim": 16, "dropout": 0.0}, Sizes(30))], several=True).eval()
+    vote = ClassifierEnsemble([model, task.build({"kind": "rnn", "dim": 16, "dropout": 0.0}, Sizes(30))], several=True).eval()
     each = torch.stack([member(plain.source).logits.sigmoid() for member in vote.classifiers])
     torch.testing.assert_close(vote(plain.source).logits.sigmoid(), each.mean(0))

@@ -7,9 +7,17 @@ import random
 import pytest
 
 from weft.errors import DataError
-from weft.evaluation.entities import Entity, convert, find_entities
 from weft.evaluation.metrics import score
-from weft.evaluation.tagging import EntityF1, EntityPrecision, EntityRecall, TagAccuracy, UnknownAccuracy
+from weft.tasks.tagging.metrics import (
+    Entity,
+    EntityF1,
+    EntityPrecision,
+    EntityRecall,
+    TagAccuracy,
+    UnknownAccuracy,
+    convert,
+    find_entities,
+)
 
 IOB2 = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-LOC", "I-LOC", "O"]
 BIOES = ["B-PER", "E-PER", "O", "S-LOC", "B-LOC", "I-LOC", "E-LOC", "O"]

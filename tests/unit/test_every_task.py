@@ -17,13 +17,13 @@ import tones
 import torch
 
 import weft as library
-from weft.compare.measure import Wanted, measure
+from weft.bench.compare.measure_run import Measurements, measure
 from weft.config.registry import load
 from weft.errors import ConfigError
-from weft.explain.media import png
-from weft.explain.sections import Section, explain_page
-from weft.runs.weights import read_tensors
-from weft.serve.models import Models, Place
+from weft.explain.explain_media import png
+from weft.explain.task_sections import Section, explain_page
+from weft.runs.weight_files import read_tensors
+from weft.serve.served_models import ModelLocation, Models
 from weft.tasks import TASKS
 
 RNN = {"kind": "rnn", "dim": 16, "dropout": 0.1}
@@ -182,7 +182,7 @@ def test_the_run_is_used_from_the_command_line(trained: Trained, tmp_path: Path,
 
 
 def test_runs_are_compared(trained: Trained) -> None:
-    found = measure(trained.run, Wanted(test=(trained.data,), sentences=2, look=True))
+    found = measure(trained.run, Measurements(test=(trained.data,), sentences=2, look=True))
     assert found["parameters"] > 0 and found["headline"]["key"] in found["test"]
 
 
@@ -195,7 +195,7 @@ def test_outputs_are_explained(trained: Trained) -> None:
 
 
 def test_a_server_answers_texts_and_refuses_files(trained: Trained) -> None:
-    place = Place((str(trained.run),))
+    place = ModelLocation((str(trained.run),))
     if trained.name in ("captioning", "transcription"):
         with pytest.raises(ConfigError, match=r"reads files.*weft predict"):
             Models([place])

@@ -15,22 +15,22 @@ from torch import Tensor, nn
 
 from weft.attention.base import Site
 from weft.attention.full import FullAttention
-from weft.batch import Layout
 from weft.config.sections import DecodeSection
-from weft.data.subword import BpeTokenizer
-from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
-from weft.data.tokenizer import Tokenizer
+from weft.data.batch import Layout
+from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers.subword import BpeTokenizer
+from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.errors import ConfigError, DataError
-from weft.explain import picture
-from weft.explain.explain import explain
-from weft.explain.picture import View, cross_attention, draw, view_of, views
-from weft.explain.text import fed, find_words, join_words, make_side, right_to_left
-from weft.inference.alignment import token_texts
-from weft.inference.resolve import resolve
-from weft.inference.translation import TranslationPredictor
+from weft.explain import attention_heatmap as picture
+from weft.explain.attention_heatmap import View, cross_attention, draw, view_of, views
+from weft.explain.explain_translation import explain
+from weft.explain.token_display import fed, find_words, join_words, make_side, right_to_left
+from weft.inference.decoding_options import resolve_options
+from weft.layers.decoder_state import State
 from weft.models.base import Encoded, Features, LinearDecoder, Sizes
-from weft.models.composing import build_model
-from weft.state import State
+from weft.models.composition import build_model
+from weft.tasks.translation.attention_alignment import token_texts
+from weft.tasks.translation.predictor import TranslationPredictor
 
 TEXT = "a b c d"
 SMALL = {"dim": 16, "heads": 2, "feedforward": 16, "encoder_layers": 2, "decoder_layers": 2}
@@ -60,7 +60,7 @@ def decoding(
     spec = MODELS[model] if isinstance(model, str) else model
     network = build_model(spec, Sizes(chosen.size, chosen.size, shared=True)).eval()
     section = DecodeSection(**{"beam": 3, "n_best": 3, "max_length": 12, **options})
-    return TranslationPredictor(network, chosen, chosen, resolve(section, network.device))
+    return TranslationPredictor(network, chosen, chosen, resolve_options(section, network.device))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -152,7 +152,7 @@ def test_scores_and_probabilities_are_those_of_the_search() -> None:
 
 
 def test_tokens_that_a_search_never_outputs_are_not_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("weft.explain.explain")
+    module = importlib.import_module("weft.explain.explain_translation")
     monkeypatch.setattr(module, "OPTIONS", 100)
     for step in explain(decoding(), TEXT).steps:
         assert sorted(option.token for option in step.options) == sorted([*"abcdefg", "end"])

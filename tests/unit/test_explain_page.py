@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from weft.explain.explanation import AttentionMap, Candidate, DecodingStep, Explanation, Node
-from weft.explain.page import page
-from weft.explain.text import Side
-from weft.inference.joining import Translation
+from weft.explain.html_page import page
+from weft.explain.token_display import Side
+from weft.tasks.translation.join_segments import Translation
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 NASTY = "</script><script>alert(1)</script>"

@@ -11,19 +11,19 @@ import torch
 import weft as package
 from weft.config.sections import DecodeSection
 from weft.data.formats import open_pairs
-from weft.inference.resolve import FAST, resolve
-from weft.serve.models import Models, parse_place
+from weft.inference.decoding_options import FAST, resolve_options
+from weft.serve.served_models import Models, parse_place
 
 CPU = torch.device("cpu")
 
 
 def test_fast_compiles_on_a_cpu_and_changes_no_precision() -> None:
     said: list[str] = []
-    found = resolve(DecodeSection(fast=True), CPU, warn=said.append)
+    found = resolve_options(DecodeSection(fast=True), CPU, warn=said.append)
     assert found.section.compile and found.precision == "float32" and not found.section.shortlist
     assert said[0] == f"decode.fast: {FAST['cpu'][1]}"
-    assert resolve(DecodeSection(fast=True, precision="int8"), CPU).precision == "int8", "what is set explicitly stays"
-    assert not resolve(DecodeSection(), CPU).section.compile
+    assert resolve_options(DecodeSection(fast=True, precision="int8"), CPU).precision == "int8", "what is set explicitly stays"
+    assert not resolve_options(DecodeSection(), CPU).section.compile
 
 
 @pytest.mark.parametrize("beam", [1, 4])

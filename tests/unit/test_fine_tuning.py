@@ -11,20 +11,18 @@ import torch
 from torch import Tensor, nn
 
 import weft
-from weft import api
 from weft.config.registry import build
-from weft.config.sections import Config, load_config
-from weft.config.train_section import TrainSection
+from weft.config.sections import Config, TrainSection, load_config
 from weft.errors import ConfigError, RunError
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.runs.opening import open_run, run_config
-from weft.runs.weights import read_tensors
-from weft.serve.models import Models, Place
-from weft.training import checkpoint
-from weft.training.layers import Layers, layers_of
+from weft.models.composition import build_model
+from weft.runs.open_run import open_run, run_config
+from weft.runs.weight_files import read_tensors
+from weft.serve.served_models import ModelLocation, Models
+from weft.training import api, checkpoint
+from weft.training.gradual_unfreezing import LayerGroups, layers_of
 from weft.training.optimizer import take_step
-from weft.training.starting import check_start
+from weft.training.warm_start_settings import check_start
 
 STEPS = 6
 TUNED: dict[str, Any] = {
@@ -155,7 +153,7 @@ def test_the_output_layer_of_a_language_model_is_its_highest(kind: str, share: b
     layers = {"language_model": "decoder_layers", "rnn_language_model": "layers"}[kind]
     spec = {"kind": kind, "dim": 8, layers: 2, "share_embeddings": share}
     model = build_model(spec, Sizes(9, 9, shared=True))
-    groups = Layers(model, TrainSection(layer_factor=2)).rated(list(model.parameters()))
+    groups = LayerGroups(model, TrainSection(layer_factor=2)).rated(list(model.parameters()))
     scales = {id(weight): group["scale"] for group in groups for weight in group["params"]}
     named = dict(model.named_parameters(remove_duplicate=False))
     assert len(scales) == len(list(model.parameters()))
@@ -183,9 +181,9 @@ def test_a_pattern_that_matches_nothing_is_an_error(reverse_run: Path, tmp_path:
 def test_groups_with_a_scale_of_one_are_the_plain_optimiser() -> None:
     models = [two_layers(), two_layers()]
     weights = [list(model.parameters()) for model in models]
-    groups = Layers(models[1], TrainSection(layer_factor=2.6)).rated(weights[1])
+    groups = LayerGroups(models[1], TrainSection(layer_factor=2.6)).rated(weights[1])
     assert [group["scale"] for group in groups] == [1 / 2.6, 1.0]
-    assert Layers(models[0], TrainSection()).rated(weights[0]) == [{"params": weights[0], "scale": 1.0}]
+    assert LayerGroups(models[0], TrainSection()).rated(weights[0]) == [{"params": weights[0], "scale": 1.0}]
     for model, given in zip(models, [weights[0], [{**group, "scale": 1.0} for group in groups]], strict=True):
         for weight in model.parameters():
             weight.grad = torch.ones_like(weight)
@@ -298,7 +296,7 @@ def test_adapters_refuse_other_weights_than_they_were_trained_on(reverse_run: Pa
 
 
 def test_a_server_holds_the_weights_of_an_adapted_run_once(tuned: Any, reverse_run: Path) -> None:
-    served = Models([Place((str(run),)) for run in (reverse_run, tuned("adapters"))], device="cpu").served
+    served = Models([ModelLocation((str(run),)) for run in (reverse_run, tuned("adapters"))], device="cpu").served
     first, second = (dict(model.translator.model.named_parameters()) for model in served)
     shared = {name for name in first if first[name] is second[name]}
     assert any("norm" in name for name in shared) and "decoder.layers.0.network.up.weight" not in shared

@@ -13,11 +13,12 @@ import torch
 from weft.config.sections import Config, load_config
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError
-from weft.fitting import auto, choice, rules
-from weft.fitting.auto import chooser, seconds_of
-from weft.fitting.duration import parse_duration
-from weft.fitting.speed import Speed
-from weft.fitting.survey import survey
+from weft.training.auto import auto_recipe as auto
+from weft.training.auto import choose_settings as choice
+from weft.training.auto import rules
+from weft.training.auto.auto_recipe import chooser, parse_duration, seconds_of
+from weft.training.auto.data_survey import survey
+from weft.training.auto.speed_probe import Speed
 from weft.training.distributed import World
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
@@ -174,7 +175,7 @@ def test_long_texts_are_kept(tmp_path: Path) -> None:
 def test_a_cpu_gets_less_to_do_than_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "modern", lambda device: True)
     facts = _facts(29_000, torch.device("cpu"))
-    small, large = [choice.Choice(load_config("auto")) for _ in range(2)]
+    small, large = [choice.SettingsDraft(load_config("auto")) for _ in range(2)]
     for made, device in ((small, facts), (large, _facts(29_000, torch.device("cuda", 0)))):
         shape, why = choice.first_shape(device)
         choice.choose_model(made, device, shape, why)
@@ -186,9 +187,9 @@ def test_a_cpu_gets_less_to_do_than_a_gpu(tmp_path: Path, monkeypatch: pytest.Mo
     assert large.config.train.precision == "bf16"
 
 
-def _facts(pairs: int, device: torch.device) -> choice.Facts:
-    data = choice.Survey(pairs, (12.0, 12.0), (60.0, 60.0), (False, False), 80)
-    return choice.Facts(data, choice.Lengths(16.0, 40), 500, rules.row_for(pairs), device)
+def _facts(pairs: int, device: torch.device) -> choice.TrainingFacts:
+    data = choice.DataSurvey(pairs, (12.0, 12.0), (60.0, 60.0), (False, False), 80)
+    return choice.TrainingFacts(data, choice.Lengths(16.0, 40), 500, rules.row_for(pairs), device)
 
 
 def _timed(
@@ -272,8 +273,8 @@ def test_validation_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_of_many_pairs_some_are_looked_at_and_all_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.fitting.survey.EVERY", 10)
-    monkeypatch.setattr("weft.fitting.survey.STRIDE", 5)
+    monkeypatch.setattr("weft.training.auto.data_survey.EVERY", 10)
+    monkeypatch.setattr("weft.training.auto.data_survey.STRIDE", 5)
     found = survey([open_pairs(write(tmp_path, 300))])
     assert found.pairs == 300 and found.words == (8.0, 8.0)
 

@@ -9,10 +9,10 @@ import pytest
 import tiny
 import torch
 
-from weft import api
-from weft.batch import BOS, EOS, Source
+from weft.data.batch import BOS, EOS, Source
 from weft.errors import RunError
-from weft.translator import Translator, load, load_generator
+from weft.runs.translator import Translator, load, load_generator
+from weft.training import api
 
 SOURCES = ["a b c", "d e", "b", "c a b d e"]
 

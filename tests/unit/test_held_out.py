@@ -13,7 +13,7 @@ import tiny
 import weft
 from weft.config.sections import load_config
 from weft.data.formats import Pairs, open_pairs
-from weft.data.held_out import HELD_OUT, choose, split
+from weft.data.validation_split import HELD_OUT, choose, split
 from weft.errors import ConfigError, DataError
 
 # Every third source occurs twice with different targets, and a few targets are very common.

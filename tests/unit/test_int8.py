@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import weft
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
 from weft.data.formats import open_pairs
 from weft.errors import DeviceError
 from weft.layers.int8 import Int8Linear, in_int8
 from weft.layers.recurrent import RecurrentLayer
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.translator import Translator
+from weft.models.composition import build_model
+from weft.runs.translator import Translator
 from weft_contract.decoders import forced
 from weft_contract.models import SOURCE, DecoderEntry, decoders, finite, ids
 

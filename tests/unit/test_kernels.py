@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.batch import Layout
+from weft.data.batch import Layout
 
 GPU = torch.cuda.is_available()
 if not GPU:
@@ -44,7 +44,7 @@ def inputs(queries: Layout, keys: Layout) -> list[Tensor]:
 
 def attend(parts: list[Tensor], queries: Layout, keys: Layout, causal: bool, seed: int | None = None) -> Tensor:
     """Of queries, keys and values [tokens, H, D], or of some in one tensor [tokens, n, H, D]."""
-    from weft.kernels.triton.packed_attention import attend_pieces
+    from weft.layers.kernels.triton.packed_attention import attend_pieces
 
     parts = [part if part.ndim == 4 else part[:, None] for part in parts]
 
@@ -132,7 +132,7 @@ WIDE = 48
 
 
 def norm_of(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: int | None = None, share: float = 0.0) -> Tensor:
-    from weft.kernels.triton.add_norm import add_norm
+    from weft.layers.kernels.triton.add_norm import add_norm
 
     return add_norm(x, y, weight, bias, None if seed is None else torch.tensor([seed], device=DEVICE), share, 1e-5)[0]
 
@@ -178,8 +178,8 @@ def test_the_norm_of_a_sum_drops_the_same_entries_forward_and_backward() -> None
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_a_sum_that_is_replayed_drops_other_entries_every_time() -> None:
-    from weft.kernels import try_out
-    from weft.kernels.graphs import Graphs
+    from weft.layers.kernels import try_out
+    from weft.layers.kernels.cuda_graph_capture import CudaGraphs
     from weft.layers.norm import norm_sum
 
     try_out(torch.device(DEVICE))
@@ -190,7 +190,7 @@ def test_a_sum_that_is_replayed_drops_other_entries_every_time() -> None:
         left[:] = [norm_sum(norm, x, found, 0.3, training=True)]
 
     work()
-    replay = Graphs()(work)
+    replay = CudaGraphs()(work)
     seen = []
     for _ in range(3):
         replay()
@@ -200,7 +200,7 @@ def test_a_sum_that_is_replayed_drops_other_entries_every_time() -> None:
 
 @pytest.mark.parametrize(("rows", "outputs"), [(301, 72), (5, 1100)])
 def test_a_product_that_ends_in_a_relu_has_the_usual_gradients(rows: int, outputs: int) -> None:
-    from weft.kernels.triton.linear_relu import linear_relu
+    from weft.layers.kernels.triton.linear_relu import linear_relu
 
     x, weight, bias = given = [drawn(rows, 24), drawn(outputs, 24, seed=1), drawn(outputs, seed=2)]
     for each in given:
@@ -214,7 +214,7 @@ def test_a_product_that_ends_in_a_relu_has_the_usual_gradients(rows: int, output
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_likelihoods_and_their_gradient(wanted: bool) -> None:
-    from weft.kernels.triton.likelihood import likelihoods
+    from weft.layers.kernels.triton.likelihood import likelihoods
 
     logits, gold = 3 * drawn(6, 9000), torch.randint(9000, (6,), generator=torch.Generator().manual_seed(1)).to(DEVICE)
     logits[2, 5:50] = -math.inf
@@ -229,7 +229,7 @@ def test_likelihoods_and_their_gradient(wanted: bool) -> None:
 
 
 def test_a_step_reads_the_cells_of_its_ancestors() -> None:
-    from weft.kernels.triton.decoding_attention import attend_step
+    from weft.layers.kernels.triton.decoding_attention import attend_step
 
     sources, beams, room = 3, 4, 40
     k, v = drawn(2, sources, HEADS, beams, room, WIDTH)
@@ -247,7 +247,7 @@ def test_a_step_reads_the_cells_of_its_ancestors() -> None:
 
 
 def test_a_step_over_sources_of_which_one_has_no_tokens() -> None:
-    from weft.kernels.triton.decoding_attention import attend_step
+    from weft.layers.kernels.triton.decoding_attention import attend_step
 
     sources, beams, extent = 3, 4, 40
     k, v = drawn(2, sources, extent, HEADS, WIDTH).transpose(2, 3)

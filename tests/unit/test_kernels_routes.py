@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.attention.core import packed_rows
-from weft.batch import Layout, Source
+from weft.attention.core import packed_sequences as packed_rows
+from weft.data.batch import Layout, Source
 from weft.layers import feedforward, norm
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
+from weft.models.composition import build_model
 
 VOCABULARY, LAYERS = 40, 2
 SOURCES, TARGETS = [7, 20, 1, 12], [9, 11, 4, 15]
@@ -54,7 +54,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             count[name] += 1
             return part(*given)
 
-        module = ModuleType(f"weft.kernels.triton.{name}")
+        module = ModuleType(f"weft.layers.kernels.triton.{name}")
         setattr(module, part.__name__, counted)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for place in (packed_rows, feedforward, norm):

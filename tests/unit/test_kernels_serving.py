@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from weft import kernels
+from weft.layers import kernels
 
 GPU: Any = SimpleNamespace(device=torch.device("cuda", 0))
 OTHER: Any = SimpleNamespace(device=torch.device("cuda", 1))
@@ -26,9 +26,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
             if error is not None:
                 raise error
 
-        module = ModuleType("weft.kernels.triton.probe")
+        module = ModuleType("weft.layers.kernels.triton.probe")
         module.probe = probe  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "weft.kernels.triton.probe", module)
+        monkeypatch.setitem(sys.modules, "weft.layers.kernels.triton.probe", module)
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capabilities[index])
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -40,20 +40,25 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_gpu_is_probed_once(machine: Any) -> None:
     probes = machine((9, 0))
-    assert kernels.serve(GPU) and kernels.serve(GPU) and kernels.modern(GPU.device) and kernels.modern(torch.device("cuda"))
+    assert (
+        kernels.triton_available(GPU)
+        and kernels.triton_available(GPU)
+        and kernels.modern(GPU.device)
+        and kernels.modern(torch.device("cuda"))
+    )
     assert probes == [0]
 
 
 def test_an_old_gpu_is_not_probed(machine: Any) -> None:
     probes = machine((7, 5))
-    assert not kernels.serve(GPU)
+    assert not kernels.triton_available(GPU)
     assert not kernels.modern(GPU.device)
     assert probes == []
 
 
 def test_each_gpu_has_its_own_answer(machine: Any) -> None:
     probes = machine((9, 0), (7, 5))
-    assert kernels.serve(GPU) and not kernels.serve(OTHER)
+    assert kernels.triton_available(GPU) and not kernels.triton_available(OTHER)
     assert kernels.modern(GPU.device) and not kernels.modern(OTHER.device)
     assert probes == [0]
 
@@ -61,7 +66,7 @@ def test_each_gpu_has_its_own_answer(machine: Any) -> None:
 def test_a_failure_is_reported_once(machine: Any) -> None:
     machine((8, 0), error=RuntimeError("Failed to find C compiler"))
     with pytest.warns(UserWarning, match=r"GPU 0.*Failed to find C compiler.*apt install gcc python3-dev") as warned:
-        answers = [kernels.serve(GPU) for _ in range(2)]
+        answers = [kernels.triton_available(GPU) for _ in range(2)]
     assert answers == [False, False]
     assert len(warned) == 1
     assert kernels.modern(GPU.device)
@@ -69,6 +74,6 @@ def test_a_failure_is_reported_once(machine: Any) -> None:
 
 def test_a_cpu_is_never_probed(machine: Any) -> None:
     probes = machine((9, 0))
-    assert not kernels.serve(torch.zeros(1))
+    assert not kernels.triton_available(torch.zeros(1))
     assert not kernels.modern(torch.device("cpu"))
     assert probes == []

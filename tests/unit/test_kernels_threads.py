@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from weft.batch import Layout, Source
-from weft.kernels import cpp
-from weft.kernels.cpp import CannotBuild, Kernels
+from weft.data.batch import Layout, Source
+from weft.decoding.cpp_search import cpp_ctc_paths, encode
+from weft.layers.kernels import cpp
+from weft.layers.kernels.cpp import Kernels
+from weft.layers.kernels.cpp.build import CannotBuild
 from weft.models.base import Model, Sizes
-from weft.models.canvas import ParallelDecoder
-from weft.models.composing import build_model
-from weft.search.native import encode, native_paths
+from weft.models.composition import build_model
+from weft.models.nonautoregressive import NonAutoregressiveDecoder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -90,6 +91,6 @@ def test_threads_do_not_change_a_bit(kernels: Kernels, options: dict[str, object
         with torch.inference_mode(), cpp.using(kernels):
             encoded = encode(model, source)
             found.append([encoded.memory])
-            if isinstance(model.decoder, ParallelDecoder):
-                found[-1] += native_paths(model.decoder, encoded, 4) or pytest.fail("not native")
+            if isinstance(model.decoder, NonAutoregressiveDecoder):
+                found[-1] += cpp_ctc_paths(model.decoder, encoded, 4) or pytest.fail("not native")
     assert all(map(torch.equal, *found)) and len(found[0]) == (4 if options is COMPOSED else 1)

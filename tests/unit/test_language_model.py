@@ -15,23 +15,22 @@ import torch
 from torch import Tensor
 
 import weft
-from weft import api
-from weft.batch import PAD, Batch, Position
 from weft.config.registry import build
 from weft.config.sections import load_config
-from weft.data.symbols import ByteTokenizer
-from weft.data.text import Streams, TextFile, in_streams, read_text, windows
+from weft.data.batch import PAD, Batch, Position
+from weft.data.tokenizers.word_character_byte import ByteTokenizer
 from weft.errors import ConfigError, DataError, RunError
-from weft.inference.generation import Scribe
+from weft.layers.decoder_state import leaves
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.models.language import LanguageModel
-from weft.runs.weights import read_tensors
-from weft.state import leaves
-from weft.tasks.base import Setting
-from weft.tasks.language_model import LanguageModelTask
-from weft.tasks.recurrence import Recurrence
-from weft.training import checkpoint
+from weft.models.composition import build_model
+from weft.models.language_model import LanguageModel
+from weft.runs.weight_files import read_tensors
+from weft.tasks.base import TaskContext
+from weft.tasks.language_modeling.data import Streams, TextFile, in_streams, read_text, windows
+from weft.tasks.language_modeling.predictor import StreamingDetokenizer
+from weft.tasks.language_modeling.segment_recurrence import SegmentRecurrence
+from weft.tasks.language_modeling.task import LanguageModelTask
+from weft.training import api, checkpoint
 from weft.training.session import Result
 
 TEXT = "".join(f"{k % 7} is {'abcdefg'[k % 7]}, \u00e4h.\n" for k in range(300))
@@ -158,7 +157,7 @@ def test_with_memory_enough_segments_are_read_as_one_text() -> None:
     """One layer sees as far as its memory; two would see further, and so differ from one text only by what is cut off."""
     model, tokens = make(layers=1), torch.randint(4, 30, (2, 40))
     whole = model(tokens).hidden
-    carrying, carried, found = Recurrence("memory", 40), None, []
+    carrying, carried, found = SegmentRecurrence("memory", 40), None, []
     for piece in tokens.split(10, 1):
         features, carried = carrying.read(model, piece, carried)
         found.append(features.hidden)
@@ -167,18 +166,18 @@ def test_with_memory_enough_segments_are_read_as_one_text() -> None:
 
 def test_memory_has_its_length_and_no_gradient() -> None:
     model, tokens = make(), torch.randint(4, 30, (2, 30))
-    carrying, carried = Recurrence("memory", 12), None
+    carrying, carried = SegmentRecurrence("memory", 12), None
     for piece in tokens.split(10, 1):
         _, carried = carrying.read(model, piece, carried)
         assert not any(leaf.requires_grad for leaf in leaves(carried))
     assert [tuple(leaf.shape) for leaf in leaves(carried)] == [(2, 12, 16)] * 2
-    assert Recurrence("memory", 0).read(model, tokens)[1] is None
+    assert SegmentRecurrence("memory", 0).read(model, tokens)[1] is None
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "linear", "convolution"])
 def test_states_go_on_exactly(kind: str) -> None:
     model, tokens = make(kind), torch.randint(4, 30, (2, 30))
-    carrying, carried, found = Recurrence("state"), None, []
+    carrying, carried, found = SegmentRecurrence("state"), None, []
     carrying.check(model, 10)
     for piece in tokens.split(10, 1):
         features, carried = carrying.read(model, piece, carried)
@@ -191,7 +190,7 @@ def test_states_go_on_exactly(kind: str) -> None:
 
 def test_carrying_nothing_begins_anew() -> None:
     model, piece = make(), torch.randint(4, 30, (2, 10))
-    carrying = Recurrence("nothing")
+    carrying = SegmentRecurrence("nothing")
     first, carried = carrying.read(model, piece)
     assert carried is None
     assert torch.equal(carrying.read(model, piece, carried)[0].hidden, first.hidden)
@@ -241,7 +240,7 @@ def test_what_is_carried_stays_in_its_place(settings: dict[str, Any], text: Path
     train(tmp_path / "run", text, {**settings, "train.steps": 1})
     config = load_config(tmp_path / "run" / "config.yaml")
     task = build("weft.tasks:TASKS", config.task, _setting(tmp_path / "run"))
-    assert isinstance(task, LanguageModelTask) and task.steady
+    assert isinstance(task, LanguageModelTask) and task.capturable
     model = task.build(task.config.model, task.prepare())
     assert isinstance(model, LanguageModel)
     model.eval()
@@ -258,8 +257,8 @@ def test_what_is_carried_stays_in_its_place(settings: dict[str, Any], text: Path
     assert len(places) == 1
 
 
-def _setting(run: Path) -> Setting:
-    return Setting(load_config(run / "config.yaml"), run)
+def _setting(run: Path) -> TaskContext:
+    return TaskContext(load_config(run / "config.yaml"), run)
 
 
 def _loss(task: LanguageModelTask, model: torch.nn.Module, batch: Batch) -> float:
@@ -420,7 +419,7 @@ def test_no_text_is_generated_that_is_no_text(run: Path) -> None:
 
 def test_a_scribe_writes_whole_characters_line_by_line() -> None:
     tokenizer = ByteTokenizer()
-    said = [Scribe(tokenizer, tokenizer.encode("a\nb"))] * 5
+    said = [StreamingDetokenizer(tokenizer, tokenizer.encode("a\nb"))] * 5
     assert [scribe(token) for scribe, token in zip(said, tokenizer.encode("\u00e4\n\nc"), strict=True)] == [
         "",
         "\u00e4",
@@ -438,5 +437,5 @@ def test_subwords_are_put_together_again(tmp_path: Path) -> None:
     tokenizer = generator.task.tokenizer
     generating = generator.predictor()
     ids = generating.encode(TEXT[:200])
-    scribe = Scribe(tokenizer, [])
+    scribe = StreamingDetokenizer(tokenizer, [])
     assert "".join(scribe(token) for token in ids).removeprefix(" ") == TEXT[:200]

@@ -9,15 +9,15 @@ import pytest
 import torch
 from descending import losses
 
-from weft.batch import Batch, Position
+from weft.attention.mixers import SELF
 from weft.config.sections import Config
-from weft.data.text import Streams
+from weft.data.batch import Batch, Position
 from weft.errors import ConfigError
-from weft.mixers import SELF
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.tasks.base import Setting
-from weft.tasks.language_model import LanguageModelTask
+from weft.models.composition import build_model
+from weft.tasks.base import TaskContext
+from weft.tasks.language_modeling.data import Streams
+from weft.tasks.language_modeling.task import LanguageModelTask
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -37,7 +37,7 @@ def found(spec: dict[str, Any], carry: str, *, recorded: bool) -> list[float]:
     position = "sinusoidal" if carry == "nothing" else "none"
     options = {"dim": 64, "heads": 2, "feedforward": 64, "decoder_layers": 2, "dropout": 0.0, "position": position}
     model = build_model({"kind": "language_model", **options, "decoder_self": spec}, SIZES).cuda().train()
-    task = LanguageModelTask(Setting(Config(), Path()), segment=SEGMENT, carry=carry, memory=SEGMENT)  # type: ignore[arg-type]
+    task = LanguageModelTask(TaskContext(Config(), Path()), segment=SEGMENT, carry=carry, memory=SEGMENT)  # type: ignore[arg-type]
     task.carrying.check(model, SEGMENT)
     return losses(task, model, batches(8), recorded=recorded)
 
@@ -60,7 +60,7 @@ def test_replayed_segments_of_recurrent_models_have_the_usual_losses(style: str,
         attention = {"kind": "key_value", "parts": 3, "span": 4}
         spec = {"kind": "rnn_language_model", "cell": "lstm", "dim": 48, "style": style, "attention": attention, "dropout": 0.0}
         model = build_model(spec, SIZES).cuda().train()
-        task = LanguageModelTask(Setting(Config(), Path()), segment=SEGMENT, carry=carry, memory=SEGMENT)  # type: ignore[arg-type]
+        task = LanguageModelTask(TaskContext(Config(), Path()), segment=SEGMENT, carry=carry, memory=SEGMENT)  # type: ignore[arg-type]
         return losses(task, model, batches(8), recorded=recorded)
 
     assert losses_of(True) == pytest.approx(losses_of(False), rel=2e-3)

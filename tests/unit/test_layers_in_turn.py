@@ -12,13 +12,13 @@ import torch
 import yaml
 
 from weft.attention.base import Site
-from weft.batch import Layout, Source
-from weft.compare.entries import Entry, labelled, parse_entry, slot_entries
+from weft.attention.mixers import build_self
+from weft.bench.compare.entries import Entry, labelled, parse_entry, slot_entries
 from weft.config.sections import commented_yaml, json_schema, load_config, save_config
+from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.mixers import build_self
 from weft.models.base import Sizes
-from weft.models.composing import build_model
+from weft.models.composition import build_model
 
 SMALL = {"dim": 16, "heads": 4, "feedforward": 24, "dropout": 0.0}
 SIZES = Sizes(20, 20, True)

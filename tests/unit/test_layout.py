@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from weft.batch import BOS, EOS, PAD, SPECIALS, UNK, Layout, PairBatch, Position, Source
+from weft.data.batch import BOS, EOS, PAD, SPECIALS, UNK, Layout, PairBatch, Position, Source
 
 
 def test_padded_rows() -> None:

@@ -14,13 +14,13 @@ import tones
 import torch
 
 import weft as library
-from weft.data.sound import LiveFrames, LogMel, Samples
 from weft.errors import ConfigError
-from weft.inference.bits import BitsPredictor
-from weft.inference.listening import Listener, listen
-from weft.inference.resolve import resolve
-from weft.inference.transcription import TranscriptionPredictor
-from weft.translator import Translator
+from weft.inference.decoding_options import resolve_options
+from weft.runs.translator import Translator
+from weft.tasks.bits.predictor import BitsPredictor
+from weft.tasks.transcription.log_mel import LogMel, Samples, StreamingLogMel
+from weft.tasks.transcription.predictor import TranscriptionPredictor
+from weft.tasks.transcription.streaming import StreamingTranscriber, transcribe_stream
 
 SETTINGS: dict[str, Any] = {
     **{key: value for key, value in tiny.SETTINGS.items() if not key.startswith("model.")},
@@ -66,7 +66,7 @@ def scramble(translator: Translator, seed: int) -> None:
 @pytest.mark.parametrize("size", [1, 37, 400])
 def test_frames_of_pieces_are_those_of_the_whole_sound(size: int) -> None:
     mel, sound = LogMel(tones.RATE, 12, scaling="fixed"), sing(1)[: 700 if size == 1 else None]
-    live = LiveFrames(mel)
+    live = StreamingLogMel(mel)
     found = [live(sound[first : first + size]) for first in range(0, len(sound), size)]
     whole = mel.scaled(mel(sound))
     np.testing.assert_allclose(np.concatenate([*found, live(sound[:0], last=True)]), whole, atol=1e-4)
@@ -118,14 +118,16 @@ def test_a_model_that_needs_the_whole_sound_says_so(translator: Translator, chan
     assert isinstance(predictor, TranscriptionPredictor)
     change(predictor)
     with pytest.raises(ConfigError, match=says):
-        Listener(predictor)
+        StreamingTranscriber(predictor)
 
 
 def test_only_greedy_transcripts_are_written_as_sound_comes(translator: Translator) -> None:
     with pytest.raises(ConfigError, match=r"decode\.beam: 1"):
         translator.listen([], beam=4)
     with pytest.raises(ConfigError, match="only a run that transcribes can listen"):
-        listen(BitsPredictor(translator.model, resolve(translator.config.decode, torch.device("cpu")), 8), [])
+        transcribe_stream(
+            BitsPredictor(translator.model, resolve_options(translator.config.decode, torch.device("cpu")), 8), []
+        )
 
 
 def test_the_command_line_listens_to_files_and_to_standard_input(run: Path, tmp_path: Path, weft: tiny.Shell) -> None:

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import ConfigError, DataError
-from weft.inference import alignment
-from weft.inference.documents import RAW, VOID, html
-from weft.inference.formats import open_document
-from weft.inference.joining import Translation
-from weft.inference.markup import Segment, tokens
-from weft.inference.projection import HOLE, Mark, Projection, visible
-from weft.inference.protection import AUTO, find, kinds, repeated
-from weft.translator import Translator, load
+from weft.runs.translator import Translator, load
+from weft.tasks.translation import attention_alignment as alignment
+from weft.tasks.translation.documents.formats import open_document
+from weft.tasks.translation.documents.html import RAW, VOID, html
+from weft.tasks.translation.documents.markup import Segment, tokens
+from weft.tasks.translation.join_segments import Translation
+from weft.tasks.translation.markup_projection import HOLE, MarkupProjection, MarkupSpan, visible
+from weft.tasks.translation.protected_spans import AUTO, find, kinds, repeated
 
 QUICK = settings(max_examples=150, derandomize=True, deadline=None, database=None)
 
@@ -60,9 +60,9 @@ def shuffled(segment: Segment, seed: int, lossy: bool = True) -> Translation:
     weights = draw.random((len(units[0]), len(units[1]))).astype(np.float32)
     if draw.random() < 0.5:
         sides = ([text[a:b] for a, b in each] for text, each in zip((target, segment.text), units, strict=True))
-        weights = 0.1 * weights + alignment.likeness(*sides)
+        weights = 0.1 * weights + alignment.spelling_and_position_similarity(*sides)
     weights[:, [k for k, span in enumerate(units[1]) if span in held]] = 0
-    runs = Projection(segment.text, units[1], target, units[0], weights).runs(segment.marks)
+    runs = MarkupProjection(segment.text, units[1], target, units[0], weights).runs(segment.marks)
     said = "".join(text for text, markup in runs if not markup)
     assert "".join(said.split()) == "".join(kept), "no word of the translation is lost, added or moved"
     return Translation("".join(text for text, _ in runs), 0.0, runs=runs)
@@ -155,7 +155,9 @@ def test_blocks_are_segments_and_what_is_not_prose_stays(page: str, segments: li
         assert document.fill([]) == page
 
 
-def project(source: str, marks: list[Mark], target: str, pairs: dict[str, str], literals: tuple[Mark, ...] = ()) -> str:
+def project(
+    source: str, marks: list[MarkupSpan], target: str, pairs: dict[str, str], literals: tuple[MarkupSpan, ...] = ()
+) -> str:
     """The target with its marks. `pairs`: target words and the source words they are aligned with."""
     held = [(mark.start, mark.end) for mark in (*marks, *literals) if mark.kind == "held"]
     units = alignment.units(target), alignment.units(source, held)
@@ -163,23 +165,23 @@ def project(source: str, marks: list[Mark], target: str, pairs: dict[str, str], 
     weights = np.zeros((len(units[0]), len(units[1])), np.float32)
     for row, (a, b) in enumerate(units[0]):
         weights[row, names.index(pairs.get(target[a:b], target[a:b]))] = 1
-    runs = Projection(source, units[1], target, units[0], weights).runs(marks, literals)
+    runs = MarkupProjection(source, units[1], target, units[0], weights).runs(marks, literals)
     return "".join(text for text, _ in runs)
 
 
 def test_tags_follow_the_words() -> None:
     pairs = {"Hund": "dog", "Ein": "A", "läuft": "runs", "schwarzer": "black", "heute": "today"}
-    bold, nested = Mark(2, 11, "<b>", "</b>"), Mark(2, 7, "<i>", "</i>", depth=1)
+    bold, nested = MarkupSpan(2, 11, "<b>", "</b>"), MarkupSpan(2, 7, "<i>", "</i>", depth=1)
     assert project("A black dog runs today.", [bold, nested], "heute läuft Ein schwarzer Hund.", pairs) == (
         "heute läuft Ein <b><i>schwarzer</i> Hund</b>."
     )
-    image = Mark(8, 9, "<img>", kind="held")
+    image = MarkupSpan(8, 9, "<img>", kind="held")
     assert project(f"A black {HOLE} dog", [image], "schwarzer Ein Hund", pairs) == "schwarzer Ein <img> Hund"
 
 
 def test_tags_without_their_counterpart_keep_their_order() -> None:
     """As in <a>one</a> x <a>two</a> if each element began or ended in another block."""
-    marks = [Mark(3, 3, "", "</a>", kind="loose"), Mark(6, 6, "<a>", kind="loose")]
+    marks = [MarkupSpan(3, 3, "", "</a>", kind="loose"), MarkupSpan(6, 6, "<a>", kind="loose")]
     assert project("one x two", marks, "zwei y eins", {"zwei": "two", "y": "x", "eins": "one"}) == "zwei</a> y <a>eins"
 
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from weft.attention.core.dot_product import attend_memory
-from weft.attention.core.kv_store import Memory
-from weft.batch import Layout
+from weft.attention.core.kv_cache import CrossAttentionMemory
+from weft.data.batch import Layout
 
 
 @pytest.mark.parametrize("lengths", [(5, 0), (5, 2), (5, 5)])
 def test_padding_is_not_looked_at_and_nothing_is_found_in_nothing(lengths: tuple[int, int]) -> None:
     torch.manual_seed(0)
     k, v, q = torch.randn(2, 2, 5, 4), torch.randn(2, 2, 5, 4), torch.randn(4, 2, 1, 4)
-    memory = Memory.of(k, v, Layout.padded(lengths))
+    memory = CrossAttentionMemory.of(k, v, Layout.padded(lengths))
     found, _ = attend_memory(q, memory, layout=None)
     shown, weights = attend_memory(q, memory, layout=None, need_weights=True)
     assert weights is not None

@@ -14,20 +14,20 @@ from int8_kernel import EXACT, FLIPPED, with_all_levels
 
 import weft
 from weft.attention.full import FullAttention
-from weft.batch import BOS, PAD, UNK, Layout, Source
-from weft.kernels import cpp
-from weft.kernels.cpp import CannotBuild, Kernels
-from weft.kernels.plan import NotPlanned
-from weft.kernels.structs import MemoryStruct, Op
+from weft.data.batch import BOS, PAD, UNK, Layout, Source
+from weft.decoding import cpp_search as native
+from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits, SamplingSelector, TokenSelector
+from weft.decoding.constraints import Constraint, ForbidTokens, NoRepeatNgram
+from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.search_loop import Cancellation, generate
 from weft.layers.int8 import in_int8
+from weft.layers.kernels import cpp
+from weft.layers.kernels.cpp import Kernels
+from weft.layers.kernels.cpp.build import CannotBuild
+from weft.layers.kernels.cpp_plan import MemoryStruct, NotPlanned, Op
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
-from weft.models.narrowed import NarrowedDecoder
-from weft.search import native
-from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
-from weft.search.constraints import Constraint, Forbid, NoRepeat
-from weft.search.loop import Control, generate
-from weft.search.tables import Hypothesis
+from weft.models.composition import build_model
+from weft.models.shortlist_decoder import ShortlistDecoder
 
 VOCABULARY = 90
 SMALL = {"kind": "transformer", "dim": 32, "heads": 2, "feedforward": 48, "encoder_layers": 1, "decoder_layers": 2}
@@ -42,15 +42,15 @@ MODELS = {
     "luong": {"kind": "rnn", "dim": 32, "style": "luong", "input_feeding": True, "cell": "lstm", "attention": "general"},
     "convs2s": {"kind": "convs2s", "dim": 32, "channels": 40, "encoder_layers": 1, "decoder_layers": 2},
 }
-CHOOSERS: dict[str, Chooser] = {
-    "greedy": Greedy(0.6, 5.0),
-    "beam": Beam(4),
-    "wide": Beam(9, 0.0, keep=3),
-    "first": Beam(3, stop="first"),
-    "length": Beam(3, stop="length"),
-    "sample": Sample(3, 0.9, top_p=0.8, seed=3),
-    "top_k": Sample(2, 1.3, top_k=7, seed=3),
-    "coldest": Sample(1, 0.0),
+CHOOSERS: dict[str, TokenSelector] = {
+    "greedy": GreedySelector(0.6, 5.0),
+    "beam": BeamSelector(4),
+    "wide": BeamSelector(9, 0.0, keep=3),
+    "first": BeamSelector(3, stop="first"),
+    "length": BeamSelector(3, stop="length"),
+    "sample": SamplingSelector(3, 0.9, top_p=0.8, seed=3),
+    "top_k": SamplingSelector(2, 1.3, top_k=7, seed=3),
+    "coldest": SamplingSelector(1, 0.0),
 }
 
 
@@ -77,13 +77,13 @@ def kernels() -> Kernels:
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Native searches, by their number of sources."""
     found: list[int] = []
-    finish = native.NativeSearch.finish
+    finish = native.CppSearch.finish
 
-    def noted(self: native.NativeSearch, *given: object) -> object:
+    def noted(self: native.CppSearch, *given: object) -> object:
         found.append(self._longest.numel())
         return finish(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(native.NativeSearch, "finish", noted)
+    monkeypatch.setattr(native.CppSearch, "finish", noted)
     return found
 
 
@@ -97,12 +97,12 @@ def made(kind: str, **options: object) -> Model:
 
 def searched(
     model: Model,
-    chooser: Chooser,
+    chooser: TokenSelector,
     *,
     prefix: bool = True,
     narrow: bool = False,
     rows: Sequence[int] = range(4),
-    constraints: Sequence[Constraint] = (Forbid([PAD, BOS, UNK]),),
+    constraints: Sequence[Constraint] = (ForbidTokens([PAD, BOS, UNK]),),
     **options: object,
 ) -> list[list[Hypothesis]]:
     """Some of four sources with different lengths and limits, with prefixes of different lengths or none."""
@@ -111,7 +111,7 @@ def searched(
     longest, first = torch.tensor([40, 6, 5, 7])[at], torch.tensor([[BOS, 4, 8], [BOS, 0, 0], [BOS, 0, 0], [BOS, 7, 0]])[at]
     decoder, bias = model.decoder, None
     if narrow:
-        decoder = NarrowedDecoder(decoder, torch.arange(0, VOCABULARY // 2))
+        decoder = ShortlistDecoder(decoder, torch.arange(0, VOCABULARY // 2))
         bias = torch.zeros(4, VOCABULARY // 2)[at]
         bias[:, 20:25] = float("-inf")
     found, _ = generate(
@@ -120,7 +120,7 @@ def searched(
         chooser,
         first=first if prefix else first[:, :1],
         first_layout=Layout.padded([[3, 1, 1, 2][row] for row in rows], 3) if prefix else None,
-        limits=Limits(longest, torch.tensor([8, 2, 0, 3])[at], at + 11, bias),
+        limits=LengthLimits(longest, torch.tensor([8, 2, 0, 3])[at], at + 11, bias),
         constraints=constraints,
         **options,  # type: ignore[arg-type]
     )
@@ -149,10 +149,10 @@ def test_every_search_finds_the_same(kernels: Kernels, runs: list[int], chooser:
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_kind_of_layer_computes_the_same(kernels: Kernels, runs: list[int], kind: str, precision: str) -> None:
     model = made(kind)
-    plain = searched(model if precision == "float32" else in_int8(model), Beam(4))
+    plain = searched(model if precision == "float32" else in_int8(model), BeamSelector(4))
     with cpp.using(kernels):
         near = 3e-3 if EXACT or precision == "float32" else FLIPPED
-        same(searched(model if precision == "float32" else in_int8(model, kernels), Beam(4)), plain, near)
+        same(searched(model if precision == "float32" else in_int8(model, kernels), BeamSelector(4)), plain, near)
     assert runs == [4]
 
 
@@ -190,18 +190,18 @@ def test_encoders_without_a_plan_still_work(kernels: Kernels) -> None:
 def test_a_text_does_not_depend_on_its_batch(kernels: Kernels) -> None:
     model = made("rotary")
     with cpp.using(kernels):
-        together = searched(model, Beam(4))
-        alone = [searched(model, Beam(4), rows=[row])[0] for row in range(4)]
+        together = searched(model, BeamSelector(4))
+        alone = [searched(model, BeamSelector(4), rows=[row])[0] for row in range(4)]
     same(alone, together, 1e-5)
 
 
 def test_what_is_not_covered_uses_the_ordinary_loop(kernels: Kernels, runs: list[int]) -> None:
-    model, again = made("pre"), [Forbid([PAD]), NoRepeat(2, 60)]
-    plain = searched(model, Beam(2), constraints=again)
+    model, again = made("pre"), [ForbidTokens([PAD]), NoRepeatNgram(2, 60)]
+    plain = searched(model, BeamSelector(2), constraints=again)
     with cpp.using(kernels):
-        same(searched(model, Beam(2), constraints=again), plain)
-        searched(model, Greedy(), trace=True)
-        searched(model, Beam(60))  # more candidates than tokens
+        same(searched(model, BeamSelector(2), constraints=again), plain)
+        searched(model, GreedySelector(), trace=True)
+        searched(model, BeamSelector(60))  # more candidates than tokens
     assert not runs
 
 
@@ -218,10 +218,10 @@ def test_a_subclass_that_computes_something_else_inherits_no_plan(kernels: Kerne
     model = made("pre")
     model.decoder.layers[1].cross.__class__ = Doubled
     with pytest.raises(NotPlanned, match="Doubled"):
-        native.planned(model.decoder)
-    plain = searched(model, Greedy())
+        native.plan_decoder(model.decoder)
+    plain = searched(model, GreedySelector())
     with cpp.using(kernels):
-        same(searched(model, Greedy()), plain)
+        same(searched(model, GreedySelector()), plain)
     assert not runs
 
 
@@ -230,30 +230,30 @@ def test_changed_weights_are_planned_again(kernels: Kernels, runs: list[int]) ->
     with torch.inference_mode(False), torch.no_grad():
         model = made("pre")
         with cpp.using(kernels):
-            before = searched(model, Greedy())
+            before = searched(model, GreedySelector())
             for layer in model.decoder.layers:
                 layer.network.up.weight.mul_(-1)
-            after = searched(model, Greedy())
-    same(after, searched(model, Greedy()))
+            after = searched(model, GreedySelector())
+    same(after, searched(model, GreedySelector()))
     assert before != after and runs == [4, 4]
 
 
 def test_replaced_parts_are_planned_again(kernels: Kernels) -> None:
     model = made("pre")
     with cpp.using(kernels):
-        before = native.planned(model.decoder)
-        assert native.planned(model.decoder) is before
+        before = native.plan_decoder(model.decoder)
+        assert native.plan_decoder(model.decoder) is before
         model.decoder.layers[1].network = made("pre").decoder.layers[0].network
-        after = native.planned(model.decoder)
+        after = native.plan_decoder(model.decoder)
         model.decoder.layers[0].network.up.weight = torch.nn.Parameter(torch.zeros(48, 32))
-        assert after is not before and native.planned(model.decoder) is not after
+        assert after is not before and native.plan_decoder(model.decoder) is not after
 
 
 @pytest.mark.parametrize("kind", ["pre", "bahdanau", "convs2s"])
 def test_a_plan_does_not_keep_its_model_alive(kernels: Kernels, kind: str) -> None:
     model = made(kind)
     with cpp.using(kernels):
-        searched(model, Greedy())
+        searched(model, GreedySelector())
     gone = weakref.ref(model.decoder)
     del model
     gc.collect()
@@ -268,14 +268,14 @@ def test_sources_that_nobody_waits_for_are_stopped(kernels: Kernels, runs: list[
         return row > 0
 
     with cpp.using(kernels):
-        control = Control(4, wanted)
-        found = searched(made("pre"), Greedy(), control=control)
+        control = Cancellation(4, wanted)
+        found = searched(made("pre"), GreedySelector(), control=control)
     assert runs == [4] and control.stopped == {0} and len(found[0][0].tokens) == 5 and set(asked) == {0, 1, 2, 3}
 
 
 def test_wrong_plans_are_noticed(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     model = made("rotary")
-    plain = searched(model, Beam(4))
+    plain = searched(model, BeamSelector(4))
     mistakes = {
         "norm": lambda draft, layer, x: x,
         "rotate": lambda draft, x, heads, turns: None,
@@ -284,10 +284,10 @@ def test_wrong_plans_are_noticed(kernels: Kernels, monkeypatch: pytest.MonkeyPat
     }
     for name, mistake in mistakes.items():
         with monkeypatch.context() as patch, cpp.using(kernels):
-            patch.setattr(native.Draft, name, mistake)
+            patch.setattr(native.PlanBuilder, name, mistake)
             native._PLANS.clear()
             with pytest.raises(AssertionError):
-                same(searched(model, Beam(4)), plain)
+                same(searched(model, BeamSelector(4)), plain)
     native._PLANS.clear()
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.batch import EOS
 from weft.config import registry
-from weft.data.marks import BLANK, MarkedTokenizer
-from weft.data.noise import Noiser, WordNoise
-from weft.data.segmentation import POOL, bpe_dropout, unigram_sample
-from weft.data.tokenizer import Tokenizer
+from weft.data.batch import EOS
+from weft.data.tokenizers.added_tokens import BLANK, ExtendedTokenizer
+from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers.bpe_dropout import POOL, bpe_dropout, unigram_sample
+from weft.data.word_noise import NoisyEncoder, WordNoise
 from weft.errors import ConfigError
 
 LINE = [
@@ -54,8 +54,8 @@ def test_no_noise_is_the_identity() -> None:
     assert WordNoise()(texts, drawn()) == texts
     bpe = trained("bpe")
     plain = [[*ids, EOS] for ids in bpe.encode_batch(TEXTS)]
-    assert Noiser(bpe, WordNoise())(TEXTS, drawn()) == plain
-    assert Noiser(bpe, variants=bpe.variants(0.0))(TEXTS, drawn()) == plain
+    assert NoisyEncoder(bpe, WordNoise())(TEXTS, drawn()) == plain
+    assert NoisyEncoder(bpe, variants=bpe.variants(0.0))(TEXTS, drawn()) == plain
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -81,8 +81,8 @@ def test_words_are_dropped_and_blanked_out_as_often_as_the_options_say() -> None
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("tags", ["", "de"])
 def test_noise_on_ids_equals_noise_on_texts(kind: str, tags: str) -> None:
-    tokenizer = MarkedTokenizer(trained(kind), ["de", BLANK])
-    noiser = Noiser(tokenizer, WordNoise(0.2, 0.2, 3), None, tokenizer.mark(BLANK), tokenizer.tags(tags))
+    tokenizer = ExtendedTokenizer(trained(kind), ["de", BLANK])
+    noiser = NoisyEncoder(tokenizer, WordNoise(0.2, 0.2, 3), None, tokenizer.mark(BLANK), tokenizer.tags(tags))
     plain = [[*tokenizer.tags(tags), *ids, EOS] for ids in tokenizer.encode_batch(TEXTS)]
     lengths = np.array([len(ids) for ids in plain])
     ids, counts = noiser.on_ids(np.concatenate(plain), lengths, drawn())
@@ -95,18 +95,18 @@ def test_one_word_always_stays() -> None:
 
 
 def test_noise_follows_from_its_key() -> None:
-    noiser = Noiser(bpe := trained("bpe"), WordNoise(0.2, 0, 3), bpe.variants(0.2))
+    noiser = NoisyEncoder(bpe := trained("bpe"), WordNoise(0.2, 0, 3), bpe.variants(0.2))
     assert noiser(TEXTS, drawn(1)) == noiser(TEXTS, drawn(1)) != noiser(TEXTS, drawn(2))
-    again = Noiser(bpe, WordNoise(0.2, 0, 3), trained("bpe").variants(0.2))
+    again = NoisyEncoder(bpe, WordNoise(0.2, 0, 3), trained("bpe").variants(0.2))
     assert noiser(TEXTS, drawn(1)) == again(TEXTS, drawn(1)), "it depends on what was drawn before"
 
 
 @pytest.mark.parametrize("kind", ["bpe", "words", "characters"])
 def test_a_blank_is_a_token_that_no_text_gives(kind: str) -> None:
     inner = trained(kind)
-    tokenizer = MarkedTokenizer(inner, ["de", BLANK])
+    tokenizer = ExtendedTokenizer(inner, ["de", BLANK])
     blank = tokenizer.tags(BLANK)[0]
-    ids = Noiser(tokenizer, WordNoise(blank=0.5), None, blank, tokenizer.tags("de"))(TEXTS[-6:], drawn())
+    ids = NoisyEncoder(tokenizer, WordNoise(blank=0.5), None, blank, tokenizer.tags("de"))(TEXTS[-6:], drawn())
     assert all(row[0] == inner.size for row in ids) and any(inner.size + 1 in row for row in ids)
     assert max(max(row) for row in tokenizer.encode_batch([*TEXTS, "<blank> <de> blank"])) < inner.size
     assert tokenizer.decode(ids[0]) == inner.decode([token for token in ids[0] if token < inner.size])

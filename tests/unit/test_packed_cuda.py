@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from weft.batch import BOS, Layout, PairBatch, Source
+from weft.data.batch import BOS, Layout, PairBatch, Source
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
+from weft.models.composition import build_model
 from weft.tasks.base import Loss
-from weft.training.replay import Replayed
+from weft.training.cuda_graph_steps import CudaGraphSteps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -72,7 +72,7 @@ def test_the_kernel_for_ragged_rows_agrees_with_masked_attention_in_float32(name
 @pytest.mark.parametrize("name", MODELS)
 def test_replayed_work_equals_work_as_usual(name: str) -> None:
     network = model(name, dropout=0.3)
-    replayed = Replayed(lambda batch, update: [work(network, batch)], torch.device("cuda"))
+    replayed = CudaGraphSteps(lambda batch, update: [work(network, batch)], torch.device("cuda"))
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)
     for seed in range(6):

@@ -13,15 +13,15 @@ import tiny
 import torch
 from serving import running
 
-from weft import api
-from weft.data.fertility import FILE, Lexicon
 from weft.errors import ConfigError
-from weft.explain.page import document
-from weft.inference.terms import Terms
-from weft.runs.weights import read_tensors
-from weft.serve.models import Models, Place
-from weft.tasks.text import DISTILLED
-from weft.translator import Translator, load
+from weft.explain.html_page import document
+from weft.runs.translator import Translator, load
+from weft.runs.weight_files import read_tensors
+from weft.serve.served_models import ModelLocation, Models
+from weft.tasks.corpus_task import DISTILLED
+from weft.tasks.nonautoregressive.fertility import FILE, TranslationTable
+from weft.tasks.translation.glossary import Terms
+from weft.training import api
 
 RECIPES = {
     "nat-ctc": {"search": "ctc_beam"},
@@ -104,7 +104,7 @@ def test_a_path_is_shown_with_its_blanks(runs: dict[str, Path]) -> None:
 
 
 def test_a_server_answers_with_it(runs: dict[str, Path]) -> None:
-    models = Models([Place((str(runs["nat-ctc"]),), ("en", "de"))], device="cpu")
+    models = Models([ModelLocation((str(runs["nat-ctc"]),), ("en", "de"))], device="cpu")
     expected = [each.text for each in opened(runs, "nat-ctc").translate(TEXTS)]
     with running(models) as server:
         assert [each["text"] for each in server.translate(TEXTS)] == expected
@@ -133,7 +133,7 @@ def test_the_teacher_ranks_the_candidates(runs: dict[str, Path], reverse_run: Pa
 
 def test_a_teacher_counts_fertilities(reverse_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its attention links each word with one word, and no alignment is counted from the corpus."""
-    monkeypatch.setattr(Lexicon, "count", lambda *_: pytest.fail("the teacher aligns"))
+    monkeypatch.setattr(TranslationTable, "count", lambda *_: pytest.fail("the teacher aligns"))
     api.train("nat-fertility", out=tmp_path / "x", data=tiny.generated("reverse", 60), teacher=reverse_run, set=settings(1))
     (found,) = np.load(tmp_path / "x" / FILE).values()
     sources = sum(len(json.loads(line)["source"].split()) + 1 for line in (tmp_path / "x" / DISTILLED).open())

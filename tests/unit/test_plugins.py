@@ -50,8 +50,8 @@ def test_an_installed_attention_is_built_by_name(install: Install) -> None:
     install("parts_of_ann", {"attention.gentle": "parts_of_ann:GentleAttention"})
     part = build("weft.attention:ATTENTIONS", "gentle", Site("cross", 16, 4))
     assert isinstance(part, Attention) and type(part).__module__ == "parts_of_ann"
-    assert "gentle" in find_table("weft.mixers:SELF") and "gentle" in find_table("weft.models.convs2s:CROSS")
-    assert "gentle" not in find_table("weft.pooling:POOLINGS")
+    assert "gentle" in find_table("weft.attention.mixers:SELF") and "gentle" in find_table("weft.models.convs2s:CROSS")
+    assert "gentle" not in find_table("weft.models:POOLINGS")
 
 
 def test_an_installed_reward_scores_texts(install: Install) -> None:
@@ -93,8 +93,8 @@ def test_installed_parts_are_listed_with_their_package(
 
 
 SEARCH = """
-from weft.search.methods import Search
-from weft.search.tables import Hypothesis
+from weft.decoding.search_methods import Search
+from weft.decoding.hypotheses import Hypothesis
 
 class FirstToken(Search):
     \"\"\"Writes one token, whatever the source is.\"\"\"

@@ -11,13 +11,13 @@ import tiny
 
 import weft
 from weft.config.sections import DecodeSection, load_config, save_config
+from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
-from weft.inference.predictor import Part, Predictor
-from weft.inference.resolve import Resolved, changed, resolve
-from weft.inference.terms import Terms
-from weft.search.loop import Control
+from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.inference.predictor import BatchItem, Predictor
+from weft.runs.translator import Translator
 from weft.tasks.base import LOSS, Measure
-from weft.translator import Translator
+from weft.tasks.translation.glossary import Terms
 
 
 @pytest.fixture(scope="module")
@@ -28,19 +28,19 @@ def translator(reverse_run: Path) -> Translator:
 class Lengths(Predictor[str, int]):
     """The length of each line; remembers its batches."""
 
-    def __init__(self, resolved: Resolved) -> None:
+    def __init__(self, resolved: DecodingOptions) -> None:
         super().__init__(None, resolved)
         self.batches: list[int] = []
         self.stopped: list[set[int]] = []
 
-    def read(self, inputs: Any, first_line: int) -> list[list[Part]]:
-        return [[Part([1] * len(text))] if text else [] for text in inputs]
+    def read(self, inputs: Any, first_line: int) -> list[list[BatchItem]]:
+        return [[BatchItem([1] * len(text))] if text else [] for text in inputs]
 
-    def run(self, parts: list[Part], control: Control | None = None) -> list[int]:
+    def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[int]:
         self.batches.append(len(parts))
         return [len(part.ids) for part in parts]
 
-    def join(self, given: str, parts: list[Part], results: list[int]) -> int:
+    def join(self, given: str, parts: list[BatchItem], results: list[int]) -> int:
         return results[0] if results else 0
 
 
@@ -48,9 +48,9 @@ class Alone(Lengths):
     forks = False
 
 
-def resolved(translator: Translator, **options: Any) -> Resolved:
+def resolved(translator: Translator, **options: Any) -> DecodingOptions:
     auto = options.pop("auto_workers", 1)
-    return resolve(changed(translator.config.decode, options), translator.model.device, auto_workers=auto)
+    return resolve_options(changed(translator.config.decode, options), translator.model.device, auto_workers=auto)
 
 
 def test_a_predictor_that_does_not_fork_keeps_the_whole_budget(translator: Translator) -> None:
@@ -122,7 +122,7 @@ def test_a_running_row_is_stopped_and_the_others_are_not_changed(translator: Tra
 def test_every_chooser_ends_a_stopped_row(translator: Translator, options: dict[str, Any]) -> None:
     predictor = translator.predictor(min_length=60, max_length=90, max_ratio=90.0, **options)
     (piece,) = predictor.read([predictor.parse("a b")], 1)[0]
-    control = Control(1, lambda row: False)
+    control = Cancellation(1, lambda row: False)
     found = predictor.run([piece], control)
     assert control.stopped == {0}
     assert len(found[0][0].ids) < 12

@@ -7,8 +7,8 @@ import torch
 from teaching import make_model, make_task, random_batch, the_loss, value
 from torch import Tensor
 
-from weft.objectives import likelihoods
-from weft.objectives.r_drop import divergence
+from weft.losses import log_likelihood as likelihoods
+from weft.losses.r_drop import divergence
 
 SHAPE = {"kind": "transformer", "dim": 8, "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 1}
 

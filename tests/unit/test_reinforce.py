@@ -11,7 +11,7 @@ from teaching import gradient, make_batch, make_model, make_task, the_loss, valu
 from torch import Tensor
 
 from weft.attention.hard import HardAttention
-from weft.batch import Batch
+from weft.data.batch import Batch
 from weft.errors import ConfigError
 from weft.models.base import Features, Model
 

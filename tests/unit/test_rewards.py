@@ -15,21 +15,20 @@ import torch
 from teaching import gradient, make_batch, make_model
 from torch import Tensor
 
-from weft import api
-from weft.batch import EOS
 from weft.config.registry import build
+from weft.data.batch import EOS
+from weft.decoding.constraints import FORBIDDEN
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Bleu
-from weft.inference.joining import Translation
+from weft.losses.log_likelihood import log_likelihoods
+from weft.losses.minimum_risk_and_reinforce import MinimumRisk, SampledTexts
 from weft.models.base import Model
-from weft.objectives.likelihoods import log_likelihoods
-from weft.objectives.rewards import Drawn, MinimumRisk
-from weft.runs.opening import open_run
-from weft.runs.weights import read_tensors
-from weft.search.constraints import FORBIDDEN
-from weft.tasks.rewarding import Rewarding, without_dropout
-from weft.tasks.translation import TranslationTask
-from weft.training import checkpoint
+from weft.runs.open_run import open_run
+from weft.runs.weight_files import read_tensors
+from weft.tasks.reward_sampling import RewardSampler, without_dropout
+from weft.tasks.translation.join_segments import Translation
+from weft.tasks.translation.task import TranslationTask
+from weft.training import api, checkpoint
 
 LETTERS = (4, 5)
 TEXTS = [(*text, EOS) for length in range(2) for text in product(LETTERS, repeat=length)] + [*product(LETTERS, repeat=2)]
@@ -48,7 +47,7 @@ def log_probabilities(model: Model) -> Tensor:
 
 
 def objective(kind: str, **options: Any) -> Any:
-    return build("weft.objectives:REWARD_OBJECTIVES", {"kind": kind, **options})
+    return build("weft.losses:REWARD_OBJECTIVES", {"kind": kind, **options})
 
 
 def exact(model: Model) -> Tensor:
@@ -64,7 +63,7 @@ def mean_gradient(model: Model, samples: int, **options: Any) -> Tensor:
     learner, total = objective("reinforce", samples=samples, **options), torch.zeros((), dtype=torch.float64)
     log_prob = log_probabilities(model)
     for rows in product(range(len(TEXTS)), repeat=samples):
-        drawn = Drawn(log_prob[list(rows)][None], REWARD[list(rows)][None], torch.ones(1, samples, dtype=torch.bool))
+        drawn = SampledTexts(log_prob[list(rows)][None], REWARD[list(rows)][None], torch.ones(1, samples, dtype=torch.bool))
         total = total + chances[list(rows)].prod() * learner.loss(drawn, moving if learner.moving else None).sum()
     return gradient(total, model)
 
@@ -81,21 +80,21 @@ def test_the_mean_gradient_of_reinforce_is_exact_with_every_baseline() -> None:
 def test_a_greedy_baseline_leaves_the_mean_gradient_as_it_is() -> None:
     model = make_model(6)
     chances, log_prob = log_probabilities(model).exp().detach(), log_probabilities(model)
-    drawn = Drawn(log_prob[:, None], REWARD[:, None], torch.ones(7, 1, dtype=torch.bool), torch.full((7,), 0.6))
+    drawn = SampledTexts(log_prob[:, None], REWARD[:, None], torch.ones(7, 1, dtype=torch.bool), torch.full((7,), 0.6))
     assert torch.allclose(gradient((chances * objective("self_critical").loss(drawn)).sum(), model), exact(model), atol=1e-12)
 
 
 def test_minimum_risk_is_its_formula_over_different_texts() -> None:
     log_prob = torch.tensor([[-1.0, -2.0, -1.0, -4.0]], requires_grad=True)
     reward = torch.tensor([[0.5, 0.1, 0.5, 1.0]])
-    drawn = Drawn(log_prob, reward, torch.tensor([[True, True, False, True]]))
+    drawn = SampledTexts(log_prob, reward, torch.tensor([[True, True, False, True]]))
     shares = [math.exp(0.5 * value) for value in (-1, -2, -4)]
     expected = -sum(share * value for share, value in zip(shares, (0.5, 0.1, 1.0), strict=True)) / sum(shares)
     loss = objective("minimum_risk", alpha=0.5).loss(drawn)
     assert float(loss) == pytest.approx(expected)
     (slope,) = torch.autograd.grad(loss.sum(), log_prob)
     assert float(slope[0, 2]) == 0 and float(slope.sum()) == pytest.approx(0, abs=1e-7)
-    constant = Drawn(log_prob, torch.ones(1, 4), drawn.first)
+    constant = SampledTexts(log_prob, torch.ones(1, 4), drawn.first)
     assert torch.autograd.grad(objective("minimum_risk").loss(constant).sum(), log_prob)[0].abs().max() < 1e-7
 
 
@@ -184,7 +183,7 @@ def test_what_does_not_work_is_said() -> None:
 
 @pytest.mark.parametrize("found", [[1.0], [1.0, 2.0, 3.0], [1.0, math.nan], 1.0, None, ["a", "b"]])
 def test_a_reward_is_a_number_for_each_text(found: Any) -> None:
-    rewarding = object.__new__(Rewarding)
+    rewarding = object.__new__(RewardSampler)
     rewarding.objective = MinimumRisk(metric={"kind": "mine"})
     assert rewarding._checked([1, 2.5], 2) == [1.0, 2.5]
     with pytest.raises(ConfigError, match=r"task.reward.metric: mine has to return a finite number for each of 2 texts"):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from weft.batch import Layout, PairBatch, Source
+from weft.data.batch import Layout, PairBatch, Source
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
+from weft.models.composition import build_model
 from weft.tasks.base import Loss
-from weft.training.replay import Replayed
+from weft.training.cuda_graph_steps import CudaGraphSteps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -94,7 +94,7 @@ def test_recorded_work_equals_work_as_usual(name: str, half: bool) -> None:
         loss.backward()
         return [Loss(loss.detach(), batch.target_layout.ok.sum(), {"nll": nll.detach()})]
 
-    replayed = Replayed(work, torch.device("cuda"))
+    replayed = CudaGraphSteps(work, torch.device("cuda"))
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     for seed in range(6):

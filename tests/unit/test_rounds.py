@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 import tiny
 
-from weft import api, rounds
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs, swapped
 from weft.errors import ConfigError, DataError
-from weft.rounds import Plan, improve
+from weft.training import api
+from weft.training import iterative_backtranslation as rounds
+from weft.training.iterative_backtranslation import BacktranslationData, iterate_backtranslation
 
 PAIRS = [(f"a b {word}", f"{word} b a") for word in "cdefgh"]
 
 
-def plan(folder: Path, count: int = 1) -> Plan:
+def plan(folder: Path, count: int = 1) -> BacktranslationData:
     for name, lines in {"x.src": [s for s, _ in PAIRS], "x.trg": [t for _, t in PAIRS], "more": ["d c a", "", "d b"]}.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines))
     settings = {**tiny.SETTINGS, "train.steps": 1, "train.schedule": "constant", "train.best_by": "bleu"}
@@ -28,7 +29,7 @@ def plan(folder: Path, count: int = 1) -> Plan:
         {"forward": [f"{folder}/more"], "backward": [f"{folder}/more"] * (count - 1)},
     )
     sets = [f"{key}={value}" for key, value in settings.items()]
-    return Plan("transformer-tiny", pairs, pairs, mono, count, folder / "out", sets)
+    return BacktranslationData("transformer-tiny", pairs, pairs, mono, count, folder / "out", sets)
 
 
 def test_both_directions_train_on_what_the_other_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,9 +48,9 @@ def test_both_directions_train_on_what_the_other_wrote(tmp_path: Path, monkeypat
     monkeypatch.setattr(api, "train", dying)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            improve(plan(tmp_path))
+            iterate_backtranslation(plan(tmp_path))
     written = (out / "forward-1.jsonl").stat().st_mtime_ns
-    best = improve(plan(tmp_path))
+    best = iterate_backtranslation(plan(tmp_path))
     assert calls == [5] and (out / "forward-1.jsonl").stat().st_mtime_ns == written
     pairs = [json.loads(line) for line in (out / "forward-1.jsonl").read_text().splitlines()]
     assert [each["target"] for each in pairs] == ["d c a", "", "d b"]
@@ -61,7 +62,7 @@ def test_both_directions_train_on_what_the_other_wrote(tmp_path: Path, monkeypat
     assert [each["run"] for each in scores] == ["forward-0", "backward-0", "forward-1"]
     assert all((out / direction).resolve() == run.resolve() for direction, run in best.items())
     monkeypatch.setattr(api, "train", lambda *_, **__: pytest.fail("everything was done"))
-    assert improve(plan(tmp_path)) == best
+    assert iterate_backtranslation(plan(tmp_path)) == best
 
 
 def test_the_best_run_so_far_is_the_teacher_and_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,14 +70,14 @@ def test_the_best_run_so_far_is_the_teacher_and_the_result(tmp_path: Path, monke
     values = {"forward-0": 5.0, "backward-0": 7.0, "forward-1": 9.0, "backward-1": 6.0, "forward-2": 8.0, "backward-2": 6.5}
     measure = rounds.Measure("bleu", "BLEU")
 
-    def train(given: Plan, direction: str, number: int, teachers: dict[str, Path], tell: Any) -> Path:
+    def train(given: BacktranslationData, direction: str, number: int, teachers: dict[str, Path], tell: Any) -> Path:
         trained.append((f"{direction}-{number}", {name: run.name for name, run in teachers.items()}))  # type: ignore[misc]
         (given.out / f"{direction}-{number}").mkdir()
         return given.out / f"{direction}-{number}"
 
     monkeypatch.setattr(rounds, "_train", train)
     monkeypatch.setattr(rounds, "_score", lambda run: (measure, {"bleu": values[run.name]}))
-    best = improve(plan(tmp_path, 2))
+    best = iterate_backtranslation(plan(tmp_path, 2))
     assert {name: run.name for name, run in best.items()} == {"forward": "forward-1", "backward": "backward-0"}
     assert trained[-1] == ("backward-2", {"forward": "forward-1", "backward": "backward-0"})
 

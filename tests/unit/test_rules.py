@@ -11,22 +11,20 @@ import pytest
 import torch
 from test_search import CHOOSERS, encode, limits, log_probability, make
 
-from weft.batch import BOS, EOS, PAD, UNK, Layout
 from weft.config.sections import DecodeSection
-from weft.data.symbols import CharacterTokenizer
+from weft.data.batch import BOS, EOS, PAD, UNK, Layout
+from weft.data.tokenizers.word_character_byte import CharacterTokenizer
+from weft.decoding.beam_greedy_sample import BeamSelector
+from weft.decoding.constraints import ForbidTokens, SourceRules
+from weft.decoding.search_loop import generate
 from weft.errors import ConfigError
-from weft.inference.limits import make_rules
-from weft.inference.resolve import resolve
-from weft.inference.translation import TranslationPredictor
+from weft.inference.decoding_options import resolve_options
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.search.choosers import Beam
-from weft.search.constraints import Forbid
-from weft.search.loop import generate
-from weft.search.rules import Rules
+from weft.models.composition import build_model
+from weft.tasks.translation.predictor import TranslationPredictor, make_rules
 
 ALL = ("same_length", "mirror_repeats", "no_shared")
-USUAL = Forbid([PAD, BOS, UNK])
+USUAL = ForbidTokens([PAD, BOS, UNK])
 
 
 def obeys(rules: Sequence[str], source: Sequence[Any], text: Sequence[Any]) -> bool:
@@ -55,10 +53,10 @@ def test_a_wide_search_with_rules_equals_exhaustive_search(rules: tuple[Any, ...
         found, _ = generate(
             model.decoder,
             encoded,
-            Beam(400, 0.0, keep=5),
+            BeamSelector(400, 0.0, keep=5),
             first=torch.tensor([[BOS, *prefix]]),
             limits=limits(1, longest),
-            constraints=[USUAL, Rules(rules, [source], [source])],
+            constraints=[USUAL, SourceRules(rules, [source], [source])],
         )
         assert [each.tokens for each in found[0]] == [text for _, text in scored]
         assert [each.score for each in found[0]] == pytest.approx([score for score, _ in scored], abs=1e-4)
@@ -81,7 +79,7 @@ def test_a_batch_with_rules_equals_its_sentences_alone(chooser: str) -> None:
             first=prefix[rows],
             first_layout=Layout.padded(count[rows], 2),
             limits=limits(len(sources), longest, ids=numbers),
-            constraints=[USUAL, Rules(ALL, sources, sources)],
+            constraints=[USUAL, SourceRules(ALL, sources, sources)],
             check=1,
         )
         return [[each.tokens for each in texts] for texts in found]
@@ -103,7 +101,7 @@ def predictor(*, rules: Sequence[str] = ALL, shared: bool = True, **options: Any
         {**spec, "share_embeddings": "output", **options.pop("model", {})}, Sizes(tokenizer.size, other.size, shared=shared)
     ).eval()
     section = DecodeSection(**{"sentences": "off", "rules": rules, **options})
-    return TranslationPredictor(network, tokenizer, other, resolve(section, network.device))
+    return TranslationPredictor(network, tokenizer, other, resolve_options(section, network.device))
 
 
 def texts(found: TranslationPredictor, *lines: str, **fields: Any) -> list[str]:

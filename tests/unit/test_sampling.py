@@ -10,14 +10,14 @@ import torch
 from teaching import make_batch, make_model, make_task, random_batch, the_loss, value
 from torch import Tensor
 
-from weft.batch import BOS, EOS, Layout, PairBatch, Source
 from weft.config.registry import build
+from weft.data.batch import BOS, EOS, Layout, PairBatch, Source
+from weft.decoding.beam_greedy_sample import GreedySelector, LengthLimits
+from weft.decoding.search_loop import generate
 from weft.errors import ConfigError
+from weft.losses.log_likelihood import predictions
+from weft.losses.scheduled_sampling import Sampling
 from weft.models.base import Model
-from weft.objectives.likelihoods import predictions
-from weft.objectives.scheduled_sampling import Sampling
-from weft.search.choosers import Greedy, Limits
-from weft.search.loop import generate
 
 MODELS: dict[str, dict[str, Any]] = {
     "bahdanau": {},
@@ -33,7 +33,7 @@ SCHEDULED = ["steps", "two_pass", "parallel"]
 def make_sampling(kind: str, truth: float | None = None, **options: Any) -> Sampling:
     """With `truth`, that share of the truth in every update."""
     decay = {} if truth is None else {"decay": {"kind": "linear", "start": truth, "slope": 0}}
-    sampling: Sampling = build("weft.objectives:SAMPLINGS", {"kind": kind, **decay, **options})
+    sampling: Sampling = build("weft.losses:SAMPLINGS", {"kind": kind, **decay, **options})
     return sampling
 
 
@@ -54,9 +54,9 @@ def unsure(name: str) -> Model:
 
 @pytest.mark.parametrize("i", [0, 1, 10, 4000, 10**7])
 def test_decays_follow_their_formulas(i: int) -> None:
-    linear = build("weft.objectives:DECAYS", {"kind": "linear", "start": 0.9, "slope": 0.01, "floor": 0.2})
-    exponential = build("weft.objectives:DECAYS", {"kind": "exponential", "base": 0.99})
-    sigmoid = build("weft.objectives:DECAYS", {"kind": "inverse_sigmoid", "k": 20.0})
+    linear = build("weft.losses:DECAYS", {"kind": "linear", "start": 0.9, "slope": 0.01, "floor": 0.2})
+    exponential = build("weft.losses:DECAYS", {"kind": "exponential", "base": 0.99})
+    sigmoid = build("weft.losses:DECAYS", {"kind": "inverse_sigmoid", "k": 20.0})
     assert linear(i + 1) == pytest.approx(max(0.2, 0.9 - 0.01 * i))
     assert exponential(i + 1) == pytest.approx(0.99**i)
     assert sigmoid(i + 1) == pytest.approx(20 / (20 + math.exp(min(i / 20, 700))))
@@ -81,10 +81,10 @@ def test_no_truth_step_by_step_is_greedy_search(kind: str, name: str) -> None:
     model, batch = unsure(name), random_batch()
     fed = the_inputs(make_sampling(kind, None if kind == "free" else 0.0), model, batch)
     rows, extent = fed.shape
-    limits = Limits(torch.full((rows,), extent), torch.zeros(rows, dtype=torch.long), torch.arange(rows))
+    limits = LengthLimits(torch.full((rows,), extent), torch.zeros(rows, dtype=torch.long), torch.arange(rows))
     with torch.no_grad():
         encoded = model.encode(batch.source)
-        found, _ = generate(model.decoder, encoded, Greedy(), first=torch.full((rows, 1), BOS), limits=limits)
+        found, _ = generate(model.decoder, encoded, GreedySelector(), first=torch.full((rows, 1), BOS), limits=limits)
     for row, length, (hypothesis, *_) in zip(fed.tolist(), batch.target_layout.counts, found, strict=True):
         said = hypothesis.tokens[: length - 1]
         assert row[0] == BOS and row[1 : 1 + len(said)] == said

@@ -10,16 +10,25 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weft.attention.core import dot_product, kv_store
-from weft.batch import BOS, EOS, PAD, Layout, Source
-from weft.kernels.graphs import Compiler
+from weft.attention.core import dot_product
+from weft.attention.core import kv_cache as kv_store
+from weft.data.batch import BOS, EOS, PAD, Layout, Source
+from weft.decoding.beam_greedy_sample import (
+    BeamSelector,
+    GreedySelector,
+    LengthLimits,
+    SamplingSelector,
+    candidates,
+    top_k,
+    uniform,
+)
+from weft.decoding.constraints import ForbidTokens, NoRepeatNgram
+from weft.decoding.cuda_graph_search import SearchGraphs
+from weft.decoding.search_loop import generate
+from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Decoder, Encoded, Features, Sizes
-from weft.models.composing import build_model
+from weft.models.composition import build_model
 from weft.models.ensemble import Ensemble
-from weft.search.choosers import Beam, Greedy, Limits, Sample, candidates, top_k, uniform
-from weft.search.constraints import Forbid, NoRepeat
-from weft.search.loop import generate
-from weft.search.recorded import Recorder
 
 DIM, SOURCES, LENGTHS = 16, 6, [9, 5, 7, 3, 8, 6]
 VARIANTS = {
@@ -29,11 +38,11 @@ VARIANTS = {
     "local": {"decoder_self": {"kind": "local", "window": 3}},
 }
 CHOOSERS = {
-    "greedy": Greedy,
-    "beam": lambda: Beam(4, 0.6),
-    "beam of one": lambda: Beam(1, 0.6),
-    "sample": lambda: Sample(3, 0.8, 6, 0.9, seed=7),
-    "wide beam": lambda: Beam(12, 1.0),
+    "greedy": GreedySelector,
+    "beam": lambda: BeamSelector(4, 0.6),
+    "beam of one": lambda: BeamSelector(1, 0.6),
+    "sample": lambda: SamplingSelector(3, 0.8, 6, 0.9, seed=7),
+    "wide beam": lambda: BeamSelector(12, 1.0),
 }
 
 
@@ -71,7 +80,7 @@ def limits(groups, longest=12, shortest=0, ids=None):
     def column(value):
         return value if torch.is_tensor(value) else torch.full((groups,), value)
 
-    return Limits(column(longest), column(shortest), torch.arange(groups) if ids is None else ids)
+    return LengthLimits(column(longest), column(shortest), torch.arange(groups) if ids is None else ids)
 
 
 def bos(groups):
@@ -102,7 +111,7 @@ def test_wide_beam_equals_exhaustive_search(variant):
             scored = [(value / len(text) ** penalty, list(text)) for value, text in zip(likely, texts, strict=True)]
             expected = sorted(scored, reverse=True)[:5]
             found, _ = generate(
-                model.decoder, encoded, Beam(size**longest, penalty, keep=5), first=bos(1), limits=limits(1, longest)
+                model.decoder, encoded, BeamSelector(size**longest, penalty, keep=5), first=bos(1), limits=limits(1, longest)
             )
             for hypothesis, (score, text) in zip(found[0], expected, strict=True):
                 assert hypothesis.tokens == text
@@ -153,7 +162,9 @@ def test_exact_stop_never_loses_what_the_heuristics_lose():
         model = make(size, seed=seed, sharp=2.0, eos=1.0)
         encoded = encode(model, size)
         best = {
-            stop: generate(model.decoder, encoded, Beam(4, 1.0, stop=stop), first=bos(SOURCES), limits=limits(SOURCES, 20))[0]
+            stop: generate(
+                model.decoder, encoded, BeamSelector(4, 1.0, stop=stop), first=bos(SOURCES), limits=limits(SOURCES, 20)
+            )[0]
             for stop in ("exact", "length", "first")
         }
         for g in range(SOURCES):
@@ -187,7 +198,7 @@ def test_the_exact_stop_goes_on_while_a_longer_text_can_win(penalty, wanted):
     start = [1e-9, 1e-9, 0.40, 1e-9, 0.55, 0.05]
     decoder = Bigrams([start, start, start, start, [1e-9, 1e-9, 1.0, *[1e-9] * 3], start])
     found, _ = generate(
-        decoder, Encoded(torch.zeros(1, 1, 1)), Beam(2, penalty, keep=1), first=bos(1), limits=limits(1, 16), check=1
+        decoder, Encoded(torch.zeros(1, 1, 1)), BeamSelector(2, penalty, keep=1), first=bos(1), limits=limits(1, 16), check=1
     )
     assert EOS == 2 and found[0][0].tokens == wanted
 
@@ -195,7 +206,7 @@ def test_the_exact_stop_goes_on_while_a_longer_text_can_win(penalty, wanted):
 def test_scores_are_the_models_log_probabilities():
     size = 13
     model = make(size, eos=1.0)
-    found, _ = generate(model.decoder, encode(model, size), Beam(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES))
+    found, _ = generate(model.decoder, encode(model, size), BeamSelector(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES))
     for g in range(SOURCES):
         for hypothesis in found[g]:
             expected = log_probability(model, encode(model, size, slice(g, g + 1)), hypothesis.tokens)
@@ -206,7 +217,7 @@ def test_sampling_follows_the_models_distribution():
     size = 8
     model = make(size, sharp=1.0)
     encoded = encode(model, size, slice(0, 1))
-    found, _ = generate(model.decoder, encoded, Sample(20000, seed=1), first=bos(1), limits=limits(1, 1))
+    found, _ = generate(model.decoder, encoded, SamplingSelector(20000, seed=1), first=bos(1), limits=limits(1, 1))
     drawn = torch.bincount(torch.tensor([hypothesis.tokens[0] for hypothesis in found[0]]), minlength=size) / 20000
     with torch.inference_mode():
         wanted = model.decoder(bos(1), model.decoder.start(encoded)).logits[0, 0].softmax(-1)
@@ -228,17 +239,17 @@ def test_top_k_and_top_p_narrow_the_choice():
     with torch.inference_mode():
         chances = model.decoder(bos(1), model.decoder.start(encoded)).logits[0, 0].softmax(-1)
     order = chances.argsort(descending=True).tolist()
-    few, _ = generate(model.decoder, encoded, Sample(500, top_k=3), first=bos(1), limits=limits(1, 1))
+    few, _ = generate(model.decoder, encoded, SamplingSelector(500, top_k=3), first=bos(1), limits=limits(1, 1))
     assert {hypothesis.tokens[0] for hypothesis in few[0]} == set(order[:3])
     nucleus = int((chances.sort(descending=True).values.cumsum(0) < 0.6).sum()) + 1
-    some, _ = generate(model.decoder, encoded, Sample(2000, top_p=0.6), first=bos(1), limits=limits(1, 1))
+    some, _ = generate(model.decoder, encoded, SamplingSelector(2000, top_p=0.6), first=bos(1), limits=limits(1, 1))
     assert {hypothesis.tokens[0] for hypothesis in some[0]} == set(order[:nucleus])
 
 
 def test_top_p_counts_only_what_top_k_left():
     """Of chances 0.30, 0.20, 0.10 and others, the first three have 0.60; four fifths of that are in the first two."""
     chances = torch.tensor([0.30, 0.20, 0.10, *[0.04] * 10])
-    sample, t = Sample(4000, top_k=3, top_p=0.8, seed=2), torch.zeros((), dtype=torch.long)
+    sample, t = SamplingSelector(4000, top_k=3, top_p=0.8, seed=2), torch.zeros((), dtype=torch.long)
     logits = chances.log().expand(1, 4000, -1)
     token = sample.step(logits, logits.logsumexp(-1), sample.start(1, logits.device), t, limits(1)).tokens[0]
     assert token.unique().tolist() == [0, 1]
@@ -249,7 +260,7 @@ def test_forbidden_tokens_and_repeats_do_not_appear():
     size = 20
     model = make(size, sharp=1.0)
     encoded = encode(model, size)
-    free, _ = generate(model.decoder, encoded, Beam(4), first=bos(SOURCES), limits=limits(SOURCES, 15))
+    free, _ = generate(model.decoder, encoded, BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES, 15))
     assert any(len(set(found[0].tokens)) < len(found[0].tokens) for found in free)
     usual = [token for found in free for token in found[0].tokens if token > 3]
     ban = sorted(set(usual), key=usual.count)[-2:]
@@ -257,10 +268,10 @@ def test_forbidden_tokens_and_repeats_do_not_appear():
         found, _ = generate(
             model.decoder,
             encoded,
-            Beam(4),
+            BeamSelector(4),
             first=bos(SOURCES),
             limits=limits(SOURCES, 15),
-            constraints=[Forbid(ban), NoRepeat(n, 20)],
+            constraints=[ForbidTokens(ban), NoRepeatNgram(n, 20)],
             check=1,
         )
         for texts in found:
@@ -297,7 +308,7 @@ def test_the_loop_does_not_wait_for_the_device(name):
             first=bos(SOURCES),
             limits=limits(SOURCES, 30),
             check=100,
-            constraints=[Forbid([5])],
+            constraints=[ForbidTokens([5])],
         )
     assert len(waits.seen) <= 2  # how many steps there are at most, and at the end how many were needed
 
@@ -307,14 +318,26 @@ def test_an_ensemble_of_twins_equals_one_and_families_mix():
     one, other = make(size, eos=1.0), make(size, "recurrent", seed=4)
     tokens, layout = sources(size), Layout.padded(LENGTHS, max(LENGTHS))
     twins = Ensemble([one, one]).eval()
-    alone, _ = generate(one.decoder, one.encode(Source(tokens, layout)), Beam(4), first=bos(SOURCES), limits=limits(SOURCES))
+    alone, _ = generate(
+        one.decoder, one.encode(Source(tokens, layout)), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES)
+    )
     double, _ = generate(
-        twins.decoder, twins.encode(Source(tokens, layout)), Beam(4), first=bos(SOURCES), limits=limits(SOURCES), check=1
+        twins.decoder,
+        twins.encode(Source(tokens, layout)),
+        BeamSelector(4),
+        first=bos(SOURCES),
+        limits=limits(SOURCES),
+        check=1,
     )
     assert [texts[0].tokens for texts in alone] == [texts[0].tokens for texts in double]
     mixed = Ensemble([one, other]).eval()
     found, _ = generate(
-        mixed.decoder, mixed.encode(Source(tokens, layout)), Beam(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES), check=1
+        mixed.decoder,
+        mixed.encode(Source(tokens, layout)),
+        BeamSelector(4, 0.0),
+        first=bos(SOURCES),
+        limits=limits(SOURCES),
+        check=1,
     )
     text = found[0][0].tokens
     row = Encoded(
@@ -331,9 +354,9 @@ def test_an_ensemble_of_twins_equals_one_and_families_mix():
 def test_the_trace_is_the_beam_tree():
     size = 13
     model = make(size, eos=1.0)
-    plain, _ = generate(model.decoder, encode(model, size), Beam(4), first=bos(SOURCES), limits=limits(SOURCES, 9))
+    plain, _ = generate(model.decoder, encode(model, size), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES, 9))
     traced, tables = generate(
-        model.decoder, encode(model, size), Beam(4), first=bos(SOURCES), limits=limits(SOURCES, 9), trace=True, check=1
+        model.decoder, encode(model, size), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES, 9), trace=True, check=1
     )
     assert plain == traced
     source, beam, step = 2, 1, 2
@@ -398,11 +421,15 @@ def test_a_recorded_step_is_the_step(variant, name):
     """What a CUDA graph does, done by calling the step again: the state stays in its place and is written over."""
     size = 9
     model, chooser = make(size, variant), CHOOSERS[name]()
-    recorder = Recorder(lambda work: work)
+    recorder = SearchGraphs(lambda work: work)
     for groups in (SOURCES, 2, SOURCES):
         for longest in (9, 30):
             encoded = encode(model, size, slice(0, groups))
-            asked = {"first": bos(groups), "limits": limits(groups, longest), "constraints": [Forbid([PAD]), NoRepeat(3, 40)]}
+            asked = {
+                "first": bos(groups),
+                "limits": limits(groups, longest),
+                "constraints": [ForbidTokens([PAD]), NoRepeatNgram(3, 40)],
+            }
             plain, _ = generate(model.decoder, encoded, chooser, **asked)
             recorded, _ = generate(model.decoder, encoded, chooser, **asked, stepping=recorder.stepping("one"))
             assert recorded == plain
@@ -412,9 +439,9 @@ def test_a_recorded_step_is_the_step(variant, name):
 def test_a_compiled_step_is_the_step(variant, name):
     """Written down as the operations that it asks for, it is the same step; what it changes in place stays in its place."""
     size, said = 9, []
-    model, chooser, recorder = make(size, variant), CHOOSERS[name](), Recorder(lambda work: work)
+    model, chooser, recorder = make(size, variant), CHOOSERS[name](), SearchGraphs(lambda work: work)
     compiler = Compiler(said.append, backend="aot_eager")
-    asked = {"first": bos(SOURCES), "limits": limits(SOURCES, 14), "constraints": [Forbid([PAD]), NoRepeat(3, 40)]}
+    asked = {"first": bos(SOURCES), "limits": limits(SOURCES, 14), "constraints": [ForbidTokens([PAD]), NoRepeatNgram(3, 40)]}
     plain, _ = generate(model.decoder, encode(model, size), chooser, **asked)
     for _ in range(2):
         compiled, _ = generate(
@@ -438,7 +465,7 @@ def test_what_cannot_be_compiled_is_said_once_and_done_as_it_is():
 
 def test_a_size_is_recorded_in_a_thread_that_has_run_it_before():
     captured = []
-    recorded = Recorder(lambda work: captured.append(threading.get_ident()) or work).stepping("one")
+    recorded = SearchGraphs(lambda work: captured.append(threading.get_ident()) or work).stepping("one")
 
     def double(times):
         for _ in range(times):
@@ -455,7 +482,7 @@ def test_a_size_is_recorded_in_a_thread_that_has_run_it_before():
 
 def test_nothing_is_recorded_while_the_device_is_crowded():
     crowded = [True, False]
-    recorder = Recorder(lambda work: work, crowded=lambda: crowded.pop(0))
+    recorder = SearchGraphs(lambda work: work, crowded=lambda: crowded.pop(0))
     recorded = recorder.stepping("one")
     for count in (0, 0, 1):  # new, crowded, recorded
         assert torch.equal(recorded.opening("double", lambda given: given * 2, torch.ones(2)), torch.full((2,), 2.0))
@@ -463,18 +490,18 @@ def test_nothing_is_recorded_while_the_device_is_crowded():
 
 
 def test_recordings_stop_when_they_hold_enough_memory():
-    model, recorder = make(9), Recorder(lambda work: work, room=1)
+    model, recorder = make(9), SearchGraphs(lambda work: work, room=1)
     for groups in (SOURCES, SOURCES, 2, 2):
         asked = {"first": bos(groups), "limits": limits(groups)}
         encoded = encode(model, 9, slice(0, groups))
-        plain, _ = generate(model.decoder, encoded, Beam(4), **asked)
-        found, _ = generate(model.decoder, encoded, Beam(4), **asked, stepping=recorder.stepping("one"))
+        plain, _ = generate(model.decoder, encoded, BeamSelector(4), **asked)
+        found, _ = generate(model.decoder, encoded, BeamSelector(4), **asked, stepping=recorder.stepping("one"))
         assert found == plain
     assert recorder.counts() == {"recorded": 1, "refused": 0} and recorder.room < 0
 
 
 def test_a_recorded_encoder_is_the_encoder():
-    model, recorded = make(9), Recorder(lambda work: work).stepping("one")
+    model, recorded = make(9), SearchGraphs(lambda work: work).stepping("one")
     for rows in (slice(0, 3), slice(3, 6), slice(1, 4)):
         tokens, layout = sources(9)[rows], Layout.padded(torch.tensor(LENGTHS)[rows], 9)
         with torch.inference_mode():
@@ -491,13 +518,13 @@ def test_a_model_that_cannot_be_recorded_is_searched_as_usual():
         tried.append(work)
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    model, recorder = make(9), Recorder(capture)
-    plain, _ = generate(model.decoder, encode(model, 9), Beam(4), first=bos(SOURCES), limits=limits(SOURCES))
+    model, recorder = make(9), SearchGraphs(capture)
+    plain, _ = generate(model.decoder, encode(model, 9), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES))
     for _ in range(3):
         found, _ = generate(
             model.decoder,
             encode(model, 9),
-            Beam(4),
+            BeamSelector(4),
             first=bos(SOURCES),
             limits=limits(SOURCES),
             stepping=recorder.stepping("one"),

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.batch import BOS, PAD, Layout, Source
-from weft.kernels.graphs import Compiler
+from weft.data.batch import BOS, PAD, Layout, Source
+from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits, TokenSelector
+from weft.decoding.constraints import ForbidTokens
+from weft.decoding.cuda_graph_search import search_graphs_of
+from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.search_loop import EAGER, StepRunner, generate
+from weft.decoding.search_methods import BeamSearch, NoisySearch, Search
+from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
-from weft.search.choosers import Beam, Chooser, Greedy, Limits
-from weft.search.constraints import Forbid
-from weft.search.loop import EAGER, Stepping, generate
-from weft.search.methods import BeamSearch, NoisySearch, Search
-from weft.search.recorded import recorder_of
-from weft.search.tables import Hypothesis
+from weft.models.composition import build_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 SIZE, ROWS = 5000, 40
@@ -28,7 +28,7 @@ def model() -> Model:
     return made
 
 
-def search(model: Model, chooser: Chooser, seed: int, stepping: Stepping = EAGER) -> list[list[Hypothesis]]:
+def search(model: Model, chooser: TokenSelector, seed: int, stepping: StepRunner = EAGER) -> list[list[Hypothesis]]:
     """Sources and lengths depend on the seed, so that a replay with what was recorded would be seen."""
     torch.manual_seed(seed)
     source = torch.randint(4, SIZE, (ROWS, 32), device="cuda")
@@ -41,8 +41,8 @@ def search(model: Model, chooser: Chooser, seed: int, stepping: Stepping = EAGER
             model.encode(Source(source, layout)),
             chooser,
             first=torch.full((ROWS, 1), BOS, device="cuda"),
-            limits=Limits(longest, torch.zeros_like(longest), torch.arange(ROWS, device="cuda")),
-            constraints=[Forbid([PAD, BOS])],
+            limits=LengthLimits(longest, torch.zeros_like(longest), torch.arange(ROWS, device="cuda")),
+            constraints=[ForbidTokens([PAD, BOS])],
             stepping=stepping,
         )[0]
 
@@ -55,9 +55,9 @@ def alike(found: list[list[Hypothesis]], plain: list[list[Hypothesis]]) -> None:
     assert scores[0] == pytest.approx(scores[1], abs=0.05)
 
 
-@pytest.mark.parametrize("chooser", [Greedy(), Beam(4)], ids=["greedy", "beam"])
-def test_a_recorded_search_is_the_search(model: Model, chooser: Chooser) -> None:
-    recorder = recorder_of(model)
+@pytest.mark.parametrize("chooser", [GreedySelector(), BeamSelector(4)], ids=["greedy", "beam"])
+def test_a_recorded_search_is_the_search(model: Model, chooser: TokenSelector) -> None:
+    recorder = search_graphs_of(model)
     assert recorder is not None
     for seed in range(4):
         alike(search(model, chooser, seed, recorder.stepping(type(chooser))), search(model, chooser, seed))
@@ -66,20 +66,20 @@ def test_a_recorded_search_is_the_search(model: Model, chooser: Chooser) -> None
 
 def test_a_compiled_search_is_the_search(model: Model) -> None:
     said: list[str] = []
-    recorder = recorder_of(model)
+    recorder = search_graphs_of(model)
     assert recorder is not None
     for seed in range(2):
         stepping = recorder.stepping("compiled", Compiler(said.append))
-        alike(search(model, Beam(3), seed, stepping), search(model, Beam(3), seed))
+        alike(search(model, BeamSelector(3), seed, stepping), search(model, BeamSelector(3), seed))
     assert not said
 
 
 @pytest.mark.parametrize("method", [BeamSearch(coverage_penalty=0.2), NoisySearch(chains=4)], ids=["coverage", "noisy"])
 def test_a_recorded_search_that_watches_the_decoder_is_the_search(model: Model, method: Search) -> None:
-    recorder = recorder_of(model)
+    recorder = search_graphs_of(model)
     assert recorder is not None
 
-    def found(seed: int, stepping: Stepping) -> list[list[Hypothesis]]:
+    def found(seed: int, stepping: StepRunner) -> list[list[Hypothesis]]:
         torch.manual_seed(seed)
         source, layout = torch.randint(4, SIZE, (ROWS, 32), device="cuda"), Layout.padded(torch.randint(3, 33, (ROWS,)), 32)
         longest = torch.full((ROWS,), 20, device="cuda")
@@ -88,8 +88,8 @@ def test_a_recorded_search_that_watches_the_decoder_is_the_search(model: Model, 
                 model.decoder,
                 model.encode(Source(source, layout.to("cuda"))),
                 first=torch.full((ROWS, 1), BOS, device="cuda"),
-                limits=Limits(longest, torch.zeros_like(longest), torch.arange(ROWS, device="cuda")),
-                constraints=[Forbid([PAD, BOS])],
+                limits=LengthLimits(longest, torch.zeros_like(longest), torch.arange(ROWS, device="cuda")),
+                constraints=[ForbidTokens([PAD, BOS])],
                 stepping=stepping,
             )[0]
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import tiny
 
-from weft.data import sentences
+from weft.data import sentence_splitting as sentences
 from weft.data.formats import Pairs
-from weft.data.sentences import Counted, Splitter, count_sentences, join_texts, language_of, split
+from weft.data.sentence_splitting import SentenceCounts, SentenceSplitter, count_sentences, join_texts, language_of, split
 from weft.errors import DataError
-from weft.explain.alignment import align
-from weft.inference.terms import Terms
-from weft.inference.translation import TranslationPredictor
-from weft.translator import Translator, load
+from weft.explain.word_alignment import align
+from weft.runs.translator import Translator, load
+from weft.tasks.translation.glossary import Terms
+from weft.tasks.translation.predictor import TranslationPredictor
 
 LINE = "a b c! d e f g! h i?"
 PARTS = ["a b c!", "d e f g!", "h i?"]
@@ -71,7 +71,7 @@ def test_lines_are_split_into_sentences(language: str, text: str, count: int) ->
 
 def test_a_line_of_300_sentences_has_300(monkeypatch: pytest.MonkeyPatch) -> None:
     line = " ".join(["A dog runs."] * 300)
-    assert len(split(line, "en")) == len(Splitter("en")(line)) == 300
+    assert len(split(line, "en")) == len(SentenceSplitter("en")(line)) == 300
     monkeypatch.setattr(sentences, "segmenter", lambda: None)
     assert len(split(line, "en")) == 300
 
@@ -79,7 +79,7 @@ def test_a_line_of_300_sentences_has_300(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_without_the_package_a_plain_rule_splits_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, "segmenter", lambda: None)
     said: list[str] = []
-    splitter = Splitter("en", warn=said.append)
+    splitter = SentenceSplitter("en", warn=said.append)
     assert [each.text for each in splitter("No mark")] == ["No mark"] and not said
     found = splitter("Mr. J. Smith ran 2.5 km, i.e. far.  Is it late? Yes!")
     assert [(each.text, each.gap) for each in found] == [
@@ -102,9 +102,9 @@ def test_a_missing_package_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_parts_have_as_many_sentences_as_usual_and_one_is_the_line_itself() -> None:
     line = " A dog. A cat. A cow. A pig. "
-    assert [each.text for each in Splitter("en", usual=3)(line)] == ["A dog. A cat. A cow.", "A pig."]
-    assert [each.text for each in Splitter("en")(line, whole=2)] == ["A dog. A cat.", "A cow.", "A pig."]
-    assert [each.text for each in Splitter("en", usual=4)(line)] == [line]
+    assert [each.text for each in SentenceSplitter("en", usual=3)(line)] == ["A dog. A cat. A cow.", "A pig."]
+    assert [each.text for each in SentenceSplitter("en")(line, whole=2)] == ["A dog. A cat.", "A cow.", "A pig."]
+    assert [each.text for each in SentenceSplitter("en", usual=4)(line)] == [line]
 
 
 def test_texts_are_joined_by_the_white_space_of_the_source() -> None:
@@ -134,18 +134,18 @@ class Lines(Pairs):
 
 def test_training_lines_tell_how_many_sentences_are_usual(tmp_path: Path) -> None:
     few = ["A dog runs."] * 95 + ["A dog runs. A cat sleeps."] * 5
-    assert count_sentences([Lines(few)], "en", "en") == Counted(100, 0.05, 1)
+    assert count_sentences([Lines(few)], "en", "en") == SentenceCounts(100, 0.05, 1)
     many = ["A dog runs."] * 120 + ["A dog runs. A cat sleeps. It is late."] * 79 + ["A dog runs. " * 9]
     found = count_sentences([Lines(many)], "en", "en")
-    assert found == Counted(200, 0.4, 3), "one long line in 200 is not usual"
-    assert count_sentences([Lines(many, "A summary.")], "en", "en") == Counted(200, 0.4, 0)
+    assert found == SentenceCounts(200, 0.4, 3), "one long line in 200 is not usual"
+    assert count_sentences([Lines(many, "A summary.")], "en", "en") == SentenceCounts(200, 0.4, 0)
     dates = ["on the 3rd, May 2004"] * 97 + ["on day no. 3! May 2004"] * 3
     assert count_sentences([Lines(dates, "2004-05-03")], "en", "en").usual == 0, "what looks like sentences is not"
-    assert [each.text for each in Splitter("en", usual=0)("A dog. A cat.")] == ["A dog. A cat."]
+    assert [each.text for each in SentenceSplitter("en", usual=0)("A dog. A cat.")] == ["A dog. A cat."]
     found.save(tmp_path)
-    assert Counted.load(tmp_path) == found
+    assert SentenceCounts.load(tmp_path) == found
     (tmp_path / "sentences.json").write_text("broken")
-    assert Counted.load(tmp_path) == Counted()
+    assert SentenceCounts.load(tmp_path) == SentenceCounts()
 
 
 def test_sentences_are_translated_one_by_one(translator: Translator) -> None:
@@ -238,7 +238,7 @@ def test_a_sentence_that_is_too_long_is_cut_as_well(translator: Translator) -> N
 def test_a_run_trained_on_several_sentences_is_not_split(reverse_run: Path, tmp_path: Path) -> None:
     assert json.loads((reverse_run / "sentences.json").read_text())["usual"] == 1
     run = shutil.copytree(reverse_run, tmp_path / "run")
-    Counted(100, 0.9, 2).save(run)
+    SentenceCounts(100, 0.9, 2).save(run)
     assert [part.source for part in load(run, device="cpu").translate(LINE).parts] == ["a b c! d e f g!", "h i?"]
     (run / "sentences.json").unlink()
     assert len(load(run, device="cpu").translate(LINE).parts) == 3

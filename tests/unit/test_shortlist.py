@@ -12,18 +12,18 @@ import tiny
 import torch
 
 import weft
-from weft.batch import EOS
-from weft.data.cooccurrence import companions
+from weft.data.batch import EOS
 from weft.data.formats import open_pairs
-from weft.data.pairs import prepare_pairs
-from weft.data.symbols import CharacterTokenizer
+from weft.data.lexical_translation import companions
+from weft.data.sentence_pairs import prepare_pairs
+from weft.data.tokenizers.word_character_byte import CharacterTokenizer
 from weft.errors import ConfigError, RunError
 from weft.inference.shortlist import FILE, Shortlist
-from weft.inference.terms import Terms
 from weft.layers.int8 import in_int8
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.translator import Translator
+from weft.models.composition import build_model
+from weft.runs.translator import Translator
+from weft.tasks.translation.glossary import Terms
 from weft_contract.models import SMALL, VOCABULARY
 
 eight_bits = pytest.mark.skipif(torch.backends.quantized.engine not in ("x86", "fbgemm"), reason="no kernel for eight bits")

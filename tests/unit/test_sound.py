@@ -9,13 +9,13 @@ import pytest
 import tones
 import torch
 
-from weft.batch import Layout, PairBatch, Source
-from weft.data.augment import SpecAugment
-from weft.data.listed import open_listed, read_listed
-from weft.data.recordings import count_unalignable, features, prepare_recordings
-from weft.data.sound import LogMel, read_wav, resample, wav_size
-from weft.data.symbols import WordTokenizer
+from weft.data.batch import Layout, PairBatch, Source
+from weft.data.file_lists import open_listed, read_listed
+from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.errors import DataError
+from weft.tasks.transcription.data import count_unalignable, features, prepare_recordings
+from weft.tasks.transcription.log_mel import LogMel, read_wav, resample, wav_size
+from weft.tasks.transcription.spec_augment import SpecAugment
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])

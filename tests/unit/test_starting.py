@@ -7,14 +7,14 @@ import tiny
 import torch
 
 import weft
-from weft import api
-from weft.batch import Source
-from weft.compare.trainings import Training
+from weft.bench.compare.training_jobs import Training
 from weft.config.registry import build
-from weft.data.tokenizer import Tokenizer
-from weft.runs.opening import open_run, run_config
-from weft.runs.weights import read_tensors
-from weft.training.layers import layers_of
+from weft.data.batch import Source
+from weft.data.tokenizers.base import Tokenizer
+from weft.runs.open_run import open_run, run_config
+from weft.runs.weight_files import read_tensors
+from weft.training import api
+from weft.training.gradual_unfreezing import layers_of
 
 TEXTS = {
     "words": "a b zebra zebra crab",
@@ -112,7 +112,7 @@ def test_new_data_is_not_validated_on_the_data_of_the_old_run(tmp_path: Path) ->
 
 @pytest.mark.parametrize("able", [True, False])
 def test_a_cpu_without_bf16_trains_in_float32(able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.training.run.computes_bf16", lambda device: able)
+    monkeypatch.setattr("weft.training.train_run.computes_bf16", lambda device: able)
     told: list[str] = []
     tiny.train(tmp_path / "run", settings={"train.precision": "bf16", "train.steps": 1}, tell=told.append)
     assert run_config(tmp_path / "run").train.precision == ("bf16" if able else "float32")

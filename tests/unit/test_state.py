@@ -9,9 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.attention.core.kv_store import KeyValueCache
-from weft.batch import Layout
-from weft.state import State, again, clone, detach, grow, leaves, select, shared, spread, timed, together, write_
+from weft.attention.core.kv_cache import KeyValueCache
+from weft.data.batch import Layout
+from weft.layers.decoder_state import (
+    State,
+    clone,
+    detach,
+    grow,
+    leaves,
+    select,
+    share_common,
+    shared,
+    spread,
+    timed,
+    without_cached,
+    write_,
+)
 
 
 @dataclass
@@ -178,7 +191,7 @@ def test_cache_overwrites_what_was_padding() -> None:
 
 def layers(count: int = 3) -> list[tuple[KeyValueCache, None]]:
     """The states of several layers that start together, with one source of one beam."""
-    return together([(KeyValueCache.empty(1, 1, 4, 1, torch.zeros(1)), None) for _ in range(count)])
+    return share_common([(KeyValueCache.empty(1, 1, 4, 1, torch.zeros(1)), None) for _ in range(count)])
 
 
 def test_layers_that_begin_together_keep_one_ledger() -> None:
@@ -196,7 +209,7 @@ def test_layers_that_begin_together_keep_one_ledger() -> None:
 
 def test_only_layers_of_one_kind_share_a_ledger() -> None:
     """Two kinds in turn, whose caches have different sizes."""
-    states = together([(KeyValueCache.empty(1, 1, 4 + layer % 2, 1, torch.zeros(1)), None) for layer in range(4)], 2)
+    states = share_common([(KeyValueCache.empty(1, 1, 4 + layer % 2, 1, torch.zeros(1)), None) for layer in range(4)], 2)
     ledgers = [cache.ledger for cache, _ in states]
     assert ledgers[0] is ledgers[2] and ledgers[1] is ledgers[3] and ledgers[0] is not ledgers[1]
 
@@ -221,5 +234,5 @@ def test_a_tree_made_again_has_forgotten_what_was_derived() -> None:
     assert ledger.plan(1, None).positions.tolist() == [[0]]
     ledger.length.fill_(2)
     assert ledger.plan(1, None).positions.tolist() == [[0]]
-    fresh = again(ledger)
+    fresh = without_cached(ledger)
     assert fresh.plan(1, None).positions.tolist() == [[2]] and fresh.length is ledger.length

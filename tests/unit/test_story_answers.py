@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from weft.data.babi import TASKS, draw_story
+from weft.data.generators.babi import TASKS, draw_story
 
 OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
 STEPS = {"left": (-1, 0), "right": (1, 0), "above": (0, 1), "below": (0, -1)}

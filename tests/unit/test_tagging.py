@@ -15,18 +15,16 @@ import tiny
 import torch
 
 import weft
-from weft import api
-from weft.batch import TagBatch
 from weft.config.registry import build
-from weft.data.lexicon import Lexicon, Vocabulary
-from weft.data.tagged import join_words, open_tagged, split_tags, split_words
-from weft.data.tagged_corpus import make_tagged
+from weft.data.batch import TagBatch
 from weft.errors import ConfigError, DataError
-from weft.inference.tagging import Tagged
-from weft.layers.crf import LinearChain
 from weft.models.base import Sizes
-from weft.models.composing import build_encoder
-from weft.models.tagger import PerWord, Tagger
+from weft.models.composition import build_encoder
+from weft.tasks.tagging.crf import LinearChain
+from weft.tasks.tagging.data import Lexicon, Vocabulary, join_words, make_tagged, open_tagged, split_tags, split_words
+from weft.tasks.tagging.model import PerWord, Tagger
+from weft.tasks.tagging.predictor import Tagged
+from weft.training import api
 from weft.training.session import Result
 
 SETTINGS: dict[str, Any] = {
@@ -222,9 +220,9 @@ def test_an_encoder_without_a_vector_per_piece_is_refused() -> None:
 
 def test_unknown_words_are_read_in_training_only() -> None:
     """Word dropout replaces the word, not its pieces, and only in training."""
-    from weft.models.fronts import FrontSite
+    from weft.models.frontends.base import FrontendSite
 
-    site = FrontSite(Sizes(20, reads="words", pieces=20), 16)
+    site = FrontendSite(Sizes(20, reads="words", pieces=20), 16)
     front = build("weft.models:FRONTS", {"kind": "words", "spelling_width": 6, "word_dropout": 0.99}, site)
     source = batch([40], whole=True).source
     noisy, plain = front.train()(source)[0], front.eval()(source)[0]

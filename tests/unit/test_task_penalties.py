@@ -9,10 +9,10 @@ import torch
 from teaching import gradient, make_model, make_task, random_batch, the_loss, value
 from torch import Tensor
 
-from weft.attention.core.recording import record
-from weft.attention.core.weight_penalties import coverage_penalty, doubly_stochastic_penalty, guided_penalty
-from weft.batch import Batch
+from weft.attention.core.weight_recorder import record
+from weft.data.batch import Batch
 from weft.errors import ConfigError
+from weft.losses.attention_penalties import coverage_penalty, doubly_stochastic_penalty, guided_penalty
 from weft.models.base import Model
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -13,17 +13,17 @@ import torch
 from test_search import Waits, bos, encode, limits, log_probability, make
 
 from weft import load
-from weft.batch import BOS, EOS, PAD, UNK, Layout
-from weft.data.spelling import FAR, INSIDE, MET, START, Spelling, is_unspaced, spelling_of
-from weft.data.subword import BpeTokenizer
-from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
-from weft.data.tokenizer import Tokenizer
+from weft.data.batch import BOS, EOS, PAD, UNK, Layout
+from weft.data.token_spelling import FAR, INSIDE, MET, START, Spelling, is_unspaced, spelling_of
+from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers.subword import BpeTokenizer
+from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
+from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, TokenSelector
+from weft.decoding.constraints import ForbidTokens
+from weft.decoding.lexical_constraints import ConstrainedBeamSelector, ForbiddenTerms
+from weft.decoding.search_loop import generate
 from weft.errors import ConfigError, DataError
-from weft.inference.terms import Terms, book, read_glossary
-from weft.search.choosers import Beam, Chooser, Greedy
-from weft.search.constraints import Forbid
-from weft.search.loop import generate
-from weft.search.terms import Avoid, Require
+from weft.tasks.translation.glossary import Terms, read_glossary, term_automata
 
 TEXT = ["das Haus am See", "ein Hausboot, das Haus-Tor", "E-Mail an alle (Haus)", "Bauhaus und Haus", "Höhe 20 m, Bäume"]
 TERMS = ["Haus", "E-Mail", "das Haus", "See", "Höhe", "Bäume", "20 m"]
@@ -138,9 +138,9 @@ def test_a_wide_search_with_terms_equals_exhaustive_search(use: tuple[str, ...],
     for g in range(2):
         encoded = encode(model, size, slice(g, g + 1))
         scored = sorted(((log_probability(model, encoded, text) / len(text) ** penalty, text) for text in texts), reverse=True)
-        made = book(tokenizer, [use], torch.device("cpu"))
+        made = term_automata(tokenizer, [use], torch.device("cpu"))
         assert made is not None
-        chooser = Require(300, made, made.read(bos(1), None), penalty, keep=3)
+        chooser = ConstrainedBeamSelector(300, made, made.read(bos(1), None), penalty, keep=3)
         chooser.stop = "exact"
         found, _ = generate(model.decoder, encoded, chooser, first=bos(1), limits=limits(1, longest))
         for hypothesis, (score, text) in zip(found[0], scored, strict=False):
@@ -160,9 +160,13 @@ def test_a_batch_with_terms_equals_its_sentences_alone() -> None:
 
     def search(rows: slice, check: int) -> list[list[tuple[list[int], float]]]:
         layout = Layout.padded(count[rows], 2)
-        wanted, banned = book(tokenizer, use[rows], device), book(tokenizer, avoid[rows], device, early=True)
-        constraints = [] if banned is None else [Avoid(banned)]
-        chooser = Beam(4, keep=2) if wanted is None else Require(4, wanted, wanted.read(prefix[rows], layout), keep=2)
+        wanted, banned = term_automata(tokenizer, use[rows], device), term_automata(tokenizer, avoid[rows], device, early=True)
+        constraints = [] if banned is None else [ForbiddenTerms(banned)]
+        chooser = (
+            BeamSelector(4, keep=2)
+            if wanted is None
+            else ConstrainedBeamSelector(4, wanted, wanted.read(prefix[rows], layout), keep=2)
+        )
         found, _ = generate(
             model.decoder,
             encode(model, size, rows),
@@ -190,36 +194,38 @@ def test_a_batch_with_terms_equals_its_sentences_alone() -> None:
 def test_a_search_with_terms_does_not_wait_for_the_device() -> None:
     size = 13
     tokenizer, model = words(size), make(size)
-    made = book(tokenizer, [("a b",), ("c",)] * 3, torch.device("cpu"))
+    made = term_automata(tokenizer, [("a b",), ("c",)] * 3, torch.device("cpu"))
     assert made is not None
     at, encoded = made.read(bos(6), None), encode(model, size)
     with Waits() as waits:
         generate(
             model.decoder,
             encoded,
-            Require(4, made, at),
+            ConstrainedBeamSelector(4, made, at),
             first=bos(6),
             limits=limits(6, 30),
             check=100,
-            constraints=[Avoid(made)],
+            constraints=[ForbiddenTerms(made)],
         )
         seen = len(waits.seen)
     with Waits() as plain:
-        generate(model.decoder, encoded, Beam(4), first=bos(6), limits=limits(6, 30), check=100)
+        generate(model.decoder, encoded, BeamSelector(4), first=bos(6), limits=limits(6, 30), check=100)
     assert seen == len(plain.seen)
 
 
-@pytest.mark.parametrize("chooser", [Greedy, lambda: Beam(3)])
-def test_avoided_terms_are_avoided_by_every_chooser(chooser: Callable[[], Chooser]) -> None:
+@pytest.mark.parametrize("chooser", [GreedySelector, lambda: BeamSelector(3)])
+def test_avoided_terms_are_avoided_by_every_chooser(chooser: Callable[[], TokenSelector]) -> None:
     size = 13
     tokenizer, model = words(size), make(size, eos=1.0)
     encoded = encode(model, size)
-    usual, length = Forbid([PAD, BOS, UNK]), limits(6, 9, 3)
+    usual, length = ForbidTokens([PAD, BOS, UNK]), limits(6, 9, 3)
     free, _ = generate(model.decoder, encoded, chooser(), first=bos(6), limits=length, constraints=[usual])
     pairs = [tokenizer.decode(texts[0].tokens[:2]) for texts in free]
-    banned = book(tokenizer, [(pair,) for pair in pairs], torch.device("cpu"), early=True)
+    banned = term_automata(tokenizer, [(pair,) for pair in pairs], torch.device("cpu"), early=True)
     assert banned is not None and all(pairs)
-    found, _ = generate(model.decoder, encoded, chooser(), first=bos(6), limits=length, constraints=[usual, Avoid(banned)])
+    found, _ = generate(
+        model.decoder, encoded, chooser(), first=bos(6), limits=length, constraints=[usual, ForbiddenTerms(banned)]
+    )
     for texts, pair, was in zip(found, pairs, free, strict=True):
         assert texts[0].tokens != was[0].tokens and not holds(texts[0].tokens, pair, tokenizer)
 
@@ -260,7 +266,7 @@ def test_the_command_line_reads_a_glossary(weft: tiny.Shell, reverse_run: Path, 
 
 def test_a_forced_beginning_may_have_said_some() -> None:
     tokenizer = words(13)
-    made = book(tokenizer, [("a b", "c"), ("a b", "c"), ("a b",)], torch.device("cpu"))
+    made = term_automata(tokenizer, [("a b", "c"), ("a b", "c"), ("a b",)], torch.device("cpu"))
     assert made is not None
     first = torch.tensor([[BOS, *tokenizer.encode("a b")], [BOS, *tokenizer.encode("c a")], [BOS, tokenizer.encode("b")[0], 0]])
     at = made.read(first, Layout.padded(torch.tensor([3, 3, 2]), 3))

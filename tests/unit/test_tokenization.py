@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import tiny
 
-from weft import api
 from weft.errors import ConfigError
-from weft.evaluation import metrics, tokenization
+from weft.evaluation import bleu_tokenization as tokenization
+from weft.evaluation import metrics
+from weft.evaluation.bleu_tokenization import choose_tokenization
 from weft.evaluation.metrics import make_metrics, score
 from weft.evaluation.report import evaluate
-from weft.evaluation.tokenization import choose_tokenization
+from weft.training import api
 
 CHINESE = ["一只棕色的狗在草地上跑步。", "两个孩子在海边玩耍。", "他们正在看一本书。", "天空是蓝色的。"]
 NEARLY = ["一只棕色的狗在草地上奔跑。", "两个孩子在海边玩耍。", "他们在看一本书。", "天空是蓝色的。"]

@@ -17,12 +17,11 @@ from torch import nn
 
 from weft.config.registry import build
 from weft.errors import RunError
-from weft.runs import weights
-from weft.runs.folder import RunLock, prepare_folder, remove_stale
+from weft.runs import weight_files as weights
+from weft.runs.run_folder import RunLock, prepare_folder, remove_stale
 from weft.training import checkpoint
-from weft.training.checkpoint import Progress, TrainingState
-from weft.training.optimizer import Ema
-from weft.training.publishing import publish
+from weft.training.checkpoint import Progress, TrainingState, publish
+from weft.training.ema import Ema
 
 
 def trained(model: nn.Module | None = None) -> TrainingState:
@@ -178,7 +177,7 @@ def test_a_new_run_in_a_folder_with_checkpoints_is_refused(tmp_path: Path) -> No
 HOLD = """
 import sys, time
 from pathlib import Path
-from weft.runs.folder import RunLock
+from weft.runs.run_folder import RunLock
 with RunLock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

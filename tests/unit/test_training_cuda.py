@@ -10,12 +10,11 @@ from small_task import WIDTH, SmallModel, SmallTask, settings
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from weft import api
-from weft.batch import Batch
-from weft.runs.opening import run_config
-from weft.runs.weights import read_tensors
+from weft.data.batch import Batch
+from weft.runs.open_run import run_config
+from weft.runs.weight_files import read_tensors
 from weft.tasks.base import Loss
-from weft.training import checkpoint
+from weft.training import api, checkpoint
 from weft.training.distributed import World
 from weft.training.log import Log
 from weft.training.loop import fit

@@ -10,16 +10,16 @@ import torch
 from small_task import SmallModel, SmallTask, train
 from torch import Tensor
 
-from weft.batch import Batch
+from weft.data.batch import Batch
 from weft.errors import ConfigError, DataError, DeviceError, Interrupted, RunError
 from weft.runs.device import choose_device
-from weft.runs.weights import load_weights, read_metadata, read_tensors
+from weft.runs.weight_files import load_weights, read_metadata, read_tensors
 from weft.tasks.base import LOSS, Measure
 from weft.training import checkpoint
 from weft.training.distributed import World
+from weft.training.ema import Ema
 from weft.training.log import Log, Sink, open_log
 from weft.training.loop import updates
-from weft.training.optimizer import Ema
 
 
 def records(run: Path, event: str) -> list[dict[str, float]]:

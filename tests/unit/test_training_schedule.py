@@ -6,12 +6,12 @@ import pytest
 
 from weft.config.registry import build
 from weft.errors import ConfigError
-from weft.training.schedule import Plan
+from weft.training.lr_schedules import ScheduleContext
 
-PLAN = Plan(steps=1000, dim=512)
+PLAN = ScheduleContext(steps=1000, dim=512)
 
 
-def rates(spec: dict[str, object], *at: int, plan: Plan = PLAN) -> list[float]:
+def rates(spec: dict[str, object], *at: int, plan: ScheduleContext = PLAN) -> list[float]:
     schedule = build("weft.training:SCHEDULES", spec, plan)
     return [schedule(update) for update in at]
 
@@ -53,11 +53,11 @@ def test_slanted_triangular_peaks_at_the_cut_and_ends_at_rate_over_ratio() -> No
 
 def test_slanted_triangular_never_falls_below_its_end_in_a_short_run() -> None:
     spec = {"kind": "slanted_triangular", "rate": 0.32, "cut_frac": 0.1, "ratio": 32.0}
-    assert min(rates(spec, *range(1, 20), plan=Plan(19, 8))) == pytest.approx(0.01)
+    assert min(rates(spec, *range(1, 20), plan=ScheduleContext(19, 8))) == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("kind", ["noam", "inverse_sqrt", "cosine", "constant", "slanted_triangular"])
 def test_every_schedule_is_positive_and_survives_short_runs(kind: str) -> None:
-    for plan in (Plan(1, 8), Plan(5, 8), Plan(20000, 8)):
+    for plan in (ScheduleContext(1, 8), ScheduleContext(5, 8), ScheduleContext(20000, 8)):
         found = rates({"kind": kind}, *range(1, plan.steps), plan=plan)
         assert all(rate > 0 and math.isfinite(rate) for rate in found)

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from weft.errors import RunError
-from weft.runs.weights import blank, read_metadata
+from weft.runs.weight_files import read_metadata, zero_initialized
 
 
 def test_metadata_of_another_program_is_an_error_that_says_so(tmp_path):
@@ -24,7 +24,7 @@ def test_metadata_of_another_program_is_an_error_that_says_so(tmp_path):
 
 def test_no_random_weights_for_a_model_that_loads_a_file():
     before = torch.random.get_rng_state()
-    with blank():
+    with zero_initialized():
         parts = nn.Linear(4, 4), nn.Embedding(5, 4), nn.GRU(4, 4)
         nn.init.orthogonal_(parts[0].weight)
         ones = nn.LayerNorm(4)
@@ -41,9 +41,9 @@ SLOW = [
     "torch._dynamo",
     "torch._inductor",
     "weft.cli.train",
-    "weft.data.babi",
-    "weft.explain.explain",
-    "weft.inference.xliff",
+    "weft.data.generators.babi",
+    "weft.explain.explain_translation",
+    "weft.tasks.translation.documents.xliff",
 ]
 """Modules that take time to import and that translating a line does not need."""
 

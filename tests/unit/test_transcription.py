@@ -14,14 +14,14 @@ import tones
 import torch
 
 import weft as library
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.evaluation.edits import CharacterErrorRate, WordErrorRate
 from weft.evaluation.metrics import score
 from weft.models.base import Sizes
-from weft.models.fronts import FrontSite, PyramidFront
-from weft.runs.weights import read_tensors
-from weft.serve.models import Models, Place
+from weft.models.frontends.base import FrontendSite, PyramidFrontend
+from weft.runs.weight_files import read_tensors
+from weft.serve.served_models import ModelLocation, Models
+from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
 
 Train = Callable[..., Any]
 
@@ -121,7 +121,7 @@ def test_the_command_line_reads_files_and_lists(
     (tmp_path / "bad.tsv").write_text("a.wav\tlow\nc.wav\thigh\n")
     weft.fails("train", str(run / "config.yaml"), "--data", "bad.tsv", "--out", "new", says=["bad.tsv, row 2:", "c.wav"])
     with pytest.raises(ConfigError, match="a server does not accept"):
-        Models([Place((str(run),))], device="cpu")
+        Models([ModelLocation((str(run),))], device="cpu")
 
 
 def test_a_model_of_text_refuses_sound(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_error_rates_are_edits_per_word_and_character() -> None:
 
 
 def test_a_pyramid_reads_every_row_as_if_alone() -> None:
-    front = PyramidFront(FrontSite(Sizes(6, reads="frames"), 8), layers=2, dim=10).eval()
+    front = PyramidFrontend(FrontendSite(Sizes(6, reads="frames"), 8), layers=2, dim=10).eval()
     layout = Layout.padded([13, 6, 1])
     x = torch.randn(3, 13, 6, generator=torch.Generator().manual_seed(1))
     found, after = front(Source(x, layout))

@@ -12,12 +12,12 @@ import tiny
 import torch
 from teaching import make_batch, make_model, make_task, random_batch, the_loss, value
 
-from weft import api
-from weft.batch import EOS, UNK, PairBatch
-from weft.data.pairs import make_pairs
+from weft.data.batch import EOS, UNK, PairBatch
+from weft.data.sentence_pairs import make_pairs
 from weft.errors import ConfigError
-from weft.objectives import likelihoods
-from weft.objectives.unlikelihood import unlikelihood
+from weft.losses import log_likelihood as likelihoods
+from weft.losses.unlikelihood import unlikelihood
+from weft.training import api
 
 SHAPE: dict[str, Any] = {
     "kind": "transformer",
@@ -72,7 +72,7 @@ def test_it_is_added_to_the_loss_and_logged() -> None:
     plain, loss = (the_loss(made(unlikelihood=weight), model, batch) for weight in (0.0, 0.7))
     assert value(loss) == pytest.approx(value(plain) + 0.7 * float(loss.metrics["unlikelihood"]))
     assert "unlikelihood" not in plain.metrics and loss.count == plain.count
-    assert made(unlikelihood=0.7).steady  # it can be recorded on a GPU
+    assert made(unlikelihood=0.7).capturable  # it can be recorded on a GPU
 
 
 def test_a_model_learns_not_to_copy() -> None:

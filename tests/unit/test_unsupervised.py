@@ -15,21 +15,21 @@ from made_up import SAME, sentences, twin
 from two_texts import settings, write_texts
 
 import weft
-from weft.batch import BOS, EOS, PAD, Source
 from weft.cli import run
 from weft.config.sections import load_config
-from weft.data.lines import read_lines
-from weft.data.noise import text_of
-from weft.data.unpaired import TOKENS, UnpairedBatch, foreign_tokens
-from weft.dictionaries.dictionary import nearest
+from weft.data.batch import BOS, EOS, PAD, Source
+from weft.data.text_lines import read_lines
+from weft.data.word_noise import text_of
+from weft.data.word_vectors.bilingual_dictionary import nearest
 from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import make_metrics, score
-from weft.inference.two_languages import TwoLanguagePredictor
-from weft.models.bilingual import Bilingual
-from weft.runs.opening import build_task
-from weft.runs.weights import read_tensors
-from weft.tasks.bilingual import back_translations, restore
-from weft.tasks.unsupervised import UnsupervisedTask
+from weft.runs.open_run import build_task
+from weft.runs.weight_files import read_tensors
+from weft.tasks.unsupervised.data import TOKENS, UnpairedBatch, foreign_tokens
+from weft.tasks.unsupervised.losses import back_translations, denoising_loss
+from weft.tasks.unsupervised.model import BilingualModel
+from weft.tasks.unsupervised.predictor import BilingualPredictor
+from weft.tasks.unsupervised.task import UnsupervisedTask
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return write_texts(tmp_path_factory.mktemp("texts"))
 
 
-def prepared(files: list[str], folder: Path, **changes: Any) -> tuple[UnsupervisedTask, Bilingual]:
+def prepared(files: list[str], folder: Path, **changes: Any) -> tuple[UnsupervisedTask, BilingualModel]:
     sets = [f"{key}={value}" for key, value in settings(folder, **changes).items() if not isinstance(value, dict)]
     config = load_config("unsupervised", sets).replaced({"data.train": files})
     folder.mkdir(exist_ok=True)
@@ -45,13 +45,13 @@ def prepared(files: list[str], folder: Path, **changes: Any) -> tuple[Unsupervis
     assert isinstance(task, UnsupervisedTask)
     torch.manual_seed(0)
     model = task.build(config.model, task.prepare())
-    assert isinstance(model, Bilingual)
+    assert isinstance(model, BilingualModel)
     return task, model
 
 
 def test_batches_hold_texts_noise_and_translations_word_by_word(files: list[str], tmp_path: Path) -> None:
     task, _ = prepared(files, tmp_path / "run")
-    batch, _ = next(task.batches(weft.batch.Position()))
+    batch, _ = next(task.batches(weft.data.batch.Position()))
     english, other = task.two.first, task.two.second
     for row in range(len(batch.rows)):
         target = [token for token in batch.target[row].tolist() if token != PAD]
@@ -65,7 +65,7 @@ def test_batches_hold_texts_noise_and_translations_word_by_word(files: list[str]
 
 def test_noise_follows_from_the_position(files: list[str], tmp_path: Path) -> None:
     task, _ = prepared(files, tmp_path / "run")
-    stream = task.batches(weft.batch.Position())
+    stream = task.batches(weft.data.batch.Position())
     _, second = next(stream)
     ahead, _ = next(stream)
     again, _ = next(task.batches(second))
@@ -76,7 +76,7 @@ def test_back_translations_are_what_the_predictor_writes(
     files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, model = prepared(files, tmp_path / "run")
-    batch, _ = next(task.batches(weft.batch.Position()))
+    batch, _ = next(task.batches(weft.data.batch.Position()))
     model.train()
     with monkeypatch.context() as without_text:
         without_text.setattr(type(task.marked), "decode", None)  # nobody reads the texts, and decoding them takes long
@@ -101,7 +101,7 @@ def test_back_translations_may_avoid_tokens_of_the_other_language(
         for token in {*own, *other} - {EOS}:
             often = other[token] / other.total() >= 10 * own[token] / own.total()
             assert abs(other[token] * own.total() / other.total() - 10 * own[token]) < 3 or foreign[language, token] == often
-    batch, _ = next(task.batches(weft.batch.Position()))
+    batch, _ = next(task.batches(weft.data.batch.Position()))
     logits, bias = model.decoder.logits, task._bias(model)
     monkeypatch.setattr(model.decoder, "logits", lambda hidden: logits(hidden) + 9.0 * foreign[1])  # as if it copied
     found = {
@@ -113,7 +113,7 @@ def test_back_translations_may_avoid_tokens_of_the_other_language(
     assert torch.equal(sources(task, model, batch, 9)["nll"].values, found["own"])
 
 
-def sources(task: UnsupervisedTask, model: Bilingual, batch: UnpairedBatch, update: int) -> dict[str, Source]:
+def sources(task: UnsupervisedTask, model: BilingualModel, batch: UnpairedBatch, update: int) -> dict[str, Source]:
     """What the model reads in an update, by the name of the loss. Its searches have losses of their own."""
     read: list[Source] = []
     encode = model.encode
@@ -124,9 +124,9 @@ def sources(task: UnsupervisedTask, model: Bilingual, batch: UnpairedBatch, upda
 
 def test_the_weight_of_denoising_falls(files: list[str], tmp_path: Path) -> None:
     task, model = prepared(files, tmp_path / "run")
-    batch, _ = next(task.batches(weft.batch.Position()))
+    batch, _ = next(task.batches(weft.data.batch.Position()))
     model.eval()
-    whole, nll = restore(model, model.encode(batch.source), batch, task.two, task.smoothing)
+    whole, nll = denoising_loss(model, model.encode(batch.source), batch, task.two, task.smoothing)
     for update, weight in ((1, 1.0), (5, 0.5), (8, 0.125)):
         loss, last = task.losses(model, batch, update)
         assert torch.isclose(loss.total, weight * whole, rtol=1e-5) and torch.isclose(loss.metrics["denoising"], nll)
@@ -136,7 +136,7 @@ def test_the_weight_of_denoising_falls(files: list[str], tmp_path: Path) -> None
 
 def test_translations_come_from_the_dictionary_first_and_then_from_the_model(files: list[str], tmp_path: Path) -> None:
     task, model = prepared(files, tmp_path / "run", **{"task.own_tokens": False})
-    batch, _ = next(task.batches(weft.batch.Position()))
+    batch, _ = next(task.batches(weft.data.batch.Position()))
     own = back_translations(task, model, batch, task.two).values
     assert not torch.equal(own, batch.words.values) and not torch.equal(batch.source.values, batch.words.values)
     for update, expected in ((1, batch.words.values), (4, batch.words.values), (5, own), (9, own)):
@@ -147,7 +147,7 @@ def test_translations_come_from_the_dictionary_first_and_then_from_the_model(fil
 
 def test_back_translations_are_without_dropout(files: list[str], tmp_path: Path) -> None:
     task, model = prepared(files, tmp_path / "run", **{"model.dropout": 0.5})
-    batch, _ = next(task.batches(weft.batch.Position()))
+    batch, _ = next(task.batches(weft.data.batch.Position()))
     expected = back_translations(task, model.eval(), batch, task.two).values
     assert torch.equal(back_translations(task, model.train(), batch, task.two).values, expected)
     assert model.training
@@ -155,7 +155,7 @@ def test_back_translations_are_without_dropout(files: list[str], tmp_path: Path)
 
 def test_language_models_come_before_all_else(files: list[str], tmp_path: Path) -> None:
     task, model = prepared(files, tmp_path / "run", **{"task.language_model_steps": 2})
-    batch, _ = next(task.batches(weft.batch.Position()))
+    batch, _ = next(task.batches(weft.data.batch.Position()))
     names = [[name for loss in task.losses(model, batch, update) for name in loss.metrics] for update in (1, 2, 3)]
     assert names == [["filled in", "nll"]] * 2 + [["denoising", "nll"]]
     torch.manual_seed(0)
@@ -169,7 +169,7 @@ def test_language_models_come_before_all_else(files: list[str], tmp_path: Path) 
 
 def test_the_judge_learns_what_the_encoder_hides(files: list[str], tmp_path: Path) -> None:
     task, model = prepared(files, tmp_path / "run", **{"task.adversarial_weight": 1.0})
-    batch, _ = next(task.batches(weft.batch.Position()))
+    batch, _ = next(task.batches(weft.data.batch.Position()))
     groups = task.parameters(model)
     assert set(groups) == {"model", "judge"} and model.judge is not None
     assert {id(each) for each in groups["judge"]} == {id(each) for each in model.judge.parameters()}
@@ -192,9 +192,9 @@ def test_the_judge_learns_what_the_encoder_hides(files: list[str], tmp_path: Pat
 
 def test_the_weight_of_the_judge_scales_its_part_of_the_loss(files: list[str], tmp_path: Path) -> None:
     task, model = prepared(files, tmp_path / "run", **{"task.adversarial_weight": 0.5})
-    batch, _ = next(task.batches(weft.batch.Position()))
+    batch, _ = next(task.batches(weft.data.batch.Position()))
     encoded = model.eval().encode(batch.source)
-    plain, _ = restore(model, encoded, batch, task.two, task.smoothing)
+    plain, _ = denoising_loss(model, encoded, batch, task.two, task.smoothing)
     loss, *_ = task.losses(model, batch, 1)
     confused = model.confused(encoded, task.two.of(batch))
     assert torch.isclose(loss.total, plain + 0.5 * confused, rtol=1e-5) and torch.isclose(loss.metrics["confused"], confused)
@@ -206,9 +206,9 @@ def test_two_decoders_write_a_language_each(files: list[str], tmp_path: Path) ->
     own = {id(each) for each in first.parameters()}
     both = [name for name, each in second.named_parameters() if id(each) in own]
     assert both and all("table" in name or "output" in name for name in both)
-    batch, _ = next(task.batches(weft.batch.Position()))
+    batch, _ = next(task.batches(weft.data.batch.Position()))
     encoded = model.eval().encode(batch.clean)
-    _, nll = restore(model, encoded, batch, task.two, 0.0)
+    _, nll = denoising_loss(model, encoded, batch, task.two, 0.0)
     parts = 0.0
     for language, decoder in enumerate(model.decoders):
         rows = (task.two.of(batch) == language).nonzero()[:, 0]
@@ -239,7 +239,7 @@ def test_vectors_are_learnt_once_for_the_same_texts(files: list[str], tmp_path: 
     cache = {"data.cache": str(tmp_path / "cache")}
     first, _ = prepared(files, tmp_path / "first", **cache)
     learnt = first.words.mapped
-    monkeypatch.setattr("weft.tasks.first_words.map_texts", None)
+    monkeypatch.setattr("weft.tasks.unsupervised.dictionary_initialization.map_texts", None)
     again, _ = prepared(files, tmp_path / "again", **cache, **{"task.vectors": True})
     assert [again.words.mapped.source.words, again.words.mapped.target.forms] == [learnt.source.words, learnt.target.forms]
     assert np.array_equal(again.words.mapped.target.vectors, learnt.target.vectors)
@@ -317,11 +317,11 @@ def test_a_dictionary_may_begin_without_common_words(tmp_path: Path, monkeypatch
     for language, lines in texts.items():
         (tmp_path / language).write_text("".join(f"{line}\n" for line in lines))
     files, pairs = [f"{language}={tmp_path / language}" for language in texts], np.array([[0, 0], [1, 1]])
-    monkeypatch.setattr("weft.dictionaries.dictionary.adversarial_pairs", lambda x, y, frequent: pairs)
+    monkeypatch.setattr("weft.data.word_vectors.bilingual_dictionary.adversarial_pairs", lambda x, y, frequent: pairs)
     with pytest.raises(DataError, match=r"task\.adversarial_dictionary=true"):
         prepared(files, tmp_path / "run")
     task, _ = prepared(files, tmp_path / "run", **{"task.adversarial_dictionary": True})
-    batch, _ = next(task.batches(weft.batch.Position()))
+    batch, _ = next(task.batches(weft.data.batch.Position()))
     english, words = task.two.of(batch) == 0, [task.marked.decode(row) for row in batch.words.values.tolist()]
     assert all(max(text) > "z" for text, first in zip(words, english.tolist(), strict=True) if first)
 
@@ -340,7 +340,7 @@ def test_a_resumed_run_is_equal_bit_by_bit_and_translates_both_ways(files: list[
     english, other = trained.task.two.first, trained.task.two.second
     for options, mark in (({}, other), ({"into": "en"}, english)):
         predictor = trained.predictor(**options)
-        assert isinstance(predictor, TwoLanguagePredictor) and predictor.into == mark
+        assert isinstance(predictor, BilingualPredictor) and predictor.into == mark
     assert len(list(trained.stream(["dog sees cat", "ekil"], into="en"))) == 2
     with pytest.raises(ConfigError, match="between en and xx"):
         trained.predictor(into="de")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use
-from weft.batch import Layout
 from weft.config.registry import build
+from weft.data.batch import Layout
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from weft import api
-from weft.batch import UNK
-from weft.dictionaries.files import read_vectors, vector_lines
-from weft.dictionaries.tokens import token_tables
+from weft.data.batch import UNK
+from weft.data.word_vectors.token_embeddings import token_tables
+from weft.data.word_vectors.vectors import read_vectors, vector_lines
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
-from weft.models.composing import build_model
-from weft.runs.opening import open_run
-from weft.runs.weights import read_tensors
-from weft.training import checkpoint
+from weft.models.composition import build_model
+from weft.runs.open_run import open_run
+from weft.runs.weight_files import read_tensors
+from weft.training import api, checkpoint
 
 WORDS = {"good": [1.0, 0.0, 2.0], "bad": [-1.0, 0.5, 0.0], "film": [0.0, 3.0, 1.0], "unseen": [2.0, 2.0, -2.0]}
 TABLE = "encoder.front.table.weight"

@@ -15,8 +15,8 @@ import torch
 import weft
 from weft.data.formats import open_pairs
 from weft.errors import DataError, DeviceError, WeftError
-from weft.inference import workers
-from weft.inference.workers import Workers
+from weft.inference import worker_processes as workers
+from weft.inference.worker_processes import Workers
 
 pytestmark = pytest.mark.skipif(not workers.LINUX, reason="processes are forked on Linux alone")
 

@@ -11,9 +11,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from weft.batch import Layout
+from weft.data.batch import Layout
 from weft.errors import ConfigError, DataError
-from weft.state import State
+from weft.layers.decoder_state import State
 
 Use = Literal["encoder", "causal", "cross"]
 View = Literal["encoder", "causal", "cross", "target"]
@@ -142,7 +142,7 @@ class Attention(Facts):
     def start(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> State:
-        """The initial state. `room` requests a store of fixed size that grows only through `weft.state.grow`."""
+        """The initial state. `room` requests a store of fixed size that grows only through `weft.layers.decoder_state.grow`."""
         if self.site.use == "encoder":
             return None
         if self.site.use == "cross":

@@ -10,7 +10,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from weft.attention.core.block_sparse import PatternAttention
-from weft.attention.core.patterns import Pattern, neighbours
+from weft.attention.core.sparsity_patterns import Pattern, neighbours
 from weft.attention.longformer import Longformer
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.multihead import Projections
 from weft.attention.core.prefix_sums import NOTHING, accumulate, cut
-from weft.batch import Layout
-from weft.state import State, shared, spread
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State, shared, spread
 
 CHUNK = 64
 WIDEST = 60.0

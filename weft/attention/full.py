@@ -11,7 +11,7 @@ from weft.attention.core.dot_product import attend
 from weft.attention.core.multihead import Lookup, MultiHead, MultiHeadAttention
 from weft.attention.core.relative_positions import Alibi, Shaw
 from weft.errors import ConfigError
-from weft.kernels.plan import Draft, NotPlanned, Register
+from weft.layers.kernels.cpp_plan import NotPlanned, PlanBuilder, Register
 
 
 class FullAttention(MultiHeadAttention):
@@ -61,7 +61,7 @@ class FullAttention(MultiHeadAttention):
         self.position = position
         self.ignores_key_order = position == "none"
 
-    def plan(self, draft: Draft, x: Register) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
         if self.heads.look is not attend:
             raise NotPlanned(f"position: {self.position}")
         register: Register = draft.part(self.heads, x)

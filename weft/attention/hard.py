@@ -8,8 +8,8 @@ from torch import Tensor
 
 from weft.attention.base import Attended, Site
 from weft.attention.core.single_head import AdditiveScore, SourceAttention
-from weft.batch import Layout
-from weft.state import State
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State
 
 
 class HardAttention(SourceAttention):

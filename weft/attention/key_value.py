@@ -14,17 +14,17 @@ from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.core.kv_store import KeyValueCache, KeyValues
-from weft.attention.core.single_head import AdditiveScore, OneHead, SourceStates
-from weft.batch import Layout
+from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache
+from weft.attention.core.single_head import AdditiveScore, SingleHead, SourceStates
+from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
+from weft.layers.decoder_state import State
 from weft.layers.dropout import dropout
-from weft.state import State
 
 
 @dataclass
-class Recent:
+class RecentKeyValues:
     """tail [B, L, 2W + 1]: the last L projected keys and values, each with a 1, and zeros before the first token · length [B]:
     tokens fed in total."""
 
@@ -55,7 +55,7 @@ class KeyValueAttention(Attention):
         super().__init__(site)
         _check(site, parts, span)
         self.parts, self.query_width, self.width = parts, site.dim // parts, site.memory_dim // parts
-        self.head = OneHead(site, AdditiveScore(self.query_width, self.width, self.width))
+        self.head = SingleHead(site, AdditiveScore(self.query_width, self.width, self.width))
         self.context_width = self.width
         self.weights_sum = "one" if site.use == "cross" else "at most one"
         # The window of a token ends with the token itself, which it does not attend to.
@@ -82,8 +82,8 @@ class KeyValueAttention(Attention):
         if self.window is not None:
             tail = self.window.start(rows, like)
             assert tail is not None
-            return Recent(tail, torch.zeros(rows, dtype=torch.long, device=like.device))
-        return KeyValues() if room is None else KeyValueCache.empty(rows, 1, room, self.width, like)
+            return RecentKeyValues(tail, torch.zeros(rows, dtype=torch.long, device=like.device))
+        return ConcatenatedKeyValues() if room is None else KeyValueCache.empty(rows, 1, room, self.width, like)
 
     def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
         if self.window is not None:
@@ -103,7 +103,9 @@ class KeyValueAttention(Attention):
         weights = masked_softmax(self.head.scores(own_key, source), mask)
         return Attended(self.head.mix(weights, source), state, weights[:, None] if need_weights else None)
 
-    def _look_back(self, own_key: Tensor, append: Tensor, state: Recent, layout: Layout | None, need_weights: bool) -> Attended:
+    def _look_back(
+        self, own_key: Tensor, append: Tensor, state: RecentKeyValues, layout: Layout | None, need_weights: bool
+    ) -> Attended:
         """Each query against the L states before it: the work grows with T·L."""
         before, after = self._remember(append, state, layout)
         keys, values, real = before.split([self.width, self.width, 1], -1)
@@ -117,7 +119,7 @@ class KeyValueAttention(Attention):
         shown = weights.view(rows, extent, span) if need_weights else None
         return Attended(context, after, None if shown is None else _spread(shown, state.length))
 
-    def _remember(self, x: Tensor, state: Recent, layout: Layout | None) -> tuple[Tensor, Recent]:
+    def _remember(self, x: Tensor, state: RecentKeyValues, layout: Layout | None) -> tuple[Tensor, RecentKeyValues]:
         """[B, T, L, 2W + 1]: the states before each token, and the state after x [B, T, D]."""
         assert self.window is not None
         keys, values = self._split(x)
@@ -126,7 +128,7 @@ class KeyValueAttention(Attention):
         assert tail is not None
         fed = x.size(1) if layout is None else layout.lengths
         before = windows.unflatten(-1, (self.window.width, self.window.dim))[:, :, :-1]
-        return before, Recent(tail, state.length + fed)
+        return before, RecentKeyValues(tail, state.length + fed)
 
     def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Projected keys and values [B, S, width] of states [B, S, M]."""
@@ -158,7 +160,7 @@ def _spread(weights: Tensor, length: Tensor) -> Tensor:
     return found.scatter_add(-1, place.clamp_min(0), weights.where(place >= 0, 0.0))[:, None]
 
 
-def _before(store: KeyValues | KeyValueCache, place: Tensor, layout: Layout | None) -> tuple[SourceStates, Tensor]:
+def _before(store: ConcatenatedKeyValues | KeyValueCache, place: Tensor, layout: Layout | None) -> tuple[SourceStates, Tensor]:
     """The stored tokens as a source, and a mask of those before each of the newest tokens, at positions `place` [B, T]."""
     if isinstance(store, KeyValueCache):
         keys, values = store.dense()

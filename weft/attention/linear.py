@@ -10,7 +10,7 @@ from torch import Tensor
 from weft.attention.base import Site
 from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
 from weft.attention.core.prefix_sums import beside
-from weft.kernels.plan import Draft, Keys, Register
+from weft.layers.kernels.cpp_plan import Keys, PlanBuilder, Register
 
 
 class LinearAttention(FeatureAttention):
@@ -27,7 +27,7 @@ class LinearAttention(FeatureAttention):
     def phi(self, x: Tensor) -> ScaledFeatures:
         return ScaledFeatures(_EluPlusOne.apply(x))
 
-    def plan(self, draft: Draft, x: Register) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
         layers, heads = self.heads, self.site.heads
         if self.site.use == "cross":
             query, wide = draft.linear(layers.query, x), beside(layers.width)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import attend_memory
-from weft.attention.core.kv_store import Memory
+from weft.attention.core.kv_cache import CrossAttentionMemory
 from weft.attention.core.multihead import Projections
-from weft.batch import Layout
-from weft.state import State
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State
 
 
 class LinformerAttention(Attention):
@@ -62,7 +62,7 @@ class LinformerAttention(Attention):
         context, _ = attend_memory(q, memory, layout=None, dropout=self.dropped)
         return Attended(self.heads.join(context), state)
 
-    def _shorten(self, k: Tensor, v: Tensor, layout: Layout | None) -> Memory:
+    def _shorten(self, k: Tensor, v: Tensor, layout: Layout | None) -> CrossAttentionMemory:
         """k, v [B, H, S, D] → [B, H, rank, D]."""
         self.check_length(k[:, 0], layout)
         length = min(k.size(2), self.max_length)  # the batch may be padded beyond its longest row
@@ -70,4 +70,4 @@ class LinformerAttention(Attention):
             here = layout.ok[:, None, :, None]
             k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)
         mix = self.mix[..., :length]
-        return Memory(mix[0] @ k[:, :, :length], mix[-1] @ v[:, :, :length])
+        return CrossAttentionMemory(mix[0] @ k[:, :, :length], mix[-1] @ v[:, :, :length])

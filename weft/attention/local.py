@@ -7,9 +7,9 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention.core import patterns
+from weft.attention.core import sparsity_patterns as patterns
 from weft.attention.core.block_sparse import PatternAttention
-from weft.kernels.plan import Draft, Register
+from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,6 @@ class LocalAttention(PatternAttention, pattern=Local):
     paper = "Luong et al. 2015; Beltagy et al. 2020"
     cost = "n·window"
 
-    def plan(self, draft: Draft, x: Register) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
         register: Register = draft.part(self.heads, x)
         return register

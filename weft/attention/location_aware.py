@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.single_head import AdditiveScore, SourceAttention, SourceStates, fold, kept, unfold
-from weft.batch import Layout
+from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.autocast import at_least_float
-from weft.state import State
+from weft.layers.decoder_state import State
+from weft.layers.precision import to_float32
 
 
 @dataclass
-class Aligned:
+class AlignmentState:
     """The source; last [B, S], the alignment of the previous query; total [B, S], the sum of all alignments (with coverage)."""
 
     source: SourceStates
@@ -75,12 +75,12 @@ class LocationAwareAttention(SourceAttention):
             self.extras = frozenset({"coverage"})
             self.ignores_key_order = width == 1 and not window
 
-    def read(self, memory: Tensor, layout: Layout | None) -> Aligned:
+    def read(self, memory: Tensor, layout: Layout | None) -> AlignmentState:
         source = self.head.read(memory, layout)
-        last = torch.zeros_like(source.values[..., 0], dtype=at_least_float(source.values).dtype)
+        last = torch.zeros_like(source.values[..., 0], dtype=to_float32(source.values).dtype)
         total = last.clone() if self.coverage else None
         last[:, :1] = 1.0
-        return Aligned(source, last, total)
+        return AlignmentState(source, last, total)
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         source, last, total = state.source, state.last, state.total
@@ -90,7 +90,7 @@ class LocationAwareAttention(SourceAttention):
         for t in range(query.size(1)):
             scores = self._scores(projected[:, t : t + 1], source, last if total is None else total)
             weights = masked_softmax(self.sharpening * scores, self._allowed(scores, keys, last))
-            alpha = at_least_float(weights[:, 0])
+            alpha = to_float32(weights[:, 0])
             last = kept(real, t, alpha, last)
             if total is not None:
                 covered.append(torch.minimum(alpha, total).sum(-1))
@@ -99,7 +99,7 @@ class LocationAwareAttention(SourceAttention):
         weights = torch.cat(alignments, 1).to(source.values.dtype)
         extras = {"coverage": torch.stack(covered, 1)} if self.coverage and self.training else {}
         shown = weights[:, None] if need_weights else None
-        return Attended(self.head.mix(weights, source), Aligned(source, last, total), shown, extras)
+        return Attended(self.head.mix(weights, source), AlignmentState(source, last, total), shown, extras)
 
     def _scores(self, projected: Tensor, source: SourceStates, history: Tensor) -> Tensor:
         """[B, 1, S] for one query per row, projected [B, 1, A], and its past alignments, history [B, S]."""

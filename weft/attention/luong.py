@@ -1,14 +1,29 @@
-"""Global attention of Luong et al. 2015 with the scores dot, general, concat and location."""
+"""Global attention of Luong et al. 2015 with the scores dot, general, concat and location.
+
+Local attention of Luong et al. 2015: a window over the source, at a monotonic (local-m) or predicted (local-p) position.
+"""
 
 from __future__ import annotations
 
+import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from weft.attention.base import Site
-from weft.attention.core.single_head import AdditiveScore, DotScore, LocationScore, ScoredAttention
-from weft.batch import Layout
-from weft.state import State
+from weft.attention.base import Attended, Site
+from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.single_head import (
+    AdditiveScore,
+    CountedSource,
+    DotScore,
+    ExactLinear,
+    LocationScore,
+    LuongScore,
+    ScoredAttention,
+    SourceAttention,
+    luong_score,
+)
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State
 
 
 class DotAttention(ScoredAttention):
@@ -66,3 +81,72 @@ class LocationAttention(ScoredAttention):
     def read(self, memory: Tensor, layout: Layout | None) -> State:
         self.check_length(memory, layout)
         return super().read(memory, layout)
+
+
+class LocalMonotonicAttention(SourceAttention):
+    """Query t attends to source positions t − D … t + D only: α = softmax(e) over this window, context Σ α_j h_j.
+
+    The paper does not say what happens past the end of the source. Here the window stays centred on the last token.
+
+    window: D, how far to either side a query sees
+    score: dot sᵀh, general sᵀWh, or concat vᵀtanh(W[s; h])
+    """
+
+    paper = "Luong et al. 2015, local-m"
+    weights_sum = "one"
+    reach = "pattern"
+    packs = packs_square = True
+
+    def __init__(self, site: Site, *, window: PositiveInt = 10, score: LuongScore = "general") -> None:
+        super().__init__(site, luong_score(score, site))
+        self.window = window
+
+    def sees(self, length: int) -> Tensor:
+        place = torch.arange(length)
+        return (place[:, None] - place).abs() <= self.window
+
+    def read(self, memory: Tensor, layout: Layout | None) -> CountedSource:
+        return CountedSource.first(self.head.read(memory, layout))
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
+        source, rows = state.source, query.size(0)
+        mask = source.mask(rows, layout)
+        centre = torch.minimum(state.places(query, layout), source.lengths(mask) - 1)
+        near = (source.places(rows)[:, None] - centre[..., None]).abs() <= self.window
+        weights = masked_softmax(self.head.scores(query, source), near if mask is None else near & mask)
+        return Attended(self.head.mix(weights, source), state.after(query, layout), weights[:, None] if need_weights else None)
+
+
+class LocalPredictiveAttention(SourceAttention):
+    """A query attends around p = S·σ(vᵀ tanh(W s)): weights softmax(e)_j · exp(−(j − p)²/2σ²) with σ = D/2.
+
+    The softmax covers p − D … p + D, and S is the length of the source. As published, the Gaussian makes weights sum to less
+    than 1.
+
+    window: D, how far to either side of p a query sees
+    score: dot sᵀh, general sᵀWh, or concat vᵀtanh(W[s; h])
+    """
+
+    paper = "Luong et al. 2015, local-p"
+    weights_sum = "at most one"
+    reach = "data"
+    packs = packs_square = True
+
+    def __init__(self, site: Site, *, window: PositiveInt = 10, score: LuongScore = "general") -> None:
+        super().__init__(site, luong_score(score, site))
+        self.window = window
+        self.inner = ExactLinear(site.dim, site.dim, bias=False)
+        self.place = ExactLinear(site.dim, 1, bias=False)
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
+        rows = query.size(0)
+        mask = state.mask(rows, layout)
+        away = state.places(rows)[:, None] - self.centre(query, state.lengths(mask))[..., None]
+        near = away.abs() <= self.window
+        inside = masked_softmax(self.head.scores(query, state), near if mask is None else near & mask)
+        weights = inside * torch.exp(-2 * (away / self.window) ** 2).to(inside.dtype)
+        return Attended(self.head.mix(weights, state), state, weights[:, None] if need_weights else None)
+
+    def centre(self, query: Tensor, lengths: Tensor) -> Tensor:
+        """The predicted position p [B, T], in float32 throughout: bf16 rounds position 257 to 256."""
+        return lengths * self.place(torch.tanh(self.inner(query)))[..., 0].sigmoid()

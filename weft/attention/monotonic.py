@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
 from weft.attention.core.single_head import AdditiveScore, SourceAttention, SourceStates, kept
-from weft.batch import Layout
-from weft.state import State, spread
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State, spread
 
 NEVER = -1e4
 """The logarithm of a probability that is 0 in practice: finite, so that differences are not NaN."""
@@ -30,7 +30,7 @@ and all T queries over S keys at most 2S + 4T. A GPU scores S per query: checkin
 
 
 @dataclass
-class Scan:
+class MonotonicState:
     """The source, and where the next scan begins.
 
     In training `begin` [B, S] holds the log-probability of each position; outside training `begin` [B] is the position.
@@ -82,22 +82,22 @@ class MonotonicAttention(SourceAttention):
         self.noise, self.stops, self.forced, self.hold = noise, stops, forced, hold
         self.weights_sum = "one" if hold else "at most one"
 
-    def read(self, memory: Tensor, layout: Layout | None) -> Scan:
+    def read(self, memory: Tensor, layout: Layout | None) -> MonotonicState:
         source = self.head.read(memory, layout)
         sources, extent, _ = source.keys.shape
         if not self.training:
-            return Scan(source, torch.zeros(sources, dtype=torch.long, device=source.keys.device))
+            return MonotonicState(source, torch.zeros(sources, dtype=torch.long, device=source.keys.device))
         begin = torch.full((sources, extent), NEVER, dtype=source.keys.dtype, device=source.keys.device)
         begin[:, :1] = 0.0
-        return Scan(source, begin)
+        return MonotonicState(source, begin)
 
-    def lengthen(self, state: Scan, memory: Tensor) -> Scan:
+    def lengthen(self, state: MonotonicState, memory: Tensor) -> MonotonicState:
         """The scan over a source that goes on with `memory` [G, S, M]."""
         old, more = state.source, self.head.read(memory, None)
         keys, values = torch.cat([old.keys, more.keys], 1), torch.cat([old.values, more.values], 1)
         return replace(state, source=SourceStates(keys, values))
 
-    def waits(self, state: Scan) -> bool:
+    def waits(self, state: MonotonicState) -> bool:
         """Whether the last query could stop elsewhere if the source went on: it found no place, or was held at the last one."""
         extent = state.source.keys.size(1)
         return bool((state.begin >= (extent - 1 if self.hold else extent + self.forced)).any())
@@ -106,7 +106,7 @@ class MonotonicAttention(SourceAttention):
         find = self._expect if self.training else self._scan
         return find(query, state, None if layout is None else layout.ok, need_weights)
 
-    def _expect(self, query: Tensor, state: Scan, real: Tensor | None, need_weights: bool) -> Attended:
+    def _expect(self, query: Tensor, state: MonotonicState, real: Tensor | None, need_weights: bool) -> Attended:
         """The soft form. All queries are scored at once; only the recurrence over them is a loop."""
         energy = self.head.scores(query, state.source) + self.bias
         energy = energy + self.noise * torch.randn_like(energy)
@@ -134,7 +134,7 @@ class MonotonicAttention(SourceAttention):
             moved = torch.where(last, torch.logaddexp(moved, log_weights), moved)
         return moved.clamp_min(NEVER)
 
-    def _scan(self, query: Tensor, state: Scan, real: Tensor | None, need_weights: bool) -> Attended:
+    def _scan(self, query: Tensor, state: MonotonicState, real: Tensor | None, need_weights: bool) -> Attended:
         """The hard form: query after query, each from where the previous one stopped."""
         source, rows = state.source, query.size(0)
         sources, extent, _ = source.keys.shape

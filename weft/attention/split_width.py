@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, add_extras
-from weft.batch import Layout
+from weft.attention.mixers.base import Mixer
 from weft.config.registry import Among, build
+from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft.mixers.base import Mixer
-from weft.state import State
+from weft.layers.decoder_state import State
 
 Part = Attention | Mixer
 
@@ -36,7 +36,7 @@ class PartsAttention(Attention):
         self,
         site: Site,
         *,
-        parts: list[Annotated[dict[str, Any], Among("weft.mixers:SELF")]] = [  # noqa: B006
+        parts: list[Annotated[dict[str, Any], Among("weft.attention.mixers:SELF")]] = [  # noqa: B006
             {"kind": "local"},
             {"kind": "linear"},
         ],
@@ -47,7 +47,7 @@ class PartsAttention(Attention):
                 f"parts: {len(parts)} parts for {site.heads} heads and a width of {site.dim}; the number must divide both"
             )
         own = replace(site, dim=site.dim // len(parts), heads=site.heads // len(parts))
-        built: list[Part] = [build("weft.mixers:SELF", spec, own) for spec in parts]
+        built: list[Part] = [build("weft.attention.mixers:SELF", spec, own) for spec in parts]
         self.parts = nn.ModuleList(built)
         self.share = nn.Linear(site.dim, site.dim)
         self.out = nn.Linear(sum(part.context_width for part in built), site.dim)

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.single_head import CountedSource, SourceStates
-from weft.batch import Layout
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State
 from weft.layers.dropout import dropout
-from weft.layers.history import History
-from weft.state import State
+from weft.layers.token_history import History
 
 Form = Literal["dense", "random", "fixed", "factored_dense", "factored_random"]
 

@@ -1,4 +1,7 @@
-"""The machine: its description for reports, and timing on it."""
+"""The machine: its description for reports, and timing on it.
+
+Measures the limits of the machine: products of large matrices, and copies of several sizes.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from weft.bench.flop_counter import Cost
+from weft.layers.int8 import Int8Linear
 from weft.version import VERSION
 
 
@@ -39,3 +46,90 @@ def finish(device: torch.device) -> None:
     """Waits until the device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+pass
+
+PRODUCTS = {
+    "cpu": ((512, 512, 512), (1024, 1024, 1024), (4096, 512, 2048)),
+    "cuda": ((4096, 4096, 4096), (8192, 8192, 8192), (32768, 2048, 8192)),
+}
+"""Rows, inputs and outputs of the measured products; the fastest counts."""
+
+COPIES = {"cpu": (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 28), "cuda": (1 << 24, 1 << 25, 1 << 26, 1 << 28, 1 << 31)}
+"""Bytes read and written by the measured copies. Those that fit a cache are faster."""
+
+AT_ONCE = {"cpu": 1 << 26, "cuda": 1 << 30}
+"""Bytes per round of copies; a larger copy is a round."""
+
+WITHIN = 0.5
+"""Seconds for one measurement."""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """products: FLOP/s by precision · copies: bytes/s by the bytes that a copy reads and writes, from small to large."""
+
+    products: dict[str, float]
+    copies: dict[int, float]
+
+    @property
+    def memory(self) -> float:
+        """Bytes/s of data that fits no cache."""
+        return self.copies[max(self.copies)]
+
+    def flops(self, precision: str) -> float:
+        """FLOP/s. Some operations stay in float32, which is the faster precision on some CPUs."""
+        return max(self.products[precision], self.products["float32"])
+
+    def bandwidth(self, size: int) -> float:
+        """Bytes/s for an operation that moves `size` bytes: the best of all copies of at least that size."""
+        return max([rate for moved, rate in self.copies.items() if moved >= size], default=self.memory)
+
+    def seconds(self, cost: Cost, precision: str) -> tuple[float, float]:
+        """(by FLOPs, by bytes): lower bounds of the time. The larger of the two is the limit."""
+        moving = sum(moved / self.bandwidth(size) for size, moved in cost.moved.items())
+        return cost.flops / self.flops(precision), moving
+
+
+@torch.inference_mode()
+def measure_products(device: torch.device, precision: str, rounds: int) -> float:
+    """FLOP/s of matrix products, the best of `rounds`."""
+    return max(_product(shape, precision, device, rounds) for shape in PRODUCTS[device.type])
+
+
+@torch.inference_mode()
+def measure_copies(device: torch.device, rounds: int) -> dict[int, float]:
+    """Bytes/s of copies by their size, the best of `rounds`."""
+    return {size: _copy(size, device, rounds) for size in COPIES[device.type]}
+
+
+def _product(shape: tuple[int, int, int], precision: str, device: torch.device, rounds: int) -> float:
+    rows, inputs, outputs = shape
+    x, weight = (torch.randn(size, inputs, device=device) for size in (rows, outputs))
+    work = _multiply(x, weight, precision)
+    work()
+    return 2 * rows * inputs * outputs / min(timed(work, device, times=rounds, within=WITHIN))
+
+
+def _multiply(x: Tensor, weight: Tensor, precision: str) -> Callable[[], object]:
+    if precision == "int8":
+        layer = Int8Linear(weight, None)
+        return lambda: layer(x)
+    if precision == "bf16":
+        x, weight = x.bfloat16(), weight.bfloat16()
+    return lambda: torch.mm(x, weight.t())
+
+
+def _copy(size: int, device: torch.device, rounds: int) -> float:
+    source = torch.zeros(size // 2, dtype=torch.uint8, device=device)
+    target, times = torch.ones_like(source), max(1, AT_ONCE[device.type] // size)
+    # Several copies on a GPU, where one would mostly measure the launch. On a CPU, single ones are disturbed less.
+    copies = times if device.type == "cuda" else 1
+
+    def work() -> None:
+        for _ in range(copies):
+            target.copy_(source)
+
+    work()
+    return copies * size / min(timed(work, device, times=rounds * times // copies, within=WITHIN))

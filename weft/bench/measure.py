@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from weft.bench.ceilings import Ceilings, measure_copies, measure_products
-from weft.bench.counting import Cost, Counting
-from weft.bench.machine import about, timed
-from weft.bench.profile import Profile, see
-from weft.bench.subject import Subject
-from weft.bench.work import TrainingStep, Work, inference_work
+from weft.bench.benchmarked_model import BenchmarkedModel
+from weft.bench.flop_counter import Cost, FlopCounter
+from weft.bench.machine import Ceilings, about, measure_copies, measure_products, timed
+from weft.bench.profiler import Profile, profile_step
+from weft.bench.workloads import TrainingWorkload, Workload, inference_work
 
 WITHIN = 5.0
 """Seconds after which no further run is timed."""
@@ -58,7 +57,7 @@ class Figures:
 class Bench:
     """All results of a benchmark; profiles only if requested."""
 
-    subject: Subject
+    subject: BenchmarkedModel
     ceilings: Ceilings
     figures: list[Figures]
     profiles: list[Profile]
@@ -89,7 +88,7 @@ class Bench:
 
 
 def bench(
-    subject: Subject,
+    subject: BenchmarkedModel,
     *,
     batch: int,
     beam: int | None,
@@ -104,21 +103,24 @@ def bench(
     say("the limits of this machine")
     ceilings = Ceilings({"float32": measure_products(device, "float32", rounds)}, measure_copies(device, rounds))
     # One after the other, because both use the same model, first in training mode and then not.
-    makers: list[Callable[[], Work]] = [lambda: TrainingStep(subject), lambda: inference_work(subject, batch, beam, say)]
+    makers: list[Callable[[], Workload]] = [
+        lambda: TrainingWorkload(subject),
+        lambda: inference_work(subject, batch, beam, say),
+    ]
     for make in makers:
         work = make()
         if work.precision not in ceilings.products:
             ceilings.products[work.precision] = measure_products(device, work.precision, rounds)
         say(f"{work.name}: {work.about}")
         cost = count(work)
-        seen = see(work, subject) if profiled else None
+        seen = profile_step(work, subject) if profiled else None
         figures.append(_figures(subject, work, cost, ceilings, rounds))
         if seen is not None:
             profiles.append(seen.profile(work, figures[-1].seconds if device.type == "cuda" else None))
     return Bench(subject, ceilings, figures, profiles)
 
 
-def _figures(subject: Subject, work: Work, cost: Cost, ceilings: Ceilings, rounds: int) -> Figures:
+def _figures(subject: BenchmarkedModel, work: Workload, cost: Cost, ceilings: Ceilings, rounds: int) -> Figures:
     work.warm_up(subject.device)
     seconds = [each / work.steps for each in timed(work, subject.device, times=rounds, within=WITHIN)]
     by_flops, by_bytes = (each / work.steps for each in ceilings.seconds(cost, work.precision))
@@ -137,9 +139,9 @@ def _figures(subject: Subject, work: Work, cost: Cost, ceilings: Ceilings, round
     )
 
 
-def count(work: Work) -> Cost:
+def count(work: Workload) -> Cost:
     """The cost of the work in its second run, so that one-time work is not counted."""
     work.eagerly()
-    with Counting() as counting:
+    with FlopCounter() as counting:
         work.eagerly()
     return counting.cost

@@ -13,10 +13,10 @@ from importlib import import_module
 import typer
 
 from weft import __version__
-from weft.access import denied
 from weft.cli.help import Command, Group, examples
-from weft.collecting import rarely
 from weft.errors import Interrupted, WeftError
+from weft.file_access import denied
+from weft.garbage_collection import collect_rarely
 
 NO_MEMORY = "error: out of memory; lower train.batch_tokens or, for decoding, decode.batch_tokens and decode.max_length"
 
@@ -85,7 +85,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # weft writes UTF-8, whatever the locale is
             stream.reconfigure(encoding="utf-8")
-    with rarely():
+    with collect_rarely():
         status = run(sys.argv[1:])
         try:
             sys.stdout.flush()

@@ -23,12 +23,11 @@ def average(
     import shutil
     from contextlib import nullcontext
 
-    from weft.access import why_unwritable
-    from weft.runs.folder import RunLock, prepare_folder
-    from weft.runs.opening import run_config
+    from weft.file_access import why_unwritable
+    from weft.runs.open_run import run_config
+    from weft.runs.run_folder import RunLock, prepare_folder
     from weft.training.checkpoint import average as averaged
-    from weft.training.checkpoint import newest_steps
-    from weft.training.publishing import described, publish
+    from weft.training.checkpoint import described, newest_steps, publish
 
     run_config(run)
     with nullcontext() if out is not None and why_unwritable(run) else RunLock(run):

@@ -40,10 +40,10 @@ def bench(
     FLOPs and bytes are counted as operations run, on random tokens, so no data is needed. The limits are measured in the same
     call: products of large matrices, and copies of memory.
     """
+    from weft.bench.benchmarked_model import open_benchmarked_model
+    from weft.bench.figures import check_file, profile_figure, save_figure
     from weft.bench.measure import bench as measured
-    from weft.bench.picture import check_file, profile_figure, save_figure
-    from weft.bench.subject import open_subject
-    from weft.bench.table import heading, table
+    from weft.bench.speed_table import heading, table
 
     if profile is not None:
         check_file(profile)
@@ -52,7 +52,7 @@ def bench(
     given |= {"decode.precision": precision, "decode.fast": "true" if fast else None}
     sets = [f"{key}={value}" for key, value in given.items() if value is not None]
     with StatusLine() as line:
-        subject = open_subject(run, [*set, *sets], length)
+        subject = open_benchmarked_model(run, [*set, *sets], length)
         found = measured(subject, batch=batch, beam=beam, rounds=rounds, profiled=profile is not None, say=line.show)
     if as_json:
         typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))

@@ -26,8 +26,7 @@ def runs(incomplete: str) -> list[str]:
 
 def settings(incomplete: str) -> list[str]:
     """Sections and keys for `--set`, and the kinds of attentions and mixers behind `model.encoder_self=` and the like."""
-    from weft.config.sections import Config, DataSection, DecodeSection
-    from weft.config.train_section import Section, StartSection, TrainSection
+    from weft.config.sections import Config, DataSection, DecodeSection, Section, StartSection, TrainSection
 
     key, equals, value = incomplete.partition("=")
     if equals:
@@ -45,8 +44,8 @@ def settings(incomplete: str) -> list[str]:
 
 
 SLOTS = {
-    "encoder_self": ("weft.attention:ATTENTIONS", "weft.mixers:MIXERS"),
-    "decoder_self": ("weft.attention:ATTENTIONS", "weft.mixers:MIXERS"),
+    "encoder_self": ("weft.attention:ATTENTIONS", "weft.attention.mixers:MIXERS"),
+    "decoder_self": ("weft.attention:ATTENTIONS", "weft.attention.mixers:MIXERS"),
     "cross": ("weft.attention:ATTENTIONS",),
 }
 """Slots of a Transformer → the tables of what fits into them."""
@@ -61,7 +60,7 @@ def _kinds(key: str) -> list[str]:
 
 TABLES = {
     "data.tokenizer": ("weft.data:TOKENIZERS",),
-    "decode.search": ("weft.search:SEARCHES",),
+    "decode.search": ("weft.decoding:SEARCHES",),
     "decode.rerank": ("weft.inference:RERANKS",),
     "decode.fusion": ("weft.inference:FUSIONS",),
     "train.optimizer": ("weft.training:OPTIMIZERS",),

@@ -23,12 +23,12 @@ def demo(
     set: list[str] = ANY_SET,
 ) -> None:
     """Train a model that reads dates in dozens of languages, in a few minutes on a laptop; evaluate it; draw its attention."""
-    from weft import api
     from weft.data.formats import open_pairs
-    from weft.data.generated import LANGUAGES
+    from weft.data.generators.pair_generators import LANGUAGES
     from weft.evaluation.metrics import make_metrics, score
-    from weft.explain.picture import draw_attention
-    from weft.translator import load
+    from weft.explain.attention_heatmap import draw_attention
+    from weft.runs.translator import load
+    from weft.training import api
 
     began = time.monotonic()
     out = out or api.free_folder("demo")

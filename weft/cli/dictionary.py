@@ -7,10 +7,10 @@ from pathlib import Path
 
 import typer
 
-from weft.access import same_file
 from weft.cli.options import OUTPUT
 from weft.cli.output import opened, tell, write_line
 from weft.errors import ConfigError, DataError
+from weft.file_access import same_file
 
 
 def dictionary(
@@ -33,9 +33,9 @@ def dictionary(
 
     The first language that --data names is translated into the second.
     """
-    from weft.data.lines import read_lines
-    from weft.data.monolingual import open_languages, split_language
-    from weft.dictionaries.dictionary import Dictionary, learn_dictionary
+    from weft.data.text_lines import read_lines
+    from weft.data.word_vectors.bilingual_dictionary import Dictionary, learn_dictionary
+    from weft.tasks.unsupervised.data import open_languages, split_language
 
     if not data and gold is None and text is None:
         raise ConfigError("weft dictionary: give --data to learn a dictionary, --gold to score it or --translate to use it")

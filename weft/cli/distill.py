@@ -31,7 +31,7 @@ def distill(
     Continues where an earlier call was interrupted.
     """
     from weft.data.formats import open_pairs
-    from weft.distillation import Texts, check_out, translate_corpus
+    from weft.runs.distillation import Texts, check_out, translate_corpus
 
     check_out(out, data)
     options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
@@ -63,8 +63,8 @@ def backtranslate(
     every epoch anew. Continues where an earlier call was interrupted.
     """
     from weft.data.formats import is_table
-    from weft.data.text import LineFile
-    from weft.distillation import Texts, check_out, translate_corpus
+    from weft.runs.distillation import Texts, check_out, translate_corpus
+    from weft.tasks.language_modeling.data import LineFile
 
     check_out(out, data)
     if tables := [name for name in data if is_table(name)]:

@@ -20,7 +20,7 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="A JSON document i
     What is missing but optional is marked by –, what does not work by ✗, each with what to do. The exit status is 1 if
     something does not work.
     """
-    from weft.bench.diagnosis import diagnose
+    from weft.bench.doctor import diagnose
 
     found = diagnose()
     broken = [each for each in found if each.state == "problem"]

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from weft.evaluation.metrics import Metric
     from weft.evaluation.report import Evaluation
     from weft.inference.predictor import Prediction
-    from weft.translator import Trained
+    from weft.runs.translator import Trained
 
 
-class Test(StrEnum):
+class TestData(StrEnum):
     randomisation = "randomisation"
     bootstrap = "bootstrap"
 
@@ -47,7 +47,7 @@ def evaluate(
         help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; default: the run's own.",
     ),
     lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
-    test: Test = typer.Option(Test.randomisation, "--test", help="Significance test."),
+    test: TestData = typer.Option(TestData.randomisation, "--test", help="Significance test."),
     samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
     fast: bool = FAST,
     device: str = DEVICE,
@@ -62,7 +62,7 @@ def evaluate(
     Transcription: word and character error rates. Language models: loss, perplexity, bits per character;
     --set task.evaluation_memory=1024 and the like change how they read.
     """
-    from weft.translator import load_trained
+    from weft.runs.translator import load_trained
 
     task_sets = [text for text in set if text.startswith("task.")]
     options = decode_options([text for text in set if text not in task_sets], beam=beam, tag=tag, fast=fast or None)
@@ -85,7 +85,7 @@ def evaluate(
 
 def _metrics(system: Trained, tokenize: str | None, lowercase: bool, references: Sequence[str]) -> list[Metric]:
     """The metrics of the task. The note on BLEU's tokenizer, if it was chosen, goes to standard error."""
-    from weft.evaluation.tokenization import choose_tokenization
+    from weft.evaluation.bleu_tokenization import choose_tokenization
 
     config = system.config
     chosen = choose_tokenization(tokenize or config.train.tokenize, config.data.target_language, references)
@@ -102,7 +102,7 @@ def _report(
     metrics: Sequence[Metric],
     options: dict[str, Any],
     output: Path | None,
-    test: tuple[Test, int],
+    test: tuple[TestData, int],
 ) -> Evaluation:
     """Predicts all lines with each system and scores the first; a second one is its baseline."""
     from weft.evaluation import report
@@ -137,7 +137,7 @@ def _show_scores(scores: dict[str, dict[str, float]], data: Sequence[str], as_js
 
 
 def _predict(name: str, system: Trained, sources: Sequence[str], options: dict[str, Any]) -> list[Prediction]:
-    from weft.inference.workers import cores
+    from weft.inference.worker_processes import cores
 
     found = []
     with Counter(f"{name}: done", "sentences", total=len(sources)) as counter:

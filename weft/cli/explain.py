@@ -17,7 +17,7 @@ from weft.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from weft.attention.base import View
     from weft.explain.explanation import Explanation
-    from weft.explain.sections import Section
+    from weft.explain.task_sections import Section
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -58,11 +58,11 @@ def explain(
     chosen = _head(head)
     if suffix in PICTURES and against:
         raise ConfigError(f"{output}: a picture shows one sentence of one run; for more, write a page (-o page.html)")
-    given = Given(text, target, file, targets)
+    given = ExplainInput(text, target, file, targets)
     found = _explanations([run, *against], given, device, influence or None, decode_options(set, beam=beam))
     if suffix in PICTURES:
+        from weft.explain.attention_heatmap import draw, view_of
         from weft.explain.explanation import Explanation
-        from weft.explain.picture import draw, view_of
 
         if len(found) > 1:
             raise ConfigError(
@@ -74,7 +74,7 @@ def explain(
         uses: dict[What, View] = {What.cross: "cross", What.encoder: "encoder", What.decoder: own}
         draw(view_of(found[0], uses[look], layer=layer, head=chosen, words=words), output, warn=warn)
     else:
-        from weft.explain.sections import explain_page
+        from weft.explain.task_sections import explain_page
 
         page = explain_page(found)
         with opened(output) as written:
@@ -83,10 +83,10 @@ def explain(
 
 
 def _explanations(
-    names: Sequence[str], given: Given, device: str, influence: bool | None, options: dict[str, Any]
+    names: Sequence[str], given: ExplainInput, device: str, influence: bool | None, options: dict[str, Any]
 ) -> list[Explanation | Section]:
     """One per sentence and run. Runs are loaded one by one, so that only one is in memory."""
-    from weft.translator import load
+    from weft.runs.translator import load
 
     found: list[Explanation | Section] = []
     for name in names:
@@ -101,7 +101,7 @@ def _explanations(
 
 
 @dataclass(frozen=True)
-class Given:
+class ExplainInput:
     """What is to be explained: one input, or a file of them, with a translation for each or none."""
 
     text: str | None
@@ -119,7 +119,7 @@ class Given:
 
     def pairs(self, read: Callable[[Path], Iterable[str]]) -> list[tuple[str, str | None]]:
         """Inputs, each with a translation to explain or None; `read` yields those of a file. Blank ones are skipped."""
-        from weft.data.lines import check_file, read_lines
+        from weft.data.text_lines import check_file, read_lines
 
         if self.text is not None:
             return [(self.text, self.target)]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.access import NO_FILE, why_unreadable
 from weft.cli.output import tell, warn
-from weft.data.lines import check_file, read_lines
+from weft.data.text_lines import check_file, read_lines
 from weft.errors import DataError
+from weft.file_access import NO_FILE, why_unreadable
 
 BLOCK = 1 << 16
 

@@ -27,9 +27,9 @@ def iterate(
     scores. The same command continues after an interruption. --set changes all runs; decode settings apply to translating the
     text as well.
     """
-    from weft.rounds import Plan, improve
+    from weft.training.iterative_backtranslation import BacktranslationData, iterate_backtranslation
 
     mono = {"forward": target_text, "backward": source_text}
-    best = improve(Plan(recipe, data, valid, mono, rounds, out, set), tell)
+    best = iterate_backtranslation(BacktranslationData(recipe, data, valid, mono, rounds, out, set), tell)
     for direction, run in best.items():
         tell(f"best {direction} model: {run}")

@@ -18,14 +18,14 @@ def merge(
     import shutil
 
     from weft.config.sections import load_config, save_config
-    from weft.runs.folder import CONFIG, prepare_folder
-    from weft.runs.opening import open_run, run_config
-    from weft.runs.weights import tensors_of
-    from weft.training.publishing import publish, published
+    from weft.runs.open_run import open_run, run_config
+    from weft.runs.run_folder import CONFIG, prepare_folder
+    from weft.runs.weight_files import named_weights
+    from weft.training.checkpoint import publish, published
 
     if run_config(run).model["lora"] is None:
         raise ConfigError(f"{run}: it has no adapters (model.lora), so there is nothing to merge")
-    merged = tensors_of(open_run(run).model)
+    merged = named_weights(open_run(run).model)
     prepare_folder(out)
     for file in [*run.glob("tokenizer*"), *run.glob("*.json"), *run.glob("shortlist*")]:
         shutil.copyfile(file, out / file.name)

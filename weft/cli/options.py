@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from weft.cli import completion
-from weft.config import document
+from weft.config import yaml_document as document
 from weft.errors import ConfigError, RunError
 
 PAIRS = "SOURCE,TARGET text files, x.tsv or x.tsv#2,3, x.jsonl or x.jsonl#en,de, x.csv or x.csv#en,de, each also .gz"

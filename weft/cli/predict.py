@@ -14,13 +14,13 @@ import typer
 
 from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, TAG, decode_options, runs
 from weft.cli.output import Counter, opened, warn, write_line
-from weft.collecting import starting
 from weft.errors import ConfigError, DataError
+from weft.garbage_collection import paused_at_startup
 
 if TYPE_CHECKING:
     from weft.inference.predictor import Prediction
-    from weft.inference.terms import Terms
-    from weft.translator import Trained
+    from weft.runs.translator import Trained
+    from weft.tasks.translation.glossary import Terms
 
 What = StrEnum("What", ["text", "html", "srt", "xliff"])
 
@@ -53,19 +53,19 @@ def predict(
     set: list[str] = DECODE_SET,
 ) -> None:
     """Run a trained model on a file, a text, or standard input line by line: translations, labels, captions, transcripts, …"""
-    with starting():
+    with paused_at_startup():
         from weft.cli.input import check_input, open_input
-        from weft.data.lines import check_file, read_lines
-        from weft.inference.terms import read_glossary
-        from weft.inference.workers import cores
-        from weft.translator import load_trained
+        from weft.data.text_lines import check_file, read_lines
+        from weft.inference.worker_processes import cores
+        from weft.runs.translator import load_trained
+        from weft.tasks.translation.glossary import read_glossary
 
     options = decode_options(set, beam=beam, tag=tag, n_best=n_best, fast=fast or None)
     check_input(text)
     for read in filter(None, (prefix, glossary)):
         _keep_apart(check_file(read), output)
     known = None if glossary is None else read_glossary(glossary)
-    with starting():
+    with paused_at_startup():
         trained = load_trained(runs(run), device=device, warn=warn)
     if stream:
         if prefix or glossary or n_best or as_json or format is not What.text:
@@ -99,7 +99,7 @@ def _line(found: Prediction, as_json: bool) -> str:
 
 def _listen(trained: Trained, text: str | None, options: dict[str, Any], output: Path | None) -> None:
     """Writes the text of a sound as it comes."""
-    from weft.data.sound import wav_pieces
+    from weft.tasks.transcription.log_mel import wav_pieces
 
     rate = trained.config.task.get("rate", 0)
     pieces = wav_pieces(sys.stdin.buffer if text in (None, "-") else str(text), rate)
@@ -112,7 +112,7 @@ def _listen(trained: Trained, text: str | None, options: dict[str, Any], output:
 
 def _document(text: str | None, file: Path | None) -> str:
     """The document in a file, on the command line or on standard input."""
-    from weft.data.lines import read_text
+    from weft.data.text_lines import read_text
 
     if file is not None:
         return read_text(file)
@@ -128,8 +128,8 @@ def _write_translated(
     output: Path | None,
 ) -> None:
     """Writes the translation of a whole document."""
-    from weft.inference.formats import open_document
-    from weft.inference.workers import cores
+    from weft.inference.worker_processes import cores
+    from weft.tasks.translation.documents.formats import open_document
 
     document = open_document(text, format, trained.config.data.target_language)
     texts, marks = [segment.text for segment in document.segments], [segment.marks for segment in document.segments]

@@ -91,11 +91,11 @@ def serve(
 
 
 def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
-    from weft.serve.keys import read_keys
-    from weft.serve.models import Models, parse_place
+    from weft.serve.access_control import read_keys
+    from weft.serve.served_models import Models, parse_place
     from weft.serve.server import Server
+    from weft.serve.server_processes import Workers
     from weft.serve.sockets import WORKER
-    from weft.serve.workers import Workers
 
     if worker := os.environ.get(WORKER):
         _work(settings, run, _device(device, int(worker)), fast)
@@ -118,9 +118,9 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> Non
 
 def _work(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
     """Runs one of several processes: one that runs models, or one that serves."""
-    from weft.serve.engine import run_engine
-    from weft.serve.models import Models, parse_place
-    from weft.serve.remote import Remote
+    from weft.serve.engine_process import run_engine
+    from weft.serve.remote_engine import Remote
+    from weft.serve.served_models import Models, parse_place
     from weft.serve.server import Server
     from weft.serve.sockets import MODELS, REMOTE, WORKER
 
@@ -148,7 +148,7 @@ def _engines(device: str, workers: int, wanted: bool | None) -> int:
 
 def _tokens(engines: int, device: str) -> int:
     """Source tokens per batch. A model process on a GPU divides what is too much for its memory."""
-    from weft.inference.resolve import MOST, TOKENS
+    from weft.inference.decoding_options import MOST, TOKENS
 
     return MOST if engines and _on_gpu(device) else TOKENS
 

@@ -15,9 +15,9 @@ def shortlist(
     data: list[str] = typer.Option([], "--data", help="Pairs to count; default: the run's training data.", metavar="FILES"),
 ) -> None:
     """Count the likely target tokens of each source token, for faster decoding with decode.shortlist."""
-    from weft.runs.opening import build_task, run_config
+    from weft.runs.open_run import build_task, run_config
 
     config = run_config(run).replaced({"data.valid": [], **({"data.train": data} if data else {})})
     task = build_task(config, run, tell)
-    file = task.count_shortlist()
+    file = task.build_shortlist()
     typer.echo(f"wrote {file}; use it with --set decode.shortlist=100")

@@ -46,9 +46,9 @@ def train(
     set: list[str] = ANY_SET,
 ) -> None:
     """Train a model from a recipe or a configuration file, on your own data."""
-    from weft import api
-    from weft.config.corpora import weighed
-    from weft.runs.opening import run_config
+    from weft.config.corpus_entries import weighed
+    from weft.runs.open_run import run_config
+    from weft.training import api
 
     if recipe is None and resume is None and start is None and data:
         recipe = "auto"

@@ -24,10 +24,9 @@ def vectors(
 
     Words are in lower case.
     """
-    from weft.data.lines import read_lines
-    from weft.data.symbols import JOINED
-    from weft.dictionaries.files import vector_lines
-    from weft.dictionaries.vectors import learn_vectors
+    from weft.data.text_lines import read_lines
+    from weft.data.tokenizers.word_character_byte import JOINED
+    from weft.data.word_vectors.vectors import learn_vectors, vector_lines
 
     lines = [line for text in texts for line in read_lines(text)]
     learnt = learn_vectors(lines, most=most, least=least, window=window, width=width, power=0.5, punctuation=not spaces)

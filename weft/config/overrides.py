@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.config import document
+from weft.config import yaml_document as document
 from weft.config.registry import find_table, options_of
 from weft.errors import ConfigError
 
-SEARCHES = "weft.search:SEARCHES"
+SEARCHES = "weft.decoding:SEARCHES"
 NAMES = {"beam": "width"}
 SHORTHANDS = ("beam", "length_penalty", "stop", "sample", "temperature", "top_k", "top_p", "seed")
 Written = dict[tuple[str, ...], str]

@@ -18,13 +18,13 @@ from weft.errors import ConfigError
 GROUP = "weft.parts"
 
 KINDS = {
-    "attention": ("weft.attention:ATTENTIONS", "weft.mixers:SELF", "weft.models.convs2s:CROSS"),
-    "mixer": ("weft.mixers:MIXERS", "weft.mixers:SELF"),
-    "pooling": ("weft.pooling:POOLINGS",),
+    "attention": ("weft.attention:ATTENTIONS", "weft.attention.mixers:SELF", "weft.models.convs2s:CROSS"),
+    "mixer": ("weft.attention.mixers:MIXERS", "weft.attention.mixers:SELF"),
+    "pooling": ("weft.models:POOLINGS",),
     "front": ("weft.models:FRONTS",),
     "encoder": ("weft.models:ENCODERS",),
     "decoder": ("weft.models:DECODERS",),
-    "search": ("weft.search:SEARCHES",),
+    "search": ("weft.decoding:SEARCHES",),
     "task": ("weft.tasks:TASKS",),
     "reward": ("weft.evaluation:REWARDS",),
 }

@@ -1,4 +1,6 @@
-"""Tables of named parts, and building a part from its options.
+"""The types that an option's annotation is made of.
+
+Tables of named parts, and building a part from its options.
 
 A table is a literal dict, so that a search for a name finds its file::
 
@@ -21,6 +23,7 @@ import functools
 import importlib
 import inspect
 import re
+import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import NoneType
@@ -30,9 +33,31 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, SchemaValidator, core_schema
 
-from weft.config.annotations import members, plain_types
 from weft.config.plugins import extended, installed_parts, package_of
 from weft.errors import ConfigError
+
+
+def members(annotation: Any) -> Iterator[Any]:
+    """A type and, recursively, all its type arguments."""
+    yield annotation
+    for member in typing.get_args(annotation):
+        yield from members(member)
+
+
+def plain_types(annotation: Any) -> set[Any]:
+    """The types that a value may have: {int, NoneType} for `Annotated[int, …] | None`."""
+    if typing.get_origin(annotation) is Annotated:
+        return plain_types(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) is Literal:
+        return {type(value) for value in typing.get_args(annotation)}
+    if members := [
+        member for member in typing.get_args(annotation) if typing.get_origin(annotation) not in (list, dict, tuple, set)
+    ]:
+        return set[Any]().union(*map(plain_types, members))
+    return {annotation}
+
+
+pass
 
 Table = Mapping[str, str]
 """kind → "module:Class"."""

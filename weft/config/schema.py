@@ -13,9 +13,8 @@ from typing import Any, Literal, Union
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from weft.config import document
-from weft.config.annotations import members
-from weft.config.registry import TABLE_MARK, Among, find_table, inside, nested, options_of
+from weft.config import yaml_document as document
+from weft.config.registry import TABLE_MARK, Among, find_table, inside, members, nested, options_of
 
 Json = dict[str, Any]
 TYPES = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "null"}

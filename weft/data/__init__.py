@@ -1,10 +1,10 @@
 """Reads files, tokenises them, and makes batches. Independent of models."""
 
 TOKENIZERS = {
-    "bpe": "weft.data.subword:BpeTokenizer",
-    "unigram": "weft.data.subword:UnigramTokenizer",
-    "sentencepiece": "weft.data.sentencepiece:SentencePieceTokenizer",
-    "words": "weft.data.symbols:WordTokenizer",
-    "characters": "weft.data.symbols:CharacterTokenizer",
-    "bytes": "weft.data.symbols:ByteTokenizer",
+    "bpe": "weft.data.tokenizers.subword:BpeTokenizer",
+    "unigram": "weft.data.tokenizers.subword:UnigramTokenizer",
+    "sentencepiece": "weft.data.tokenizers.sentencepiece:SentencePieceTokenizer",
+    "words": "weft.data.tokenizers.word_character_byte:WordTokenizer",
+    "characters": "weft.data.tokenizers.word_character_byte:CharacterTokenizer",
+    "bytes": "weft.data.tokenizers.word_character_byte:ByteTokenizer",
 }

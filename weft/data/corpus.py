@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.data.cache import find_or_build
+from weft.data.corpus_cache import find_or_build
 from weft.errors import DataError
 
 VERSION = 3

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from weft.attention.base import Facts, View
+from weft.attention.mixers.base import Mixer, SelfAttention
 from weft.config.registry import find_table
 from weft.explain.explanation import SIDES, AttentionMap
-from weft.explain.influence import mixer_influence, observed, source_influence
-from weft.explain.text import Weights
-from weft.inference.teacher_forcing import Forced, force
-from weft.mixers.base import Mixer, SelfAttention
+from weft.explain.input_influence import mixer_influence, observed, source_influence
+from weft.explain.token_display import Weights
+from weft.inference.teacher_forcing import TeacherForced, teacher_force
 from weft.models.base import Model
 
 AT_MOST_ONE = "{kind}: the weights of a row sum to one or less"
@@ -47,7 +47,9 @@ class Slot:
         """The name of the mechanism in a configuration."""
         part = self.part.attention if isinstance(self.part, SelfAttention) else self.part
         path = f"{type(part).__module__}:{type(part).__name__}"
-        return next((kind for kind, entry in find_table("weft.mixers:SELF").items() if entry == path), type(part).__name__)
+        return next(
+            (kind for kind, entry in find_table("weft.attention.mixers:SELF").items() if entry == path), type(part).__name__
+        )
 
     def influence(self, shares: Weights) -> AttentionMap:
         """The map of a mechanism without weights, from the influence [rows, columns] of its tokens."""
@@ -70,7 +72,7 @@ def find_slots(model: Model) -> list[Slot]:
 
 def find_maps(
     model: Model, source: Sequence[int], target: Sequence[int], *, influence: bool | None = None, uses: Sequence[str] = ORDER
-) -> tuple[Forced, list[AttentionMap]]:
+) -> tuple[TeacherForced, list[AttentionMap]]:
     """Runs teacher forcing and returns its result with the attention maps of these uses, cross-attention first.
 
     influence: add the influence of source tokens on the whole model; None: only if no cross-attention has weights.
@@ -79,7 +81,7 @@ def find_maps(
     mixers = {slot.name: slot.part for slot in slots if isinstance(slot.part, Mixer)}
     inputs: dict[str, Tensor] = {}
     with observed(mixers, lambda name, x, _: inputs.update({name: x})):
-        forced = force(model, source, target)
+        forced = teacher_force(model, source, target)
     texts = {"source": len(source), "target": len(target), "previous target": len(target)}
     counts = {use: (texts[rows], texts[columns]) for use, (rows, columns) in SIDES.items()}
     maps = []

@@ -7,8 +7,8 @@ from html import escape
 from typing import Literal
 
 from weft.attention.base import View
-from weft.explain.text import Side, Weights, fed, join_words, numbered
-from weft.inference.joining import Translation
+from weft.explain.token_display import Side, Weights, fed, join_words, numbered
+from weft.tasks.translation.join_segments import Translation
 
 How = Literal["weights", "influence"]
 Fate = Literal["kept", "finished", "dropped"]
@@ -139,7 +139,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """Shows the page in a notebook, isolated from the notebook's styles."""
-        from weft.explain.page import page
+        from weft.explain.html_page import page
 
         return (
             f'<iframe srcdoc="{escape(page([self]))}" title="weft explain" '

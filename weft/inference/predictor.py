@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 
 from weft.attention.base import View
-from weft.batch import PAD, power_of_two
+from weft.data.batch import PAD, power_of_two
+from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
-from weft.inference.resolve import Resolved
-from weft.inference.workers import Workers
-from weft.search.loop import Control
+from weft.inference.decoding_options import DecodingOptions
+from weft.inference.worker_processes import Workers
 
 WINDOWS = (8, 32, 128, 512, 2048)
 """Inputs read at once: few at first, so that the first output comes soon; then more, so that batches fill up."""
@@ -67,7 +67,7 @@ class Prediction:
 
 
 @dataclass(eq=False)
-class Part:
+class BatchItem:
     """What one row of a batch computes: an input, or a piece of a long one.
 
     ids: the tokens to read · number: of the input in its stream, from 0.
@@ -82,7 +82,7 @@ class Part:
         return len(self.ids)
 
 
-class Effort(NamedTuple):
+class ExpectedCost(NamedTuple):
     """What a part is expected to cost: `rows` computed side by side, for `steps` steps."""
 
     rows: int
@@ -104,7 +104,7 @@ class Predictor(ABC, Generic[In, Out]):
 
     forks: ClassVar[bool] = True
 
-    def __init__(self, model: Any, resolved: Resolved, warn: Callable[[str], None] | None = None) -> None:
+    def __init__(self, model: Any, resolved: DecodingOptions, warn: Callable[[str], None] | None = None) -> None:
         self.model, self.resolved, self.warn = model, resolved, warn or (lambda message: None)
 
     def parse(self, line: str, **fields: Any) -> Any:
@@ -117,10 +117,10 @@ class Predictor(ABC, Generic[In, Out]):
         """The `Part`s of each input: none if it is blank, several if it is too long. Messages count lines from `first_line`."""
 
     @abstractmethod
-    def run(self, parts: list[Any], control: Control | None = None) -> list[Any]:
+    def run(self, parts: list[Any], control: Cancellation | None = None) -> list[Any]:
         """The result of each part of a batch. It must not depend on the other parts of the batch."""
 
-    def begin(self, parts: list[Any], control: Control | None = None) -> Callable[[], list[Any]]:
+    def begin(self, parts: list[Any], control: Cancellation | None = None) -> Callable[[], list[Any]]:
         """Does the part of `run` that needs the device; the returned function does the rest, while another batch may run."""
         results = self.run(parts, control)
         return lambda: results
@@ -147,9 +147,9 @@ class Predictor(ABC, Generic[In, Out]):
         """Source tokens per batch; workers share decode.batch_tokens."""
         return max(1, self.resolved.batch_tokens // self.workers)
 
-    def effort(self, part: Any) -> Effort:
+    def effort(self, part: Any) -> ExpectedCost:
         """What a part is expected to cost, for a queue that bounds the time of its batches."""
-        return Effort(1, part.size)
+        return ExpectedCost(1, part.size)
 
     def predict(
         self,
@@ -169,8 +169,8 @@ class Predictor(ABC, Generic[In, Out]):
         stream, sizes = iter(inputs), TOGETHER if together else WINDOWS
         start, turn = 0, 0
 
-        def work(batch: list[Part]) -> list[Any]:
-            return self.run(batch, None if wanted is None else Control(len(batch), lambda row: wanted(batch[row].number)))
+        def work(batch: list[BatchItem]) -> list[Any]:
+            return self.run(batch, None if wanted is None else Cancellation(len(batch), lambda row: wanted(batch[row].number)))
 
         with Workers(self.workers, work) as crew:
             while window := list(_window(stream, sizes[min(turn, len(sizes) - 1)], ready)):
@@ -178,7 +178,7 @@ class Predictor(ABC, Generic[In, Out]):
                 for number, parts in enumerate(groups, start=start):
                     for part in parts:
                         part.number = number
-                results: dict[Part, Any] = {}
+                results: dict[BatchItem, Any] = {}
                 for batch, found in crew.run(self._batches([part for parts in groups for part in parts], wanted)):
                     results.update(zip(batch, found, strict=True))
                 for given, parts in zip(window, groups, strict=True):
@@ -186,9 +186,9 @@ class Predictor(ABC, Generic[In, Out]):
                     yield self.join(given, parts, [results[part] for part in parts] if all(p in results for p in parts) else [])
                 start, turn = start + len(window), turn + 1
 
-    def _batches(self, parts: Sequence[Part], wanted: Wanted | None = None) -> Iterator[list[Part]]:
+    def _batches(self, parts: Sequence[BatchItem], wanted: Wanted | None = None) -> Iterator[list[BatchItem]]:
         """Parts of similar size together, longest first, within the token budget."""
-        groups: dict[Hashable, list[Part]] = {}
+        groups: dict[Hashable, list[BatchItem]] = {}
         for part in sorted(parts, key=lambda part: -part.size):
             groups.setdefault(self.group(part), []).append(part)
         most = -(-len(parts) // self.workers)
@@ -197,8 +197,8 @@ class Predictor(ABC, Generic[In, Out]):
                 if kept := [part for part in batch if wanted is None or wanted(part.number)]:
                     yield kept
 
-    def _cut(self, parts: Sequence[Part], most: int) -> Iterator[list[Part]]:
-        batch: list[Part] = []
+    def _cut(self, parts: Sequence[BatchItem], most: int) -> Iterator[list[BatchItem]]:
+        batch: list[BatchItem] = []
         for part in parts:
             if batch and (batch[0].size * (len(batch) + 1) > self.budget or len(batch) == most):
                 # A recorded batch is padded to a power of two, so the surplus is better spent on the next batch.

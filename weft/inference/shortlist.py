@@ -19,12 +19,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from weft.access import default_mode
-from weft.data.cache import cache_folder
-from weft.data.cooccurrence import Ids, companions
 from weft.data.corpus import Corpus
-from weft.data.tokenizer import RESERVED
+from weft.data.corpus_cache import cache_folder
+from weft.data.lexical_translation import Ids, companions
+from weft.data.tokenizers.base import RESERVED
 from weft.errors import RunError
+from weft.file_access import default_mode
 
 FILE = "shortlist.safetensors"
 
@@ -45,7 +45,7 @@ def cached_file(run: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Narrow:
+class BatchVocabulary:
     """The vocabulary of a batch: ids [N] in ascending order, so that the special ones keep their numbers.
 
     bias [G, N]: 0 where a sentence may use a token, −inf elsewhere.
@@ -107,7 +107,7 @@ class Shortlist:
             raise RunError(f"{file}: was made for other vocabularies than those of the run; {what_to_do}")
         return Shortlist(likely, frequent, own)
 
-    def narrow(self, given: Sequence[tuple[Sequence[int], Sequence[int]]], most: int, device: torch.device) -> Narrow:
+    def narrow(self, given: Sequence[tuple[Sequence[int], Sequence[int]]], most: int, device: torch.device) -> BatchVocabulary:
         """The vocabulary for some sentences, given the source ids and the prefix of each: `most` tokens per source token."""
         always = np.concatenate([np.arange(RESERVED), self.frequent])
         each = []
@@ -120,4 +120,4 @@ class Shortlist:
         bias = np.full((len(each), len(ids)), -np.inf, np.float32)
         for row, tokens in enumerate(each):
             bias[row, np.searchsorted(ids, tokens)] = 0.0
-        return Narrow(torch.from_numpy(ids).to(device), torch.from_numpy(bias).to(device))
+        return BatchVocabulary(torch.from_numpy(ids).to(device), torch.from_numpy(bias).to(device))

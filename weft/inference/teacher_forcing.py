@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import View
-from weft.attention.core.recording import first_row, record
-from weft.batch import BOS, EOS, Source
+from weft.attention.core.weight_recorder import first_row, record
+from weft.data.batch import BOS, EOS, Source
 from weft.inference.predictor import Weights
+from weft.losses.ctc_loss import best_alignment
 from weft.models.base import Model
-from weft.models.canvas import ParallelDecoder
-from weft.objectives.ctc import best_alignment
+from weft.models.nonautoregressive import NonAutoregressiveDecoder
 
 
 @dataclass
-class Forced:
+class TeacherForced:
     """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] of each layer that has any, and what
     they show."""
 
@@ -31,22 +31,24 @@ class Forced:
 
 
 @torch.inference_mode()
-def force(model: Model, source: Sequence[int], target: Sequence[int]) -> Forced:
+def teacher_force(model: Model, source: Sequence[int], target: Sequence[int]) -> TeacherForced:
     """Feeds `target` to the decoder. Both are ids as the model reads and writes them.
 
     A decoder that writes all tokens at once reads blanks instead, as in its first pass.
     """
     device = model.device
-    if isinstance(model.decoder, ParallelDecoder):
+    if isinstance(model.decoder, NonAutoregressiveDecoder):
         return _force_at_once(model, model.decoder, source, target)
     fed = torch.tensor([[BOS, *target[:-1]]], device=device)
     with record(model) as tape:
         encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
         logits = model.decoder(fed, model.decoder.start(encoded)).logits
-    return Forced(logits[0].float().log_softmax(-1), *first_row(model, tape))
+    return TeacherForced(logits[0].float().log_softmax(-1), *first_row(model, tape))
 
 
-def _force_at_once(model: Model, decoder: ParallelDecoder, source: Sequence[int], target: Sequence[int]) -> Forced:
+def _force_at_once(
+    model: Model, decoder: NonAutoregressiveDecoder, source: Sequence[int], target: Sequence[int]
+) -> TeacherForced:
     """The first pass of a decoder over blanks. Of a path of CTC, the positions that write the tokens of the target."""
     device, size = model.device, max(1, len(target))
     with record(model) as tape:
@@ -66,7 +68,7 @@ def _force_at_once(model: Model, decoder: ParallelDecoder, source: Sequence[int]
             weights[name] = weights[name][:, rows]
         if use == "target":
             weights[name] = weights[name][..., rows]
-    return Forced(logits[0, places].float().log_softmax(-1)[:, : decoder.blank], weights, uses)  # the blank is no token
+    return TeacherForced(logits[0, places].float().log_softmax(-1)[:, : decoder.blank], weights, uses)  # the blank is no token
 
 
 def _places(logits: Tensor, lengths: Tensor, target: Sequence[int], blank: int) -> Tensor:

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.batch import Layout
+from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft.kernels.plan import Draft, Register
+from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TokenWindow:
             taps = [torch.where(same, tap, 0) for same, tap in zip(self._same(layout), taps, strict=True)]
         return torch.cat(taps, -1), tail
 
-    def plan(self, draft: Draft, x: Register) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
         return draft.window(x, self.width, self.dilation, causal=self.causal)
 
     def sees(self, length: int) -> Tensor:

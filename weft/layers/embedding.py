@@ -8,11 +8,11 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from weft.batch import PAD, Layout
-from weft.kernels.plan import Draft, Maker, Register
+from weft.data.batch import PAD, Layout
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
-from weft.layers.position import LearnedPosition, SinusoidalPosition
+from weft.layers.kernels.cpp_plan import Maker, PlanBuilder, Register
+from weft.layers.positions import LearnedPosition, SinusoidalPosition
 
 Sharing = Literal["all", "output", "none"]
 """Which of the source, target and output embeddings are shared: all three, target and output, or none."""
@@ -49,7 +49,7 @@ class TokenEmbedding(nn.Module):
             x = x + self.position(positions).to(x.dtype)
         return dropout(x, self.dropout, self.training)
 
-    def plan(self, draft: Draft) -> Register:
+    def plan(self, draft: PlanBuilder) -> Register:
         return draft.embed(self.table, self.scale, first_positions(self.position))
 
 

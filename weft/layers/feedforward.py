@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.batch import Layout
-from weft.kernels import serve
-from weft.kernels.plan import Draft, Register
-from weft.layers.autocast import computed_in
+from weft.data.batch import Layout
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
+from weft.layers.kernels import triton_available
+from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear import xavier
+from weft.layers.precision import to_autocast_dtype
 
 Activation = Literal["relu", "gelu", "swiglu"]
 
@@ -46,14 +46,14 @@ class FeedForward(nn.Module):
             x, tail = self.window(x, tail, layout)
         return self(x), tail
 
-    def plan(self, draft: Draft, x: Register) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
         if self.window is not None:
             x = self.window.plan(draft, x)
         return draft.linear(self.down, draft.activate(self.activation, draft.linear(self.up, x)))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.activation == "relu" and self.training and _fused(self.up, x):
-            return self.down(dropout(_linear_relu(self.up, computed_in(x)), self.dropout))
+            return self.down(dropout(_linear_relu(self.up, to_autocast_dtype(x)), self.dropout))
         hidden = self.up(x)
         if self.activation == "relu":
             hidden = F.relu(hidden, inplace=True)  # in place: no one else uses it, and it is the largest activation
@@ -68,11 +68,11 @@ class FeedForward(nn.Module):
 def _fused(layer: nn.Linear, x: Tensor) -> bool:
     """Whether to use the fused product with ReLU: in half precision, on a GPU."""
     half = torch.is_autocast_enabled(x.device.type) or x.dtype == torch.bfloat16
-    return half and type(layer) is nn.Linear and serve(x)
+    return half and type(layer) is nn.Linear and triton_available(x)
 
 
 def _linear_relu(layer: nn.Linear, x: Tensor) -> Tensor:
-    from weft.kernels.triton.linear_relu import linear_relu
+    from weft.layers.kernels.triton.linear_relu import linear_relu
 
-    hidden = linear_relu(x.flatten(0, -2), computed_in(layer.weight), computed_in(layer.bias))
+    hidden = linear_relu(x.flatten(0, -2), to_autocast_dtype(layer.weight), to_autocast_dtype(layer.bias))
     return hidden.unflatten(0, x.shape[:-1])

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from weft.batch import Layout
+from weft.data.batch import Layout
 from weft.errors import DeviceError
-from weft.kernels.cpp import Kernels
-from weft.kernels.plan import Draft, Register
+from weft.layers.kernels.cpp import Kernels
+from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear import NormedLinear
 from weft.layers.recurrent import Cell, RecurrentLayer
 
@@ -98,7 +98,7 @@ class Int8Recurrent(nn.Module):
         cell = self.step(x[:, 0], state)
         return cell[0][:, None], cell
 
-    def plan(self, draft: Draft, x: Register, state: int) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register, state: int) -> Register:
         kept = draft.linear(self.keeps, draft.recall(state, self.layer.rnn.hidden_size))
         return draft.cell(self.layer.kind, state, draft.linear(self.reads, x), kept)
 
@@ -128,7 +128,7 @@ def in_precision(model: Part, precision: str, kernels: Kernels | None = None) ->
 def in_int8(model: Part, kernels: Kernels | None = None) -> Part:
     """A copy of the model, on a CPU, with int8 linear layers; it shares all other tensors with the model.
 
-    With `kernels` the layers run the C++ kernels of `weft.kernels.cpp`.
+    With `kernels` the layers run the C++ kernels of `weft.layers.kernels.cpp`.
     """
     tensors = [*model.parameters(), *model.buffers()]
     elsewhere = next((each.device for each in tensors if each.device.type != "cpu"), None)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.kernels.plan import Draft, Register
+from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 
 
 def xavier(layer: nn.Linear, parts: int = 1) -> None:
@@ -40,5 +40,5 @@ class NormedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
 
-    def plan(self, draft: Draft, x: Register) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
         return draft.product(self.weight, self.bias, x)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from weft.batch import Layout
+from weft.data.batch import Layout
 
 
 @dataclass(frozen=True)

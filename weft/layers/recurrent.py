@@ -14,11 +14,11 @@ import torch
 from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
-from weft.batch import Layout
+from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft.kernels import computes_bf16
-from weft.kernels.plan import Draft, Register
 from weft.layers.dropout import Rate, dropout
+from weft.layers.kernels import computes_bf16
+from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.packing import pack_rows
 
 CellKind = Literal["gru", "lstm"]
@@ -102,7 +102,7 @@ class RecurrentLayer(nn.Module):
             return (torch.gru_cell(x, state[0], *weights),)
         return torch.lstm_cell(x, state, *weights)
 
-    def plan(self, draft: Draft, x: Register, state: int) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register, state: int) -> Register:
         reads, keeps, *biases = self.rnn.all_weights[0]
         kept = draft.product(keeps, biases[1], draft.recall(state, self.rnn.hidden_size))
         return draft.cell(self.kind, state, draft.product(reads, biases[0], x), kept)
@@ -240,7 +240,7 @@ class RecurrentStack(nn.Module):
             after.append(cell)
         return x, after
 
-    def plan(self, draft: Draft, x: Register, states: Sequence[int]) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register, states: Sequence[int]) -> Register:
         for number, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
             output = draft.part(layer, x, state)
             x = draft.add(x, output) if self.residual and number else output
@@ -283,7 +283,7 @@ class Readout(nn.Module):
             return x.unflatten(-1, (-1, 2)).amax(-1)
         return torch.tanh(x) if self.kind == "tanh" else x
 
-    def plan(self, draft: Draft, x: Register) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
         x = draft.linear(self.mix, x)
         return x if self.kind == "none" else draft.activate(self.kind, x)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.state import State
+from weft.layers.decoder_state import State
 
 
 @dataclass

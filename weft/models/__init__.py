@@ -1,28 +1,28 @@
-"""Models: families, and the fronts, encoders and decoders that they are composed of."""
+"""Models: families, and the frontends, encoders, decoders, length predictors and poolings that they are composed of."""
 
 MODELS = {
-    "composed": "weft.models.composing:Composed",
+    "composed": "weft.models.composition:ComposedModel",
     "transformer": "weft.models.transformer:Transformer",
     "convs2s": "weft.models.convs2s:ConvS2S",
     "bytenet": "weft.models.bytenet:ByteNet",
     "rnn": "weft.models.rnn:RNN",
-    "pointer": "weft.models.pointer:Pointer",
-    "memory_network": "weft.models.memory_network:MemoryNetworkFamily",
-    "cipher_gan": "weft.models.cipher_gan:CipherGanFamily",
-    "language_model": "weft.models.lm:LanguageModelFamily",
+    "pointer": "weft.models.pointer_generator:Pointer",
+    "memory_network": "weft.tasks.answering.memory_network:MemoryNetworkFamily",
+    "cipher_gan": "weft.tasks.deciphering.cipher_gan:CipherGanFamily",
+    "language_model": "weft.models.transformer_lm:LanguageModelFamily",
     "rnn_language_model": "weft.models.rnn_lm:RecurrentLanguageModelFamily",
 }
 
 FRONTS = {
-    "tokens": "weft.models.fronts:TokenFront",
-    "words": "weft.models.word_front:WordFront",
-    "frames": "weft.models.fronts:FrameFront",
-    "pyramid": "weft.models.fronts:PyramidFront",
-    "vectors": "weft.models.fronts:VectorFront",
-    "patches": "weft.models.picture_fronts:PatchFront",
-    "convolutions": "weft.models.picture_fronts:ConvolutionFront",
-    "efficientnet": "weft.models.imagenet:EfficientNetFront",
-    "sentences": "weft.models.sentence_front:SentenceFront",
+    "tokens": "weft.models.frontends.base:TokenFrontend",
+    "words": "weft.models.frontends.words:WordFrontend",
+    "frames": "weft.models.frontends.base:FrameFrontend",
+    "pyramid": "weft.models.frontends.base:PyramidFrontend",
+    "vectors": "weft.models.frontends.base:VectorFrontend",
+    "patches": "weft.models.frontends.images:PatchFrontend",
+    "convolutions": "weft.models.frontends.images:ConvolutionFrontend",
+    "efficientnet": "weft.models.frontends.efficientnet:EfficientNetFrontend",
+    "sentences": "weft.models.frontends.hierarchical_sentences:SentenceFrontend",
 }
 
 ENCODERS = {
@@ -30,8 +30,8 @@ ENCODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SEncoder",
     "bytenet": "weft.models.bytenet:ByteNetEncoder",
     "rnn": "weft.models.rnn:RecurrentEncoder",
-    "identity": "weft.models.identity:IdentityEncoder",
-    "ntm": "weft.models.ntm:TuringEncoder",
+    "identity": "weft.models.composition:IdentityEncoder",
+    "ntm": "weft.tasks.bits.neural_turing_machine:TuringEncoder",
 }
 
 DECODERS = {
@@ -39,12 +39,20 @@ DECODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SDecoder",
     "bytenet": "weft.models.bytenet:ByteNetDecoder",
     "rnn": "weft.models.rnn:RecurrentDecoder",
-    "parallel": "weft.models.parallel:ParallelTransformerDecoder",
+    "parallel": "weft.models.nonautoregressive_transformer:NonAutoregressiveTransformerDecoder",
 }
 
 CANVASES = {
-    "ratio": "weft.models.canvases:RatioPlan",
-    "length": "weft.models.canvases:LengthPlan",
-    "fertility": "weft.models.canvases:FertilityPlan",
-    "upsampled": "weft.models.canvases:UpsampledPlan",
+    "ratio": "weft.models.length_predictors:LengthRatio",
+    "length": "weft.models.length_predictors:LengthClassifier",
+    "fertility": "weft.models.length_predictors:FertilityPredictor",
+    "upsampled": "weft.models.length_predictors:Upsampling",
+}
+
+POOLINGS = {
+    "mean": "weft.models.pooling:MeanPooling",
+    "max": "weft.models.pooling:MaxPooling",
+    "last_max_mean": "weft.models.pooling:LastMaxMeanPooling",
+    "self_attentive": "weft.models.pooling:SelfAttentivePooling",
+    "pma": "weft.models.pooling:MultiheadPooling",
 }

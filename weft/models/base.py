@@ -13,11 +13,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
+from weft.layers.decoder_state import State
 from weft.layers.embedding import EmbeddingTables, embedding_table
-from weft.layers.readout import linear_loss, output_layer, rows_of, smoothed_loss
-from weft.state import State
+from weft.layers.output_cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, output_layer, restrict_outputs
 
 Reads = Literal["tokens", "words", "frames", "image", "sentences"]
 """Kinds of source, with the shapes that `Source` describes."""
@@ -155,7 +155,8 @@ class Decoder(Component, ABC):
     """Writes a target. Teacher forcing, a forced prefix and a single step are the same call at different lengths.
 
     dim: width of the model, for learning-rate schedules · hidden: width of its hidden states · readers: layers that attend to
-    the source · max_memory: the longest memory it can attend to · parallel: it writes all tokens at once (`ParallelDecoder`) ·
+    the source · max_memory: the longest memory it can attend to · parallel: it writes all tokens at once
+    (`NonAutoregressiveDecoder`) ·
     scores: its logits are scores, which a search adds up as they are instead of normalising them.
     """
 
@@ -190,7 +191,7 @@ class Decoder(Component, ABC):
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """(label-smoothed loss, negative log-likelihood), each summed over the labels that are not PAD."""
-        return smoothed_loss(self.logits(hidden), labels, smoothing)
+        return label_smoothed_cross_entropy(self.logits(hidden), labels, smoothing)
 
 
 class LinearDecoder(Decoder):
@@ -203,17 +204,17 @@ class LinearDecoder(Decoder):
         return logits
 
     def among(self, tokens: Tensor) -> nn.Module:
-        return rows_of(self.output, tokens)
+        return restrict_outputs(self.output, tokens)
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        return linear_loss(hidden, self.output.weight, labels, smoothing)
+        return linear_cross_entropy(hidden, self.output.weight, labels, smoothing)
 
 
 class Network(Supports, ABC):
     """What training, saving and loading need to know about a model, whatever its task.
 
     dim: its width, for schedules that depend on it · max_source, max_target: the longest source and target it has positions
-    for · copies: it may write source tokens by id, so unknown source words get ids of their own (`weft.data.copying`) ·
+    for · copies: it may write source tokens by id, so unknown source words get ids of their own (`weft.data.copy_vocabulary`) ·
     borrowed: names of weights that belong to the run it started from; they are neither trained nor saved again.
     """
 

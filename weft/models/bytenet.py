@@ -15,20 +15,20 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from weft.batch import Layout
+from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
+from weft.layers.decoder_state import State, shared
 from weft.layers.dropout import Rate, dropout
 from weft.layers.embedding import NGramBag
-from weft.layers.position import token_positions
+from weft.layers.positions import token_positions
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder
-from weft.models.composing import FlatComposition, VectorEncoder
-from weft.models.fronts import TokenFront
-from weft.state import State, shared
+from weft.models.composition import FlatFamily, VectorEncoder
+from weft.models.frontends.base import TokenFrontend
 
 
 @dataclass(frozen=True)
-class Unfolding:
+class DynamicUnfolding:
     """A source of |s| tokens gets ⌊ratio · |s|⌋ + extra columns, slightly more than its target is expected to need.
 
     Columns after its last token start at zero, and the convolutions spread the source into them. Longer targets read zeros
@@ -136,7 +136,7 @@ class ByteNetEncoder(VectorEncoder):
         unfold_extra: NonNegativeInt = 0,
     ) -> None:
         super().__init__()
-        self.unfolding, self.dropout = Unfolding(unfold_ratio, unfold_extra), blocks.dropout
+        self.unfolding, self.dropout = DynamicUnfolding(unfold_ratio, unfold_extra), blocks.dropout
         self.aligned = unfold_ratio == 1 and unfold_extra == 0
         self.blocks, self.norm = blocks.stack(sets, causal=False), nn.LayerNorm(blocks.dim)
         self.input_width = self.width = blocks.dim
@@ -240,10 +240,10 @@ class ByteNetDecoder(LinearDecoder):
         return Features(self.out(F.relu(self.norm(x))), replace(state, tails=tails, grams=grams, fed=state.fed + fed))
 
 
-class ByteNet(FlatComposition):
+class ByteNet(FlatFamily):
     """Dilated convolutions; the decoder is stacked on the encoder, column on column, without attention (Kalchbrenner 2016)."""
 
-    parts = (ByteNetEncoder, {"sets": "encoder_sets"}), (ByteNetDecoder, {"sets": "decoder_sets"}), (TokenFront, {})
+    parts = (ByteNetEncoder, {"sets": "encoder_sets"}), (ByteNetDecoder, {"sets": "decoder_sets"}), (TokenFrontend, {})
 
 
 def _read(state: ByteNetState, positions: Tensor, layout: Layout | None) -> Tensor:

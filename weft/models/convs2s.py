@@ -18,22 +18,22 @@ from torch import Tensor, nn
 from weft.attention import ATTENTIONS
 from weft.attention.base import Attended, Attention, Site, add_extras, join_heads, split_heads
 from weft.attention.core.dot_product import attend_memory
-from weft.attention.core.kv_store import Memory
-from weft.attention.core.packed_rows import packing
-from weft.batch import Layout
+from weft.attention.core.kv_cache import CrossAttentionMemory
+from weft.attention.core.packed_sequences import packing
 from weft.config.registry import Among, build
+from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft.kernels.plan import Draft, Keys, Opening, Register
-from weft.layers.autocast import computed_in
 from weft.layers.convolution import TokenWindow
+from weft.layers.decoder_state import State, shared, spread
 from weft.layers.dropout import Rate, dropout
 from weft.layers.embedding import TokenEmbedding, first_positions
+from weft.layers.kernels.cpp_plan import Keys, Opening, PlanBuilder, Register
 from weft.layers.linear import NormedLinear
-from weft.layers.position import LearnedPosition, token_positions
+from weft.layers.positions import LearnedPosition, token_positions
+from weft.layers.precision import to_autocast_dtype
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
-from weft.models.blocks import StackState
-from weft.models.composing import FlatComposition, VectorEncoder
-from weft.state import State, shared, spread
+from weft.models.composition import FlatFamily, VectorEncoder
+from weft.models.transformer_blocks import StackState
 
 CROSS = {"multistep": "weft.models.convs2s:MultistepAttention", **ATTENTIONS}
 """Attention of a decoder layer to the source: the paper's own, or any other cross-attention."""
@@ -49,7 +49,7 @@ SPREAD = 0.1
 class MultistepMemory:
     """Keys and values of the source; counts [G, n] int64: number of tokens of each segment."""
 
-    memory: Memory
+    memory: CrossAttentionMemory
     counts: Tensor = shared()
 
     def planned(self) -> Keys:
@@ -74,12 +74,14 @@ class MultistepAttention(Attention):
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> MultistepMemory:
         assert memory is not None
-        k, v = (split_heads(computed_in(part), self.site.heads) for part in memory.chunk(2, -1))
+        k, v = (split_heads(to_autocast_dtype(part), self.site.heads) for part in memory.chunk(2, -1))
         if layout is None:
-            return MultistepMemory(Memory(k, v), torch.full((memory.size(0), 2), memory.size(1), device=memory.device))
+            return MultistepMemory(
+                CrossAttentionMemory(k, v), torch.full((memory.size(0), 2), memory.size(1), device=memory.device)
+            )
         segments, numbers = layout.segments.long(), 2 if layout.offsets is None else layout.offsets.numel()
         counts = segments.new_zeros(memory.size(0), numbers).scatter_add_(1, segments, torch.ones_like(segments))
-        return MultistepMemory(Memory(k, v, layout.segments, packing(layout)), counts)
+        return MultistepMemory(CrossAttentionMemory(k, v, layout.segments, packing(layout)), counts)
 
     def forward(
         self,
@@ -90,7 +92,7 @@ class MultistepAttention(Attention):
         layout: Layout | None = None,
         need_weights: bool = False,
     ) -> Attended:
-        q = split_heads(computed_in(query), self.site.heads) * math.sqrt(self.site.head_dim)
+        q = split_heads(to_autocast_dtype(query), self.site.heads) * math.sqrt(self.site.head_dim)
         share = self.site.dropout if self.training else 0.0
         context, weights = attend_memory(q, state.memory, layout=layout, dropout=share, need_weights=need_weights)
         if layout is not None and layout.packed:
@@ -99,7 +101,7 @@ class MultistepAttention(Attention):
             tokens = spread(state.counts[:, 1:2], query.size(0))
         return Attended(join_heads(context) * tokens.float().sqrt()[..., None].to(context.dtype), state, weights)
 
-    def plan(self, draft: Draft, query: Register) -> Register:
+    def plan(self, draft: PlanBuilder, query: Register) -> Register:
         return draft.attend_memory(query, self.site.heads, MultistepMemory.planned, scale=1.0)
 
 
@@ -147,7 +149,7 @@ class GatedConvolution(nn.Module):
         windows, tail = self.window(dropout(x, self.dropout, self.training), tail, layout)
         return F.glu(self.taps(windows)), tail
 
-    def plan(self, draft: Draft, x: Register) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
         return draft.activate("glu", draft.linear(self.taps, self.window.plan(draft, x)))
 
 
@@ -184,7 +186,7 @@ class ConvS2SEncoder(VectorEncoder):
             z.register_hook(lambda grad: grad * (1 / (2 * self.readers)))
         return Encoded(torch.cat([z, (z + embedded) * EVEN], -1), layout)
 
-    def plan(self, draft: Draft) -> None:
+    def plan(self, draft: PlanBuilder) -> None:
         embedded = draft.part(self.front, first_positions(self.position))
         x = draft.linear(self.enter, embedded)
         for block in self.blocks:
@@ -212,7 +214,7 @@ class ConvS2SLayer(nn.Module):
         h = (self.out(looked.context) + h) * EVEN
         return (h + x) * EVEN, tail, looked.state
 
-    def plan(self, draft: Draft, x: Register, embedded: Register) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register, embedded: Register) -> Register:
         h = draft.part(self.block, x)
         context = draft.part(self.cross, draft.add(draft.linear(self.query, h), embedded, EVEN))
         return draft.add(draft.add(draft.linear(self.out, context), h, EVEN), x, EVEN)
@@ -267,7 +269,7 @@ class ConvS2SDecoder(LinearDecoder):
         fed = torch.zeros(rows, dtype=torch.long, device=source.memory.device)
         return StackState([each.block.start(rows) for each in layers], looks, fed)
 
-    def plan(self, draft: Draft) -> None:
+    def plan(self, draft: PlanBuilder) -> None:
         draft.opens(lambda decoder, source: Opening(decoder.start(source).source))
         embedded = draft.part(self.embedding)
         x = draft.linear(self.enter, embedded)
@@ -289,7 +291,7 @@ class ConvS2SDecoder(LinearDecoder):
         return Features(hidden, StackState(tails, looks, state.fed + fed), extras)
 
 
-class ConvS2S(FlatComposition):
+class ConvS2S(FlatFamily):
     """Gated convolutions on both sides, and attention to the source in every decoder layer (Gehring et al. 2017)."""
 
     parts = (ConvS2SEncoder, {"layers": "encoder_layers"}), (ConvS2SDecoder, {"layers": "decoder_layers"})

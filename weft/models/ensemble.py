@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from weft.batch import Layout, Source
+from weft.data.batch import Layout, Source
+from weft.layers.decoder_state import State
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, least
-from weft.state import State
 
 
 class EnsembleEncoder(Encoder):

@@ -15,13 +15,14 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attention, Site
-from weft.batch import Layout
 from weft.config.registry import Among, build
+from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft.kernels.plan import Draft, NotPlanned, Opening, Register
-from weft.layers.autocast import computed_in
+from weft.layers.decoder_state import State, shared, spread
 from weft.layers.dropout import Rate
 from weft.layers.embedding import TokenEmbedding
+from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder, Register
+from weft.layers.precision import to_autocast_dtype
 from weft.layers.recurrent import (
     Bridge,
     BridgeKind,
@@ -35,8 +36,7 @@ from weft.layers.recurrent import (
     turn_round,
 )
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder
-from weft.models.composing import FlatComposition, VectorEncoder
-from weft.state import State, shared, spread
+from weft.models.composition import FlatFamily, VectorEncoder
 
 Style = Literal["fixed", "cho", "bahdanau", "luong"]
 
@@ -164,10 +164,10 @@ class RecurrentDecoder(LinearDecoder):
 
     def features(self, tokens: Tensor, state: RecurrentState, layout: Layout | None = None) -> Features:
         x = self.noise(self.embedding(tokens))
-        found = self._step_by_step(computed_in(x), state, layout) if self.feeds_back else self._at_once(x, state, layout)
+        found = self._step_by_step(to_autocast_dtype(x), state, layout) if self.feeds_back else self._at_once(x, state, layout)
         return replace(found, hidden=self.noise(found.hidden))
 
-    def plan(self, draft: Draft) -> None:
+    def plan(self, draft: PlanBuilder) -> None:
         cross = self.cross
         if cross is not None and type(cross).predicting is not Attention.predicting:
             raise NotPlanned(type(cross).__name__)
@@ -247,7 +247,7 @@ class RecurrentDecoder(LinearDecoder):
         return self.readout(_join(output if self.cross is None else self.cross.predicting(output), context))
 
 
-class RNN(FlatComposition):
+class RNN(FlatFamily):
     """Recurrent encoder and decoder, with a fixed context or with attention.
 
     encoder_dim: width of the encoder's states, both directions together; 0: dim

@@ -14,17 +14,17 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attention, Site
-from weft.batch import Layout
 from weft.config.registry import Among, build
+from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft.kernels.plan import Draft, NotPlanned
 from weft.layers.convolution import TokenWindow
+from weft.layers.decoder_state import State
 from weft.layers.dropout import Rate
 from weft.layers.embedding import TokenEmbedding
+from weft.layers.kernels.cpp_plan import NotPlanned, PlanBuilder
 from weft.layers.recurrent import Cell, Readout, RecurrentOptions, RecurrentStack
 from weft.models.base import DecoderSite, Encoded, Features, Sizes
-from weft.models.language import LanguageFamily, LanguageModel, TextDecoder
-from weft.state import State
+from weft.models.language_model import LanguageFamily, LanguageModel, SourcelessDecoder
 
 Style = Literal["plain", "attention", "ngram"]
 
@@ -57,7 +57,7 @@ class StateNGram(nn.Module):
         return parts.diagonal(dim1=-3, dim2=-2).transpose(-1, -2).flatten(-2), tail
 
 
-class RecurrentLanguageDecoder(TextDecoder):
+class RecurrentLanguageDecoder(SourcelessDecoder):
     """A recurrent network over a text. Its output reads h̃ = tanh(W [r; h]), where r is what attention finds in the past."""
 
     def __init__(
@@ -84,7 +84,7 @@ class RecurrentLanguageDecoder(TextDecoder):
         x = self.noise(self.embedding(tokens))
         return self._read(x, state, layout), [x]
 
-    def plan(self, draft: Draft) -> None:
+    def plan(self, draft: PlanBuilder) -> None:
         if self.look is not None:
             raise NotPlanned(type(self.look).__name__)
         states = [draft.state(sum(part.size(1) for part in cell)) for cell in self.stack.start(1)]

@@ -13,29 +13,29 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.batch import Layout
+from weft.attention.mixers import build_self
 from weft.config.registry import build
+from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft.kernels.plan import Draft, NotPlanned, Opening
+from weft.layers.decoder_state import State, share_common
 from weft.layers.dropout import dropout
 from weft.layers.embedding import TokenEmbedding, first_positions
+from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder
 from weft.layers.norm import residual
-from weft.layers.position import token_positions
+from weft.layers.positions import token_positions
 from weft.layers.reversible import run_reversible
-from weft.mixers import build_self
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
-from weft.models.blocks import (
+from weft.models.composition import FlatFamily, VectorEncoder
+from weft.models.transformer_blocks import (
     CrossSlots,
     DecoderLayer,
     EncoderLayer,
     SelfSlots,
     StackState,
     TransformerBlock,
-    Unread,
+    UnprojectedMemory,
     in_turn,
 )
-from weft.models.composing import FlatComposition, VectorEncoder
-from weft.state import State, together
 
 Wiring = Literal["last", "same", "mix"]
 
@@ -96,7 +96,7 @@ class TransformerEncoder(VectorEncoder):
         lower = [norm(height) for norm, height in zip(self.lower_norms, heights)]
         return Encoded(memory, layout, extras, layers=[*lower, memory])
 
-    def plan(self, draft: Draft) -> None:
+    def plan(self, draft: PlanBuilder) -> None:
         if self.reversible or self.lower_norms:
             raise NotPlanned("reversible layers" if self.reversible else "an encoder that passes on every layer")
         x = draft.part(self.front, first_positions(self.position))
@@ -105,7 +105,7 @@ class TransformerEncoder(VectorEncoder):
         draft.norm(self.norm, x)
 
 
-class Wires(nn.Module):
+class EncoderWiring(nn.Module):
     """Which encoder layer each decoder layer attends to: the last, the one at its height, or a learned mean of all.
 
     The weights of the mean are a softmax (Bapna et al. 2018) that starts uniform.
@@ -159,7 +159,7 @@ class TransformerDecoder(LinearDecoder):
             for own, other in zip(mixers, crosses, strict=True)
         ]
         self.embedding = TokenEmbedding(table, block.make_position(), block.dropout)
-        self.layers, self.wires, self.output = nn.ModuleList(made), Wires(wiring, site.depth, layers), output
+        self.layers, self.wires, self.output = nn.ModuleList(made), EncoderWiring(wiring, site.depth, layers), output
         self.norm, self.reversible, self.post = block.final_norm(), block.reversible, block.norm == "post"
         self.dim, self.hidden, self.readers, self.repeated = block.dim, block.dim, layers, made
         self.max_length = least(block.positions, *(each.mixer.max_length for each in made))
@@ -173,9 +173,9 @@ class TransformerDecoder(LinearDecoder):
     def start(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[DecoderLayer], self.layers))
-        own = together([each.start(rows=rows, room=room) for each in layers], self.kinds)
+        own = share_common([each.start(rows=rows, room=room) for each in layers], self.kinds)
         memories = self.wires(source)
-        crosses: list[State] = [Unread(memory, source.layout) for memory in memories]
+        crosses: list[State] = [UnprojectedMemory(memory, source.layout) for memory in memories]
         if not (self.reversible and torch.is_grad_enabled()):
             crosses = [each.cross.start(memory, source.layout) for each, memory in zip(layers, memories, strict=True)]
         return StackState(own, crosses, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
@@ -203,7 +203,7 @@ class TransformerDecoder(LinearDecoder):
             crosses.append(cross)
         return Features(self.norm(x), StackState(own, crosses, state.fed + fed), extras)
 
-    def plan(self, draft: Draft) -> None:
+    def plan(self, draft: PlanBuilder) -> None:
         if self.reversible:
             raise NotPlanned("reversible layers")
         draft.opens(TransformerDecoder._opening)
@@ -217,7 +217,7 @@ class TransformerDecoder(LinearDecoder):
         return Opening([layer.cross.start(memory, source.layout) for layer, memory in layers])
 
 
-class Transformer(FlatComposition):
+class Transformer(FlatFamily):
     """Encoder and decoder stacks with attention (Vaswani et al. 2017), post-norm as published or pre-norm."""
 
     parts = (

@@ -15,10 +15,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from weft.errors import WeftError
-from weft.serve import file_api, json_api, libretranslate
-from weft.serve.log import Log, log_line
-from weft.serve.middleware import Guard
+from weft.serve import file_api, json_api
+from weft.serve import libretranslate_api as libretranslate
+from weft.serve.middleware import GuardMiddleware
 from weft.serve.request_body import with_choices, with_security
+from weft.serve.request_log import Log, log_line
 from weft.serve.service import Service
 from weft.version import VERSION
 
@@ -43,7 +44,7 @@ PUBLIC = ("/health", "/languages", "/frontend/settings", "/v1/models", "/downloa
 """Paths that need no API key."""
 
 
-def make_app(service: Service, log: Log = log_line) -> Guard:
+def make_app(service: Service, log: Log = log_line) -> GuardMiddleware:
     """Builds the whole application, wrapped in the Guard middleware."""
 
     @asynccontextmanager
@@ -83,7 +84,7 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
         app.add_middleware(
             CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
         )
-    return Guard(app, service.settings, service.metrics, log)
+    return GuardMiddleware(app, service.settings, service.metrics, log)
 
 
 def _add_file(app: FastAPI, path: str, name: str, media_type: str) -> None:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from weft.serve.bounded import BoundedDict
-from weft.serve.reading import Job, Ticket
+from weft.serve.bounded_dict import BoundedCache
+from weft.serve.query_jobs import Job, RequestTicket
 
 KINDS = 1000
 """Kinds of work whose pace is remembered."""
@@ -52,12 +52,12 @@ class _Line:
         return y + slope * (rows - x)
 
 
-class Pace:
+class BatchTimeModel:
     """Learns how long batches take on this machine, by kind of work: the time per step grows with the number of rows."""
 
     def __init__(self, first: float = 1e-3) -> None:
         self.first = first
-        self._seen: BoundedDict[Hashable, _Line] = BoundedDict(KINDS)
+        self._seen: BoundedCache[Hashable, _Line] = BoundedCache(KINDS)
 
     def learn(self, kind: Hashable, rows: float, steps: int, seconds: float, weight: float = 1.0) -> None:
         """Remembers a batch."""
@@ -108,11 +108,11 @@ class FairQueue:
     for ever. Not thread-safe.
     """
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: BatchTimeModel) -> None:
         self.pace = pace
-        self._clients: dict[str, list[Ticket]] = {}
-        self._used: BoundedDict[str, float] = BoundedDict(CLIENTS)
-        self._got: dict[Ticket, float] = {}
+        self._clients: dict[str, list[RequestTicket]] = {}
+        self._used: BoundedCache[str, float] = BoundedCache(CLIENTS)
+        self._got: dict[RequestTicket, float] = {}
         self._clock = 0.0  # the work of an average client
         self._clocks: dict[str, float] = {}  # the work of an average ticket of each client
 
@@ -128,7 +128,7 @@ class FairQueue:
     def __bool__(self) -> bool:
         return bool(self._clients)
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, ticket: RequestTicket) -> None:
         client = ticket.client
         if client not in self._clients:
             self._used[client] = max(self._clock, self._used.get(client, 0.0))
@@ -136,7 +136,7 @@ class FairQueue:
         self._got[ticket] = self._clocks[client]
         self._clients[client].append(ticket)
 
-    def remove(self, ticket: Ticket) -> None:
+    def remove(self, ticket: RequestTicket) -> None:
         """Drops the jobs of a ticket that still wait."""
         tickets = self._clients.get(ticket.client)
         if tickets is None or ticket not in self._got:
@@ -150,7 +150,7 @@ class FairQueue:
         """Waiting parts of each client."""
         return Counter({name: sum(len(ticket.jobs) for ticket in tickets) for name, tickets in self._clients.items()})
 
-    def newest(self, client: str) -> Ticket:
+    def newest(self, client: str) -> RequestTicket:
         return self._clients[client][-1]
 
     def oldest(self) -> float:
@@ -173,7 +173,7 @@ class FairQueue:
         before: a running batch of one client. Only jobs of others may come before its end, only if they fit, and only until
         they have got as much more than this client as the batch takes.
         """
-        batch, passed = Batch(), set[Ticket]()
+        batch, passed = Batch(), set[RequestTicket]()
         if before is not None:
             client = before.jobs[0].ticket.client
             most = self._used[client] + self.pace.seconds(before.kind, before.rows, before.steps)
@@ -191,7 +191,7 @@ class FairQueue:
                 self.remove(ticket)
         return batch
 
-    def _next(self, passed: set[Ticket]) -> Ticket | None:
+    def _next(self, passed: set[RequestTicket]) -> RequestTicket | None:
         """The ticket whose turn it is, of those that were not passed over."""
         for client in sorted(self._clients, key=lambda name: self._used[name]):
             waiting = [ticket for ticket in self._clients[client] if ticket.jobs and ticket not in passed]
@@ -199,7 +199,7 @@ class FairQueue:
                 return min(waiting, key=lambda ticket: self._got[ticket])
         return None
 
-    def _charge(self, ticket: Ticket, job: Job) -> None:
+    def _charge(self, ticket: RequestTicket, job: Job) -> None:
         ticket.jobs.remove(job)
         work = self.pace.seconds(job.kind, *job.effort)
         self._clock += work / len(self._clients)

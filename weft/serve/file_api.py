@@ -13,13 +13,13 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from weft.inference.formats import open_file
-from weft.serve.detect import detect_language
-from weft.serve.files import suffix_of
-from weft.serve.libretranslate import language, translate_segments
+from weft.serve.file_store import suffix_of
+from weft.serve.language_detection import detect_language
+from weft.serve.libretranslate_api import language, translate_segments
 from weft.serve.request_body import Fields, admitted_fields, body_schema
 from weft.serve.responses import ERRORS
 from weft.serve.service import Service
+from weft.tasks.translation.documents.formats import open_file
 
 SUGGESTED = 100 << 20
 """Bytes of suggested translations that are kept; further ones are refused."""

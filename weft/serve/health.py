@@ -8,8 +8,8 @@ import time
 from starlette.exceptions import HTTPException
 
 from weft.errors import WeftError
-from weft.serve.batcher import Batcher
-from weft.serve.models import Models, Served, TranslationQuery
+from weft.serve.request_batcher import Batcher
+from weft.serve.served_models import Models, ServedModel, TranslationQuery
 
 RECENT = 5.0
 """Seconds for which an answer of a model counts as a sign of health."""
@@ -50,7 +50,7 @@ class Health:
                 self._last = (time.monotonic(), [each for each in found if each])
             return self._last[1]
 
-    async def _problem(self, model: Served) -> str:
+    async def _problem(self, model: ServedModel) -> str:
         if time.monotonic() - self.batcher.worked.get(model.name, float("-inf")) < RECENT:
             return ""
         try:

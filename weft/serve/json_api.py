@@ -11,17 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
-from weft.inference.documents import Document
-from weft.inference.formats import Format, fill_all, open_document
 from weft.inference.predictor import Prediction
-from weft.inference.terms import NO_TERMS, Glossary, Terms
-from weft.serve.detect import detect_language
-from weft.serve.models import ExplanationQuery, Served, TranslationQuery
-from weft.serve.reading import too_many_cells
+from weft.serve.language_detection import detect_language
+from weft.serve.query_jobs import too_many_cells
 from weft.serve.request_body import PlainRoute, admitted_body, body_schema, with_choices
 from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, cells, document, encode
+from weft.serve.served_models import ExplanationQuery, ServedModel, TranslationQuery
 from weft.serve.service import Service
 from weft.serve.sockets import reload_others
+from weft.tasks.translation.documents.formats import Format, fill_all, open_document
+from weft.tasks.translation.documents.html import Document
+from weft.tasks.translation.glossary import NO_TERMS, Glossary, Terms
 
 Text = Annotated[str, Field(max_length=1 << 20)]
 Term = Annotated[str, Field(min_length=1, max_length=200)]
@@ -167,7 +167,7 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-def _selected(service: Service, body: TranslateRequest) -> Served:
+def _selected(service: Service, body: TranslateRequest) -> ServedModel:
     """The model of a request. `source: auto` chooses among the languages that are translated to the target language."""
     models, source = service.models, body.source
     if source == "auto" and body.model is None:
@@ -176,7 +176,7 @@ def _selected(service: Service, body: TranslateRequest) -> Served:
     return models.chosen(body.model, source, body.target)
 
 
-def _model(model: Served, limit: int) -> ModelDocument:
+def _model(model: ServedModel, limit: int) -> ModelDocument:
     config = model.translator.config
     return ModelDocument(
         name=model.name,
@@ -188,7 +188,7 @@ def _model(model: Served, limit: int) -> ModelDocument:
     )
 
 
-def _content(body: TranslateRequest, model: Served, translations: Sequence[Prediction]) -> bytes:
+def _content(body: TranslateRequest, model: ServedModel, translations: Sequence[Prediction]) -> bytes:
     """The response as JSON."""
     answers = []
     for text, each in zip(body.texts, translations, strict=True):
@@ -199,7 +199,7 @@ def _content(body: TranslateRequest, model: Served, translations: Sequence[Predi
 
 
 def _queries(
-    service: Service, body: TranslateRequest, model: Served, documents: list[Document] | None
+    service: Service, body: TranslateRequest, model: ServedModel, documents: list[Document] | None
 ) -> list[TranslationQuery]:
     """The queries of a request: one per text, or one per segment of its documents."""
     texts, prefixes = body.texts, body.prefixes or [""]
@@ -221,7 +221,7 @@ def _queries(
     return [TranslationQuery(model, text, options, prefix, body.terms(text), attention) for text, prefix in pairs]
 
 
-def _options(body: TranslateRequest, limit: int, model: Served) -> tuple[tuple[str, Any], ...]:
+def _options(body: TranslateRequest, limit: int, model: ServedModel) -> tuple[tuple[str, Any], ...]:
     """Returns the options that differ from the run's defaults; refuses those beyond the server's limits."""
     decode = model.translator.config.decode
     named = {"beam": decode.search.get("width"), "sample": decode.search["kind"] == "sample"}

@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from weft.serve.access import check_site
-from weft.serve.log import Log, log_line
-from weft.serve.metrics import Metrics
+from weft.serve.access_control import check_site
+from weft.serve.prometheus import Metrics
+from weft.serve.request_log import Log, log_line
 from weft.serve.settings import Settings
 
 HEADERS = {
@@ -29,7 +29,7 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 """Identifiers of requests that a client or a proxy may choose, in the header X-Request-ID."""
 
 
-class Guard:
+class GuardMiddleware:
     """Wraps the application: rejects foreign Host headers and large or slow bodies, and hides tracebacks from clients."""
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, log: Log = log_line) -> None:

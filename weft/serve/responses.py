@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, Field
 
-from weft.batch import EOS
-from weft.explain.picture import cross_attention
-from weft.explain.text import Side, join_words, make_side
-from weft.inference.alignment import token_texts
-from weft.inference.joining import Translation
+from weft.data.batch import EOS
+from weft.explain.attention_heatmap import cross_attention
+from weft.explain.token_display import Side, join_words, make_side
 from weft.inference.predictor import Prediction, Weights
-from weft.serve.models import Served
+from weft.serve.served_models import ServedModel
+from weft.tasks.translation.attention_alignment import token_texts
+from weft.tasks.translation.join_segments import Translation
 
 CHARACTER_LEVEL = 1.5
 """Characters per token up to which an alignment is between tokens instead of words."""
@@ -103,7 +103,7 @@ def cells(predictions: Iterable[Prediction]) -> int:
     return sum(weights.size for each in predictions for weights in each.attention.values())
 
 
-def document(model: Served, text: str, best: Prediction, *, attention: bool, alignment: bool) -> TranslationDocument:
+def document(model: ServedModel, text: str, best: Prediction, *, attention: bool, alignment: bool) -> TranslationDocument:
     """Converts a translation to a response, with its attention and alignment if requested."""
     response = TranslationDocument(text=best.text, score=best.score, tokens=best.tokens, source_tokens=best.source_tokens)
     if best.alternatives:
@@ -117,7 +117,7 @@ def document(model: Served, text: str, best: Prediction, *, attention: bool, ali
     return response
 
 
-def _alignment(model: Served, text: str, translation: Prediction) -> AlignmentDocument | None:
+def _alignment(model: ServedModel, text: str, translation: Prediction) -> AlignmentDocument | None:
     """Aligns words, or tokens where these are single characters. None if the model read other tokens than those of `text`."""
     if isinstance(translation, Translation) and translation.runs:
         return None  # what was put into the text afterwards has no tokens

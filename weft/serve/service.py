@@ -12,13 +12,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weft.inference.predictor import Prediction
-from weft.serve.access import AccessControl
-from weft.serve.batcher import Batcher
-from weft.serve.files import FileStore, shared_folder
+from weft.serve.access_control import AccessControl
+from weft.serve.file_store import FileStore, shared_folder
 from weft.serve.health import Health
-from weft.serve.log import Log
-from weft.serve.metrics import Metrics, summed
-from weft.serve.models import Models, Query
+from weft.serve.prometheus import Metrics, summed
+from weft.serve.request_batcher import Batcher
+from weft.serve.request_log import Log
+from weft.serve.served_models import Models, Query
 from weft.serve.settings import Settings
 
 SURROGATE = re.compile("[\ud800-\udfff]")

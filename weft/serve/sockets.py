@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 
 from weft.errors import WeftError
-from weft.serve.protocol import CONNECTIONS
+from weft.serve.http_protocol import CONNECTIONS
 
 HANDED, STOPS = "WEFT_LISTEN_FD", "WEFT_REPLACES"
 """Environment variables of a server that replaces another: the number of its socket, and the process that it stops."""

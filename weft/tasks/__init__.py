@@ -1,15 +1,15 @@
 """Tasks: where batches come from, what is minimised, and how a trained model is scored and used."""
 
 TASKS = {
-    "translation": "weft.tasks.translation:TranslationTask",
-    "parallel_translation": "weft.tasks.parallel:ParallelTranslationTask",
-    "unsupervised": "weft.tasks.unsupervised:UnsupervisedTask",
-    "classification": "weft.tasks.classification:ClassificationTask",
-    "tagging": "weft.tasks.tagging:TaggingTask",
-    "captioning": "weft.tasks.captioning:CaptioningTask",
-    "answering": "weft.tasks.answering:AnsweringTask",
-    "bits": "weft.tasks.bits:BitsTask",
-    "transcription": "weft.tasks.transcription:TranscriptionTask",
-    "deciphering": "weft.tasks.deciphering:DecipheringTask",
-    "language_model": "weft.tasks.language_model:LanguageModelTask",
+    "translation": "weft.tasks.translation.task:TranslationTask",
+    "parallel_translation": "weft.tasks.nonautoregressive.task:NonAutoregressiveTranslationTask",
+    "unsupervised": "weft.tasks.unsupervised.task:UnsupervisedTask",
+    "classification": "weft.tasks.classification.task:ClassificationTask",
+    "tagging": "weft.tasks.tagging.task:TaggingTask",
+    "captioning": "weft.tasks.captioning.task:CaptioningTask",
+    "answering": "weft.tasks.answering.task:AnsweringTask",
+    "bits": "weft.tasks.bits.task:BitsTask",
+    "transcription": "weft.tasks.transcription.task:TranscriptionTask",
+    "deciphering": "weft.tasks.deciphering.task:DecipheringTask",
+    "language_model": "weft.tasks.language_modeling.task:LanguageModelTask",
 }

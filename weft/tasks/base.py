@@ -1,4 +1,9 @@
-"""The interface between a task and everything that trains, scores or uses its models."""
+"""What another run, a teacher, does for a run in training.
+
+Tokenizers that a run takes over from another one, so that both have one vocabulary.
+
+The interface between a task and everything that trains, scores or uses its models.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +16,58 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.batch import Batch, Position
 from weft.config.registry import build
-from weft.config.sections import Config
+from weft.config.sections import Config, load_config
+from weft.data.batch import Batch, Position
 from weft.data.batching import round_up
-from weft.data.cache import cache_folder
-from weft.data.formats import Pairs, open_pairs
-from weft.data.headers import check_columns
-from weft.data.lines import read_lines
-from weft.data.listed import open_listed, read_listed
-from weft.data.marks import load_marked
-from weft.data.pairs import random_pairs
-from weft.data.records import is_json, read_sources
-from weft.data.tokenizer import MoreWords, Start
-from weft.dictionaries.files import read_vectors
+from weft.data.corpus_cache import cache_folder
+from weft.data.file_lists import open_listed, read_listed
+from weft.data.formats import Pairs, is_json, open_pairs, read_sources
+from weft.data.header_check import check_columns
+from weft.data.sentence_pairs import random_pairs
+from weft.data.text_lines import read_lines
+from weft.data.tokenizers.added_tokens import load_extended
+from weft.data.tokenizers.base import ExtraWords, InheritedTokenizers, Tokenizer
+from weft.data.word_vectors.vectors import read_vectors
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
+from weft.file_access import why_unreadable
+from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import Predictor
-from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
-from weft.models.composing import build_encoder_decoder
-from weft.tasks.teaching import Teacher
+from weft.models.composition import build_encoder_decoder
+from weft.tasks.translation.attention_alignment import TokenWeights
+
+Align = Callable[[Sequence[tuple[str, str]]], list[TokenWeights | None]]
+"""The attention of another run between the tokens of each pair of texts, if it has any. All pairs are one batch."""
+
+
+class TeacherRun(ABC):
+    """The run that data.teacher names."""
+
+    @abstractmethod
+    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, tell: Callable[[str], None]) -> None:
+        """Writes the pairs with its translations as targets into `out`. They are made once and kept in the cache."""
+
+    @abstractmethod
+    def aligner(self, config: Config) -> Align: ...
+
+
+def tokenizers_of(config: Config) -> tuple[Config, Tokenizer, Tokenizer]:
+    """The tokenizers of the run that data.tokenizer_of names, and the configuration with their settings."""
+    run = Path(str(config.data.tokenizer_of))
+    if problem := why_unreadable(run / "config.yaml", "run"):
+        raise RunError(f"data.tokenizer_of: {run}: {problem}")
+    data = load_config(run / "config.yaml").data
+    settings = {f"data.{key}": getattr(data, key) for key in ("tokenizer", "vocabulary", "shared_vocabulary")}
+    return config.replaced(settings), *load_extended(run, data.tokenizer)
+
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
-class Setting:
+class TaskContext:
     """What a task is built for: the configuration and folder of a run, and a function that receives progress messages.
 
     teacher: opens another run, where that is possible.
@@ -46,7 +76,7 @@ class Setting:
     config: Config
     run: Path
     tell: Callable[[str], None] = lambda message: None
-    teacher: Teacher | None = None
+    teacher: TeacherRun | None = None
 
 
 @dataclass
@@ -106,18 +136,18 @@ class Task(ABC):
     """
 
     measures: Sequence[Measure] = (LOSS,)
-    steady: bool = False
+    capturable: bool = False
     counts: str = "target tokens"
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
-    distils: bool = False
+    supports_distillation: bool = False
     files: Sequence[str] = ()
     languages: Sequence[str] = ()
     inference: Literal["search", "continue", "forward"] = "search"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: TaskContext) -> None:
         self.config, self.run, self.tell, self.teacher = setting.config, setting.run, setting.tell, setting.teacher
-        if self.config.data.teacher and not self.distils:
+        if self.config.data.teacher and not self.supports_distillation:
             raise ConfigError("data.teacher: only tasks that translate learn from the translations of another run; remove it")
 
     @property
@@ -127,14 +157,18 @@ class Task(ABC):
         return Path(chosen).expanduser() if chosen else cache_folder()
 
     @property
-    def start(self) -> Start | MoreWords | None:
+    def start(self) -> InheritedTokenizers | ExtraWords | None:
         """The tokenizers that a new run takes if it starts from another one, or the words that its own ones get."""
         start = self.config.start
         if start.vectors and start.extend:
-            return MoreWords(read_vectors(start.vectors)[0], start.extend)
-        return Start(*load_marked(Path(start.run), self.config.data.tokenizer), start.extend) if start.run else None
+            return ExtraWords(read_vectors(start.vectors)[0], start.extend)
+        return (
+            InheritedTokenizers(*load_extended(Path(start.run), self.config.data.tokenizer), start.extend)
+            if start.run
+            else None
+        )
 
-    def tell_tokenizer(self) -> None:
+    def report_tokenizer(self) -> None:
         """Says where the tokenizer of a new run comes from."""
         data, start = self.config.data, self.config.start
         made = f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}"
@@ -191,7 +225,9 @@ class Task(ABC):
         """Several trained models as one, an ensemble."""
         raise RunError("models of this task cannot form an ensemble; name one run")
 
-    def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> Predictor[Any, Any]:
+    def predictor(
+        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
+    ) -> Predictor[Any, Any]:
         """A trained model that answers inputs."""
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
 
@@ -227,11 +263,11 @@ class Task(ABC):
     def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
         """The scores of `evaluate` on other data."""
         config = self.config.replaced({"data.valid": list(data)})
-        other: Task = build("weft.tasks:TASKS", config.task, Setting(config, self.run), where="task")
+        other: Task = build("weft.tasks:TASKS", config.task, TaskContext(config, self.run), where="task")
         other.prepare()
         return other.evaluate(model)
 
-    def count_shortlist(self) -> Path:
+    def build_shortlist(self) -> Path:
         """Counts the shortlist of the run. Writes it into its folder or, if that is read-only, into the user's cache."""
         raise ConfigError(f"{self.run}: its task is {self.config.task['kind']}; only translation has a shortlist")
 
@@ -244,7 +280,7 @@ class Task(ABC):
                 f"set data.max_length to at most {limit - 1}, or raise max_length of the model or of its mixers"
             )
 
-    def widest(self, longest: int) -> int:
+    def max_row_length(self, longest: int) -> int:
         """The most positions that a row takes for texts of up to `longest` tokens, if batches come in few sizes."""
         return round_up(longest + 1)
 
@@ -301,7 +337,7 @@ class Task(ABC):
         """Facts for the log, such as the number of training pairs."""
         return {}
 
-    def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> Batch:
+    def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> Batch:
         """A batch of random rows with `length` tokens per side, to measure time and memory with.
 
         Rows are packed or rounded (see train.packed, train.rounded) if the task trains on such batches.

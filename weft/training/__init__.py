@@ -6,9 +6,9 @@ OPTIMIZERS = {
 }
 
 SCHEDULES = {
-    "noam": "weft.training.schedule:noam",
-    "inverse_sqrt": "weft.training.schedule:inverse_sqrt",
-    "cosine": "weft.training.schedule:cosine",
-    "constant": "weft.training.schedule:constant",
-    "slanted_triangular": "weft.training.schedule:slanted_triangular",
+    "noam": "weft.training.lr_schedules:noam",
+    "inverse_sqrt": "weft.training.lr_schedules:inverse_sqrt",
+    "cosine": "weft.training.lr_schedules:cosine",
+    "constant": "weft.training.lr_schedules:constant",
+    "slanted_triangular": "weft.training.lr_schedules:slanted_triangular",
 }

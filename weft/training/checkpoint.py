@@ -9,25 +9,44 @@ A checkpoint is the folder `checkpoints/step-00000500` of a run:
     state.json             progress, the version of weft, the model's fingerprint, size and hash of each file
 
 There is no generator state: the seed of a micro-batch is a function of its position in the data stream.
+
+Published weights: the run's `model.safetensors`, and `published.jsonl` with a line for each time it was replaced.
+
+Training replaces what training has published. Weights that a command has published (`weft average`) stay until training
+has made further steps, and then, as whatever such a command replaces, they are kept as `model.average-400.safetensors`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weft.batch import Position
+from weft.data.batch import Position
 from weft.errors import RunError
-from weft.runs.folder import CHECKPOINTS, MODEL
-from weft.runs.weights import discard, fingerprint, put_tensors, read_tensors, replacing, sync, tensors_of, write_tensors
-from weft.training.optimizer import Ema, named_state, names_of, restore_state
+from weft.runs.run_folder import CHECKPOINTS, MODEL
+from weft.runs.weight_files import (
+    copy_weights,
+    discard,
+    fingerprint,
+    named_weights,
+    read_metadata,
+    read_tensors,
+    replacing,
+    sync,
+    write_tensors,
+)
+from weft.training.ema import Ema
+from weft.training.optimizer import named_state, names_of, restore_state
 from weft.version import VERSION
 
 OPTIMIZER, EMA, CARRIED = "optimizer.safetensors", "ema.safetensors", "carried.safetensors"
@@ -90,7 +109,7 @@ def save(run: Path, trained: TrainingState, progress: Progress, carried: Mapping
 
 
 def _write(folder: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor]) -> None:
-    tensors, names = tensors_of(trained.model), names_of(trained.model)
+    tensors, names = named_weights(trained.model), names_of(trained.model)
     states = {kind: named_state(optimizer, names) for kind, optimizer in trained.optimizers.items()}
     write_tensors(folder / MODEL, tensors)
     write_tensors(
@@ -111,7 +130,7 @@ def _write(folder: Path, trained: TrainingState, progress: Progress, carried: Ma
 def load(folder: Path, trained: TrainingState) -> Progress:
     """Loads a checkpoint's tensors into `trained` and returns its progress."""
     state = check(folder)
-    put_tensors(trained.model, read_tensors(folder / MODEL), folder / MODEL)
+    copy_weights(trained.model, read_tensors(folder / MODEL), folder / MODEL)
     names = names_of(trained.model)
     entries = read_tensors(folder / OPTIMIZER)
     for kind, optimizer in trained.optimizers.items():
@@ -188,3 +207,57 @@ def average(run: Path, last: int) -> dict[str, Tensor]:
 def _hash(file: Path) -> str:
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+HISTORY = "published.jsonl"
+WeightPublisher = Literal["train", "average", "merge"]
+
+
+def publish(
+    run: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str], *, by: WeightPublisher = "train"
+) -> Path | None:
+    """Replaces `model.safetensors` atomically; `facts` become its metadata. Returns where the earlier file is kept."""
+    target, facts = run / MODEL, {"by": by, **facts}
+    before = published(run)
+    aside = None
+    if before and (by != "train" or published_by_command(before)) and facts.items() - before.items():
+        aside = _free(run, f"model.{before.get('weights', 'earlier')}-{before.get('step', 0)}")
+    with replacing(target) as new:
+        write_tensors(new, tensors, {"version": VERSION, **facts})
+        if aside is not None:
+            _keep(target, aside)
+    line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), **facts, **({"kept": aside.name} if aside else {})}
+    with open(run / HISTORY, "a", encoding="utf-8") as out:
+        out.write(json.dumps(line) + "\n")
+    return aside
+
+
+def published(run: Path) -> dict[str, str]:
+    """The metadata of the published weights; empty if there are none yet."""
+    return read_metadata(run / MODEL) if (run / MODEL).exists() else {}
+
+
+def published_by_command(facts: Mapping[str, str]) -> bool:
+    """Whether a command other than `weft train` has published weights with this metadata."""
+    # Earlier versions did not save `by`; they saved `averaged` in `weft average` only.
+    return facts.get("by", "average" if "averaged" in facts else "train") != "train"
+
+
+def described(facts: Mapping[str, str]) -> str:
+    """What weights with this metadata are, for messages."""
+    if "averaged" in facts:
+        return f"the average of steps {facts['averaged'].replace(',', ', ')}"
+    return f"the {facts.get('weights', 'unknown')} weights of step {facts.get('step', 'unknown')}"
+
+
+def _free(run: Path, stem: str) -> Path:
+    names = [f"{stem}.safetensors", *(f"{stem}-{number}.safetensors" for number in range(2, 10_000))]
+    return next(run / name for name in names if not (run / name).exists())
+
+
+def _keep(file: Path, aside: Path) -> None:
+    """Gives a file a second name, so that it survives when the first name is replaced."""
+    try:
+        os.link(file, aside)
+    except OSError:  # not every file system has links
+        shutil.copyfile(file, aside)

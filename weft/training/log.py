@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from weft.access import replace_file
-from weft.runs.folder import LOG
+from weft.file_access import replace_file
+from weft.runs.run_folder import LOG
 from weft.training.log_text import Record, describe, duration, fit, scores_text, speed
 
 

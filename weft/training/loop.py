@@ -14,33 +14,34 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from weft.batch import Batch, Position
-from weft.collecting import rarely
 from weft.config.registry import build
-from weft.config.train_section import TrainSection
+from weft.config.sections import TrainSection
+from weft.data.batch import Batch, Position
 from weft.data.prefetch import prefetch
 from weft.errors import DataError, DeviceError, Interrupted
+from weft.garbage_collection import collect_rarely
 from weft.models.base import Network
 from weft.runs.device import autocast
 from weft.tasks.base import Loss, Task
 from weft.training.checkpoint import TrainingState
-from weft.training.compiling import compile_blocks
+from weft.training.cuda_graph_steps import CudaGraphSteps, Work
 from weft.training.distributed import World, sum_gradients
+from weft.training.ema import Ema
+from weft.training.gradual_unfreezing import LayerGroups
 from weft.training.interrupt import Interrupts
-from weft.training.layers import Layers
 from weft.training.log import Log
+from weft.training.lr_schedules import Schedule, ScheduleContext
 from weft.training.meter import Meter
-from weft.training.optimizer import Ema, take_step
-from weft.training.replay import Replayed, Work
-from weft.training.schedule import Plan, Schedule
+from weft.training.optimizer import take_step
 from weft.training.session import Result, Session
+from weft.training.torch_compile import compile_blocks
 
 FIRST_STEP = {False: "computing the first step", True: "compiling the model, which takes up to a minute"}
 """What training is busy with at first, by whether the model is compiled."""
 
 
 @runtime_checkable
-class Refreshes(Protocol):
+class RefreshesBuffers(Protocol):
     """A module that changes its buffers (random features, centroids) between updates only."""
 
     def refresh(self, generator: torch.Generator) -> None: ...
@@ -82,9 +83,9 @@ def fit(
     is called before the first step, when everything is loaded and checked. Only logging, validating and saving wait for
     the device. A step with a non-finite loss or gradient is skipped on the device itself, so the weights are always good.
     """
-    layers, mine = Layers(_move(model, world.device), config), world.share(config.accumulate)
-    schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, Plan(config.steps, dim))
-    groups, refreshed = task.parameters(model), [module for module in model.modules() if isinstance(module, Refreshes)]
+    layers, mine = LayerGroups(_move(model, world.device), config), world.share(config.accumulate)
+    schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, ScheduleContext(config.steps, dim))
+    groups, refreshed = task.parameters(model), [module for module in model.modules() if isinstance(module, RefreshesBuffers)]
     trained = TrainingState(model, layers.optimizers(groups, task.optimizers()), Ema(model, config.ema) if config.ema else None)
     session = Session(run, trained, task, config, world, log)
     progress = session.begin(resume)
@@ -93,7 +94,7 @@ def fit(
     log.phase(FIRST_STEP[compile_blocks(model, config, world.device)])
     backward = worker(model, task, config, world.device)
 
-    with session.memory_errors(), rarely(), Interrupts() as interrupts, closing(_prefetched(session, mine)) as stream:
+    with session.memory_errors(), collect_rarely(), Interrupts() as interrupts, closing(_prefetched(session, mine)) as stream:
         while not session.ended:
             update, data = progress.update + 1, next(stream)
             if layers.enter(update):
@@ -104,8 +105,8 @@ def fit(
                 torch.manual_seed(seed_for(config.seed, *data.begin, index))
                 meter.add(backward(batch, update))
             sums, rate = sum_gradients(groups, meter.take(), world), schedule(update)
-            norms, bad = change_weights(
-                groups, trained.optimizers, sums, rate, config.clip, keep=isinstance(backward, Replayed)
+            norms, bad = optimizer_step(
+                groups, trained.optimizers, sums, rate, config.clip, keep=isinstance(backward, CudaGraphSteps)
             )
             _follow(trained, refreshed, update, config.seed)
             meter.end_update(sums, norms[0], bad)
@@ -163,7 +164,7 @@ def worker(model: nn.Module, task: Task, config: TrainSection, device: torch.dev
         return forward_backward(task, model, batch.to(device, non_blocking=True), update, precision)
 
     few = config.packed is True or (config.rounded is True and isinstance(model, Network) and model.replays)
-    return Replayed(work, device) if device.type == "cuda" and few and task.steady else work
+    return CudaGraphSteps(work, device) if device.type == "cuda" and few and task.capturable else work
 
 
 def forward_backward(task: Task, model: nn.Module, batch: Batch, update: int, autocast: torch.autocast) -> list[Loss]:
@@ -183,7 +184,7 @@ def forward_backward(task: Task, model: nn.Module, batch: Batch, update: int, au
         detached.append(replace(loss, total=loss.total.detach(), metrics=metrics))
 
 
-def change_weights(
+def optimizer_step(
     groups: Mapping[str, Sequence[nn.Parameter]],
     optimizers: Mapping[str, Optimizer],
     sums: Tensor,
@@ -209,7 +210,7 @@ def change_weights(
     return norms, bad
 
 
-def _follow(trained: TrainingState, refreshed: Sequence[Refreshes], update: int, seed: int) -> None:
+def _follow(trained: TrainingState, refreshed: Sequence[RefreshesBuffers], update: int, seed: int) -> None:
     """Updates everything that follows the weights: their moving average, and the buffers of `refreshed` modules."""
     if trained.ema is not None:
         trained.ema.update(update)

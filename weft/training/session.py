@@ -15,17 +15,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weft.config.train_section import TrainSection
+from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
 from weft.runs.device import autocast
-from weft.runs.folder import MODEL, remove_stale
-from weft.runs.weights import put_tensors, read_tensors
+from weft.runs.run_folder import MODEL, remove_stale
+from weft.runs.weight_files import copy_weights, read_tensors
 from weft.tasks.base import Task
 from weft.training import checkpoint
-from weft.training.checkpoint import Progress, TrainingState, folder_of
+from weft.training.checkpoint import Progress, TrainingState, described, folder_of, publish, published, published_by_command
 from weft.training.distributed import World, same_start
 from weft.training.log import Log
-from weft.training.publishing import by_hand, described, publish, published
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ class Session:
         self.log.phase("publishing the model")
         if self.world.first:
             weights, tensors = self._publish(average=self.config.average_last > 0)
-            put_tensors(self.trained.model, tensors, self.run)
+            copy_weights(self.trained.model, tensors, self.run)
             if weights == "average":
                 scores = self._evaluate(plain=True)
             elif weights != "best":
@@ -174,7 +173,7 @@ class Session:
     def _note_published(self) -> None:
         """Says what happens to weights that `weft average` has published."""
         facts = published(self.run) if self.world.first else {}
-        if by_hand(facts):
+        if published_by_command(facts):
             end = "they stay" if self.ended else "training will publish over them and keep them in another file"
             self.log.note(f"{MODEL} holds {described(facts)}, published by `weft average`: {end}")
 
@@ -194,7 +193,7 @@ class Session:
         If no step was made, weights that another command has published stay.
         """
         step, best, before = self.progress.update, self.progress.best_step, published(self.run)
-        if step == self._first and by_hand(before):
+        if step == self._first and published_by_command(before):
             return before.get("weights", "average"), read_tensors(self.run / MODEL)
         facts: dict[str, str] = {}
         if average:

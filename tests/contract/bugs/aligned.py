@@ -147,7 +147,7 @@ ALIGNED = [
     Bug(
         "the alignment is forgotten between calls",
         "attention.location_aware",
-        "Aligned(source, last, total), shown",
+        "AlignmentState(source, last, total), shown",
         "state, shown",
         ("location_aware-cross-chunks",),
     ),
@@ -202,21 +202,21 @@ ALIGNED = [
     ),
     Bug(
         "the penalty counts the query itself",
-        "attention.core.weight_penalties",
+        "losses.attention_penalties",
         "before = alpha.cumsum(2) - alpha",
         "before = alpha.cumsum(2)",
         ("aligned_attention: coverage_penalty_is_its_formula",),
     ),
     Bug(
         "the diagonal of the padded batch",
-        "attention.core.weight_penalties",
+        "losses.attention_penalties",
         "return layout.positions, layout.lengths.clamp_min(1)[:, None].expand(rows, extent)",
         "return layout.positions, torch.full_like(layout.positions, extent)",
         ("aligned_attention: guided_penalty_is_its_formula",),
     ),
     Bug(
         "guidance that pushes away",
-        "attention.core.weight_penalties",
+        "losses.attention_penalties",
         "(1 - torch.exp(-(apart**2) / (2 * width**2)))",
         "torch.exp(-(apart**2) / (2 * width**2))",
         ("aligned_attention: guided_penalty_of_the_diagonal_is_nothing",),

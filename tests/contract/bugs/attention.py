@@ -91,7 +91,7 @@ ATTENTION = [
     ),
     Bug(
         "a declared pattern is wrong",
-        "attention.core.patterns",
+        "attention.core.sparsity_patterns",
         "seen = self.bound(length).allows(place[:, None], place[None])",
         "seen = self.bound(length).allows(place[:, None] + 1, place[None])",
         ("local-encoder-reach",),

@@ -34,21 +34,21 @@ PAST = [
 COVERAGE = [
     Bug(
         "more attention than one counts",
-        "search.coverage",
+        "decoding.coverage_penalty",
         "clamp(LEAST, 1.0)",
         "clamp_min(LEAST)",
         ("coverage_penalty: a_wide_beam_finds_the_best_of_all_texts(bahdanau)",),
     ),
     Bug(
         "padding of the source is never covered",
-        "search.coverage",
+        "decoding.coverage_penalty",
         "share.where(spread(self.real, share.size(0)), 0.0)",
         "share",
         ("coverage_penalty: a_wide_beam_finds_the_best_of_all_texts(transformer)",),
     ),
     Bug(
         "the penalty of another hypothesis",
-        "search.choosers",
+        "decoding.beam_greedy_sample",
         "limits.ending.gather(1, parent)",
         "limits.ending.gather(1, 0 * parent)",
         ("coverage_penalty: a_wide_beam_finds_the_best_of_all_texts(transformer)",),
@@ -58,14 +58,14 @@ COVERAGE = [
 NOISE = [
     Bug(
         "noise in every chain",
-        "search.noise",
+        "decoding.noisy_decoding",
         "(state.chain > 0)",
         "(state.chain >= 0)",
         ("noisy_decoding: the_result_is_never_less_probable_than_the_greedy_text",),
     ),
     Bug(
         "every chain has the same noise",
-        "search.noise",
+        "decoding.noisy_decoding",
         "chain * 0x3F4A7C15D1B54A33",
         "chain * 0",
         ("noisy_decoding: the_noise_is_normal_and_independent",),

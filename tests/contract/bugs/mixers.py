@@ -7,14 +7,14 @@ from contract.planting import Bug
 MIXERS = [
     Bug(
         "an attention in a self slot loses its layout",
-        "mixers.base",
+        "attention.mixers.base",
         "append=x, layout=layout, need",
         "append=x, need",
         ("mixer-full-encoder-padding-content",),
     ),
     Bug(
         "an attention in a self slot hides its reach",
-        "mixers.base",
+        "attention.mixers.base",
         "attention.weights_sum, attention.reach, attention.extras",
         'attention.weights_sum, "all", attention.extras',
         ("mixer-local-encoder-reach",),
@@ -56,7 +56,7 @@ MIXERS = [
     ),
     Bug(
         "a recurrent mixer reads padding",
-        "mixers.recurrent",
+        "attention.mixers.recurrent_mixer",
         "self.stack(x, state, layout)",
         "self.stack(x, state, None)",
         ("recurrent-causal-ragged", "recurrent-encoder-padding-length"),
@@ -70,14 +70,14 @@ MIXERS = [
     ),
     Bug(
         "a recurrent encoder reads one way",
-        "mixers.recurrent",
+        "attention.mixers.recurrent_mixer",
         'both=site.use == "encoder"',
         "both=False",
         ("recurrent-encoder-reach",),
     ),
     Bug(
         "a recurrent decoder is bidirectional",
-        "mixers.recurrent",
+        "attention.mixers.recurrent_mixer",
         'both=site.use == "encoder"',
         "both=True",
         ("recurrent-causal-future", "recurrent-lstm-causal-chunks"),

@@ -42,7 +42,7 @@ NATIVE = [
     ),
     Bug(
         "a window that forgets its tail",
-        "kernels.plan",
+        "layers.kernels.cpp_plan",
         "self.ops.append(Op(kind, to, x, x, number, width, dim, past=distance))",
         "self.ops.append(Op(kind, to, x, x, number, 1, dim, past=distance))",
         ("convs2s-native",),
@@ -56,14 +56,14 @@ NATIVE = [
     ),
     Bug(
         "a result is fused away although others read it",
-        "kernels.program",
+        "layers.kernels.cpp_plan",
         "or readers[product.to] > 1",
         "",
         ("convs2s-native",),
     ),
     Bug(
         "registers are shared too early",
-        "kernels.program",
+        "layers.kernels.cpp_plan",
         "if last[register] == at and at + 1 < len(ops):",
         "if at + 1 < len(ops):",
         ("transformer-native", "convs2s-native"),

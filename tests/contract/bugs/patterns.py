@@ -7,7 +7,7 @@ from contract.planting import Bug
 PATTERNS = [
     Bug(
         "chunks start one token late",
-        "attention.core.patterns",
+        "attention.core.sparsity_patterns",
         "(before, fill + after))",
         "(before + 1, fill + after - 1 if fill + after else 0))",
         ("local-window-3-encoder-weights",),
@@ -70,7 +70,7 @@ PATTERNS = [
     ),
     Bug(
         "learned tokens see padding",
-        "attention.core.extra_tokens",
+        "attention.core.global_tokens",
         "seen, _ = mix(q[:, :, : self.count], k, v, ok, dropout, False)",
         "seen, _ = mix(q[:, :, : self.count], k, v, None, dropout, False)",
         ("longformer-learned-encoder-padding-content", "longformer-learned-encoder-packed"),
@@ -126,7 +126,7 @@ PATTERNS = [
     ),
     Bug(
         "the stride is relative to the row",
-        "attention.sparse",
+        "attention.sparse_transformer",
         "return (query - key) % self.stride == 0",
         "return key % self.stride + 0 * query == 0",
         ("patterns: one_softmax_over_all_that_is_joined",),
@@ -143,35 +143,35 @@ RING = [
     ),
     Bug(
         "a ring keeps the cells of padding",
-        "attention.core.ring_buffer",
+        "attention.core.sliding_window_cache",
         "cell = self.fed[:, None] + torch.arange",
         "cell = self.new + 0 * self.fed[:, None] + torch.arange",
         ("local-window-3-causal-ragged",),
     ),
     Bug(
         "a ring counts padding",
-        "attention.core.ring_buffer",
+        "attention.core.sliding_window_cache",
         "fed = None if layout is None else layout.lengths",
         "fed = None",
         ("local-window-3-causal-ragged",),
     ),
     Bug(
         "a ring's empty cells are seen",
-        "attention.core.ring_buffer",
+        "attention.core.sliding_window_cache",
         "return position, (position >= 0) & (position < self.length[:, None])",
         "return position, position < self.length[:, None]",
         ("local-causal-beams",),
     ),
     Bug(
         "a ring grows at its end",
-        "attention.core.ring_buffer",
+        "attention.core.sliding_window_cache",
         "k=F.pad(self.k, (0, 0, more, 0))",
         "k=F.pad(self.k, (0, 0, 0, more))",
         ("local-causal-chunks",),
     ),
     Bug(
         "weights of a ring are over its cells",
-        "attention.core.ring_buffer",
+        "attention.core.sliding_window_cache",
         "place = torch.where(real, position, 0)[:, None, None]",
         "place = torch.where(real, position - position.amin(1, keepdim=True), 0).clamp_max(size - 1)[:, None, None]",
         ("local-window-3-causal-step-weights",),

@@ -23,28 +23,28 @@ from torch import Tensor
 from weft.attention.base import Attended, Site
 from weft.attention.core import dot_product
 from weft.attention.core.dot_product import AttendOptions, attend, masked_softmax, mix
-from weft.attention.core.extra_tokens import LearnedTokens
-from weft.attention.core.kv_store import KeyValueCache, KeyValues
+from weft.attention.core.global_tokens import LearnedTokens
+from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache
 from weft.attention.core.multihead import MultiHead, MultiHeadAttention
-from weft.attention.core.packed_rows import Heads, attend_window, by_rows, can_attend_window, packing
-from weft.attention.core.patterns import Everything, Pattern
-from weft.attention.core.ring_buffer import Ring
-from weft.batch import Layout
+from weft.attention.core.packed_sequences import Heads, attend_window, by_rows, can_attend_window, packing
+from weft.attention.core.sliding_window_cache import SlidingWindowCache
+from weft.attention.core.sparsity_patterns import Everything, Pattern
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State
 from weft.layers.dropout import dropout as drop
-from weft.state import State
 
 
 @dataclass(frozen=True)
-class PatternLook:
+class PatternScoring:
     """Attention by pattern, in place of `dot_product.attend`. runs: patterns, each with its number of adjacent heads."""
 
     runs: tuple[tuple[Pattern, int], ...]
 
     @staticmethod
-    def of(patterns: Sequence[Pattern], heads: int) -> PatternLook:
+    def of(patterns: Sequence[Pattern], heads: int) -> PatternScoring:
         """Takes one pattern for all heads, or one per head."""
         each = patterns if len(patterns) == heads else heads * list(patterns)
-        return PatternLook(tuple((pattern, len(list(run))) for pattern, run in groupby(each)))
+        return PatternScoring(tuple((pattern, len(list(run))) for pattern, run in groupby(each)))
 
     @property
     def past(self) -> int | None:
@@ -58,10 +58,10 @@ class PatternLook:
         return masks[0][:, :1] if len(masks) == 1 else torch.cat(masks, 1)
 
     def __call__(
-        self, q: Tensor, store: KeyValues | KeyValueCache | Ring, options: AttendOptions
+        self, q: Tensor, store: ConcatenatedKeyValues | KeyValueCache | SlidingWindowCache, options: AttendOptions
     ) -> tuple[Tensor, Tensor | None]:
         extent, need_weights = q.size(2), options.need_weights
-        if isinstance(store, Ring):
+        if isinstance(store, SlidingWindowCache):
             if store.pieces > 1 or need_weights:
                 return self._look_back(q, store, options)
             k, v = store.k[:, :, -extent:], store.v[:, :, -extent:]
@@ -70,13 +70,13 @@ class PatternLook:
             return attend(q, store, options, self._bound(q, options).mask)
         return self._look_around((q, store.k, store.v), options), None
 
-    def _bound(self, q: Tensor, options: AttendOptions) -> PatternLook:
+    def _bound(self, q: Tensor, options: AttendOptions) -> PatternScoring:
         """The patterns for the sentences of these rows. Causal ones do not depend on them."""
         if options.causal:
             return self
         layout = options.layout
         length = q.size(2) if layout is None else layout.remember("sentence lengths", lambda: _sentence_lengths(layout))
-        return PatternLook(tuple((pattern.bound(length), count) for pattern, count in self.runs))
+        return PatternScoring(tuple((pattern.bound(length), count) for pattern, count in self.runs))
 
     def _look_around(self, heads: Heads, options: AttendOptions) -> Tensor:
         """Attends within a whole sequence. Without a kernel for packed rows, their sentences are unpacked to rows first."""
@@ -88,7 +88,7 @@ class PatternLook:
         contexts = [_attend(pattern, part, options) for (pattern, _), part in zip(self.runs, split, strict=True)]
         return contexts[0] if len(contexts) == 1 else torch.cat(contexts, 1)
 
-    def _look_back(self, q: Tensor, ring: Ring, options: AttendOptions) -> tuple[Tensor, Tensor | None]:
+    def _look_back(self, q: Tensor, ring: SlidingWindowCache, options: AttendOptions) -> tuple[Tensor, Tensor | None]:
         """Attends from the newest tokens of a ring buffer to the tokens before them."""
         assert options.positions is not None
         (cell, real), positions = ring.cells(), options.positions
@@ -137,7 +137,7 @@ class PatternAttention(MultiHeadAttention):
     def __init__(self, site: Site, *patterns: Pattern, bias: bool, learned: int = 0) -> None:
         super().__init__(site)
         self.patterns = patterns
-        look = PatternLook.of(patterns, site.heads)
+        look = PatternScoring.of(patterns, site.heads)
         self.heads = MultiHead(site, bias=bias, look=look, past=look.past)
         self.learned: LearnedTokens | None = None
         if learned:
@@ -223,7 +223,7 @@ def _attend(pattern: Pattern, heads: Heads, options: AttendOptions) -> Tensor:
     look = None if everything else (lambda query, key: pattern.allows(query, key)[:, None])
     segments, positions = (None, None) if layout is None else (layout.segments, layout.positions)
     place = torch.arange(extent, device=q.device)[None] if positions is None else positions
-    store = KeyValues(k, v, segments, positions)
+    store = ConcatenatedKeyValues(k, v, segments, positions)
     return attend(q, store, options._replace(positions=place), look)[0]
 
 

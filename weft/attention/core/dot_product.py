@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from weft.attention.core.kv_store import KeyValueCache, KeyValues, Ledger, Memory, additive
-from weft.attention.core.packed_rows import attend_ragged, can_attend_ragged, packing
-from weft.batch import Layout
-from weft.kernels import serve
-from weft.kernels.cpp import steps, used
+from weft.attention.core.kv_cache import CacheIndex, ConcatenatedKeyValues, CrossAttentionMemory, KeyValueCache, additive
+from weft.attention.core.packed_sequences import attend_ragged, can_attend_ragged, packing
+from weft.data.batch import Layout
 from weft.layers.dropout import dropout
+from weft.layers.kernels import triton_available
+from weft.layers.kernels.cpp import steps, used
 
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """The fused backends used on a GPU. cuDNN's is left out: it plans for each new shape, and batches of text have many."""
@@ -47,7 +47,7 @@ class AttendOptions(NamedTuple):
 
 
 def attend(
-    q: Tensor, store: KeyValues | KeyValueCache, options: AttendOptions, pattern: Pattern | None = None
+    q: Tensor, store: ConcatenatedKeyValues | KeyValueCache, options: AttendOptions, pattern: Pattern | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """The context of queries q [B, H, T, D], and their weights [B, H, T, S] if requested."""
     causal, layout, positions, dropout, need_weights = options
@@ -71,7 +71,9 @@ def attend(
     return mix(q, store.k, store.v, mask, dropout, need_weights)
 
 
-def visible(store: KeyValues | KeyValueCache, extent: int, options: AttendOptions) -> tuple[Tensor, Tensor, Tensor | None]:
+def visible(
+    store: ConcatenatedKeyValues | KeyValueCache, extent: int, options: AttendOptions
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """k, v [B, H, S, D] and the mask [B, 1, T or 1, S] of the last `extent` tokens, for scores other than plain products."""
     if isinstance(store, KeyValueCache):
         assert options.positions is not None
@@ -80,7 +82,7 @@ def visible(store: KeyValues | KeyValueCache, extent: int, options: AttendOption
     return store.k, store.v, _seen(store, extent, options.causal, options.layout)
 
 
-def _seen(store: KeyValues, extent: int, causal: bool, layout: Layout | None) -> Tensor | None:
+def _seen(store: ConcatenatedKeyValues, extent: int, causal: bool, layout: Layout | None) -> Tensor | None:
     assert store.k is not None
     mask = _segment_mask(store.segments, layout if layout is not None and layout.packed else None)
     if not causal:
@@ -94,7 +96,7 @@ def _seen_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
 
 
 def attend_memory(
-    q: Tensor, memory: Memory, *, layout: Layout | None, dropout: float = 0.0, need_weights: bool = False
+    q: Tensor, memory: CrossAttentionMemory, *, layout: Layout | None, dropout: float = 0.0, need_weights: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Cross-attention of queries q [B, H, T, D]; the beams of a source become further queries over its single memory."""
     sources = memory.k.size(0)
@@ -185,17 +187,17 @@ def _steps(q: Tensor, k: Tensor, dropout: float) -> bool:
     if q.size(2) > 1 or dropout or torch.is_grad_enabled():
         return False
     width = q.size(-1)
-    return (serve(q) and 16 <= width <= 256 and width.bit_count() == 1) or steps(q, k)
+    return (triton_available(q) and 16 <= width <= 256 and width.bit_count() == 1) or steps(q, k)
 
 
-def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None = None, *, bias: Tensor | None = None) -> Tensor:
+def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: CacheIndex | None = None, *, bias: Tensor | None = None) -> Tensor:
     """[B, H, 1, D]: attends from single queries to k, v [G, H, K or 1, R, D], in the cells that the ledger names, or in all."""
     cells = (None, None) if ledger is None else (ledger.ancestry, ledger.length)
     given = q[:, :, 0], k, v, *cells, None if bias is None else bias[:, 0, 0]
     cpp = used(q)
     if cpp is not None:
         return cpp.attend_step(*given)[:, :, None]
-    from weft.kernels.triton.decoding_attention import attend_step
+    from weft.layers.kernels.triton.decoding_attention import attend_step
 
     return attend_step(*given)[:, :, None]
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.multihead import Projections
 from weft.attention.core.prefix_sums import MemorySums, Sums, Unnormalized, divide, fade, look_at, look_back, sum_up
-from weft.batch import Layout
-from weft.state import State, spread
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State, spread
 
 Draw = Callable[[torch.Generator | None], Tensor]
 """Draws the numbers, in float32, on the CPU; without a generator from torch's global one."""

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
 from weft.attention.core.dot_product import AttendOptions, attend, attend_memory
-from weft.attention.core.kv_store import KeyValueCache, KeyValues, Memory
-from weft.attention.core.packed_rows import attend_joint, packing
-from weft.attention.core.ring_buffer import Ring
-from weft.batch import Layout
-from weft.kernels.plan import Draft, Register
+from weft.attention.core.kv_cache import ConcatenatedKeyValues, CrossAttentionMemory, KeyValueCache
+from weft.attention.core.packed_sequences import attend_joint, packing
+from weft.attention.core.sliding_window_cache import SlidingWindowCache
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State
+from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear import xavier
-from weft.layers.position import rotate, rotation
-from weft.state import State
+from weft.layers.positions import rotate, rotation
 
-Store = KeyValues | KeyValueCache | Ring
+Store = ConcatenatedKeyValues | KeyValueCache | SlidingWindowCache
 
 Lookup = Callable[[Tensor, Any, AttendOptions], tuple[Tensor, Tensor | None]]
 """How queries q [B, H, T, D] attend to a store, like `dot_product.attend`."""
@@ -95,17 +95,17 @@ class MultiHead(Projections):
         if self.site.use == "cross":
             assert memory is not None
             joint = self.key_value(memory)
-            return Memory.of(*self.halves(joint), layout, joint)
-        state: Store = KeyValues()
+            return CrossAttentionMemory.of(*self.halves(joint), layout, joint)
+        state: Store = ConcatenatedKeyValues()
         if room is not None and self.site.use == "causal":
             state = self._store(rows, room)
         return state if memory is None else self._append(self.query_key_value(memory), state, layout)[1]
 
-    def _store(self, rows: int, room: int) -> KeyValueCache | Ring:
+    def _store(self, rows: int, room: int) -> KeyValueCache | SlidingWindowCache:
         heads, like = self.site.heads, self.out.weight
         if self.past is None:
             return KeyValueCache.empty(rows, heads, room, self.width, like)
-        return Ring.empty(rows, heads, room, self.past, self.width, like)
+        return SlidingWindowCache.empty(rows, heads, room, self.past, self.width, like)
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         dropout = self.site.dropout if self.training else 0.0
@@ -134,7 +134,7 @@ class MultiHead(Projections):
             pieces is None
             or self.look is not attend
             or self.rotary is not None
-            or not isinstance(state, KeyValues)
+            or not isinstance(state, ConcatenatedKeyValues)
             or state.k is not None
         ):
             return None
@@ -150,12 +150,12 @@ class MultiHead(Projections):
         q, k = both.chunk(2, 1)
         return q, state.append(k, v, layout), positions
 
-    def plan(self, draft: Draft, x: Register) -> Register:
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
         """Plans plain products over all tokens or the last `past`; a mechanism with another `look` must not call this."""
         if self.site.use == "cross":
             query, heads = draft.linear(self.query, x), self.site.heads
             if draft.memory is None:
-                return draft.linear(self.out, draft.attend_memory(query, heads, Memory.planned))
+                return draft.linear(self.out, draft.attend_memory(query, heads, CrossAttentionMemory.planned))
             return draft.linear(self.out, draft.attend_tokens(query, draft.linear(self.key_value, draft.memory), heads))
         joint = draft.linear(self.query_key_value, x)
         if self.rotary is not None:

@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.layers.autocast import wide
-from weft.state import shared
+from weft.layers.decoder_state import shared
+from weft.layers.precision import accumulation_dtype
 
 NOTHING = -1e30
 """The log weight of unseen tokens: finite, so that differences are finite too."""
@@ -44,7 +44,7 @@ class Sums:
 
     @staticmethod
     def nothing(rows: int, heads: int, features: int, width: int, like: Tensor, *, weighted: bool, massive: bool) -> Sums:
-        values = torch.zeros(rows, heads, features, beside(width), device=like.device, dtype=wide(like.dtype))
+        values = torch.zeros(rows, heads, features, beside(width), device=like.device, dtype=accumulation_dtype(like.dtype))
         scale = values.new_full((rows, heads), NOTHING) if weighted else None
         return Sums(values, values.new_zeros(rows, heads) if massive else None, scale)
 
@@ -80,7 +80,7 @@ def sum_up(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None, m
     rows, heads, extent, _ = k.shape
     k, v, log_weight = _real(k, v, log_weight, ok)
     if log_weight is None:
-        nothing = k.new_zeros(rows, heads, dtype=wide(k.dtype)) if massive else None
+        nothing = k.new_zeros(rows, heads, dtype=accumulation_dtype(k.dtype)) if massive else None
         mass = _last(_count(nothing, extent, ok))
     else:
         w = (log_weight - log_weight.detach().amax(2, keepdim=True)).exp()

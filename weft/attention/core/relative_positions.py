@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from weft.attention.core.dot_product import AttendOptions, masked_softmax, mix, visible
-from weft.attention.core.kv_store import KeyValueCache, KeyValues
-from weft.attention.core.packed_rows import by_rows
-from weft.batch import Layout
+from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache
+from weft.attention.core.packed_sequences import by_rows
+from weft.data.batch import Layout
 from weft.layers.dropout import dropout as drop
 
 
 @dataclass(frozen=True)
-class Places:
+class RelativeOffsets:
     """The offset of each key from each query, away [B or 1, T, S].
 
     in_line: in every row the keys are consecutive tokens and the queries the last T of them, so that away[t, s] = s − t − (S −
@@ -31,40 +31,44 @@ class Places:
     in_line: bool
 
 
-class RelativeLook(nn.Module, ABC):
+class RelativeScoring(nn.Module, ABC):
     """Attention with relative positions, in place of `dot_product.attend`."""
 
     @abstractmethod
     def find(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: RelativeOffsets, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Attends from q [B, H, T, D] to k, v [B, H, S, D]."""
 
-    def forward(self, q: Tensor, store: KeyValues | KeyValueCache, options: AttendOptions) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, q: Tensor, store: ConcatenatedKeyValues | KeyValueCache, options: AttendOptions
+    ) -> tuple[Tensor, Tensor | None]:
         _, layout, positions, dropout, need_weights = options
         assert positions is not None
-        whole = isinstance(store, KeyValues) and store.k is not None and store.k.size(2) == q.size(2)
+        whole = isinstance(store, ConcatenatedKeyValues) and store.k is not None and store.k.size(2) == q.size(2)
         if whole and layout is not None and layout.packed and not need_weights:
-            assert isinstance(store, KeyValues) and store.k is not None and store.v is not None
+            assert isinstance(store, ConcatenatedKeyValues) and store.k is not None and store.v is not None
 
             def look(heads: tuple[Tensor, Tensor, Tensor], rows: Layout) -> Tensor:
-                own = KeyValues(heads[1], heads[2], rows.segments, rows.positions)
+                own = ConcatenatedKeyValues(heads[1], heads[2], rows.segments, rows.positions)
                 return self(heads[0], own, options._replace(layout=rows, positions=rows.positions))[0]
 
             return by_rows((q, store.k, store.v), layout, look), None
         k, v, mask = visible(store, q.size(2), options)
         place, at = positions, store.key_positions()
-        in_line = isinstance(store, KeyValues) and (store.segments is None or (whole and not (layout and layout.packed)))
+        in_line = isinstance(store, ConcatenatedKeyValues) and (
+            store.segments is None or (whole and not (layout and layout.packed))
+        )
         if in_line:  # positions are the same in all rows
             place, at = place[:1], at[:1]
-        return self.find(q, k, v, mask, Places(at[:, None, :] - place[:, :, None], in_line), dropout, need_weights)
+        return self.find(q, k, v, mask, RelativeOffsets(at[:, None, :] - place[:, :, None], in_line), dropout, need_weights)
 
 
-class Alibi(RelativeLook):
+class Alibi(RelativeScoring):
     """A score falls linearly with the distance, at a rate per head: − m_h · |i − j|, m_h = 2^(−8h/H) (Press et al. 2022)."""
 
     def find(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: RelativeOffsets, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         heads = q.size(1)
         rates = torch.exp2(torch.arange(1, heads + 1, device=q.device) * (-8 / heads))
@@ -73,7 +77,7 @@ class Alibi(RelativeLook):
         return mix(q, k, v, mask, dropout, need_weights, bias)
 
 
-class Shaw(RelativeLook):
+class Shaw(RelativeScoring):
     """Adds a vector per distance up to `furthest` to keys, and optionally to values (Shaw et al. 2018, section 3.2).
 
     Larger distances share the last vector of their side, and heads share all vectors. Vectors are not copied per pair: queries
@@ -89,7 +93,7 @@ class Shaw(RelativeLook):
             nn.init.xavier_uniform_(table)
 
     def find(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: RelativeOffsets, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         which = (places.away.clamp(-self.furthest, self.furthest) + self.furthest)[:, None]
         which = which.expand(q.size(0), q.size(1), q.size(2), k.size(2))

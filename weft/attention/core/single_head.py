@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import masked_softmax
-from weft.batch import Layout
-from weft.kernels.plan import Draft, Keys, NotPlanned, Register
-from weft.layers.autocast import at_least_float
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State, shared, spread
 from weft.layers.dropout import dropout
-from weft.layers.position import token_positions
-from weft.state import State, shared, spread
+from weft.layers.kernels.cpp_plan import Keys, NotPlanned, PlanBuilder, Register
+from weft.layers.positions import token_positions
+from weft.layers.precision import to_float32
 
 QUERIES = 32
 """Queries that a network scores at once. Its hidden layer has a cell per pair, so this bounds its memory."""
@@ -111,7 +111,7 @@ class ScoreFunction(nn.Module, ABC):
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         """query [G, T, D] → [G, T, S]."""
 
-    def plan(self, draft: Draft, query: Register, width: int) -> Register:
+    def plan(self, draft: PlanBuilder, query: Register, width: int) -> Register:
         """The plan of the whole attention, whose context has this width."""
         raise NotPlanned(type(self).__name__)
 
@@ -147,7 +147,7 @@ class AdditiveScore(ScoreFunction):
         weight = self._weight()
         return (exact_linear if self.exact else F.linear)(hidden, weight)[..., 0]
 
-    def plan(self, draft: Draft, query: Register, width: int) -> Register:
+    def plan(self, draft: PlanBuilder, query: Register, width: int) -> Register:
         return draft.attend_additive(draft.linear(self.query, query), self._weight(), SourceStates.planned, width)
 
     def _weight(self) -> Tensor:
@@ -169,7 +169,7 @@ class DotScore(ScoreFunction):
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         return torch.bmm(query if self.factor == 1 else query * self.factor, source.keys.transpose(1, 2))
 
-    def plan(self, draft: Draft, query: Register, width: int) -> Register:
+    def plan(self, draft: PlanBuilder, query: Register, width: int) -> Register:
         return draft.attend_memory(query, 1, SourceStates.planned, width, self.factor)
 
 
@@ -205,10 +205,10 @@ class ExactLinear(nn.Linear):
 def exact_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A linear map in float32 (or float64), regardless of autocast and the precision of the weights."""
     with torch.autocast(x.device.type, enabled=False):
-        return F.linear(at_least_float(x), at_least_float(weight), None if bias is None else at_least_float(bias))
+        return F.linear(to_float32(x), to_float32(weight), None if bias is None else to_float32(bias))
 
 
-class OneHead(nn.Module):
+class SingleHead(nn.Module):
     """softmax(score) over the states of a source. The beams of a source become further queries over its single memory."""
 
     def __init__(self, site: Site, score: ScoreFunction) -> None:
@@ -232,7 +232,7 @@ class OneHead(nn.Module):
         weights = masked_softmax(self.scores(query, source), source.mask(query.size(0), layout))
         return Attended(self.mix(weights, source), source, weights[:, None] if need_weights else None)
 
-    def plan(self, draft: Draft, query: Register, width: int) -> Register:
+    def plan(self, draft: PlanBuilder, query: Register, width: int) -> Register:
         register: Register = draft.part(self.score, query, width)
         return register
 
@@ -245,7 +245,7 @@ class SourceAttention(Attention):
 
     def __init__(self, site: Site, score: ScoreFunction) -> None:
         super().__init__(site)
-        self.head = OneHead(site, score)
+        self.head = SingleHead(site, score)
         self.context_width = site.memory_dim
 
     def read(self, memory: Tensor, layout: Layout | None) -> State:
@@ -262,7 +262,7 @@ class ScoredAttention(SourceAttention):
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         return self.head.run(query, state, layout, need_weights)
 
-    def plan(self, draft: Draft, query: Register) -> Register:
+    def plan(self, draft: PlanBuilder, query: Register) -> Register:
         register: Register = draft.part(self.head, query, self.context_width)
         return register
 

@@ -1,0 +1,38 @@
+"""Mixers: self-attention replacements without a query. `SELF` lists everything that the self slot of a block accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.attention import ATTENTIONS
+from weft.attention.base import Attention, Site
+from weft.attention.mixers.base import Mixer, SelfAttention
+from weft.config.registry import build, fill
+from weft.errors import ConfigError
+
+MIXERS = {
+    "recurrent": "weft.attention.mixers.recurrent_mixer:RecurrentMixer",
+    "convolution": "weft.attention.mixers.convolution_mixer:ConvolutionMixer",
+    "lsh": "weft.attention.mixers.bucketed_attention:LshMixer",
+    "routing": "weft.attention.mixers.bucketed_attention:RoutingMixer",
+    "sinkhorn": "weft.attention.mixers.sinkhorn:SinkhornMixer",
+    "fnet": "weft.attention.mixers.fnet:FourierMixer",
+    "aft": "weft.attention.mixers.attention_free:AttentionFreeMixer",
+    "gmlp": "weft.attention.mixers.gmlp:GatedMlpMixer",
+    "mlp_mixer": "weft.attention.mixers.mlp_mixer:TokenMlpMixer",
+    "isab": "weft.attention.mixers.induced_set:InducedSetMixer",
+}
+
+SELF = {**ATTENTIONS, **MIXERS}
+"""What the self slot of a block accepts: mixers, and attentions over the sequence itself."""
+
+
+def build_self(spec: Mapping[str, Any] | str, site: Site) -> Mixer:
+    """Builds the mixer that `spec` describes. An attention is wrapped, so that both have the same interface."""
+    options = fill("weft.attention.mixers:SELF", spec)
+    try:
+        part = build("weft.attention.mixers:SELF", options, site)
+    except ConfigError as error:
+        raise ConfigError(f"{options['kind']}: {error}") from None
+    return SelfAttention(part) if isinstance(part, Attention) else part

@@ -1,0 +1,279 @@
+"""Means weighted by exponentials, over all prefixes of a row at once, exact for exponents of any size.
+
+Shapes: B rows · T positions · D channels.
+
+Attention Free Transformer: keys weight values channel by channel, without scores.
+
+Shapes: B rows · T queries · S keys · H heads · D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from weft.attention.base import Site
+from weft.attention.mixers.base import RowMixer
+from weft.data.batch import Layout
+from weft.errors import ConfigError
+from weft.layers.decoder_state import State
+from weft.layers.token_history import History
+
+LOWEST = -1e30
+"""The exponent of masked tokens: finite, so that the difference of two of them is 0 and not NaN."""
+
+
+@dataclass
+class Weighted:
+    """Σ eᵏ v and Σ eᵏ over some tokens, both divided by e^top: total, weight and top, each [B, T, D] in float32."""
+
+    total: Tensor
+    weight: Tensor
+    top: Tensor
+
+    @staticmethod
+    def of(k: Tensor, v: Tensor, ok: Tensor | None = None) -> Weighted:
+        """Each token separately; tokens that are not `ok` have weight 0."""
+        k, v = k.float(), v.float()
+        if ok is not None:
+            k, v = torch.where(ok, k, LOWEST), torch.where(ok, v, 0.0)
+        top = k.detach()
+        weight = (k - top).exp()  # equals 1, but carries the gradient
+        if ok is not None:
+            weight = torch.where(ok, weight, 0.0)
+        return Weighted(weight * v, weight, top)
+
+    @staticmethod
+    def over(k: Tensor, v: Tensor, seen: Tensor | None, axis: int) -> Weighted:
+        """All `seen` tokens along an axis together; the axis is kept with size 1."""
+        k, v = k.float(), v.float()
+        if seen is not None:
+            k = torch.where(seen, k, LOWEST)
+        top = k.detach().amax(axis, keepdim=True)
+        weight = (k - top).exp()
+        if seen is not None:
+            weight = torch.where(seen, weight, 0.0)
+        return Weighted((weight * v).sum(axis, keepdim=True), weight.sum(axis, keepdim=True), top)
+
+    @staticmethod
+    def nothing(rows: int, width: int, device: torch.device) -> Weighted:
+        total = torch.zeros(rows, 1, width, device=device)
+        return Weighted(total, torch.zeros_like(total), torch.full_like(total, LOWEST))
+
+    def join(self, other: Weighted) -> Weighted:
+        """The union of both, position by position. Keeping the larger top avoids overflow and keeps the larger part exact."""
+        top = torch.maximum(self.top, other.top)
+        mine, theirs = (self.top - top).exp(), (other.top - top).exp()
+        total = mine * self.total + theirs * other.total
+        return Weighted(total, mine * self.weight + theirs * other.weight, top)
+
+    def mean(self) -> Tensor:
+        """Σ eᵏ v / Σ eᵏ, or 0 without tokens."""
+        some = self.weight > 0
+        return torch.where(some, self.total / torch.where(some, self.weight, 1.0), 0.0)
+
+    def flip(self) -> Weighted:
+        """Reverses the positions."""
+        return Weighted(self.total.flip(1), self.weight.flip(1), self.top.flip(1))
+
+    def at(self, places: slice) -> Weighted:
+        return Weighted(self.total[:, places], self.weight[:, places], self.top[:, places])
+
+
+def prefixes(parts: Weighted) -> Weighted:
+    """All tokens up to each position: joins pairs, computes their prefixes recursively, and fills in the positions between.
+
+    There are at most twice as many joins as tokens, in logarithmically many calls (Blelloch 1990).
+    """
+    extent = parts.top.size(1)
+    if extent < 2:
+        return parts
+    even, odd = parts.at(slice(0, None, 2)), parts.at(slice(1, None, 2))
+    pairs = prefixes(even.at(slice(0, extent // 2)).join(odd))
+    between = pairs.at(slice(0, (extent - 1) // 2)).join(even.at(slice(1, None)))
+    return Weighted(
+        _braid(even.total[:, :1], between.total, pairs.total),
+        _braid(even.weight[:, :1], between.weight, pairs.weight),
+        _braid(even.top[:, :1], between.top, pairs.top),
+    )
+
+
+def _braid(first: Tensor, evens: Tensor, odds: Tensor) -> Tensor:
+    """Interleaves positions 0, 2, 4, … (the first of them given separately) and 1, 3, 5, …."""
+    evens = torch.cat([first, evens], 1)
+    shared = odds.size(1)
+    both = torch.stack([evens[:, :shared], odds], 2).flatten(1, 2)
+    return torch.cat([both, evens[:, shared:]], 1)
+
+
+pass
+
+CHUNK = 16
+"""Queries computed at once in causal use: earlier keys by one matrix product, keys within the chunk pair by pair."""
+
+BLOCK = 64
+"""Queries computed at once in an encoder if w has a window: nearby keys by one matrix product, the others by sums."""
+
+Form = Literal["simple", "local", "full", "conv"]
+
+
+class AttentionFreeMixer(RowMixer):
+    """y_t = σ(q_t) ⊙ Σ_s exp(k_s + w_ts) ⊙ v_s / Σ_s exp(k_s + w_ts), with w in one of four forms (Zhai et al. 2021).
+
+    simple: no w; a decoder has a state of constant size. full: a learned w for each pair of positions. local: the same within a
+      window, and 0 outside. conv: w depends on the distance between two tokens, within a window, separately for each head.
+
+    form: how positions enter
+    window: how far w reaches (local: distances below this; conv: this many tokens, odd in an encoder)
+    rank: inner width of w as a product of two matrices (full, local); 0: one matrix
+    max_length: number of positions of w (full, local)
+    """
+
+    paper = "Zhai et al. 2021"
+    cost = "n (simple), n·window, n² (full)"
+    uses = frozenset({"encoder", "causal"})
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        form: Form = "simple",
+        window: PositiveInt = 31,
+        rank: NonNegativeInt = 64,
+        max_length: PositiveInt = 1024,
+    ) -> None:
+        super().__init__(site)
+        self.form, self.window = form, window
+        self.causal = site.use == "causal"
+        self.query_key_value = nn.Linear(site.dim, 3 * site.dim)
+        self.out = nn.Linear(site.dim, site.dim)
+        self.ignores_key_order = form == "simple"
+        if form == "conv":
+            if not self.causal and window % 2 == 0:
+                raise ConfigError(f"a window centred on its token must be odd, not {window}; use a window of {window + 1}")
+            self.taps = nn.Parameter(torch.empty(site.heads, window))
+            self.width = site.head_dim
+            nn.init.normal_(self.taps, std=0.1)
+        elif form != "simple":
+            self.max_length = max_length
+            self.rows = nn.Parameter(torch.empty(max_length, rank or max_length))
+            self.columns = nn.Parameter(torch.empty(max_length, rank)) if rank else None
+            for table in self.parameters(recurse=False):
+                nn.init.normal_(table, std=0.1 if rank else 0.01)
+
+    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+        if not self.causal:
+            return None
+        like = self.out.weight
+        if self.form == "simple":
+            return Weighted.nothing(rows, self.site.dim, like.device)
+        return History.empty(rows, 2 * self.site.dim, room, like)
+
+    def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        q, k, v = self.query_key_value(x).chunk(3, -1)
+        if layout is not None:
+            k, v = (torch.where(layout.ok[..., None], part, 0.0) for part in (k, v))
+        with torch.autocast(x.device.type, enabled=False):
+            if not self.causal:
+                mixed = self._both_ways(k, v, layout)
+            elif self.form == "simple":
+                mixed, state = _running(k, v, state, layout)
+            elif state.fresh:
+                mixed = self._whole(k, v)
+                state = state.append(torch.cat([k, v], -1), layout)[0]
+            else:
+                state, place = state.append(torch.cat([k, v], -1), layout)
+                mixed = self._steps(state.tokens, place)
+        return self.out(torch.sigmoid(q) * mixed.to(q.dtype)), state
+
+    def _both_ways(self, k: Tensor, v: Tensor, layout: Layout | None) -> Tensor:
+        """The encoder: all real tokens count, with exponents relative to the largest key of each channel and row."""
+        ok = None if layout is None else layout.ok[..., None]
+        if self.form == "simple":
+            return Weighted.over(k, v, ok, 1).mean().expand_as(v)
+        extent = k.size(1)
+        place = torch.arange(extent, device=k.device)
+        if self.form == "full" or extent <= BLOCK:
+            return self._product(k, v, ok, self._positions(place, place)).mean()
+        each = Weighted.of(k, v, ok)
+        before, behind = prefixes(each), prefixes(each.flip()).flip()
+        means = []
+        for begin in range(0, extent, BLOCK):
+            own = place[begin : begin + BLOCK]
+            near = slice(max(0, begin - self.window), min(extent, begin + BLOCK + self.window))
+            bias = self._positions(own, place[near])
+            here = self._product(k[:, near], v[:, near], None if ok is None else ok[:, near], bias)
+            if near.start > 0:
+                here = here.join(before.at(slice(near.start - 1, near.start)))
+            if near.stop < extent:
+                here = here.join(behind.at(slice(near.stop, near.stop + 1)))
+            means.append(here.mean())
+        return torch.cat(means, 1)
+
+    def _product(self, k: Tensor, v: Tensor, ok: Tensor | None, bias: Tensor) -> Weighted:
+        """All queries over all keys by a matrix product: bias [H, T, S], k and v [B, S, D]."""
+        k = k.float() if ok is None else torch.where(ok, k.float(), -torch.inf)
+        top, most = k.detach().amax(1, keepdim=True).clamp_min(-1e30), bias.detach().amax(-1)
+        weight = (k - top).exp()
+        both = torch.stack([weight * v.float(), weight], -1).unflatten(2, (bias.size(0), -1))
+        total, norm = torch.einsum("hts,bshdp->pbthd", (bias - most[..., None]).exp(), both).flatten(3)
+        return Weighted(total, norm, top + self._spread(most.T, k.size(-1)))
+
+    def _whole(self, k: Tensor, v: Tensor) -> Tensor:
+        """Causal, from the first token on. Exponents are relative to the largest key before the chunk, never to a later one."""
+        extent = k.size(1)
+        place = torch.arange(extent, device=k.device)
+        before = None if self.form == "full" else prefixes(Weighted.of(k, v))
+        means = []
+        for begin in range(0, extent, CHUNK):
+            own = place[begin : begin + CHUNK]
+            near = slice(0 if before is None else max(0, begin - self.window), begin)
+            among = self._spread(self._positions(own, own).permute(1, 2, 0), k.size(-1))  # [T, S, D]
+            seen = (own <= own[:, None])[..., None]
+            keys, values = (part[:, None, begin : begin + CHUNK] for part in (k, v))
+            here = Weighted.over(keys + among, values, seen, 2)
+            here = Weighted(here.total[:, :, 0], here.weight[:, :, 0], here.top[:, :, 0])
+            if begin:
+                here = here.join(self._product(k[:, near], v[:, near], None, self._positions(own, place[near])))
+            if before is not None and near.start > 0:
+                here = here.join(before.at(slice(near.start - 1, near.start)))
+            means.append(here.mean())
+        return torch.cat(means, 1)
+
+    def _steps(self, tokens: Tensor, place: Tensor) -> Tensor:
+        """Causal, from a history: tokens at positions `place` [B, T], which differ between rows, one after the other."""
+        if self.max_length is not None:
+            tokens, place = tokens[:, : self.max_length], place.clamp_max(self.max_length - 1)
+        k, v = tokens.chunk(2, -1)
+        cells = torch.arange(k.size(1), device=k.device)
+        means = []
+        for now in place.unbind(1):
+            among = self._spread(self._positions(now, cells).permute(1, 2, 0), k.size(-1))  # [B, S, D]
+            means.append(Weighted.over(k + among, v, (cells <= now[:, None])[..., None], 1).mean())
+        return torch.cat(means, 1)
+
+    def _positions(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """w [H or 1, T, S] in float32 between positions queries [T] and keys [S]."""
+        apart = queries[:, None] - keys
+        if self.form == "conv":
+            tap = apart + (0 if self.causal else self.window // 2)
+            inside = (tap >= 0) & (tap < self.window)
+            return torch.where(inside, self.taps[:, tap.clamp(0, self.window - 1)].float(), 0.0)
+        rows = self.rows[queries].float()
+        bias = rows[:, keys] if self.columns is None else rows @ self.columns[keys].float().T
+        return (bias if self.form == "full" else torch.where(apart.abs() < self.window, bias, 0.0))[None]
+
+    def _spread(self, heads: Tensor, width: int) -> Tensor:
+        """[…, H] → […, D]: repeats the value of each head for all its channels."""
+        return heads.repeat_interleave(width // heads.size(-1), -1)
+
+
+def _running(k: Tensor, v: Tensor, state: Weighted, layout: Layout | None) -> tuple[Tensor, Weighted]:
+    """Causal without positions: all prefixes at once, joined with the past."""
+    seen = prefixes(Weighted.of(k, v, None if layout is None else layout.ok[..., None]))
+    seen = state.join(seen)
+    return seen.mean(), seen.at(slice(-1, None))

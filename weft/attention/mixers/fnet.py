@@ -1,0 +1,90 @@
+"""Fourier transforms in place of self-attention.
+
+Shapes: B rows · T positions · D width · M points of a convolution, a power of two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from weft.attention.base import Site
+from weft.attention.mixers.base import RowMixer
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State
+
+
+class FourierMixer(RowMixer):
+    """Re F_tokens(F_channels(x)): two discrete Fourier transforms without parameters.
+
+    Each row is transformed at its own length, as if it were alone: the transform of a padded row has other frequencies. Rows of
+    different lengths go through one chirp transform (Bluestein 1970), which expresses a transform of any length as a
+    convolution, at a cost of T log T.
+
+    norm: ortho divides by √(tokens · channels), which preserves the norm of x; none is as published, for post-norm blocks
+    """
+
+    paper = "Lee-Thorp et al. 2022"
+    cost = "n log n"
+    uses = frozenset({"encoder"})
+    instead: ClassVar[dict[str, str]] = {
+        "causal": "every output of a Fourier transform depends on every token, including future ones; "
+        "in a decoder use aft, convolution or an attention",
+        "cross": "a Fourier transform has no query; attend to a source with an attention such as full",
+    }
+
+    def __init__(self, site: Site, *, norm: Literal["ortho", "none"] = "ortho") -> None:
+        super().__init__(site)
+        self.norm = norm
+
+    def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        extent, width = x.shape[1:]
+        ragged = layout is not None and (layout.known is None or any(count != extent for count in layout.known))
+        with torch.autocast(x.device.type, enabled=False):
+            if layout is not None and ragged:
+                mixed = _ragged(torch.where(layout.ok[..., None], x, 0.0).float(), layout)
+                tokens = layout.lengths.clamp_min(1)[:, None, None]
+                return mixed * (tokens * width) ** -0.5 if self.norm == "ortho" else mixed, None
+            mixed = torch.fft.fft2(x.float()).real
+        return mixed / math.sqrt(extent * width) if self.norm == "ortho" else mixed, None
+
+
+def _ragged(x: Tensor, layout: Layout) -> Tensor:
+    """Re fft2 of the tokens of each row.
+
+    Inputs are real, so after the first transform channel D − c is the conjugate of channel c, and its second transform is the
+    mirror image: half of the channels are enough.
+    """
+    width = x.size(-1)
+    half = chirp_transform(torch.fft.rfft(x), layout).real
+    count = layout.lengths.clamp_min(1)[:, None]
+    mirror = (count - layout.positions) % count
+    others = half[..., 1 : (width + 1) // 2].flip(-1)
+    return torch.cat([half, others.gather(1, mirror[..., None].expand_as(others))], -1)
+
+
+def chirp_transform(x: Tensor, layout: Layout) -> Tensor:
+    """The discrete Fourier transform over the real tokens of each row of x [B, T, D] (complex, 0 in the padding).
+
+    With jk = (j² + k² − (k − j)²) / 2 it is X_k = c_k Σ_j (x_j c_j) c̄_{k−j}, where c_j = e^{−iπj²/n} and n is the row's
+    length: a convolution, computed by transforms of the same power of two for all rows.
+    """
+    extent = x.size(1)
+    points = 1 << max(0, 2 * extent - 2).bit_length()
+    chirp, kernel = layout.remember(("chirp", extent), lambda: _chirp(layout, extent, points))
+    spread = torch.fft.fft(x * chirp, points, dim=1)
+    return torch.fft.ifft(spread * kernel, dim=1)[:, :extent] * chirp
+
+
+def _chirp(layout: Layout, extent: int, points: int) -> tuple[Tensor, Tensor]:
+    """c [B, T, 1], and the transform of its conjugate [B, M, 1]. Angles are reduced as integers: floats cannot represent j²."""
+    count = layout.lengths.clamp_min(1)[:, None]
+    place = torch.arange(extent, device=count.device)
+    angle = math.pi * (place.square() % (2 * count)).double() / count
+    chirp = torch.polar(torch.ones_like(angle), -angle)
+    kernel = torch.nn.functional.pad(chirp.conj().resolve_conj(), (0, points - extent))
+    kernel[:, points - extent + 1 :] = chirp[:, 1:].conj().flip(1)
+    return chirp[..., None].to(torch.complex64), torch.fft.fft(kernel)[..., None].to(torch.complex64)

@@ -1,0 +1,192 @@
+"""Runs a comparison: plans, trains and measures, and resumes where an earlier call stopped.
+
+OUT/runs      one run folder per entry and seed
+OUT/plans     number of steps that fit into a time budget
+OUT/measures  measurements of each run
+OUT/logs      output of each process
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from weft.bench.compare.budget import Comparison, ComparisonRun, check, runs_of, training
+from weft.bench.compare.measure_run import Measurements
+from weft.bench.compare.results import UNMEASURED, collect
+from weft.bench.compare.subprocesses import Failure, Processes, Stopped
+from weft.bench.compare.training_jobs import Training, train
+from weft.bench.compare.worker import Job, work
+from weft.errors import Interrupted
+from weft.runs.run_folder import RunLock, complete, records
+from weft.training.interrupt import Interrupts
+from weft.training.log_text import duration
+
+Tell = Callable[[str], None]
+TICK = 0.3
+"""Seconds between progress updates."""
+
+
+class Sweep:
+    """Runs a comparison. `say` receives messages, `show` frequent progress updates.
+
+    Call it to run everything. `train` and `job` run parts, for programs that run several comparisons at once.
+    """
+
+    def __init__(self, comparison: Comparison, say: Tell = lambda message: None, show: Tell = lambda message: None) -> None:
+        self.comparison, self.say, self.show = comparison, say, show
+        self.runs = [run for entry in comparison.entries for run in runs_of(comparison, entry)]
+        self.errors: dict[str, str] = {}
+        self.done = 0
+        self.durations: list[float] = []
+        self.running: dict[str, ComparisonRun] = {}
+        self.logs = comparison.out / "logs"
+        self._interrupted: Callable[[], bool] = lambda: False
+
+    def __call__(self) -> dict[str, Any]:
+        """The results as plain data, which `weft.bench.compare.html_report` writes; see `weft.bench.compare.results`."""
+        for warning in check(self.comparison):
+            self.say(f"note: {warning}")
+        self.comparison.out.mkdir(parents=True, exist_ok=True)
+        with RunLock(self.comparison.out), Interrupts() as interrupts:
+            self._interrupted = lambda: interrupts.requested
+            self._prepare()
+            self._train()
+            self._measure()
+        return self.results()
+
+    def results(self) -> dict[str, Any]:
+        """The results so far. An unfinished training is included only if no other training of its entry has finished."""
+        ended = {run for run in self.runs if run.name not in self.errors and complete(run.folder)}
+        scored = {run.entry for run in ended}
+        runs = [run for run in self.runs if run in ended or run.name in self.errors or run.entry not in scored]
+        errors = {run.name: self.errors.get(run.name) or _unfinished(run) for run in runs if run not in ended}
+        return collect(self.comparison, runs, errors, {run.name: self.job(run) for run in ended})
+
+    def _prepare(self) -> None:
+        """Plans the number of steps for a time budget, and prepares the data of parallel trainings."""
+        budget = self.comparison.budget
+        jobs = [self._plan(run) for run in self.runs if run.number == 0] if budget.seconds else []
+        if self.comparison.at_once > 1 and not all(complete(run.folder) for run in self.runs):
+            file = self.comparison.out / "plans" / "data.json"
+            jobs.append(Job("prepare", str(file), training(self.comparison, self.runs[0].entry)))
+        if missing := [job for job in jobs if job.load() is None]:
+            activity = "planning how many steps fit into the time" if budget.seconds else "preparing the data"
+            self.say(f"{activity} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
+            self._work("plan", jobs, activity)
+
+    def _plan(self, run: ComparisonRun) -> Job:
+        file = self.comparison.out / "plans" / f"{run.entry.name}.json"
+        options = {"seconds": self.comparison.budget.seconds}
+        return Job("plan", str(file), training(self.comparison, run.entry), options=options)
+
+    def _train(self) -> None:
+        count = len(self.runs)
+        left = [run for run in self.runs if not complete(run.folder)]
+        self.done = count - len(left)
+        done = f", {self.done} of them already done" if self.done else ""
+        self.say(f"{count} trainings{done}; their logs are in {self.logs}")
+        processes = Processes(self.logs, at_once=self.comparison.at_once)
+        self._in_parallel([partial(self.train, run, processes) for run in self.runs], processes, self._status)
+
+    def train(self, run: ComparisonRun, processes: Processes) -> None:
+        """Trains one run, unless it is already complete. A failure becomes part of the results; Stopped is raised."""
+        before = complete(run.folder)
+        if not before:
+            self.running[run.name] = run
+            self.say(f"training {run}")
+        try:
+            train(self._training(run), run.folder, processes, run.name)
+        except Failure as failure:
+            self.errors[run.name] = str(failure)
+        finally:
+            self.running.pop(run.name, None)
+        self.done += not before
+        if run.name in self.errors:
+            self.say(f"failed: {run}: {self.errors[run.name]}")
+        elif not before:
+            self.durations.append(records(run.folder)[-1]["seconds"])
+            self.say(f"trained {run} ({self.done} of {len(self.runs)})")
+
+    def _training(self, run: ComparisonRun) -> Training:
+        budget = self.comparison.budget
+        if not budget.seconds:
+            return training(self.comparison, run.entry, f"train.steps={budget.steps}", f"train.seed={run.seed}")
+        planned = self._plan(run).load()
+        if planned is None:
+            raise Failure(self._plan(run).error())
+        limits = (f"train.steps={planned['steps']}", f"train.seconds={budget.seconds:g}", f"train.seed={run.seed}")
+        return training(self.comparison, run.entry, *limits)
+
+    def _measure(self) -> None:
+        trained = [run for run in self.runs if run.name not in self.errors]
+        jobs = [self.job(run) for run in trained]
+        if missing := sum(job.load() is None for job in jobs):
+            self.say(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one at a time")
+            self._work("measure", jobs, "measured")
+        for run, job in zip(trained, jobs, strict=True):
+            if error := job.error():
+                self.say(f"failed: {run}: {UNMEASURED}{error}")
+
+    def job(self, run: ComparisonRun) -> Job:
+        """The measurements of a run. Speed and growth do not depend on the seed: only the first run of an entry has them."""
+        plan = self.comparison
+        wanted = Measurements(plan.test, plan.sentences, plan.lengths, alone=plan.at_once > 1, look=True)
+        if run.number:
+            wanted = Measurements(plan.test)
+        file = plan.out / "measures" / f"{run.name}.json"
+        return Job("measure", str(file), folder=str(run.folder), options=asdict(wanted))
+
+    def _work(self, name: str, jobs: Sequence[Job], activity: str) -> None:
+        processes = Processes(self.logs)
+
+        def status() -> str:
+            return f"{activity}: {sum(job.file.exists() for job in jobs)} of {len(jobs)}"
+
+        self._in_parallel([lambda: work(name, jobs, processes)], processes, status)
+
+    def _in_parallel(self, works: Sequence[Callable[[], None]], processes: Processes, status: Callable[[], str]) -> None:
+        """Does all works, `at_once` at a time, in threads that wait for processes, while this thread shows the status."""
+        with ThreadPoolExecutor(self.comparison.at_once) as workers:
+            waiting: set[Future[None]] = {workers.submit(one) for one in works}
+            finished: set[Future[None]] = set()
+            try:
+                while waiting:
+                    ended, waiting = wait(waiting, TICK, FIRST_COMPLETED)
+                    finished |= ended
+                    if self._interrupted():
+                        processes.stop()
+                    self.show(status())
+            except BaseException:
+                processes.stop()
+                raise
+        problems = [each.exception() for each in finished]
+        if any(isinstance(problem, Stopped) for problem in problems):
+            raise Interrupted("stopped; run the same command again to continue")
+        for problem in problems:
+            if problem is not None:
+                raise problem
+
+    def _status(self) -> str:
+        parts = [f"{self.done} of {len(self.runs)} trained"]
+        lasts = {run: _last(run) for run in list(self.running.values())}
+        parts += [f"{run}: step {last['step']:,}, loss {last['loss'] or 0:.3f}" for run, last in lasts.items() if last]
+        if times := self.durations + [last["seconds"] + last["seconds_left"] for last in lasts.values() if last]:
+            running = sum(last["seconds_left"] for last in lasts.values() if last)
+            waiting = max(0, len(self.runs) - self.done - len(lasts)) * statistics.fmean(times)
+            parts.append(f"about {duration((running + waiting) / self.comparison.at_once)} left")
+        return " · ".join(parts)
+
+
+def _unfinished(run: ComparisonRun) -> str:
+    last = _last(run)
+    return f"unfinished: stopped after step {last['step']:,}" if last else "not started, or stopped before the first log line"
+
+
+def _last(run: ComparisonRun) -> dict[str, Any]:
+    """The last training line of a run's log."""
+    return next((line for line in reversed(records(run.folder)) if line["event"] == "train"), {})

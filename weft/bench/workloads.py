@@ -1,0 +1,199 @@
+"""The work that is measured: a training step, a search, a forward pass; each as weft does it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from weft.bench.benchmarked_model import BenchmarkedModel
+from weft.config.registry import build
+from weft.data.batch import BOS, PAD, UNK, Source
+from weft.decoding.beam_greedy_sample import LengthLimits
+from weft.decoding.constraints import ForbidTokens
+from weft.decoding.cpp_search import encode
+from weft.decoding.cuda_graph_search import CapturedStepRunner, search_graphs_of
+from weft.decoding.search_loop import EAGER, generate
+from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.layers.kernels.cpp import using
+from weft.layers.kernels.cuda_graph_capture import Compiler
+from weft.runs.translator import Trained
+from weft.training.cuda_graph_steps import CudaGraphSteps
+from weft.training.distributed import World, sum_gradients
+from weft.training.ema import Ema
+from weft.training.loop import optimizer_step, worker
+from weft.training.meter import Meter
+from weft.training.torch_compile import compile_blocks
+
+STEPS = 32
+"""Tokens that a search writes, if the model has positions for that many."""
+
+SETTLED = 4
+"""Warm-up runs on a GPU. After that many, the work is recorded."""
+
+
+class Workload(ABC):
+    """Work that can be repeated.
+
+    about: its size, in words · precision: float32, bf16 or int8 · steps: equal parts that figures are divided by · count: what
+    the task counts, over all steps.
+    """
+
+    name: str
+    about: str
+    precision: str
+    steps: int = 1
+    count: float
+
+    @abstractmethod
+    def __call__(self) -> None: ...
+
+    def eagerly(self) -> None:
+        """Runs the work eagerly, even if it is otherwise replayed from a recording, so that its operations can be seen."""
+        self()
+
+    def warm_up(self, device: torch.device) -> None:
+        """Warms up. On a CPU, counting the operations has done that already."""
+        for _ in range(SETTLED if device.type == "cuda" else 0):
+            self()
+
+
+class TrainingWorkload(Workload):
+    """Forward and backward of the micro-batches, clipping, and the optimiser. The rate is 0, so that no weight changes."""
+
+    name = "training step"
+
+    def __init__(self, subject: BenchmarkedModel) -> None:
+        task, self.config = subject.task, subject.config.train
+        packed, rounded = self.config.packed is True, self.config.rounded is True
+        batch = task.dummy_batch(subject.length, subject.sizes, subject.rows, packed=packed, rounded=rounded)
+        # Streams of a language model continue from step to step.
+        self.batch = (batch.pin() if subject.device.type == "cuda" else batch).continued()
+        self.model, self.precision = subject.model.train(), self.config.precision
+        self.groups = task.parameters(self.model)
+        specs = task.optimizers()
+        self.optimizers = {
+            name: build("weft.training:OPTIMIZERS", specs.get(name, self.config.optimizer), group)
+            for name, group in self.groups.items()
+        }
+        self.ema = Ema(self.model, self.config.ema) if self.config.ema else None
+        self.world = World(0, 1, subject.device)
+        self.meter = Meter(list(self.groups), subject.device)
+        self.backward = worker(self.model, task, self.config, subject.device)
+        each = f"{self.config.accumulate} × " * (self.config.accumulate > 1)
+        self.about = f"{each}{subject.rows} × {subject.length} tokens, {self.precision}"
+        self.count = 0.0
+
+    def __call__(self) -> None:
+        self._step(recorded=True)
+
+    def eagerly(self) -> None:
+        self._step(recorded=False)
+
+    def warm_up(self, device: torch.device) -> None:
+        if compile_blocks(self.model, self.config, device):
+            self()
+        super().warm_up(device)
+
+    def _step(self, *, recorded: bool) -> None:
+        replayed = isinstance(self.backward, CudaGraphSteps)
+        backward = self.backward.work if isinstance(self.backward, CudaGraphSteps) and not recorded else self.backward
+        for _ in range(self.config.accumulate):
+            self.meter.add(backward(self.batch, 1))
+        sums = sum_gradients(self.groups, self.meter.take(), self.world)
+        norms, bad = optimizer_step(self.groups, self.optimizers, sums, 0.0, self.config.clip, keep=replayed)
+        if self.ema is not None:
+            self.ema.update(1)
+        self.meter.end_update(sums, norms[0], bad)
+        if not recorded:  # reading a number would wait for the device, which is not part of a step
+            self.count = float(sums[1].sum())
+
+
+class SearchWorkload(Workload):
+    """Encodes random sources, if the model reads a source, and writes `STEPS` tokens for each. Figures are per step."""
+
+    name = "decoding step"
+
+    def __init__(self, subject: BenchmarkedModel, resolved: DecodingOptions, rows: int, warn: Callable[[str], None]) -> None:
+        self.device, self.resolved = subject.device, resolved
+        trained = Trained(subject.model, subject.task, subject.config)
+        model: Any = trained.converted(resolved)
+        self.model = model
+        # Compiled kernels hide their operations, so the torch operations that they replace are counted instead.
+        self.counted = trained.converted(replace(resolved, kernels=None))
+        reads = subject.task.inference == "search"
+        self.chooser = resolved.search.chooser(1, length_penalty=1.0)
+        self.steps = STEPS if model.max_target is None else min(STEPS, model.max_target - 1)
+        self.precision = resolved.precision
+        self.autocast = resolved.autocasts(next(self.model.parameters()).dtype, resolved.beams)
+        self.source = random_source(subject, rows) if reads else None
+        self.first = torch.full((rows, 1), BOS, device=self.device)
+        longest = torch.full((rows,), self.steps, device=self.device)
+        self.limits = LengthLimits(longest, longest - 1, torch.arange(rows, device=self.device))
+        recorder = search_graphs_of(model) if reads else None
+        compiler = Compiler(warn) if resolved.section.compile else None
+        self.stepping = None if recorder is None else recorder.stepping("bench", compiler)
+        what = "sources" if reads else "texts"
+        self.about = f"{rows} {what}, beam {self.chooser.width}, {self.precision}, mean of {self.steps}"
+        self.count = float(rows * self.steps)
+
+    def __call__(self) -> None:
+        with using(self.resolved.kernels):
+            self._search(self.model, self.stepping)
+
+    def eagerly(self) -> None:
+        self._search(self.counted, None)
+
+    @torch.inference_mode()
+    def _search(self, model: Any, stepping: CapturedStepRunner | None) -> None:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            if self.source is None:
+                source = model.nothing(self.first.size(0))
+            elif stepping is not None:
+                source = stepping.encode(model, self.source)
+            else:
+                source = encode(model, self.source)
+            generate(
+                model.decoder,
+                source,
+                self.chooser,
+                first=self.first,
+                limits=self.limits,
+                constraints=[ForbidTokens([PAD, BOS, UNK])],
+                best=1,
+                stepping=stepping or EAGER,
+            )
+
+
+def random_source(subject: BenchmarkedModel, rows: int) -> Source:
+    """Random full rows."""
+    batch: Any = subject.task.dummy_batch(subject.length, subject.sizes, rows)
+    return Source(batch.source.values.to(subject.device))
+
+
+class ForwardWorkload(Workload):
+    """One forward pass over random texts, for models that write no text."""
+
+    name = "labelling a batch"
+
+    def __init__(self, subject: BenchmarkedModel, resolved: DecodingOptions, rows: int) -> None:
+        self.resolved, self.precision = replace(resolved, kernels=None), resolved.precision
+        self.model = Trained(subject.model, subject.task, subject.config).converted(self.resolved)
+        self.source = random_source(subject, rows)
+        self.about, self.count = f"{rows} × {subject.length} tokens, {self.precision}", float(rows)
+
+    def __call__(self) -> None:
+        with self.resolved.arithmetic(next(self.model.parameters()).dtype):
+            self.model(self.source)
+
+
+def inference_work(subject: BenchmarkedModel, rows: int, beam: int | None, warn: Callable[[str], None]) -> Workload:
+    """What the model does once it is trained. Without a source, texts are continued greedily unless `beam` is given."""
+    decode, inference = subject.config.decode, subject.task.inference
+    width = beam or (decode.search.get("width", 1) if inference == "search" else 1)
+    search = {"kind": "beam", "width": width, "stop": decode.search.get("stop", "exact")}
+    resolved = resolve_options(changed(decode, {"search": search, "rerank": "none", "n_best": 1}), subject.device, warn=warn)
+    return ForwardWorkload(subject, resolved, rows) if inference == "forward" else SearchWorkload(subject, resolved, rows, warn)

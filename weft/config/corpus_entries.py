@@ -1,0 +1,173 @@
+"""Entries of data.train and data.valid: a name of files, or a mapping with its own weight, tag, noise and filters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    Field,
+    GetCoreSchemaHandler,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from weft.config import yaml_document as document
+from weft.config.registry import Options
+from weft.errors import ConfigError
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+FILES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+"""The JSON schema of files, of which a single name needs no list."""
+
+Tag = Annotated[str, StringConstraints(pattern=r"^[\w-]+( [\w-]+)*$")]
+
+
+class NoiseOptions(Options):
+    """Noise on training data, new in every epoch."""
+
+    drop: Share = Field(default=0.0, description="probability of dropping a source word")
+    blank: Share = Field(default=0.0, description="probability of replacing a source word by a blank, a token of its own")
+    shuffle: NonNegativeInt = Field(default=0, description="most places that a source word moves; 0: the order stays")
+    subword: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None,
+        description="draw the segmentation of words, on both sides; bpe: probability of skipping a merge (BPE-dropout), "
+        "unigram: exponent of the probabilities; null: always the best one",
+    )
+
+    @property
+    def any(self) -> bool:
+        return bool(self.drop or self.blank or self.shuffle or self.subword is not None)
+
+
+class ValidationCorpus(Options):
+    """Validation data of one kind, such as one direction of a multilingual model, which is scored by itself."""
+
+    files: Annotated[list[str], WithJsonSchema(FILES)] = Field(
+        min_length=1, description="one or more names of files, as in data.train"
+    )
+    tag: Tag | None = Field(default=None, description="tokens to put before each source, separated by spaces")
+
+    @field_validator("files", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return tuple(self.tag.split()) if self.tag else ()
+
+    @property
+    def label(self) -> str:
+        """What reports call it: its tags, or its files without their folders."""
+        return "+".join(self.tags) or ", ".join(",".join(Path(part).name for part in name.split(",")) for name in self.files)
+
+
+class TrainingCorpus(ValidationCorpus):
+    """One of several training corpora."""
+
+    weight: PositiveFloat | None = Field(
+        default=None, description="share of the pairs to draw from it, next to the other weights; by default see temperature"
+    )
+    noise: NoiseOptions = Field(default_factory=NoiseOptions)
+    max_length: PositiveInt | None = Field(default=None, description="instead of data.max_length, which must not be lower")
+    max_ratio: PositiveFloat | None = Field(default=None, description="instead of data.max_ratio")
+    drop_duplicates: bool | None = Field(default=None, description="instead of data.drop_duplicates")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Marks a value that is a name of files or a mapping with the fields of `model`."""
+
+    model: type[ValidationCorpus]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self._check,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value: value if isinstance(value, str) else value.model_dump()
+            ),
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(self.model.__pydantic_core_schema__)]}
+
+    def _check(self, value: Any) -> str | ValidationCorpus:
+        if isinstance(value, str | self.model):
+            return value
+        if isinstance(value, Mapping):
+            return self.model.model_validate(dict(value))
+        raise PydanticCustomError("files", "input should be a valid string, or a mapping with files")
+
+
+Spec = str | Mapping[str, Any] | ValidationCorpus
+Kind = TypeVar("Kind", bound=ValidationCorpus)
+
+
+def parse(text: str | Mapping[str, Any], option: str = "--data") -> str | Mapping[str, Any]:
+    """An entry as an option of the command line gives it: a name of files, or a mapping in braces."""
+    if not isinstance(text, str) or not text.lstrip().startswith("{"):
+        return text
+    found = document.value(text, f"{option} {text}")
+    if not isinstance(found, dict):
+        raise ConfigError(f"{option} {text}: expected a mapping, such as {{files: pairs.tsv, tag: de}}")
+    return found
+
+
+def names(specs: Sequence[Spec]) -> list[str]:
+    """The names of all files, in order."""
+    return [name for spec in specs for name in ([spec] if isinstance(spec, str) else _files(spec))]
+
+
+def renamed(specs: Sequence[Spec], change: Callable[[str], str]) -> list[str | dict[str, Any]]:
+    """A copy of entries as plain data, with every name of files changed."""
+    return [change(spec) if isinstance(spec, str) else _renamed(_plain(spec), change) for spec in specs]
+
+
+def grouped(specs: Sequence[str | Kind], kind: type[Kind]) -> list[Kind]:
+    """The corpora that entries describe. Plain names together form one corpus, the first."""
+    plain = [spec for spec in specs if isinstance(spec, str)]
+    return [*([kind(files=plain)] if plain else []), *(spec for spec in specs if not isinstance(spec, str))]
+
+
+def labels(corpora: Sequence[ValidationCorpus]) -> list[str]:
+    """What reports call each of several corpora. A name that occurs again gets a number."""
+    seen: Counter[str] = Counter()
+    found = []
+    for corpus in corpora:
+        seen[corpus.label] += 1
+        number = seen[corpus.label]
+        found.append(f"{corpus.label} ({number})" if number > 1 else corpus.label)
+    return found
+
+
+def weighed(specs: Sequence[str | TrainingCorpus]) -> list[TrainingCorpus]:
+    """The training corpora. Either all of them have a weight, or none has."""
+    corpora = grouped(specs, TrainingCorpus)
+    weights = [corpus.weight for corpus in corpora]
+    if None in weights and any(weights):
+        raise ConfigError("data.train: some corpora have a weight and others have none; give all of them one, or none")
+    return corpora
+
+
+def _plain(spec: Mapping[str, Any] | ValidationCorpus) -> dict[str, Any]:
+    return spec.model_dump() if isinstance(spec, ValidationCorpus) else dict(spec)
+
+
+def _files(spec: Mapping[str, Any] | ValidationCorpus) -> list[str]:
+    """The names in an entry; none if it is not valid."""
+    files = _plain(spec).get("files")
+    listed = [files] if isinstance(files, str) else files
+    return listed if isinstance(listed, list) and all(isinstance(name, str) for name in listed) else []
+
+
+def _renamed(spec: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    return {**spec, "files": [change(name) for name in files]} if (files := _files(spec)) else spec

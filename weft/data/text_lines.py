@@ -1,0 +1,119 @@
+"""Reads lines of text from files and streams, one at a time, with errors that name the line.
+
+Only a line feed, with or without a carriage return before it, ends a line. A text may contain U+2028 or a lone carriage
+return, and splitting there would misalign all following lines with the other side of the corpus.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import IO, cast
+
+from weft.errors import DataError
+from weft.file_access import NO_FILE, denied, why_unreadable
+
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+def read_lines(source: str | Path | Iterable[bytes] | Iterable[str], name: str | None = None) -> Iterator[str]:
+    """The lines of a UTF-8 text file (also .gz) or of an open stream, without line endings.
+
+    A byte order mark at the beginning is dropped. Errors call a stream `name`. The caller closes the stream.
+    """
+    if isinstance(source, str | Path):
+        with open_file(source) as file:
+            yield from _lines(file, str(source))
+    else:
+        yield from _lines(source, name or str(getattr(source, "name", "the input")))
+
+
+def read_text(source: str | Path | IO[bytes], name: str | None = None) -> str:
+    """The whole text of a UTF-8 file (also .gz) or of an open stream, with its line endings."""
+    if isinstance(source, str | Path):
+        with open_file(source) as file:
+            return read_text(file, str(source))
+    called = name or "the input"
+    try:
+        content = source.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{called}: the file cannot be read: {error}. It seems to be damaged or cut short.") from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        # This finds the line and raises an error that names it.
+        return "\n".join(read_lines(BytesIO(content), called))
+
+
+def open_file(path: str | Path) -> IO[bytes]:
+    """Opens a file for reading, and decompresses it if its name ends in .gz."""
+    path = check_file(path)
+    try:
+        return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: {_unreadable(path, error)}.") from None
+
+
+def check_file(path: str | Path) -> Path:
+    """Returns `path` if it is a file; raises DataError otherwise."""
+    path = Path(path)
+    if os.path.isdir(path):
+        raise DataError(f"{path} is a folder; give a text file.")
+    if not os.path.exists(path):
+        problem = why_unreadable(path) or NO_FILE
+        place = f" (looked for it in {path.absolute().parent})" if problem == NO_FILE else ""
+        raise DataError(f"{path}: {problem}{place}.")
+    if not os.access(path, os.R_OK):
+        raise DataError(f"{path}: {denied(path, 'read it')}.")
+    return path
+
+
+def _unreadable(path: str | Path, error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return denied(path, "read it")
+    return f"the file cannot be read: {error.strerror or error}"
+
+
+def file_digest(path: str | Path) -> str:
+    """A hash of the bytes of a file."""
+    try:
+        with check_file(path).open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: {_unreadable(path, error)}.") from None
+
+
+def _lines(stream: Iterable[bytes] | Iterable[str], name: str) -> Iterator[str]:
+    number = offset = 0
+    lines: Iterator[str | bytes] = iter(stream)
+    try:
+        for number, raw in enumerate(lines, start=1):
+            text = raw if isinstance(raw, str) else _decode(raw, name, number, offset)
+            offset += len(raw)
+            if number == 1:
+                text = text.removeprefix("\ufeff")
+            yield text[:-2] if text.endswith("\r\n") else text[:-1] if text.endswith("\n") else text
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{name}: the file cannot be read past line {number:,}: {error}. It seems to be damaged or cut short."
+        ) from None
+
+
+def _decode(raw: bytes, name: str, number: int, offset: int) -> str:
+    """The text of a line, which begins at byte `offset`."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        wrong = error.start
+    where = f"{name}, line {number:,} (byte {offset + wrong:,} of the file)"
+    if number == 1 and raw.startswith(UTF16_MARKS):
+        advice = "The file seems to be UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`."
+    else:
+        advice = "Convert the file, for example with `iconv -f LATIN1 -t UTF-8`, or remove the line."
+    before = raw[max(0, wrong - 30) : wrong].decode("utf-8", "replace")
+    raise DataError(f"{where}: not valid UTF-8: byte 0x{raw[wrong]:02x} after {before!r}. {advice}")

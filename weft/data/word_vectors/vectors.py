@@ -1,0 +1,187 @@
+"""Word vectors from one text: positive pointwise mutual information, reduced by a singular value decomposition.
+
+Levy, Goldberg & Dagan 2015 compare them with skip-gram vectors; on texts of a few hundred thousand words they are better.
+
+Shapes: V words · C contexts · D width of a vector.
+
+Files of word vectors in the text format of word2vec, GloVe and fastText: a word and its numbers per line.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.data.text_lines import read_lines
+from weft.data.tokenizers.word_character_byte import WordTokenizer
+from weft.errors import DataError
+
+Vectors = NDArray[np.float32]
+
+SMOOTHING = 0.75
+"""Power of context counts, which keeps rare contexts from looking informative."""
+OVERSAMPLED, PASSES = 20, 4
+"""Extra columns and passes of the randomised decomposition (Halko et al. 2011)."""
+
+SPLITTERS = {lowercase: WordTokenizer(lowercase=lowercase) for lowercase in (False, True)}
+AT_SPACES = WordTokenizer(punctuation=False)
+
+
+def split_words(text: str, *, lowercase: bool = True) -> list[str]:
+    """The words and punctuation marks of a text."""
+    return SPLITTERS[lowercase].split(text)
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """The words of a text in lower case, most frequent first, how often each occurs, and their vectors [V, D].
+
+    forms: the usual spelling of each, such as Hund for hund.
+    """
+
+    words: Sequence[str]
+    counts: Sequence[int]
+    vectors: Vectors
+    forms: Sequence[str]
+
+
+def learn_vectors(
+    lines: Iterable[str],
+    *,
+    most: int = 20_000,
+    least: int = 3,
+    window: int = 10,
+    width: int = 150,
+    power: float = 0.75,
+    punctuation: bool = True,
+    name: str = "the text",
+) -> WordVectors:
+    """The vectors of the words that occur at least `least` times, `most` words at most.
+
+    window: the distance up to which words are each other's contexts, which count 1/distance. Left and right contexts differ.
+    power: of the singular values. punctuation: separate it from words; otherwise split at spaces only. name: for errors.
+    """
+    splitter = SPLITTERS[False] if punctuation else AT_SPACES
+    written = [splitter.split(line) for line in lines]
+    texts = [[word.lower() for word in text] for text in written]
+    counts = Counter(word for text in texts for word in text)
+    words = sorted((word for word, count in counts.items() if count >= least), key=lambda word: (-counts[word], word))[:most]
+    if len(words) < 2:
+        raise DataError(
+            f"{name} has {len(words)} words that occur at least {least} times, too few for word vectors; give a longer text"
+        )
+    cells = _cooccurrences(texts, {word: number for number, word in enumerate(words)}, window)
+    if not cells.values().numel():
+        raise DataError(
+            f"{name} has no line in which two words occur that are in it at least {least} times; word vectors are learnt from "
+            "such lines: give whole sentences"
+        )
+    vectors = _reduced(_mutual_information(cells), min(width, len(words)), power)
+    return WordVectors(words, [counts[word] for word in words], vectors, _usual_forms(words, written))
+
+
+def _usual_forms(words: Sequence[str], texts: Iterable[Sequence[str]]) -> list[str]:
+    """The most frequent spelling of each word inside texts, whose first words have capitals of their own."""
+    best: dict[str, tuple[int, str]] = {}
+    for form, count in Counter(word for text in texts for word in text[1:]).items():
+        best[form.lower()] = max(best.get(form.lower(), (0, "")), (count, form))
+    return [best[word][1] if word in best else word for word in words]
+
+
+def _cooccurrences(texts: Sequence[Sequence[str]], numbers: dict[str, int], window: int) -> Tensor:
+    """[V, 2V] sparse: how often each context stands left (first half) or right of each word, within the window."""
+    size = len(numbers)
+    ids = np.array([numbers.get(word, -1) for text in texts for word in (*text, "")])
+    text = np.repeat(np.arange(len(texts)), [len(words) + 1 for words in texts])
+    keys, values = [], []
+    for distance in range(1, window + 1):
+        first, second = ids[:-distance], ids[distance:]
+        real = (first >= 0) & (second >= 0) & (text[:-distance] == text[distance:])
+        first, second = first[real], second[real]
+        keys += [second * 2 * size + first, first * 2 * size + size + second]
+        values += [np.full(2 * len(first), 1 / distance, np.float32)]
+    cells, place = np.unique(np.concatenate(keys), return_inverse=True)
+    sums = np.bincount(place, np.concatenate(values)).astype(np.float32)
+    rows = torch.from_numpy(np.stack(np.divmod(cells, 2 * size)))
+    return _sparse(rows, torch.from_numpy(sums), (size, 2 * size))
+
+
+def _mutual_information(cells: Tensor) -> Tensor:
+    """max(0, log P(word, context) / (P(word) P(context))), with smoothed P(context)."""
+    word, context = cells.indices()
+    values = cells.values().double()
+    of_word = torch.zeros(cells.size(0), dtype=values.dtype).index_add_(0, word, values)
+    of_context = torch.zeros(cells.size(1), dtype=values.dtype).index_add_(0, context, values) ** SMOOTHING
+    ratio = values * of_context.sum() / (of_word[word] * of_context[context])
+    return _sparse(cells.indices(), ratio.log().clamp_min(0).float(), cells.shape)
+
+
+def _sparse(cells: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    with warnings.catch_warnings():  # some versions of torch warn that what is not checked is not checked
+        warnings.filterwarnings("ignore", "Sparse invariant checks")
+        return torch.sparse_coo_tensor(cells, values, shape, check_invariants=False).coalesce()
+
+
+def _reduced(cells: Tensor, width: int, power: float) -> Vectors:
+    """U Σ^power of the `width` largest singular values, by subspace iteration from a fixed start."""
+    rows = cells.size(0)
+    wide = min(width + OVERSAMPLED, rows)
+    basis = torch.randn(cells.size(1), wide, generator=torch.Generator().manual_seed(0))
+    turned = cells.t().coalesce()
+    for _ in range(PASSES):
+        basis = torch.linalg.qr(torch.sparse.mm(turned, torch.linalg.qr(torch.sparse.mm(cells, basis))[0]))[0]
+    left, values, _ = torch.linalg.svd(torch.sparse.mm(cells, basis), full_matrices=False)
+    vectors: Vectors = (left[:, :width] * values[:width] ** power).numpy()
+    return vectors
+
+
+pass
+
+
+def read_vectors(file: str | Path) -> tuple[list[str], Vectors]:
+    """The words of a file (also .gz) and their vectors [V, D]. Of a repeated word, the first vector counts.
+
+    The first line may say how many words and dimensions there are. Words may contain spaces, as some of GloVe do.
+    """
+    found: dict[str, Vectors] = {}
+    width = 0
+    for number, line in enumerate(read_lines(file), 1):
+        fields = line.rstrip().split(" ")
+        if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
+            width = int(fields[1])
+            continue
+        width = width or len(fields) - 1
+        word = " ".join(fields[:-width]) if 0 < width < len(fields) else ""
+        vector = _numbers(fields[-width:]) if word else None
+        if vector is None:
+            raise DataError(
+                f"{file}: line {number}: expected a word and {max(width, 1)} numbers, separated by spaces: {line[:60]!r}"
+            )
+        found.setdefault(word, vector)
+    if not found:
+        raise DataError(f"{file}: there are no word vectors in it")
+    return list(found), np.stack(list(found.values()))
+
+
+def _numbers(fields: Sequence[str]) -> Vectors | None:
+    """The fields as a vector; None if they are not finite numbers."""
+    try:
+        vector = np.array(fields, np.float32)
+    except ValueError:
+        return None
+    return vector if np.isfinite(vector).all() else None
+
+
+def vector_lines(words: Sequence[str], vectors: Vectors) -> Iterator[str]:
+    """The lines of a file of word vectors, with the first one for its size."""
+    yield f"{len(words)} {vectors.shape[1]}"
+    for word, vector in zip(words, vectors, strict=True):
+        yield " ".join([word, *(f"{value:.6g}" for value in vector.tolist())])

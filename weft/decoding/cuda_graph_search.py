@@ -1,0 +1,198 @@
+"""Captures the steps of a search as CUDA graphs, one per size, and replays them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from threading import get_ident
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from weft.data.batch import Layout, Source
+from weft.decoding.search_loop import ActiveHypotheses, SearchInput, SearchStep, StepRunner
+from weft.layers.decoder_state import State, clone, leaves, refill, without_cached, write_
+from weft.layers.kernels.cuda_graph_capture import Compiler, CudaGraphs, Work
+from weft.models.base import Encoded, Model
+
+MOST = 128
+"""The most recorded sizes of steps, and of everything else; each holds the state of a search."""
+
+SHARE = 0.1
+"""The share of the device's memory that recorded searches may hold. A batch of a further size runs as usual."""
+
+SPARE = 0.2
+"""No more searches are recorded when less than this share of the device's memory is free: other programs may need it."""
+
+T = TypeVar("T")
+
+
+@dataclass
+class CapturedGraph:
+    """Captured work with its input and its result, a list of one, at fixed addresses. A step overwrites its input.
+
+    places: the tensors of the input · held: an object that must stay alive as long as the work can be replayed.
+    """
+
+    replay: Work
+    given: State
+    places: list[Tensor]
+    made: list[State]
+    held: object
+
+    def __call__(self, tensors: list[Tensor]) -> None:
+        """Replays the work on these tensors."""
+        other = [place for place, (mine, theirs) in enumerate(zip(self.places, tensors, strict=True)) if mine is not theirs]
+        if other:
+            # One call: a search has about fifty small tensors, and launching each copy would take longer than the copy.
+            torch._foreach_copy_([self.places[place] for place in other], [tensors[place] for place in other])
+        self.replay()
+
+
+class SearchGraphs:
+    """Records the searches of one model. `capture` turns work into a function that repeats it.
+
+    Work of a new size runs as usual and is recorded when the size comes again in the same thread: libraries such as cuBLAS may
+    set themselves up when a thread first calls them, which must not happen while capturing. Work with an operation that cannot
+    be captured, because it needs the host, is not tried again.
+
+    room: about how many bytes all recordings may hold · crowded: whether the device has too little free memory for another one.
+    """
+
+    def __init__(
+        self, capture: Callable[[Work], Work], room: float = math.inf, crowded: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._capture, self.room, self._crowded = capture, room, crowded
+        self._recordings: dict[tuple[Hashable, ...], CapturedGraph] = {}
+        self._seen: set[Hashable] = set()
+        self._refused: set[Hashable] = set()
+        self.last: tuple[Hashable, ActiveHypotheses, Work] | None = None
+
+    def counts(self) -> dict[str, int]:
+        """The number of recordings, and of kinds of work that cannot be captured."""
+        return {"recorded": len(self._recordings), "refused": len(self._refused)}
+
+    def stepping(self, setting: Hashable, compiler: Compiler | None = None) -> CapturedStepRunner:
+        """A `StepRunner` that records. `setting`: everything that changes a search besides the sizes of its tensors."""
+        return CapturedStepRunner(self, setting, compiler)
+
+    def find(
+        self,
+        what: str,
+        kind: Hashable,
+        given: State,
+        tensors: list[Tensor],
+        do: Callable[[State], State],
+        compiler: Compiler | None = None,
+    ) -> CapturedGraph | None:
+        """The recording of this kind of work for this size, made now if need be; None if the work is to run as usual.
+
+        tensors: those in `given`.
+        """
+        size = (what, kind, tuple((leaf.shape, leaf.dtype) for leaf in tensors))
+        if size in self._recordings:
+            return self._recordings[size]
+        here = (get_ident(), size)
+        new = here not in self._seen
+        self._seen.add(here)
+        full = self.room <= 0 or sum(known[0] == what for known in self._recordings) == MOST
+        if new or full or (what, kind) in self._refused or self._crowded():
+            return None
+        mine: State = clone(given)
+        places = leaves(mine)
+        made: list[State] = [None]
+        program = None if compiler is None else compiler(lambda *inner: do(refill(mine, inner)), places)
+
+        def work() -> None:
+            made[0] = do(mine) if program is None else program(*places)
+
+        try:
+            replay = self._capture(work)
+        except RuntimeError:
+            self._refused.add((what, kind))
+            return None
+        self.room -= sum({leaf.data_ptr(): leaf.nbytes for leaf in (*places, *leaves(made[0]))}.values())
+        self._recordings[size] = CapturedGraph(replay, mine, places, made, program)
+        return self._recordings[size]
+
+
+@dataclass(frozen=True)
+class CapturedStepRunner(StepRunner):
+    """Recorded searches with one setting. With a compiler, steps are compiled before they are recorded."""
+
+    recorder: SearchGraphs
+    setting: Hashable
+    compiler: Compiler | None = None
+
+    def encode(self, model: Model, source: Source) -> Encoded:
+        return self.opening("encode", model.encode, source)
+
+    def opening(self, key: Hashable, work: Callable[[Any], T], given: State) -> T:
+        """The result of `work(given)`. It is valid until the same work is done again."""
+        bare = _without_lengths(given)
+        tensors = leaves(bare)
+        recording = self.recorder.find("work", (self.setting, key), bare, tensors, lambda mine: work(without_cached(mine)))
+        if recording is None:
+            return work(given)
+        recording(tensors)
+        made: T = without_cached(recording.made[0])
+        return made
+
+    def step(self, step: SearchStep, now: ActiveHypotheses) -> ActiveHypotheses:
+        recorder, last = self.recorder, self.recorder.last
+        if last is not None and last[0] == self.setting and last[1] is now:
+            # The search is still in the tensors of the recording: nothing to copy and nothing to look up.
+            last[2]()
+            return now
+        tensors = leaves(now)
+        recording = recorder.find("step", self.setting, now, tensors, lambda mine: _advance(step, mine), self.compiler)
+        if recording is None:
+            return step(now)
+        recording(tensors)
+        handle: ActiveHypotheses = without_cached(recording.given)
+        recorder.last = self.setting, handle, recording.replay
+        return handle
+
+
+def _advance(step: SearchStep, state: ActiveHypotheses) -> State:
+    """Makes a step and writes its results over its input."""
+    after = step(without_cached(state))
+    if len(leaves(after)) != len(leaves(state)):
+        raise RuntimeError("a step must return as many tensors as it was given")
+    return write_(state, after)
+
+
+def _without_lengths(given: State) -> State:
+    """The same without the lengths that the host knows, which must not influence the recording."""
+    if isinstance(given, Layout):
+        return replace(given, known=None)
+    if isinstance(given, Source):
+        return replace(given, layout=_without_lengths(given.layout))
+    if isinstance(given, tuple):
+        return tuple(_without_lengths(each) for each in given)
+    if isinstance(given, SearchInput):
+        return replace(given, source=_without_lengths(given.source), layout=_without_lengths(given.layout))
+    if isinstance(given, Encoded):
+        return replace(given, layout=_without_lengths(given.layout), parts=[_without_lengths(part) for part in given.parts])
+    return given
+
+
+_RECORDERS: WeakKeyDictionary[Model, SearchGraphs] = WeakKeyDictionary()
+
+
+def search_graphs_of(model: Model) -> SearchGraphs | None:
+    """The recorder of this model's searches; None if the model is not on a CUDA device."""
+    if model.device.type != "cuda":
+        return None
+    if model not in _RECORDERS:
+        device = model.device
+        room = SHARE * torch.cuda.get_device_properties(device).total_memory
+        _RECORDERS[model] = SearchGraphs(CudaGraphs(), room, lambda: _crowded(*torch.cuda.mem_get_info(device)))
+    return _RECORDERS[model]
+
+
+def _crowded(free: int, total: int) -> bool:
+    return free < SPARE * total

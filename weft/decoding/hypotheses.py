@@ -1,0 +1,107 @@
+"""The tables that a search writes on the device, and reading texts from them.
+
+Shapes: G sources · K hypotheses per source · T steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+
+import torch
+from torch import Tensor
+
+from weft.decoding.beam_greedy_sample import NEVER, WORST_SCORE, BeamCandidates, Selection, SelectorState
+
+
+@dataclass(frozen=True)
+class RefinementPass:
+    """A pass of a decoder that writes all tokens at once: the symbols at all positions, and which of them it wrote."""
+
+    tokens: list[int]
+    written: list[bool]
+
+
+@dataclass
+class Hypothesis:
+    """A text: its score, as the chooser defines it, and its tokens; the last one is EOS unless the text was cut off.
+
+    passes: of a traced search that writes all tokens at once.
+    """
+
+    score: float
+    tokens: list[int]
+    passes: list[RefinementPass] = field(default_factory=list, compare=False)
+
+
+@dataclass
+class BackpointerTables:
+    """Tokens and parents [T, G, K] of each step, and the finished hypotheses.
+
+    A traced search also has the beam tree: running scores [T, G, K], NaN after the last step, and the candidates [T, G, N] of
+    each step, if the chooser has any.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    scores: Tensor | None
+    found: SelectorState
+    candidates: BeamCandidates | None = None
+
+    @staticmethod
+    def empty(steps: int, found: SelectorState, trace: bool) -> BackpointerTables:
+        sources, width = found.score.shape
+        tokens = torch.zeros(steps, sources, width, dtype=torch.long, device=found.score.device)
+        book = replace(found, **{part.name: getattr(found, part.name).clone() for part in fields(found)})
+        scores = torch.full_like(tokens, float("nan"), dtype=torch.float32) if trace else None
+        own = torch.arange(width, device=tokens.device).expand_as(tokens).contiguous()
+        return BackpointerTables(tokens, own, scores, book)
+
+    def write(self, step: Tensor, owner: Tensor, choice: Selection) -> None:
+        """Writes the choice of step number `step`, a scalar on the device."""
+        place = (step.expand_as(owner), owner)
+        self.tokens.index_put_(place, choice.tokens)
+        if choice.parents is not None:
+            self.parents.index_put_(place, choice.parents)
+        if self.scores is not None:
+            self.scores.index_put_(place, choice.found.score)
+        if self.scores is not None and choice.candidates is not None:
+            parts = vars(choice.candidates)
+            if self.candidates is None:
+                size = (*self.tokens.shape[:2], choice.candidates.score.size(1))
+                self.candidates = BeamCandidates(**{name: part.new_zeros(size) for name, part in parts.items()})
+            for name, part in parts.items():
+                getattr(self.candidates, name).index_put_(place, part)
+
+    def archive(self, owner: Tensor, found: SelectorState) -> None:
+        """Stores the results of sources that are dropped, or of all at the end."""
+        for part in fields(found):
+            getattr(self.found, part.name).index_copy_(0, owner, getattr(found, part.name))
+
+
+def backtrace(tables: BackpointerTables, most: int | None = None) -> list[list[Hypothesis]]:
+    """The best `most` finished texts of every source, by tracing the tables backwards on the host."""
+    best, order = tables.found.best.cpu().sort(dim=1, descending=True, stable=True)
+    best, order = best[:, :most], order[:, :most]
+    at, when, end = (part.cpu().gather(1, order) for part in (tables.found.parent, tables.found.when, tables.found.token))
+    steps = int(when.max()) + 1
+    tokens, parents = tables.tokens[:steps].cpu(), tables.parents[:steps].cpu()
+    places = [at]
+    for t in range(steps - 1, 0, -1):
+        at = torch.where(t < when, parents[t].gather(1, at), at) if parents.size(2) > 1 else at
+        places.append(at)
+    step = torch.arange(steps)[:, None, None]
+    read = torch.where(step < when, tokens.gather(2, torch.stack(places[::-1])), -1)
+    scores, lines = best.tolist(), torch.where(step == when, end, read).permute(1, 2, 0).tolist()
+    return [
+        [
+            Hypothesis(_score(score), [each for each in line if each >= 0])
+            for score, line in zip(*pair, strict=True)
+            if score > NEVER
+        ]
+        for pair in zip(scores, lines, strict=True)
+    ]
+
+
+def _score(score: float) -> float:
+    """The score of a text, without what it forfeited."""
+    return score if score > -WORST_SCORE / 2 else score + WORST_SCORE

@@ -1,0 +1,167 @@
+"""Noise in the decoder at test time (Cho 2016, "Noisy parallel approximate decoding for conditional recurrent language model").
+
+Several chains decode the same source greedily. In all but the first, Gaussian noise is added to the decoder's embeddings or
+states at every step, and becomes weaker as the text goes on. The text that the model finds most probable, without noise, wins.
+
+Shapes: G sources · C chains · B = G·C rows · T tokens just fed · W width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from weft.data.batch import PAD, Layout
+from weft.decoding.beam_greedy_sample import hashed
+from weft.errors import ConfigError
+from weft.layers.decoder_state import State, select
+from weft.layers.embedding import TokenEmbedding
+from weft.layers.recurrent import each_token
+from weft.losses.log_likelihood import log_likelihoods
+from weft.models.base import Decoder, Encoded, Features
+
+Where = Literal["embeddings", "states"]
+
+
+@runtime_checkable
+class RecurrentStateDecoder(Protocol):
+    """A decoder with recurrent states."""
+
+    def disturb(self, state: State, change: Callable[[Tensor], Tensor]) -> State:
+        """The state with `change` applied to the hidden states [B, W] of its recurrent layers."""
+        ...
+
+
+@dataclass
+class NoisyDecoderState:
+    """The state of a decoder, and what the noise of each row depends on: ids, chain, fed [B], the number of tokens fed."""
+
+    inner: State
+    ids: Tensor
+    chain: Tensor
+    fed: Tensor
+
+
+class NoisyDecoder(Decoder):
+    """A decoder with noise of standard deviation scale / t at the t-th token that it reads; without decay, scale at all tokens.
+
+    The noise is a hash of the seed, the sentence, the chain, the token's number and the place of the value, so it does not
+    depend on the batch. The source says which sentence and chain each row is (`in_chains`); chain 0 has no noise.
+    """
+
+    def __init__(self, decoder: Decoder, scale: float, where: Where, seed: int, decay: bool = True) -> None:
+        super().__init__()
+        self.decoder, self.scale, self.where, self.seed, self.decay = decoder, scale, where, seed, decay
+        self.embeddings = [part for part in decoder.modules() if isinstance(part, TokenEmbedding)]
+        self.recurrent = decoder if isinstance(decoder, RecurrentStateDecoder) else None
+        name = type(decoder).__name__
+        if where == "embeddings" and not self.embeddings:
+            raise ConfigError(f"decode.search.where: {name} has no token embeddings to add noise to; set decode.search: beam")
+        if where == "states" and self.recurrent is None:
+            raise ConfigError(f"decode.search.where: {name} has no recurrent states to add noise to; use embeddings")
+
+    def start(self, source: Encoded, *, room: int | None = None) -> NoisyDecoderState:
+        ids, chain = source.extras["noise.ids"], source.extras["noise.chain"]
+        return NoisyDecoderState(self.decoder.start(source, room=room), ids, chain, torch.zeros_like(ids))
+
+    def features(self, tokens: Tensor, state: NoisyDecoderState, layout: Layout | None = None) -> Features:
+        if self.where == "embeddings":
+            place = state.fed[:, None] + torch.arange(tokens.size(1), device=tokens.device)
+            with self._added(state, place):
+                found = self.decoder.features(tokens, state.inner, layout)
+        else:
+            found = self._step_by_step(tokens, state, layout)
+        fed = state.fed + (tokens.size(1) if layout is None else layout.lengths)
+        return replace(found, state=replace(state, inner=found.state, fed=fed))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.decoder.logits(hidden)
+
+    def _step_by_step(self, tokens: Tensor, state: NoisyDecoderState, layout: Layout | None) -> Features:
+        """Disturbs the state before each token; in rows whose token is padding, the state stays as it was."""
+        assert self.recurrent is not None
+        inner, hidden = state.inner, []
+        for t, piece in enumerate(each_token(layout, tokens.size(1))):
+            noise = self._maker(state, state.fed[:, None] + t, None if piece is None else piece.ok)
+            inner = self.recurrent.disturb(inner, partial(_add, noise))
+            found = self.decoder.features(tokens[:, t : t + 1], inner, piece)
+            inner = found.state
+            hidden.append(found.hidden)
+        return Features(torch.cat(hidden, 1), inner)
+
+    @contextmanager
+    def _added(self, state: NoisyDecoderState, place: Tensor) -> Iterator[None]:
+        """Inside this context noise is added to the embeddings of tokens number `place` [B, T]."""
+        noise = self._maker(state, place)
+
+        def add(_: nn.Module, __: object, x: Tensor) -> Tensor:
+            return x + noise(x)
+
+        with ExitStack() as stack:
+            for embedding in self.embeddings:
+                stack.callback(embedding.register_forward_hook(add).remove)
+            yield
+
+    def _maker(self, state: NoisyDecoderState, place: Tensor, real: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """A function that makes noise for tensors [B, T, W], other noise at every call; 0 where `real` [B, T] is false."""
+        scale = self.scale / (place + 1).float() if self.decay else torch.full_like(place, self.scale, dtype=torch.float32)
+        scale = torch.where((state.chain > 0)[:, None], scale, 0.0)
+        scale = scale if real is None else scale.where(real, 0.0)
+        calls = 0
+
+        def make(x: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            return (normal(self.seed, state.ids, state.chain, place, x.size(-1), calls) * scale[..., None]).to(x.dtype)
+
+        return make
+
+
+def _add(noise: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """values [B, W] with noise."""
+    return values + noise(values[:, None])[:, 0]
+
+
+def normal(seed: int, ids: Tensor, chain: Tensor, place: Tensor, width: int, call: int = 1) -> Tensor:
+    """[B, T, W] numbers from the standard normal distribution (Box & Muller 1958), for ids, chain [B] and place [B, T]."""
+    value = torch.arange(width, device=ids.device)
+    x = (ids * 0x1E3779B97F4A7C15 + chain * 0x3F4A7C15D1B54A33)[:, None, None] + place[..., None] * 0x5851F42D4C957F2D
+    x = x + value * 0x2127599BF4325C37 + call * 0x4CF5AD432745937F
+    first, second = (hashed(x + salt, seed) for salt in (0x52DCE729, 0x38495AB5 << 20))
+    return (-2 * torch.log1p(-first)).sqrt() * torch.cos(2 * torch.pi * second)
+
+
+def in_chains(source: Encoded, ids: Tensor, chains: int) -> Encoded:
+    """Each source `chains` times, with the sentence and the chain of every row."""
+    rows = torch.arange(ids.numel(), device=ids.device).repeat_interleave(chains)
+    chain = torch.arange(chains, device=ids.device).repeat(ids.numel())
+    return _repeated(source, rows, chains, {"noise.ids": ids[rows], "noise.chain": chain})
+
+
+def _repeated(source: Encoded, rows: Tensor, times: int, extras: dict[str, Tensor]) -> Encoded:
+    return Encoded(
+        source.memory[rows],
+        None if source.layout is None else source.layout.repeat(times),
+        extras,
+        [_repeated(part, rows, times, extras) for part in source.parts],
+        [layer[rows] for layer in source.layers],
+        select(source.final, rows),
+    )
+
+
+def log_probabilities(decoder: Decoder, source: Encoded, first: list[list[int]], texts: list[list[int]]) -> list[float]:
+    """log P of each text after its prefix, without noise. source: one row per text."""
+    device, lengths = source.memory.device, [len(a) + len(b) - 1 for a, b in zip(first, texts, strict=True)]
+    fed, labels = torch.full((2, len(texts), max(lengths)), PAD, device=device)
+    for row, (prefix, text) in enumerate(zip(first, texts, strict=True)):
+        fed[row, : lengths[row]] = torch.tensor([*prefix, *text][:-1], device=device)
+        labels[row, len(prefix) - 1 : lengths[row]] = torch.tensor(text, device=device)
+    hidden = decoder.features(fed, decoder.start(source), Layout.padded(lengths, max(lengths)).to(device)).hidden
+    found: list[float] = log_likelihoods(decoder, hidden, labels).double().sum(1).tolist()
+    return found

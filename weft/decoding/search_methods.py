@@ -1,0 +1,284 @@
+"""Search methods: what `decode.search` may name. A constructor's keyword-only parameters are its options.
+
+Shapes: G sources · P prefix tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
+from torch import Tensor
+
+from weft.data.batch import Layout
+from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, SamplingSelector, TokenSelector
+from weft.decoding.coverage_penalty import CoverageDecoder
+from weft.decoding.hypotheses import BackpointerTables, Hypothesis
+from weft.decoding.lexical_constraints import ConstrainedBeamSelector, TermAutomata
+from weft.decoding.noisy_decoding import NoisyDecoder, Where, in_chains, log_probabilities
+from weft.decoding.search_loop import Cancellation, generate
+from weft.errors import ConfigError
+from weft.layers.decoder_state import select
+from weft.models.base import Decoder
+
+BANKS = 8
+"""The narrowest beam for required terms: hypotheses that already contain them share it with those that do not."""
+
+FEATURES = {
+    "n_best": "several texts per source (decode.n_best, decode.rerank)",
+    "prefix": "a forced prefix",
+    "use": "terms that must be used",
+    "avoid": "terms to avoid",
+    "rules": "decode.rules",
+    "shortlist": "decode.shortlist",
+    "trace": "tracing",
+}
+"""What a search may accept, and what error messages call it."""
+
+
+class Search(ABC):
+    """A way to find texts for encoded sources: one token after the other, chosen by `chooser`, unless `find` is overridden.
+
+    kind: its name in the table · accepts: the features of `FEATURES` that it supports · instead: what to do about the others.
+    """
+
+    kind: ClassVar[str]
+    instead: ClassVar[str] = "set decode.search: beam"
+    accepts: ClassVar[frozenset[str]]
+    length_penalty: float = 0.0
+    length_offset: float = 0.0
+
+    def wrap_decoder(self, decoder: Decoder) -> Decoder:
+        """The decoder as this search needs it. Raises ConfigError if it cannot be searched in this way."""
+        if decoder.parallel:
+            raise ConfigError(
+                f"decode.search: {self.kind} writes one token after the other, but this model writes all at once; set it to "
+                "one_pass, refine, ctc or ctc_beam"
+            )
+        return decoder
+
+    def check(self, features: Iterable[str], where: str = "") -> None:
+        """Raises ConfigError for the first feature that this search does not support."""
+        for feature in features:
+            if feature not in self.accepts:
+                raise ConfigError(f"{where}decode.search: {self.kind} does not support {FEATURES[feature]}; {self.instead}")
+
+    @abstractmethod
+    def width(self, n_best: int) -> int:
+        """Hypotheses per source that are computed side by side."""
+
+    def rows(self, n_best: int, *, required: bool) -> int:
+        """Rows of the decoder per source; `required`: the source has terms that must be used."""
+        width = self.width(n_best)
+        return max(BANKS, 2 * width) if required else width
+
+    def chooser(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
+        """What chooses tokens; `length_penalty` replaces the configured one."""
+        raise ConfigError(f"decode.search: {self.kind} does not write one token after the other; set decode.search: beam")
+
+    def final(self, n_best: int) -> bool:
+        """Whether a token is part of the text as soon as it is chosen, because hypotheses do not compete."""
+        return True
+
+    def find(
+        self,
+        decoder: Decoder,
+        source: Any,
+        *,
+        first: Tensor,
+        first_layout: Layout | None = None,
+        best: int = 1,
+        required: TermAutomata | None = None,
+        **options: Any,
+    ) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
+        """The texts of each source, best first, and the tables of the search, if it has any.
+
+        required: terms that texts must contain, if any · options: the others of `generate`.
+        """
+        chooser = self.chooser(best)
+        if required is not None:
+            # The prefix may already contain some of the terms.
+            state, rows = required.read(first, first_layout), self.rows(best, required=True)
+            chooser = ConstrainedBeamSelector(rows, required, state, self.length_penalty, self.width(best), self.length_offset)
+        return generate(
+            self.wrap_decoder(decoder), source, chooser, first=first, first_layout=first_layout, best=best, **options
+        )
+
+
+class BeamSearch(Search):
+    """Keeps the most probable hypotheses of each step (beam search).
+
+    width: hypotheses per source; decode.n_best and decode.rerank may widen it
+    length_penalty: a finished score is the log-probability divided by length to this power
+    length_offset: the length is replaced by (offset + length) / (offset + 1); Wu et al. 2016 use 5
+    coverage_penalty: weight β of β Σ log(min(attention to a source token, 1)), which is added to a finished score (Wu et al.
+        2016); attention is the mean over all heads and layers that attend to the source
+    stop: when a source is done: exact, when no running hypothesis can still win; length and first are faster heuristics
+    """
+
+    kind = "beam"
+    accepts = frozenset(FEATURES)
+
+    def __init__(
+        self,
+        *,
+        width: PositiveInt = 4,
+        length_penalty: float = 1.0,
+        length_offset: NonNegativeFloat = 0.0,
+        coverage_penalty: NonNegativeFloat = 0.0,
+        stop: Literal["exact", "length", "first"] = "exact",
+    ) -> None:
+        self.beam, self.length_penalty, self.stop = width, length_penalty, stop
+        self.length_offset, self.coverage_penalty = length_offset, coverage_penalty
+
+    def wrap_decoder(self, decoder: Decoder) -> Decoder:
+        decoder = super().wrap_decoder(decoder)
+        return CoverageDecoder(decoder, self.coverage_penalty) if self.coverage_penalty else decoder
+
+    def width(self, n_best: int) -> int:
+        return max(self.beam, n_best)
+
+    def final(self, n_best: int) -> bool:
+        return self.width(n_best) == 1
+
+    def chooser(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
+        penalty, width = self.length_penalty if length_penalty is None else length_penalty, self.width(n_best)
+        if width == 1:
+            return GreedySelector(penalty, self.length_offset)
+        return BeamSelector(width, penalty, stop=self.stop, offset=self.length_offset)
+
+
+class GreedySearch(BeamSearch):
+    """Takes the most probable token at each step.
+
+    length_penalty: a score is the log-probability divided by length to this power
+    """
+
+    kind = "greedy"
+    accepts = frozenset({"prefix", "avoid", "rules", "shortlist", "trace"})
+
+    def __init__(self, *, length_penalty: float = 1.0) -> None:
+        super().__init__(width=1, length_penalty=length_penalty)
+
+
+class SampleSearch(Search):
+    """Draws texts at random, decode.n_best per source; a score is the log-probability.
+
+    temperature: below 1 is safer, above 1 bolder
+    top_k: sample among this many of the most probable tokens; 0 means all
+    top_p: sample among the most probable tokens that together have this probability
+    seed: of the random numbers
+    """
+
+    kind = "sample"
+    accepts = frozenset(FEATURES) - {"use"}
+
+    def __init__(
+        self,
+        *,
+        temperature: Annotated[float, Field(ge=0)] = 1.0,
+        top_k: Annotated[int, Field(ge=0)] = 0,
+        top_p: Annotated[float, Field(gt=0, le=1)] = 1.0,
+        seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1,
+    ) -> None:
+        self.temperature, self.top_k, self.top_p, self.seed = temperature, top_k, top_p, seed
+
+    def width(self, n_best: int) -> int:
+        return n_best
+
+    def chooser(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
+        return SamplingSelector(n_best, self.temperature, self.top_k, self.top_p, self.seed)
+
+
+class NoisySearch(Search):
+    """Decodes several times greedily, with noise in the decoder, and takes the most probable text (Cho 2016).
+
+    The first of the chains has no noise, so the result scores at least as well as a greedy text. Scores are without noise.
+
+    chains: texts per source that are decoded side by side
+    scale: standard deviation of the noise at the first token
+    where: embeddings that the decoder reads, or the states of recurrent layers, as published
+    decay: divide the standard deviation by the number of the token, as published
+    length_penalty: a score is the log-probability divided by length to this power
+    seed: of the random numbers
+    """
+
+    kind = "noisy"
+    accepts = frozenset({"n_best", "prefix"})
+
+    def __init__(
+        self,
+        *,
+        chains: PositiveInt = 8,
+        scale: NonNegativeFloat = 0.5,
+        where: Where = "embeddings",
+        decay: bool = True,
+        length_penalty: float = 1.0,
+        seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1,
+    ) -> None:
+        self.chains, self.scale, self.where, self.decay = chains, scale, where, decay
+        self.length_penalty, self.seed = length_penalty, seed
+
+    def width(self, n_best: int) -> int:
+        return max(self.chains, n_best)
+
+    def final(self, n_best: int) -> bool:
+        return False
+
+    def wrap_decoder(self, decoder: Decoder) -> Decoder:
+        return NoisyDecoder(super().wrap_decoder(decoder), self.scale, self.where, self.seed, self.decay)
+
+    def chooser(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
+        raise ConfigError(
+            "decode.search: noisy ranks whole texts by their probability given a source; for a language model set "
+            "decode.search: sample"
+        )
+
+    def find(
+        self,
+        decoder: Decoder,
+        source: Any,
+        *,
+        first: Tensor,
+        first_layout: Layout | None = None,
+        best: int = 1,
+        required: TermAutomata | None = None,
+        **options: Any,
+    ) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
+        chains, limits, control = self.width(best), options.pop("limits"), options.pop("control", None)
+        rows = torch.arange(first.size(0), device=first.device).repeat_interleave(chains)
+        many = in_chains(source, limits.ids, chains)
+        mine = None if control is None else Cancellation(control.rows * chains, lambda row: control.wanted(row // chains))
+        found, _ = generate(
+            self.wrap_decoder(decoder),
+            many,
+            GreedySelector(self.length_penalty),
+            first=first[rows],
+            first_layout=None if first_layout is None else first_layout.repeat(chains),
+            limits=select(limits, rows),
+            control=mine,
+            **options,
+        )
+        if mine is not None:
+            control.stopped.update(row // chains for row in mine.stopped)
+        prefixes = _rows(first, first_layout)
+        texts = [each[0].tokens for each in found]
+        with torch.inference_mode():
+            logp = log_probabilities(decoder, many, [prefixes[row] for row in rows.tolist()], texts)
+        scored = [Hypothesis(score / len(text) ** self.length_penalty, text) for score, text in zip(logp, texts, strict=True)]
+        return [ranked(scored[row * chains : (row + 1) * chains])[:best] for row in range(first.size(0))], None
+
+
+def _rows(first: Tensor, layout: Layout | None) -> list[list[int]]:
+    """The prefix of each source, without padding."""
+    lengths = [first.size(1)] * first.size(0) if layout is None else layout.lengths.tolist()
+    return [row[:length] for row, length in zip(first.tolist(), lengths, strict=True)]
+
+
+def ranked(texts: list[Hypothesis]) -> list[Hypothesis]:
+    """The best first, each text once."""
+    ordered = sorted(texts, key=lambda each: -each.score)
+    return list({tuple(each.tokens): each for each in reversed(ordered)}.values())[::-1]

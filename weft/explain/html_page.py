@@ -1,0 +1,82 @@
+"""Explanations as a self-contained HTML page, with styles, scripts and data inside. It needs no network.
+
+Weights are stored as deflated bytes, 255 · √w. A sentence of 200 tokens and 48 heads makes a page of a few megabytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import is_dataclass
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from weft.explain.explanation import SIDES, Explanation
+from weft.explain.token_display import Weights, shown
+
+SCRIPTS = ("dom.js", "arrays.js", "heatmap.js", "lines.js", "steps.js", "tokens.js", "tree.js", "panel.js", "page.js")
+
+
+def page(explanations: Sequence[Explanation], title: str = "weft explain") -> str:
+    """Returns an HTML page. Explanations of the same text are shown side by side, different texts one at a time."""
+    groups: dict[str, list[Explanation]] = {}
+    for each in explanations:
+        groups.setdefault(each.source.text, []).append(each)
+    data = json.dumps([list(map(document, group)) for group in groups.values()], separators=(",", ":"), allow_nan=False)
+    parts = {
+        "title": escape(title),
+        "style": asset("base.css") + asset("page.css"),
+        "script": "\n".join(asset(name) for name in SCRIPTS),
+        # Without <, > and &, no tag can start in the script element.
+        "data": data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+    }
+    before, *rest = asset("page.html").split("{{")
+    return before + "".join(parts[name] + text for name, text in (piece.split("}}", 1) for piece in rest))
+
+
+def document(explanation: Explanation) -> dict[str, Any]:
+    """Converts an explanation to the JSON data of the page. `sides` holds the texts that maps refer to by name."""
+    sides = {"source": explanation.source, "target": explanation.target}
+    maps = []
+    for each in explanation.maps:
+        rows, columns = SIDES[each.use]
+        if not each.aligned:
+            columns = f"{each.weights.shape[-1]} slots"
+        sides |= zip((rows, columns), explanation.sides(each), strict=True)
+        about = {name: getattr(each, name) for name in ("title", "kind", "use", "how", "note")}
+        maps.append({**about, "rows": rows, "columns": columns, "shape": each.weights.shape, "data": packed(each.weights)})
+    return {
+        **{
+            name: _plain(getattr(explanation, name))
+            for name in ("run", "model", "forced", "score", "notes", "steps", "tree", "passes")
+        },
+        "languages": explanation.languages,
+        "sides": {name: {**vars(side), "tokens": [shown(token) for token in side.tokens]} for name, side in sides.items()},
+        "maps": maps,
+        "best": [{"text": each.text, "score": _plain(each.score)} for each in explanation.best],
+    }
+
+
+def packed(weights: Weights) -> str:
+    """Encodes weights as deflated bytes in base64."""
+    levels = np.rint(255 * np.sqrt(np.clip(weights, 0.0, 1.0))).astype(np.uint8)
+    return base64.b64encode(zlib.compress(levels.tobytes(), 9)).decode()
+
+
+def _plain(value: Any) -> Any:
+    """Returns dataclasses as dicts, and floats with four decimals. JSON has no infinity, so −1000 is the smallest."""
+    if isinstance(value, float):
+        return round(max(value, -1000.0), 4)
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return {name: _plain(each) for name, each in vars(value).items()} if is_dataclass(value) else value
+
+
+def asset(name: str) -> str:
+    """The text of a file of the page."""
+    return files("weft.explain").joinpath("assets", name).read_text("utf-8")

@@ -1,0 +1,76 @@
+"""Captures repeated work as CUDA graphs, and compiles it with torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Work = Callable[[], None]
+InPlace = Callable[..., object]
+"""A function that changes its tensors in place; its return value does not matter."""
+
+
+class CudaGraphs:
+    """Captures CUDA graphs that share one memory pool."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, work: Work) -> Work:
+        """Captures `work` without running it, and returns a function that runs it. RuntimeError if it cannot be captured."""
+        graph = torch.cuda.CUDAGraph()
+        # In training other threads pin memory meanwhile, which a stricter mode would forbid.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+
+class Compiler:
+    """Compiles work with torch.compile; if that fails, calls `warn` once and returns the work unchanged.
+
+    The work is traced to its tensor operations first, so its Python code is not compiled: it must run the same operations every
+    time. Compiling takes seconds. mode and backend are those of torch.compile.
+    """
+
+    def __init__(self, warn: Callable[[str], None], mode: str | None = None, backend: str = "inductor") -> None:
+        self.warn, self.mode, self.backend = warn, mode, backend
+        self._failed = False
+
+    def __call__(self, work: InPlace, tensors: Sequence[Tensor]) -> InPlace:
+        """Compiles the work for tensors of these sizes. Runs it on copies of them."""
+        if self._failed:
+            return work
+        try:
+            traced = _trace(work, [tensor.clone() for tensor in tensors])
+            program: InPlace = torch.compile(traced, dynamic=False, fullgraph=True, mode=self.mode, backend=self.backend)
+            program(*(tensor.clone() for tensor in tensors))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # compilers raise errors of their own and of the tools they call
+            self._failed = True
+            self.warn(f"compiling failed; decoding continues without it ({type(error).__name__}: {_beginning(error)})")
+            return work
+        return program
+
+
+def _trace(work: InPlace, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
+    """Traces the operations of `work` while running it."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes 0.1 s, so only if needed
+
+    def without_result(*mine: Tensor) -> tuple[()]:
+        work(*mine)
+        return ()
+
+    traced = make_fx(without_result)(*tensors)
+    for node in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        # A compiler may choose another memory layout, for which `view` fails.
+        node.target = torch.ops.aten.reshape.default
+    traced.recompile()
+    return traced
+
+
+def _beginning(error: Exception) -> str:
+    """The first two lines of an error: compilers report pages, and the second line names the cause."""
+    return " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2]) or "no reason given"

@@ -1,0 +1,154 @@
+"""Penalties on attention weights: for leaving the diagonal, for attending twice, and for not attending at all.
+
+Each returns a term for the task to mask, weight and sum: [B, T], one value per query, or [B, S], one per source token.
+
+Shapes: B rows · H heads · T queries · S keys.
+
+Penalties on attention weights in training, for every model that has them.
+
+Shapes: B rows · H heads · T target positions · S source positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention
+from weft.attention.core.weight_recorder import observe
+from weft.data.batch import Layout, PairBatch
+from weft.errors import ConfigError
+from weft.layers.precision import to_float32
+from weft.models.base import Model
+
+
+def guided_penalty(
+    weights: Tensor, layout: Layout | None = None, source_layout: Layout | None = None, width: float = 0.2
+) -> Tensor:
+    """Mean over the source of α_ts (1 − exp(−(s/S − t/T)² / 2g²)), over all heads (Tachibana et al. 2017, section 3.3).
+
+    weights [B, H, T, S]; `width` is g. S and T are the lengths of each pair's own sentences. Padding gets 0.
+    """
+    rows, _, extent, total = weights.shape
+    target, targets = _places(layout, rows, extent, weights.device)
+    source, sources = _places(source_layout, rows, total, weights.device)
+    apart = source[:, None] / sources[:, None] - (target / targets)[..., None]
+    cost = (1 - torch.exp(-(apart**2) / (2 * width**2))) / sources[:, None]
+    penalty = (to_float32(weights).mean(1) * cost).sum(-1)
+    return penalty if layout is None else penalty.where(layout.ok, 0.0)
+
+
+def coverage_penalty(weights: Tensor) -> Tensor:
+    """Σ_s min(α_ts, c_ts) with c_t = Σ_{t' < t} α_t', mean over heads (See et al. 2017, equation 12).
+
+    weights [B, H, T, S] of a whole target, from its first token on.
+    """
+    alpha = to_float32(weights)
+    before = alpha.cumsum(2) - alpha
+    return torch.minimum(alpha, before).sum(-1).mean(1)
+
+
+def doubly_stochastic_penalty(weights: Tensor, layout: Layout | None = None, source_layout: Layout | None = None) -> Tensor:
+    """[B, S]: (1 − Σ_t α_ts)² of each source token, mean over heads: every token should get attention (Xu et al. 2015, eq. 14).
+
+    weights [B, H, T, S] of a whole target. Source padding gets 0, and target padding does not count in the sum.
+    """
+    alpha = to_float32(weights)
+    if layout is not None:
+        alpha = alpha.where(layout.ok[:, None, :, None], 0.0)
+    penalty = (1 - alpha.sum(2)).pow(2).mean(1)
+    return penalty if source_layout is None else penalty.where(source_layout.ok, 0.0)
+
+
+def _places(layout: Layout | None, rows: int, extent: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The position of each token and the length of its sentence, [B, extent] each; lengths are at least 1."""
+    if layout is None:
+        place = torch.arange(extent, device=device).expand(rows, extent)
+        return place, torch.full_like(place, max(extent, 1))
+    if layout.offsets is None:
+        return layout.positions, layout.lengths.clamp_min(1)[:, None].expand(rows, extent)
+    lengths = layout.offsets.diff().clamp_min(1).long()
+    # Sentences are numbered from 1; padding, numbered 0, comes last.
+    return layout.positions, lengths[(layout.segments.long() - 1) % lengths.numel()]
+
+
+pass
+
+Watched = Sequence[list[Tensor]]
+"""For each observed attention its weights [B, H, t, S], one slice of the target after the other."""
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """The weight of each penalty, by name, and the attentions it applies to.
+
+    layers: indices among the decoder's cross-attentions that have weights; −1 is the last.
+    """
+
+    weights: Mapping[str, float]
+    guided_width: float
+    layers: Sequence[int]
+
+    @contextmanager
+    def watching(self, model: Model) -> Iterator[Watched]:
+        """Inside this context the chosen attentions record their weights."""
+        attentions = self._attentions(model) if any(self.weights.values()) else []
+        tapes: list[list[Tensor]] = [[] for _ in attentions]
+        with ExitStack() as stack:
+            for attention, tape in zip(attentions, tapes, strict=True):
+
+                def note(found: Attended, tape: list[Tensor] = tape) -> None:
+                    assert found.weights is not None
+                    tape.append(found.weights)
+
+                stack.enter_context(observe(attention, note))
+            yield tapes
+
+    def sums(self, watched: Watched, batch: PairBatch) -> dict[str, Tensor]:
+        """Each penalty with a weight, unweighted: the sum over all tokens, the mean over the chosen attentions."""
+        shown = [torch.cat(tape, 2) for tape in watched]
+        if any(not weights.requires_grad for weights in shown):
+            raise ConfigError(f"{self._named}: the attention weights of this model have no gradient; set it to 0")
+        return {
+            name: torch.stack([self._sum(name, weights, batch) for weights in shown]).mean()
+            for name, weight in self.weights.items()
+            if weight
+        }
+
+    def _sum(self, name: str, weights: Tensor, batch: PairBatch) -> Tensor:
+        layout, source = batch.target_layout, batch.source.layout
+        if name == "guided":
+            return guided_penalty(weights, layout, source, self.guided_width).sum()
+        if name == "coverage":
+            return coverage_penalty(weights).where(layout.ok, 0.0).sum()
+        return doubly_stochastic_penalty(weights, layout, source).sum()
+
+    @property
+    def _named(self) -> str:
+        """The first option that sets a penalty."""
+        return next(f"task.{name}_weight" for name, weight in self.weights.items() if weight)
+
+    def _attentions(self, model: Model) -> list[Attention]:
+        """The attentions that `layers` names."""
+        found = [each for each in _crosses(model.decoder) if each.weights_sum is not None]
+        if not found:
+            raise ConfigError(f"{self._named} needs a model whose cross-attention has weights; set it to 0")
+        if wrong := [layer for layer in self.layers if not -len(found) <= layer < len(found)]:
+            raise ConfigError(
+                f"task.penalty_layers: there is no layer {wrong[0]}; "
+                f"the model has {len(found)} with weights, 0 to {len(found) - 1}"
+            )
+        return [found[layer] for layer in self.layers]
+
+
+def _crosses(module: nn.Module) -> Iterator[Attention]:
+    """The cross-attentions inside a module, in order; parts of an attention are not listed."""
+    for child in module.children():
+        if not isinstance(child, Attention):
+            yield from _crosses(child)
+        elif child.site.use == "cross":
+            yield child

@@ -1,0 +1,56 @@
+"""Unlikelihood (Welleck et al. 2020) of tokens that a source has and its target does not.
+
+Shapes: B rows · T target positions · S source positions · G texts · V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft.data.batch import UNK, Layout, PairBatch
+from weft.layers.precision import accumulation_dtype
+from weft.losses.log_likelihood import computed_again, extent
+from weft.models.base import Decoder
+
+SUREST = 1 - 1e-6
+"""Larger probabilities count as this one, so that the penalty stays finite."""
+
+
+def unlikelihood(decoder: Decoder, hidden: Tensor, batch: PairBatch, vocabulary: int) -> Tensor:
+    """−Σ log(1 − p(c)) over the real positions of targets and the tokens c of their sources that the target does not have.
+
+    Source and target need one vocabulary. Special tokens are left out. Logits are computed slice by slice, and again for the
+    gradient, so that they are never all held at once.
+    """
+    only, texts = source_only(batch, vocabulary), text_numbers(batch.target_layout)
+    slices = zip(*(each.split(extent(hidden), 1) for each in (hidden, texts, batch.target_layout.ok)), strict=True)
+    return torch.stack([computed_again(_unlikelihood, decoder, only, *each) for each in slices]).sum()
+
+
+def source_only(batch: PairBatch, vocabulary: int) -> Tensor:
+    """[G, V] bool: which tokens the source of each text has and its target does not."""
+    layout = batch.target_layout
+    count = layout.segments.size(0) if layout.offsets is None else layout.offsets.numel()
+    found = torch.zeros(count, vocabulary, dtype=torch.bool, device=batch.labels.device)
+    sources = batch.source.layout
+    rows = torch.arange(count, device=found.device)[:, None] if sources is None else text_numbers(sources)
+    found[rows, batch.source.values] = True
+    found[text_numbers(layout), batch.labels] = False
+    found[:, : UNK + 1] = False
+    return found
+
+
+def text_numbers(layout: Layout) -> Tensor:
+    """[B, T]: the number of the text that a position belongs to, counted from 0; any number where there is no token."""
+    if layout.offsets is not None:
+        return (layout.segments.long() - 1).clamp_min(0)
+    rows = torch.arange(layout.segments.size(0), device=layout.segments.device)
+    return rows[:, None].expand_as(layout.segments)
+
+
+def _unlikelihood(decoder: Decoder, only: Tensor, hidden: Tensor, texts: Tensor, ok: Tensor) -> Tensor:
+    logits = decoder.logits(hidden)
+    chances = logits.softmax(-1, dtype=accumulation_dtype(logits.dtype)).clamp_max(SUREST)
+    each = torch.log1p(-chances).where(only[texts], 0.0).sum(-1)
+    return -each.where(ok, 0.0).sum()

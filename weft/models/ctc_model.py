@@ -1,0 +1,67 @@
+"""Models with an output layer for connectionist temporal classification over the encoder's memory (Graves et al. 2006).
+
+Shapes: G sources · S positions of the memory · V target vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.data.batch import Source
+from weft.models.base import Decoder, Encoded, Encoder, Model, Network
+
+
+@dataclass(frozen=True)
+class CtcOutputs:
+    """logits [G, S, V + 1] of the target tokens and the blank, which is the last id · lengths [G] of the rows."""
+
+    logits: Tensor
+    lengths: Tensor
+
+    @property
+    def blank(self) -> int:
+        return self.logits.size(-1) - 1
+
+
+class CtcOutput(nn.Module):
+    """A linear layer from the memory to the target vocabulary and a blank, whose id follows those of the vocabulary."""
+
+    def __init__(self, width: int, vocabulary: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(width, vocabulary + 1)
+
+    def forward(self, encoded: Encoded) -> CtcOutputs:
+        memory, layout = encoded.memory, encoded.layout
+        rows, extent, _ = memory.shape
+        full = torch.full((rows,), extent, device=memory.device)
+        return CtcOutputs(self.output(memory), full if layout is None else layout.lengths)
+
+
+class CtcModel(Network):
+    """An encoder and an output for each position of its memory, without a decoder."""
+
+    def __init__(self, encoder: Encoder, vocabulary: int) -> None:
+        super().__init__()
+        self.encoder, self.ctc = encoder, CtcOutput(encoder.width, vocabulary)
+        self.dim, self.max_source = encoder.width, encoder.max_source
+        self.replays, self.compiles = encoder.replays, encoder.compiles
+
+    @property
+    def repeated(self) -> Sequence[nn.Module]:
+        return self.encoder.repeated or [self]
+
+    def encode(self, source: Source) -> Encoded:
+        encoded: Encoded = self.encoder(source)
+        return encoded
+
+
+class JointModel(Model):
+    """An encoder and a decoder, with a CTC output over the memory that they share (Kim et al. 2017)."""
+
+    def __init__(self, encoder: Encoder, decoder: Decoder, vocabulary: int) -> None:
+        super().__init__(encoder, decoder)
+        self.ctc = CtcOutput(encoder.width, vocabulary)

@@ -1,0 +1,1 @@
+"""Frontends: what turns tokens, words, sentences, frames or images into the vectors that an encoder reads."""

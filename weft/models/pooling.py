@@ -1,0 +1,155 @@
+"""The interface of every pooling.
+
+Mean and max pooling, and both with the last vector.
+
+Pooling by learned queries: with scores of their own, or by multihead attention.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from weft.attention.base import Site
+from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.multihead import MultiheadBlock
+from weft.data.batch import Layout
+
+
+@dataclass
+class Pooled:
+    """vectors [B, r, D] · weights [B, r, S] if there are any · extras: unreduced quantities [B] by name, in training only."""
+
+    vectors: Tensor
+    weights: Tensor | None = None
+    extras: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Pooling(nn.Module, ABC):
+    """Reduces a padded sequence to r vectors.
+
+    Declared facts, each verified by tests: what weights sum to, whether the order of tokens matters, and whether all tokens
+    matter or the data decides which do.
+    """
+
+    paper: ClassVar[str] = ""
+    weights_sum: ClassVar[Literal["one"] | None] = None
+    ignores_key_order: ClassVar[bool] = True
+    reach: ClassVar[Literal["all", "data"]] = "all"
+    extras: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, dim: int, rows: int = 1) -> None:
+        super().__init__()
+        self.dim, self.rows = dim, rows
+
+    @abstractmethod
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        """memory [B, S, D] → vectors [B, r, D]; an empty row gives zeros."""
+
+
+pass
+
+
+class MeanPooling(Pooling):
+    """The mean of the real tokens."""
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        if layout is None:
+            return Pooled(memory.mean(1, keepdim=True))
+        total = torch.where(layout.ok[..., None], memory, 0.0).sum(1, keepdim=True)
+        return Pooled(total / layout.lengths.clamp_min(1)[:, None, None])
+
+
+class MaxPooling(Pooling):
+    """The largest value of each channel over the real tokens."""
+
+    reach = "data"
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        if layout is None:
+            return Pooled(memory.amax(1, keepdim=True))
+        top = memory.masked_fill(~layout.ok[..., None], -torch.inf).amax(1, keepdim=True)
+        return Pooled(torch.where(layout.ok.any(1)[:, None, None], top, 0.0))
+
+
+class LastMaxMeanPooling(Pooling):
+    """The last vector, the largest values and the mean, side by side: for language models as encoders."""
+
+    paper = "Howard & Ruder 2018"
+    ignores_key_order = False
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, 3)
+        self.max, self.mean = MaxPooling(dim), MeanPooling(dim)
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        last = memory[:, -1:]
+        if layout is not None:
+            places = (layout.lengths - 1).clamp_min(0)[:, None, None].expand(-1, 1, memory.size(2))
+            last = torch.where(layout.ok.any(1)[:, None, None], memory.gather(1, places), 0.0)
+        return Pooled(torch.cat([last, self.max(memory, layout).vectors, self.mean(memory, layout).vectors], 1))
+
+
+pass
+
+
+class SelfAttentivePooling(Pooling):
+    """A = softmax(U tanh(W H)) applies `rows` learned queries to a sequence H; the vectors are A H.
+
+    One row is the static attention of Yang et al. 2016; several add the term "diversity", ‖AAᵀ − I‖² (Lin et al. 2017).
+
+    rows: number of learned queries and of pooled vectors
+    hidden: width of the scoring network; 0: the width of the sequence
+    """
+
+    paper = "Lin et al. 2017; Yang et al. 2016"
+    weights_sum = "one"
+    extras = frozenset({"diversity"})
+
+    def __init__(self, dim: int, *, rows: PositiveInt = 1, hidden: NonNegativeInt = 0) -> None:
+        super().__init__(dim, rows)
+        self.hidden = nn.Linear(dim, hidden or dim)
+        self.questions = nn.Linear(hidden or dim, rows, bias=False)
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        scores = self.questions(torch.tanh(self.hidden(memory))).transpose(1, 2)
+        weights = masked_softmax(scores, None if layout is None else layout.ok[:, None].expand_as(scores))
+        extras = {}
+        if self.training:
+            one = torch.eye(weights.size(1), device=weights.device, dtype=weights.dtype)
+            extras["diversity"] = (weights @ weights.transpose(1, 2) - one).pow(2).sum((1, 2))
+        return Pooled(weights @ memory, weights, extras)
+
+
+class MultiheadPooling(Pooling):
+    """Learned seeds attend to the whole sequence with several heads: PMA(Z) = MAB(S, rFF(Z)) of the Set Transformer.
+
+    After an encoder that ignores order (position: none, encoder_self: isab) the pooled vectors do not depend on the order of
+    tokens.
+
+    rows: number of seeds and of pooled vectors
+    heads: attention heads, which divide the width
+    """
+
+    paper = "Lee et al. 2019"
+    weights_sum = "one"
+
+    def __init__(self, dim: int, *, rows: PositiveInt = 1, heads: PositiveInt = 4) -> None:
+        super().__init__(dim, rows)
+        self.seeds = nn.Parameter(torch.empty(rows, dim))
+        self.network = nn.Linear(dim, dim)
+        self.block = MultiheadBlock(Site("cross", dim, heads))
+        nn.init.xavier_uniform_(self.seeds)
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        seeds = self.seeds.expand(memory.size(0), -1, -1)
+        vectors, weights = self.block(seeds, F.relu(self.network(memory)), layout, need_weights=True)
+        if layout is not None:
+            vectors = torch.where(layout.ok.any(1)[:, None, None], vectors, 0.0)
+        return Pooled(vectors, weights.mean(1))

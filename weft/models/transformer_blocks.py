@@ -1,0 +1,264 @@
+"""Layers of Transformer stacks (Vaswani et al. 2017), whose self- and cross-attention slots take any mechanism.
+
+Shapes: B rows · T positions · D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention, Site, add_extras
+from weft.attention.mixers.base import Mixer
+from weft.config.registry import Among
+from weft.data.batch import Layout
+from weft.errors import ConfigError
+from weft.layers.convolution import TokenWindow
+from weft.layers.decoder_state import State
+from weft.layers.dropout import Rate, dropout
+from weft.layers.feedforward import Activation, FeedForward
+from weft.layers.kernels.cpp_plan import PlanBuilder, Register
+from weft.layers.norm import norm_sum
+from weft.layers.positions import LearnedPosition, PositionKind, SinusoidalPosition, make_position
+from weft.layers.reversible import Added, SubLayer
+
+NormOrder = Literal["pre", "post"]
+InTurn = dict[str, Any] | list[dict[str, Any]]
+"""The part of every layer, or a list of parts, which the layers take in turn."""
+SelfSlots = Annotated[InTurn, Among("weft.attention.mixers:SELF", repeats=True)]
+CrossSlots = Annotated[InTurn, Among("weft.attention:ATTENTIONS", repeats=True)]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Options that all blocks of a stack share.
+
+    dim: width of the model
+    heads: attention heads; they share the width
+    feedforward: width inside the feed-forward network
+    activation: of the feed-forward network; swiglu adds a gate, and so a third more weights
+    norm: post as published, pre for easier training
+    dropout: dropout rate of embeddings and of the output of each sub-layer
+    attention_dropout: dropout rate of attention weights
+    feedforward_dropout: dropout rate inside the feed-forward network
+    position: absolute positions added to the embeddings; none if the self-attention slots encode positions (rotary, recurrent)
+    max_length: number of learned positions
+    """
+
+    dim: PositiveInt = 256
+    heads: PositiveInt = 4
+    feedforward: PositiveInt = 1024
+    activation: Activation = "relu"
+    norm: NormOrder = "pre"
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    feedforward_dropout: Rate = 0.0
+    position: PositionKind = "sinusoidal"
+    max_length: PositiveInt = 1024
+
+    feedforward_width: ClassVar[int] = 1
+    reversible: ClassVar[bool] = False
+
+    @property
+    def positions(self) -> int | None:
+        """The number of absolute positions; None: any number."""
+        return self.max_length if self.position == "learned" else None
+
+    def make_position(self) -> SinusoidalPosition | LearnedPosition | None:
+        return make_position(self.position, self.dim, self.max_length)
+
+    def site(self, use: Literal["encoder", "causal", "cross"]) -> Site:
+        return Site(use, self.dim, self.heads, dropout=self.attention_dropout)
+
+    def final_norm(self) -> nn.Module:
+        """The norm after a stack; only pre-norm blocks leave their output without one."""
+        return nn.LayerNorm(self.dim) if self.norm == "pre" else nn.Identity()
+
+    def network(self, *, causal: bool) -> FeedForward:
+        window = TokenWindow(self.dim, self.feedforward_width, causal=causal) if self.feedforward_width > 1 else None
+        return FeedForward(self.dim, self.feedforward, self.activation, self.feedforward_dropout, window)
+
+
+@dataclass(frozen=True)
+class TransformerBlock(Block):
+    """Options of the blocks of an encoder or decoder stack.
+
+    feedforward_width: tokens the feed-forward network sees; 1 as published, 3 makes it a convolution, as for tagging
+    reversible: recompute activations in the backward pass: memory does not grow with depth, time by a third
+    """
+
+    feedforward_width: PositiveInt = 1  # type: ignore[misc]
+    reversible: bool = False  # type: ignore[misc]
+
+
+def in_turn(parts: InTurn, layers: int, slot: str) -> list[dict[str, Any]]:
+    """The part of each layer. A list begins again after its last entry. `slot` is its name in error messages."""
+    each = parts if isinstance(parts, list) else [parts]
+    if len(each) > layers:
+        raise ConfigError(
+            f"{slot}: a list of {len(each)} for {layers} layers; shorten the list, or use {len(each)} or more layers "
+            "(a shorter list begins again after its last entry)"
+        )
+    return [each[layer % len(each)] for layer in range(layers)]
+
+
+class Residual(nn.Module):
+    """The residual connection around a sub-layer: x + f(norm(x)) (pre), or norm(x + f(x)) as published (post)."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(block.dim)
+        self.pre, self.dropout = block.norm == "pre", block.dropout
+
+    def enter(self, x: Tensor) -> Tensor:
+        return self.norm(x) if self.pre else x
+
+    def added(self, found: Tensor) -> Tensor:
+        return dropout(found, self.dropout, self.training)
+
+    def leave(self, x: Tensor, found: Tensor) -> Tensor:
+        return x + self.added(found) if self.pre else norm_sum(self.norm, x, found, self.dropout, self.training)
+
+    def plan(self, draft: PlanBuilder, x: Register, run: Callable[[Register], Register]) -> Register:
+        if self.pre:
+            return draft.add(x, run(draft.norm(self.norm, x)))
+        return draft.norm(self.norm, draft.add(x, run(x)))
+
+    def sublayer(self, run: Callable[[Tensor], Attended], *modules: nn.Module, tensors: Sequence[Tensor] = ()) -> SubLayer:
+        """A sub-layer of reversible streams, which adds the context that `run` returns."""
+
+        def add(x: Tensor) -> Added:
+            found = run(x)
+            return Added(self.added(found.context), found.extras, found.state)
+
+        return SubLayer(add, [*modules, self], tensors)
+
+
+class EncoderLayer(nn.Module):
+    """Token mixing, then the feed-forward network. causal: for language models, where tokens see only those before them."""
+
+    def __init__(self, block: Block, mixer: Mixer, *, causal: bool = False) -> None:
+        super().__init__()
+        self.mixer, self.network = mixer, block.network(causal=causal)
+        self.around_mixer, self.around_network = Residual(block), Residual(block)
+
+    def forward(self, x: Tensor, layout: Layout | None, extras: dict[str, Tensor]) -> Tensor:
+        return self.read(x, self.mixer.start(rows=x.size(0)), layout, extras)[0]
+
+    def read(self, x: Tensor, state: State, layout: Layout | None, extras: dict[str, Tensor]) -> tuple[Tensor, State]:
+        """Tokens [B, T, D] that follow the state → [B, T, D] and the state after them."""
+        mixed: Attended = self.mixer(self.around_mixer.enter(x), state, layout=layout)
+        add_extras(extras, mixed.extras)
+        x = self.around_mixer.leave(x, mixed.context)
+        return self.around_network.leave(x, self._feed(x, layout)), mixed.state
+
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
+        x = draft.part(self.around_mixer, x, lambda y: draft.part(self.mixer, y))
+        found: Register = draft.part(self.around_network, x, lambda y: draft.part(self.network, y))
+        return found
+
+    def sublayers(self, layout: Layout | None) -> list[SubLayer]:
+        """The two sub-layers as parts of reversible streams."""
+
+        def mix(x: Tensor) -> Attended:
+            mixed: Attended = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
+            return replace(mixed, state=None)
+
+        feed = self.around_network.sublayer(lambda x: Attended(self._feed(x, layout)), self.network)
+        return [self.around_mixer.sublayer(mix, self.mixer), feed]
+
+    def _feed(self, x: Tensor, layout: Layout | None) -> Tensor:
+        return self.network.run(self.around_network.enter(x), None, layout)[0]
+
+
+@dataclass
+class StackState:
+    """The states of each layer's own part and of its attention to the source; fed [B]: tokens each row has consumed."""
+
+    own: list[State]
+    source: list[State]
+    fed: Tensor
+
+
+@dataclass
+class UnprojectedMemory:
+    """A source that has not been projected to keys and values yet.
+
+    A reversible layer projects it in the forward pass, and again in the backward pass, instead of storing the result.
+    """
+
+    memory: Tensor
+    layout: Layout | None
+
+    def select(self, rows: Tensor, groups: Tensor | None) -> UnprojectedMemory:
+        if groups is None:
+            return self
+        return UnprojectedMemory(
+            self.memory.index_select(0, groups), None if self.layout is None else self.layout.select(groups)
+        )
+
+
+class DecoderLayer(nn.Module):
+    """Token mixing over the target, cross-attention to the source, then the feed-forward network.
+
+    causal: tokens see only those before them; otherwise the whole target.
+    """
+
+    def __init__(self, block: Block, mixer: Mixer, cross: Attention, *, causal: bool = True) -> None:
+        super().__init__()
+        self.mixer, self.cross, self.network = mixer, cross, block.network(causal=causal)
+        self.project = nn.Identity() if cross.context_width == block.dim else nn.Linear(cross.context_width, block.dim)
+        self.around_mixer, self.around_cross, self.around_network = Residual(block), Residual(block), Residual(block)
+
+    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+        """The states of the mixer and of the feed-forward network before the first token."""
+        return self.mixer.start(rows=rows, room=room), self.network.start(rows)
+
+    def forward(
+        self, x: Tensor, own: State, source: State, layout: Layout | None, extras: dict[str, Tensor]
+    ) -> tuple[Tensor, State, State]:
+        before, tail = own
+        mixed = self._mix(x, before, layout)
+        x = self.around_mixer.leave(x, mixed.context)
+        attended = self._attend(x, source, layout)
+        x = self.around_cross.leave(x, attended.context)
+        add_extras(extras, mixed.extras)
+        add_extras(extras, attended.extras)
+        found, tail = self.network.run(self.around_network.enter(x), tail, layout)
+        return self.around_network.leave(x, found), (mixed.state, tail), attended.state
+
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
+        x = draft.part(self.around_mixer, x, lambda y: draft.part(self.mixer, y))
+        x = draft.part(self.around_cross, x, lambda y: draft.linear(self.project, draft.part(self.cross, y)))
+        found: Register = draft.part(self.around_network, x, lambda y: draft.part(self.network, y))
+        return found
+
+    def sublayers(self, own: State, source: State, layout: Layout | None) -> list[SubLayer]:
+        """The three sub-layers as parts of reversible streams; each returns its state."""
+        before, tail = own
+
+        def attend(x: Tensor) -> Attended:
+            read = self.cross.start(source.memory, source.layout) if isinstance(source, UnprojectedMemory) else source
+            return self._attend(x, read, layout)
+
+        def feed(x: Tensor) -> Attended:
+            return Attended(*self.network.run(self.around_network.enter(x), tail, layout))
+
+        memory = [source.memory] if isinstance(source, UnprojectedMemory) else []
+        return [
+            self.around_mixer.sublayer(lambda x: self._mix(x, before, layout), self.mixer),
+            self.around_cross.sublayer(attend, self.cross, self.project, tensors=memory),
+            self.around_network.sublayer(feed, self.network),
+        ]
+
+    def _mix(self, x: Tensor, before: State, layout: Layout | None) -> Attended:
+        mixed: Attended = self.mixer(self.around_mixer.enter(x), before, layout=layout)
+        return mixed
+
+    def _attend(self, x: Tensor, source: State, layout: Layout | None) -> Attended:
+        attended: Attended = self.cross(self.around_cross.enter(x), source, layout=layout)
+        return replace(attended, context=self.project(attended.context))

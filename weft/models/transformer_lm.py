@@ -1,0 +1,109 @@
+"""Decoder-only language models: causal blocks with any mechanism in their self-attention slot.
+
+Shapes: B rows · T positions · M remembered positions · D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from weft.attention.mixers import build_self
+from weft.data.batch import Layout
+from weft.layers.decoder_state import State, share_common
+from weft.layers.embedding import TokenEmbedding
+from weft.layers.feedforward import Activation
+from weft.layers.kernels.cpp_plan import PlanBuilder
+from weft.layers.positions import token_positions
+from weft.models.base import DecoderSite, Encoded, Features, Sizes, least
+from weft.models.language_model import LanguageFamily, LanguageModel, SourcelessDecoder
+from weft.models.transformer_blocks import Block, EncoderLayer, SelfSlots, StackState, in_turn
+
+
+class LanguageDecoder(SourcelessDecoder):
+    """A stack of causal layers, of `kinds` kinds in turn."""
+
+    def __init__(
+        self, embedding: TokenEmbedding, layers: list[EncoderLayer], block: Block, output: nn.Linear, kinds: int = 1
+    ) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self.embedding, self.layers, self.output = embedding, nn.ModuleList(layers), output
+        self.norm, self.dim, self.hidden = block.final_norm(), block.dim, block.dim
+        self.max_length = least(block.positions, *(layer.mixer.max_length for layer in layers))
+
+    def start(self, source: Encoded, *, room: int | None = None) -> StackState:
+        rows = source.memory.size(0)
+        own = share_common([layer.mixer.start(rows=rows, room=room) for layer in self._each()], self.kinds)
+        return StackState(own, [], self._zeros(rows))
+
+    def recall(self, memory: Sequence[Tensor]) -> StackState:
+        own = [layer.mixer.recall(layer.around_mixer.enter(each)) for layer, each in zip(self._each(), memory, strict=True)]
+        return StackState(own, [], self._zeros(memory[0].size(0)))
+
+    def read(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
+        extras: dict[str, Tensor] = {}
+        x = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
+        own: list[State] = []
+        inputs: list[Tensor] = []
+        for layer, before in zip(self._each(), state.own, strict=True):
+            inputs.append(x)
+            x, after = layer.read(x, before, layout, extras)
+            own.append(after)
+        fed = tokens.size(1) if layout is None else layout.lengths
+        return Features(self.norm(x), StackState(own, [], state.fed + fed), extras), inputs
+
+    def plan(self, draft: PlanBuilder) -> None:
+        x = draft.part(self.embedding)
+        for layer in self._each():
+            x = draft.part(layer, x)
+        draft.norm(self.norm, x)
+
+    def _zeros(self, rows: int) -> Tensor:
+        return torch.zeros(rows, dtype=torch.long, device=self.output.weight.device)
+
+    def _each(self) -> Iterable[EncoderLayer]:
+        return cast(Iterable[EncoderLayer], self.layers)
+
+
+@dataclass(frozen=True)
+class LanguageBlock(Block):
+    """The options of `Block`, with another default."""
+
+    activation: Activation = "gelu"
+
+
+class LanguageModelFamily(LanguageFamily):
+    """Predicts each token from those before it: the causal blocks of a Transformer, or recurrent ones, without a source.
+
+    decoder_layers: number of blocks
+    share_embeddings: one table for input and output
+    scale_embeddings: multiply token embeddings by √dim (Vaswani et al. 2017); without it, as in GPT-2, learned positions start
+      as large as tokens, and are learned faster
+    decoder_self: how tokens are mixed with earlier ones; the blocks take the entries of a list in turn
+    """
+
+    def __init__(
+        self,
+        *,
+        block: LanguageBlock,
+        decoder_layers: PositiveInt = 4,
+        share_embeddings: bool = True,
+        scale_embeddings: bool = True,
+        decoder_self: SelfSlots = {"kind": "full"},  # noqa: B006
+    ) -> None:
+        self.block, self.layers, self.share, self.mixer = block, decoder_layers, share_embeddings, decoder_self
+        self.scale = None if scale_embeddings else 1.0
+
+    def build(self, sizes: Sizes) -> LanguageModel:
+        table, output = DecoderSite(sizes.target, 0, tied=self.share).tables(self.block.dim)
+        kinds = in_turn(self.mixer, self.layers, "decoder_self")
+        layers = [EncoderLayer(self.block, build_self(kind, self.block.site("causal")), causal=True) for kind in kinds]
+        embedding = TokenEmbedding(table, self.block.make_position(), self.block.dropout, self.scale)
+        turns = len(self.mixer) if isinstance(self.mixer, list) else 1
+        return LanguageModel(LanguageDecoder(embedding, layers, self.block, output, turns), self.block.position)

@@ -1,0 +1,78 @@
+"""Opens the folder of a trained run. Every command that uses a trained model starts here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.config.registry import build
+from weft.config.sections import Config, load_config
+from weft.errors import RunError
+from weft.file_access import why_unreadable
+from weft.layers.lora import Lora, add_adapters, merge_adapters
+from weft.models.base import Network, Sizes
+from weft.runs.device import choose_device
+from weft.runs.run_folder import CONFIG, MODEL
+from weft.runs.warm_start_weights import start_weights
+from weft.runs.weight_files import load_weights, zero_initialized
+from weft.tasks.base import Task, TaskContext, TeacherRun
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained model with its configuration, its task and the sizes of its vocabularies."""
+
+    folder: Path
+    config: Config
+    task: Task
+    sizes: Sizes
+    model: Network
+
+
+def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
+    """The configuration of a run folder, with `sets` ("train.steps=500") applied."""
+    if problem := why_unreadable(folder, "run folder"):
+        raise RunError(f"{folder}: {problem}")
+    if not (folder / CONFIG).is_file():
+        raise RunError(f"{folder}: this is not a run folder: it has no {CONFIG}")
+    return load_config(folder / CONFIG, sets)
+
+
+def build_task(
+    config: Config, folder: Path, tell: Callable[[str], None] = lambda message: None, teacher: TeacherRun | None = None
+) -> Task:
+    """The task of a configuration, for a run in `folder`."""
+    task: Task = build("weft.tasks:TASKS", config.task, TaskContext(config, folder, tell, teacher), where="task")
+    return task
+
+
+def build_network(task: Task, config: Config, sizes: Sizes) -> Network:
+    """The model of a configuration, with its adapters if it has any."""
+    model = task.build(config.model, sizes)
+    if config.model["lora"] is not None:
+        add_adapters(model, Lora(**config.model["lora"]))
+    return model
+
+
+def start_from_base(model: Network, config: Config, folder: Path) -> str:
+    """Gives the model of the run in `folder` the weights of the run that it starts from, and says which it took."""
+    base = open_run(Path(config.start.run or ""))
+    return start_weights(model, config, folder, base.model, base.sizes)
+
+
+def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> TrainedRun:
+    """Loads a trained run, with `sets` applied to its configuration, onto `device`. Adapters are merged with the weights."""
+    config = run_config(folder, sets)
+    if not (folder / MODEL).is_file():
+        raise RunError(f"{folder}: there is no {MODEL} yet; training saves the first one after train.save_every steps")
+    task = build_task(config, folder)
+    sizes = task.reopen()
+    with zero_initialized():
+        model = build_network(task, config, sizes)
+    if config.model["lora"] is not None:
+        start_from_base(model, config, folder)
+    load_weights(model, folder / MODEL)
+    merge_adapters(model)
+    model.borrowed = frozenset()
+    return TrainedRun(folder, config, task, sizes, model.to(choose_device(device)))

@@ -1,0 +1,85 @@
+"""The folder of a run: never overwritten silently, and used by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from weft.errors import RunError
+from weft.file_access import ASIDE, denied, why_unreadable
+
+CONFIG = "config.yaml"
+MODEL = "model.safetensors"
+CHECKPOINTS = "checkpoints"
+LOG = "log.jsonl"
+LOCK = "run.lock"
+
+
+def prepare_folder(out: Path, resume: bool = False) -> None:
+    """Creates the folder of a new run, or checks that there is a run to resume."""
+    if resume:
+        problem = why_unreadable(out, "run to resume; start it without --resume")
+        if problem or not out.is_dir():
+            raise RunError(f"{out}: {problem or 'this is a file; a run is a folder'}")
+        if not (out / CONFIG).is_file():
+            raise RunError(f"{out}: this folder is not a run (it has no {CONFIG}), so there is nothing to resume")
+        return
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out}: this is a file; a run needs its own folder")
+    if out.is_dir() and any(entry.name != LOCK for entry in out.iterdir()):
+        hint = f"continue the run with `weft train --resume {out}`, or choose another folder"
+        raise RunError(f"{out}: the folder is not empty, and weft does not overwrite files; {hint}")
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def remove_stale(run: Path) -> None:
+    """Removes files that a crashed process left half written."""
+    for folder in (run, run / CHECKPOINTS):
+        for entry in folder.glob(f"{ASIDE}*"):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+class RunLock:
+    """Keeps other processes out of a run folder. The operating system releases the lock when the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / LOCK
+
+    def __enter__(self) -> RunLock:
+        try:
+            handle = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            problem = denied(self.file.parent, "write there") if isinstance(error, PermissionError) else error.strerror
+            raise RunError(f"{self.file.parent}: the run cannot be changed: {problem}") from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(handle, 32).decode().strip() or "unknown"
+            os.close(handle)
+            raise RunError(f"{self.file.parent}: the run folder is in use by process {owner}; wait or stop it") from None
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        self._handle = handle
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # Keep the file: if it were removed, two processes could lock two different files of the same name.
+        os.close(self._handle)
+
+
+def complete(folder: Path) -> bool:
+    """Whether the training of a run has finished."""
+    lines = records(folder)
+    return bool(lines) and lines[-1]["event"] == "summary"
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The complete lines of a run's log."""
+    log = folder / LOG
+    lines = log.read_text("utf-8").splitlines() if log.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]

@@ -1,0 +1,305 @@
+"""Trained runs at work: what `weft.load` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+
+from weft.config.sections import Config
+from weft.data.tokenizers.base import Tokenizer
+from weft.errors import ConfigError, DataError, InputError, RunError
+from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.inference.predictor import Prediction, Predictor, Ready
+from weft.layers.int8 import in_precision
+from weft.models.base import Network
+from weft.runs.auxiliary_models import AuxiliaryModels
+from weft.runs.device import choose_device
+from weft.runs.open_run import open_run
+from weft.runs.text_inputs import check_text, check_texts, make_inputs
+from weft.tasks.base import Task
+from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.language_modeling.predictor import Generated, GenerationPredictor, Prompt
+from weft.tasks.transcription.log_mel import Samples
+from weft.tasks.translation.glossary import Terms
+from weft.tasks.translation.markup_projection import MarkupSpan
+from weft.tasks.translation.predictor import TranslationPredictor
+
+if TYPE_CHECKING:
+    from weft.explain.explanation import Explanation
+    from weft.explain.task_sections import Section
+    from weft.tasks.translation.documents.formats import Format
+
+Warn = Callable[[str], None]
+
+
+class Trained:
+    """A trained model and the task it was trained for."""
+
+    def __init__(self, model: Network, task: Task, config: Config, warn: Warn | None = None) -> None:
+        self.model, self.task, self.config, self.warn = model.eval(), task, config, warn
+        self._converted: dict[tuple[str, bool], Network] = {}
+        self.companions = AuxiliaryModels(task, lambda run: load_trained(run, device=str(self.model.device)))
+
+    def predictor(self, *, auto_workers: int = 1, **options: Any) -> Predictor[Any, Any]:
+        """The predictor, with these options of the section decode changed: beam=4, search="sample", n_best=3, …
+
+        auto_workers: the number of worker processes on a CPU if the options leave it to `auto`.
+        """
+        section = changed(self.config.decode, options)
+        if section.into and not self.task.languages:
+            raise ConfigError(
+                f"decode.into: a run of the task {self.config.task['kind']} translates in one direction only, or has tags "
+                "(decode.tag); remove it"
+            )
+        resolved = resolve_options(
+            section,
+            self.model.device,
+            auto_workers=auto_workers,
+            warn=self.warn or (lambda message: None),
+            open_scorer=self.companions.scorer,
+            open_language=self.companions.language,
+        )
+        return self.task.predictor(self.companions.fused(self.converted(resolved), resolved), resolved, self.warn)
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        *,
+        attention: bool = False,
+        prefixes: Iterable[str] | None = None,
+        terms: Iterable[Terms] | None = None,
+        marks: Iterable[tuple[MarkupSpan, ...]] | None = None,
+        ready: Ready | None = None,
+        auto_workers: int = 1,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """A prediction for each line, in order, for any number of lines in constant memory.
+
+        `prefixes`, `terms` and `marks` have one item per line. Lines in a list are read ahead, which is faster. `ready` says
+        whether the next line can be read without waiting; if not, the lines so far are answered first.
+        """
+        if isinstance(lines, str):
+            raise InputError("lines must be an iterable of strings, not one string; give [line]")
+        if not isinstance(lines, Iterable) or isinstance(lines, bytes):
+            check_texts(lines, "lines")
+        predictor = self.predictor(auto_workers=auto_workers, **options)
+        inputs = make_inputs(predictor, lines, attention, prefixes, terms, marks)
+        return predictor.predict(inputs, together=isinstance(lines, Sequence), ready=ready)
+
+    def listen(self, pieces: Iterable[Samples], **options: Any) -> Iterator[str]:
+        """The text of a sound as it comes, in parts, each as soon as no later sound can change it.
+
+        pieces: samples [N] between −1 and 1, task.rate of them per second. The whole text is that of a greedy search.
+        """
+        from weft.tasks.transcription.streaming import transcribe_stream
+
+        return transcribe_stream(self.predictor(**{"beam": 1, "n_best": 1, **options}), pieces)
+
+    @torch.inference_mode()
+    def score(self, data: str | Sequence[str]) -> dict[str, float]:
+        """The scores that the task declares, on the data of these files."""
+        return self.task.score(self.model, [data] if isinstance(data, str) else data)
+
+    def converted(self, resolved: DecodingOptions) -> Network:
+        """The model with its weights in the chosen precision. Each conversion is made once."""
+        if resolved.precision == "bf16" and not self.task.bf16_weights:
+            return self.model
+        kernels = resolved.kernels if resolved.precision == "int8" else None
+        key = resolved.precision, kernels is not None
+        if key not in self._converted:
+            self._converted[key] = in_precision(self.model, resolved.precision, kernels)
+        return self._converted[key]
+
+
+class Translator(Trained):
+    """A trained model that answers lines of text, by translations or labels."""
+
+    task: CorpusTask
+
+    @property
+    def source(self) -> Tokenizer:
+        """The source tokenizer."""
+        return self.task.source
+
+    @property
+    def target(self) -> Tokenizer:
+        """The target tokenizer; a classifier has none."""
+        return self.task.target
+
+    @overload
+    def translate(
+        self,
+        texts: str,
+        *,
+        attention: bool = ...,
+        prefix: str | None = ...,
+        terms: Terms | None = ...,
+        format: Format = ...,
+        **options: Any,
+    ) -> Prediction: ...
+    @overload
+    def translate(
+        self,
+        texts: Iterable[str],
+        *,
+        attention: bool = ...,
+        prefix: Sequence[str] | None = ...,
+        terms: Terms | Sequence[Terms] | None = ...,
+        **options: Any,
+    ) -> list[Prediction]: ...
+
+    def translate(
+        self,
+        texts: str | Iterable[str],
+        *,
+        attention: bool = False,
+        prefix: str | Sequence[str] | None = None,
+        terms: Terms | Sequence[Terms] | None = None,
+        format: Format = "text",
+        **options: Any,
+    ) -> Prediction | list[Prediction]:
+        """Translates one text or several; a classifier gives labels. `options` are those of the section decode: beam=4, …
+
+        `prefix` forces how translations begin. `attention` adds the weights of every layer that has any. `terms` are words that
+        translations must use or avoid, the same for all texts or one item per text. One text gives a `Translation` (or a
+        `Label`), several give a list. With `format` html, srt or xliff, a text is a document whose markup stays.
+        """
+        if isinstance(texts, str):
+            if not (prefix is None or isinstance(prefix, str)):
+                raise ConfigError("with one text, give one prefix, not a list")
+            first = None if prefix is None else [prefix]
+            return self.translate([texts], attention=attention, prefix=first, terms=terms, format=format, **options)[0]
+        texts = check_texts(texts)
+        if isinstance(prefix, str):
+            raise ConfigError("with several texts, give a list with one prefix for each")
+        if prefix is not None and len(check_texts(prefix, "prefix")) != len(texts):
+            raise ConfigError(f"there are {len(texts)} texts and {len(prefix)} prefixes; give one for each")
+        if isinstance(terms, Terms):
+            terms = [terms] * len(texts)
+        if terms is not None and len(terms) != len(texts):
+            raise ConfigError(f"there are {len(texts)} texts and terms for {len(terms)}; give them once, or for each text")
+        if format != "text":
+            if attention or prefix is not None:
+                raise ConfigError(f"format {format}: a document has no prefix and no attention; give a plain text instead")
+            from weft.tasks.translation.documents.formats import translate_documents
+
+            language = self.config.data.target_language
+            return [*translate_documents(partial(self.stream, **options), texts, format, terms, language)]
+        return list(self.stream(texts, attention=attention, prefixes=prefix, terms=terms, **options))
+
+    def explain(
+        self, text: str, *, target: str | None = None, influence: bool | None = None, run: str = "", **options: Any
+    ) -> Explanation | Section:
+        """Everything that can be seen of how one input is translated, labelled or described; a notebook shows it as a page.
+
+        `target`: explain this translation instead of the model's own · `influence`: also how much each token depends on each
+        source token · `run`: what the page calls the model · `options`: those of the section decode. Nothing is reranked.
+        """
+        check_text(text, "text")
+        from weft.explain.explain_translation import explain  # slow to import, and not needed to translate
+        from weft.explain.task_sections import explain_input
+
+        options = {"rerank": "none", **options}
+        if "n_best" not in options:
+            section = changed(self.config.decode, options)
+            options["n_best"] = max(section.n_best, section.search.get("width", 1))
+        predictor = self.predictor(**options)
+        if not isinstance(predictor, TranslationPredictor):
+            if target is not None:
+                raise ConfigError("a target can be given to runs that translate; leave it out")
+            return explain_input(predictor, text, run)
+        count = 1 if target is not None else len(predictor.reader.sentences(text))
+        if count > 1:
+            raise DataError(
+                f"the text has {count} parts that are translated one by one; explain them with explain_sentences(text), or the "
+                "text as a whole with sentences='off'"
+            )
+        found = explain(predictor, text, target=target, run=run, influence=influence)
+        data = self.config.data
+        found.model, found.languages = self.config.model["kind"], (data.source_language or "", data.target_language or "")
+        return found
+
+    def explain_sentences(self, text: str, **settings: Any) -> list[Explanation | Section]:
+        """An explanation for each part of a text that is translated by itself; `settings` are those of `explain`."""
+        predictor, texts = self.predictor(rerank="none"), [text]
+        whole = settings.get("target") is not None or settings.get("sentences", self.config.decode.sentences) == "off"
+        if not whole and isinstance(predictor, TranslationPredictor):
+            texts = [each.text for each in predictor.reader.sentences(text)]
+        return [self.explain(each, **{**settings, "sentences": "off"}) for each in texts]
+
+    def translation_predictor(self, purpose: str, **options: Any) -> TranslationPredictor:
+        """The predictor, for a purpose that needs translations. Raises ConfigError if the model does not translate."""
+        predictor = self.predictor(**options)
+        if isinstance(predictor, TranslationPredictor):
+            return predictor
+        raise ConfigError(f"{purpose} needs a run that translates; the task of this one is {self.config.task['kind']}")
+
+
+class Generator(Trained):
+    """A trained language model that continues texts and scores them."""
+
+    def generate(
+        self, prompt: str = "", *, tokens: int = 200, count: int = 1, hear: Callable[[str], None] | None = None, **options: Any
+    ) -> list[Generated]:
+        """`count` continuations of the prompt with `tokens` tokens each.
+
+        They are sampled unless the options name a `beam` (1: greedy) or a `search`; `options` are those of the section decode:
+        temperature=0.8, top_k=40, seed=3, … Samples differ, other continuations are all the same. `hear` receives the text of
+        the first as it comes.
+        """
+        check_text(prompt, "prompt")
+        if tokens < 1 or count < 1:
+            raise ConfigError(f"there must be at least one token and one text, not {tokens} and {count}")
+        wanted = options if {"beam", "search", "sample"} & options.keys() else {"sample": True, **options}
+        predictor = self.predictor(**wanted)
+        assert isinstance(predictor, GenerationPredictor)
+        prompts = [Prompt(prompt, tokens, draw) for draw in range(count)]
+        return predictor.generate(prompts, hear) if hear else list(predictor.predict(prompts, together=True))
+
+
+def load(
+    run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None, set: Sequence[str] = ()
+) -> Translator:
+    """The model of a run folder; of several, an ensemble that averages their probabilities. `set`: see `load_trained`."""
+    trained = load_trained(run, device=device, warn=warn, set=set)
+    if not isinstance(trained, Translator):
+        raise RunError(
+            f"{run}: its task, {trained.config.task['kind']}, does not translate lines of text; "
+            f"a language model continues a text: weft generate {run} 'a beginning'"
+        )
+    return trained
+
+
+def load_trained(
+    run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None, set: Sequence[str] = ()
+) -> Trained:
+    """The model of a run folder of any task, with `set` written over its configuration; of several folders, an ensemble."""
+    folders = [Path(run)] if isinstance(run, str | Path) else [Path(each) for each in run]
+    if not folders:
+        raise RunError("there is no run to load; name at least one folder")
+    first, *others = (open_run(folder, set) for folder in folders)
+    task, config = first.task, first.config
+    for other in others:
+        if other.config.task["kind"] != config.task["kind"]:
+            raise RunError(
+                f"{other.folder}: its task is {other.config.task['kind']}, that of {first.folder} is {config.task['kind']}"
+            )
+        if task.vocabularies() != other.task.vocabularies():
+            raise RunError(
+                f"{other.folder}: its tokenizer differs from that of {first.folder}; the runs of an ensemble share one"
+            )
+    model = task.join([run.model for run in (first, *others)]) if others else first.model
+    model = model.to(choose_device(device))
+    return Translator(model, task, config, warn) if isinstance(task, CorpusTask) else Trained(model, task, config, warn)
+
+
+def load_generator(run: str | Path, *, device: str = "auto", set: Sequence[str] = ()) -> Generator:
+    """The language model of a run folder; `set` changes its settings: ["task.evaluation_memory=1024"]."""
+    trained = load_trained(run, device=device, set=set)
+    if trained.config.task["kind"] != "language_model":
+        raise RunError(f"{run}: its task, {trained.config.task['kind']}, is not language_model, so it cannot continue a text")
+    return Generator(trained.model, trained.task, trained.config)

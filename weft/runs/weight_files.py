@@ -1,0 +1,192 @@
+"""Weight files. They are safetensors, so nothing is ever unpickled, and they are synced to disk before they are used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from weft.errors import RunError
+from weft.file_access import ASIDE, default_mode, denied, why_unreadable
+from weft.models.base import Network
+
+DRAWING = {"uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_"}
+"""Tensor methods and functions of torch.nn.init that fill a tensor with random numbers."""
+
+
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The weights and buffers of a model by name, without borrowed ones. Tied tensors appear once, under their first name."""
+    borrowed = model.borrowed if isinstance(model, Network) else frozenset()
+    return {name: tensor for name, tensor in without_ties(model.state_dict()).items() if name not in borrowed}
+
+
+def without_ties(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by name; of those that share memory, the first."""
+    seen: set[tuple[int, torch.Size, tuple[int, ...]]] = set()
+    kept: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        memory = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() == 0 or memory not in seen:
+            kept[name] = tensor
+            seen.add(memory)
+    return kept
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of names and shapes. Models with the same fingerprint have the same architecture."""
+    described = sorted((name, list(tensor.shape)) for name, tensor in tensors.items())
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Writes a safetensors file and syncs it to disk. Equal tensors and metadata give equal bytes."""
+    ready = {name: tensor.detach().contiguous() for name, tensor in without_ties(tensors).items()}
+    # All metadata is one entry, because safetensors writes several entries in random order.
+    save_file(ready, file, {"weft": json.dumps(dict(metadata), sort_keys=True)} if metadata else None)
+    file.chmod(default_mode())  # safetensors creates private files
+    sync(file)
+
+
+def sync(path: Path) -> None:
+    """Syncs a file, or the entries of a folder, to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+RENAMED = [
+    (re.compile(r"(^|[./])encoder((?:\.base)*)\.embedding\.(table|ngrams)\."), r"\1encoder\2.front.\3."),
+    (re.compile(r"(^|[./])encoder((?:\.base)*)\.embedding\.position\."), r"\1encoder\2.position."),
+]
+"""Weight names of runs that were trained before encoders had fronts, and what they are called now."""
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file by name; names of earlier versions are translated."""
+    with _read_errors(file):
+        tensors = load_file(file)
+    if any("encoder.front." in name or "encoder.base.front." in name for name in tensors):
+        return tensors
+    for old, new in RENAMED:
+        tensors = {old.sub(new, name): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+def read_metadata(file: Path) -> dict[str, str]:
+    """The metadata of published weights: which weights they are, their step, their scores."""
+    with _read_errors(file), safe_open(file, framework="pt") as opened:
+        written = (opened.metadata() or {}).get("weft", "{}")
+    try:
+        return dict(json.loads(written))
+    except (ValueError, TypeError):
+        raise RunError(
+            f"{file}: the metadata was not written by this version of weft; publish the weights again from a checkpoint"
+        ) from None
+
+
+@contextmanager
+def _read_errors(file: Path) -> Iterator[None]:
+    if problem := why_unreadable(file):  # safetensors takes every file that it cannot open for missing
+        raise RunError(f"{file}: {problem}")
+    try:
+        yield
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{file}: the safetensors file is cut short or damaged ({error})") from None
+
+
+@torch.no_grad()
+def copy_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Copies `tensors` into the model, in place. Names and shapes must match exactly."""
+    expected = named_weights(model)
+    differences = [
+        f"{name} has shape {list(tensors[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in tensors and tensors[name].shape != tensor.shape
+    ]
+    differences += [f"{name} is missing" for name in expected if name not in tensors]
+    differences += [f"{name} is not part of this model" for name in tensors if name not in expected]
+    if differences:
+        shown = "; ".join(differences[:4]) + (f"; and {len(differences) - 4} more" if len(differences) > 4 else "")
+        raise RunError(
+            f"{where}: the weights belong to a different architecture: {shown}. Use the configuration they were trained with"
+        )
+    for name, tensor in expected.items():
+        tensor.copy_(tensors[name])
+
+
+def share_equal(model: nn.Module, others: Iterable[nn.Module]) -> None:
+    """Replaces weights of a model by equal ones of the same name in other models, so that memory holds them once."""
+    known: dict[str, list[nn.Parameter]] = {}
+    for other in others:
+        for name, weight in other.named_parameters(remove_duplicate=False):
+            known.setdefault(name, []).append(weight)
+    for name, weight in list(model.named_parameters(remove_duplicate=False)):
+        same = next((each for each in known.get(name, []) if torch.equal(each, weight)), None)
+        if same is not None:
+            parent, _, key = name.rpartition(".")
+            setattr(model.get_submodule(parent), key, same)
+
+
+class zero_initialized(TorchFunctionMode):  # noqa: N801 — a context manager, named in the style of torch
+    """Inside this context, weights are initialised to 0 instead of randomly: for models that then load a file."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if getattr(func, "__name__", "") not in DRAWING:
+            return func(*args, **options)
+        tensor: Tensor = args[0] if args else options["tensor"]
+        with torch.no_grad():
+            return tensor.zero_()
+
+
+def load_weights(model: nn.Module, file: Path) -> dict[str, str]:
+    """Loads a run's `model.safetensors` into the model and returns the file's metadata."""
+    copy_weights(model, read_tensors(file), file)
+    return read_metadata(file)
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yields a temporary path for a file or folder that then replaces `target`. If this fails, nothing of it remains."""
+    aside = target.with_name(ASIDE + target.name)
+    try:
+        yield aside
+        if target.is_dir():
+            discard(target)
+        os.replace(aside, target)
+        sync(target.parent)
+    except BaseException as error:
+        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink(missing_ok=True)
+        if not isinstance(error, OSError | SafetensorError):
+            raise
+        parent = next(folder for folder in target.absolute().parents if folder.is_dir())
+        if isinstance(error, PermissionError) or not os.access(parent, os.W_OK):
+            raise RunError(f"could not save {target}: {denied(parent, 'write there')}") from error
+        free = shutil.disk_usage(parent).free / 2**20
+        raise RunError(
+            f"could not save {target}: {error}. {free:,.0f} MiB are free on that disk. Earlier checkpoints are intact: free "
+            "some space (old runs, other files) or lower train.keep_last, and continue with --resume"
+        ) from error
+
+
+def discard(folder: Path) -> None:
+    """Removes a folder. It is renamed first: a partly removed checkpoint must not look like a checkpoint."""
+    aside = folder.with_name(f"{ASIDE}old-{folder.name}")
+    os.rename(folder, aside)
+    shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,277 @@
+"""A process that runs the models for all processes of a server.
+
+The threads of a process run Python code in turns. Nothing else runs here, so a GPU waits neither for requests to be read nor
+for responses to be written. What the other processes send while a batch runs becomes the next batch.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from pickle import PicklingError
+from typing import Any
+
+import torch
+
+from weft.decoding.search_loop import Cancellation
+from weft.errors import WeftError
+from weft.inference.predictor import BatchItem, Predictor
+from weft.serve.request_log import log_line
+from weft.serve.served_models import BatchResult, ModelLocation, ModelVersion, Options, ServedModel
+from weft.serve.sockets import report_ready
+from weft.tasks.translation.predictor import TranslationPredictor
+
+LOOK = 1.0
+"""Seconds between two checks whether the process that started this one is still there."""
+
+KINDS = ("*.yaml", "*.json", "*.safetensors")
+"""Files of a run that make up its model."""
+
+VERSIONS = 2
+"""Versions of a run in memory: those before and after it was reloaded."""
+
+WORDS, COPIES = (8, 24), (32, 64, 128, 256, 512)
+"""Lengths and numbers of texts that are translated before the first request, so that searches of these sizes are recorded."""
+
+SWITCH = 0.0005
+"""Seconds after which a thread that makes texts lets the one that feeds the GPU go on."""
+
+TIMES = 3
+"""How often each is translated: as it is, while it is recorded, and from the recording."""
+
+
+Finish = Callable[[], list[Any]]
+"""Makes the results of a batch from what was found on the device."""
+
+
+@dataclass(frozen=True)
+class EngineTask:
+    """Parts to run with a model and the options of its decoding. Only those of one group are run together."""
+
+    model: ModelVersion
+    options: Options
+    group: Hashable
+    parts: list[BatchItem]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Says why a model was not opened, or a task not run. `expected`: the message is for users."""
+
+    message: str
+    expected: bool = False
+
+
+@dataclass(frozen=True)
+class CancelledRows:
+    """Rows of the running task that nobody waits for any more."""
+
+    rows: list[int]
+
+
+class UnknownModel:
+    """The answer to a task whose model is not open, as after a restart."""
+
+
+@dataclass(eq=False)
+class WaitingTask:
+    """A task with the connection that it came from, and the predictor that runs it."""
+
+    link: Connection
+    task: EngineTask
+    predictor: Predictor[Any, Any]
+    gone: set[int] = field(default_factory=set)
+
+    def fits(self, other: WaitingTask) -> bool:
+        mine, theirs = self.task, other.task
+        return (mine.model, mine.options, mine.group) == (theirs.model, theirs.options, theirs.group)
+
+
+def name_version(place: ModelLocation) -> ModelVersion:
+    """The present version of the model in these run folders."""
+    known = [path.stat() for folder in place.folders for kind in KINDS for path in sorted(Path(folder).glob(kind))]
+    return ModelVersion(place, tuple((each.st_mtime_ns, each.st_size) for each in known))
+
+
+class Engine:
+    """Answers tasks that come from connections to a listening socket, one batch after the other. `load` opens a model."""
+
+    def __init__(
+        self, listening: socket.socket, load: Callable[[ModelLocation], ServedModel], parent: int | None = None
+    ) -> None:
+        self._listening, self._load, self._parent = listening, load, parent
+        self._models: dict[ModelVersion, ServedModel] = {}
+        self._links: list[Connection] = []
+        self._waiting: list[WaitingTask] = []
+        self._running: list[WaitingTask] = []
+        self._opener = ThreadPoolExecutor(1, "weft-opener")
+        self._finisher = ThreadPoolExecutor(1, "weft-finisher")
+
+    def run(self) -> None:
+        """Serves until the process that started this one has ended."""
+        while self._parent is None or os.getppid() == self._parent:
+            self._hear(None if self._parent is None else LOOK)
+            while self._waiting:
+                self._running = self._next()
+                self._answer(self._running)
+                self._running = []
+                self._hear(0)
+
+    def _hear(self, seconds: float | None) -> None:
+        """Takes what has come; waits for it for this long."""
+        for ready in wait([self._listening, *self._links], seconds):
+            if ready is self._listening:
+                self._links.append(Connection(self._listening.accept()[0].detach()))
+                continue
+            assert isinstance(ready, Connection)
+            try:
+                self._take(ready, ready.recv())
+            except Exception:  # it was closed, or sends what nobody understands
+                self._drop(ready)
+
+    def _take(self, link: Connection, message: object) -> None:
+        if isinstance(message, ModelLocation):
+            self._opener.submit(self._open, link, message)
+        elif isinstance(message, CancelledRows):
+            for each in (*self._waiting, *self._running):
+                if each.link is link:
+                    each.gone.update(message.rows)
+        elif isinstance(message, EngineTask) and (model := self._models.get(message.model)):
+            try:
+                self._waiting.append(WaitingTask(link, message, model.predictor(message.options)))
+            except Exception as error:
+                self._send(link, _failure(error))
+        else:
+            self._send(link, UnknownModel())
+
+    def _drop(self, link: Connection) -> None:
+        """Forgets a connection that was closed; its rows are no longer wanted."""
+        self._links.remove(link)
+        link.close()
+        self._waiting = [each for each in self._waiting if each.link is not link]
+        for each in self._running:
+            if each.link is link:
+                each.gone.update(range(len(each.task.parts)))
+
+    def _send(self, link: Connection, message: object) -> None:
+        with suppress(OSError):  # it was closed, so nobody waits
+            try:
+                link.send(message)
+            except (TypeError, AttributeError, PicklingError) as error:
+                link.send(_failure(error))
+
+    def _open(self, link: Connection, place: ModelLocation) -> None:
+        """Loads a model in another thread, so that the others go on, unless this version of it is open already."""
+        try:
+            model = name_version(place)
+            if model not in self._models:
+                served = self._load(place)
+                warm_up(served)
+                old = [each for each in self._models if each.place == place]
+                for each in old[: len(old) + 1 - VERSIONS]:
+                    self._models.pop(each)
+                self._models[model] = served
+            self._send(link, model)
+        except Exception as error:
+            self._send(link, _failure(error))
+
+    def _next(self) -> list[WaitingTask]:
+        """The task that came first, and those that fit into a batch with it."""
+        first = self._waiting[0]
+        budget, taken = first.predictor.budget, [first]
+        longest, count = max(part.size for part in first.task.parts), len(first.task.parts)
+        for each in self._waiting[1:]:
+            size = max(longest, *(part.size for part in each.task.parts))
+            if each.fits(first) and size * (count + len(each.task.parts)) <= budget:
+                taken.append(each)
+                longest, count = size, count + len(each.task.parts)
+        self._waiting = [each for each in self._waiting if each not in taken]
+        return taken
+
+    def _control(self, rows: Sequence[tuple[WaitingTask, int]]) -> Cancellation:
+        return Cancellation(len(rows), lambda number: rows[number][1] not in rows[number][0].gone, lambda: self._hear(0))
+
+    def _answer(self, batch: Sequence[WaitingTask]) -> None:
+        """Runs a batch. If that fails, runs each of its tasks alone. Another thread makes texts of what was found."""
+        rows = [(each, row) for each in batch for row in range(len(each.task.parts))]
+        began, begun = time.monotonic(), list[Finish]()
+        try:
+            for some in _within(batch[0].predictor.budget, rows):
+                begun.append(batch[0].predictor.begin([each.task.parts[row] for each, row in some], self._control(some)))
+        except Exception as error:
+            if len(batch) == 1:
+                self._send(batch[0].link, _failure(error))
+            else:
+                for each in batch:
+                    self._answer([each])
+            return
+        self._finisher.submit(self._finish, batch, begun, time.monotonic() - began)
+
+    def _finish(self, batch: Sequence[WaitingTask], begun: Sequence[Finish], spent: float) -> None:
+        """Sends the results of a batch."""
+        try:
+            results = [result for finish in begun for result in finish()]
+        except Exception as error:
+            for each in batch:
+                self._send(each.link, _failure(error))
+            return
+        count = len(results)
+        for each in batch:
+            mine, results = results[: len(each.task.parts)], results[len(each.task.parts) :]
+            self._send(each.link, BatchResult(mine, count, spent * len(mine) / count))
+
+
+def _within(budget: int, rows: Sequence[tuple[WaitingTask, int]]) -> Iterator[list[tuple[WaitingTask, int]]]:
+    """Rows one after the other, as many together as the budget allows. A server does not know the memory of this GPU."""
+    some: list[tuple[WaitingTask, int]] = []
+    longest = 0
+    for each, row in rows:
+        longest = max(longest, each.task.parts[row].size)
+        if some and longest * (len(some) + 1) > budget:
+            yield some
+            some, longest = [], each.task.parts[row].size
+        some.append((each, row))
+    yield some
+
+
+def _failure(error: Exception) -> Failed:
+    if isinstance(error, WeftError):
+        return Failed(str(error), expected=True)
+    return Failed(type(error).__name__)  # a message may quote the text of a request
+
+
+def warm_up(model: ServedModel) -> None:
+    """Translates made-up texts on a GPU, so that searches of usual sizes are recorded before the first request."""
+    predictor = model.predictor(())
+    recorder = predictor.recorder if isinstance(predictor, TranslationPredictor) else None
+    if recorder is None:
+        return
+    try:
+        for words in WORDS:
+            (parts,) = predictor.read([predictor.parse(" ".join(["a"] * words))], 1)
+            sizes = [copies for copies in COPIES if copies * parts[0].size <= predictor.budget]
+            for copies in sizes * TIMES:
+                predictor.run(parts[:1] * copies)
+        log_line({"event": "warmed up", "model": model.name, **recorder.counts()})
+    except Exception as error:
+        log_line({"event": "warm-up failed", "model": model.name, "error": type(error).__name__})
+
+
+def run_engine(number: int, load: Callable[[ModelLocation], ServedModel], threads: int) -> None:
+    """Runs the models for the processes that connect to the socket with this number, until their parent ends."""
+    for name in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)  # the workers reload, or answer what they have accepted
+    engine = Engine(socket.socket(fileno=number), load, os.getppid())
+    torch.set_num_threads(threads)
+    sys.setswitchinterval(SWITCH)
+    report_ready()
+    engine.run()

@@ -1,0 +1,312 @@
+"""The models of a server and the queries they answer: languages, how a request selects a model, and reloading."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from starlette.exceptions import HTTPException
+
+from weft.decoding.search_loop import Cancellation
+from weft.errors import ConfigError
+from weft.explain.explanation import Explanation
+from weft.explain.task_sections import Section
+from weft.inference.predictor import BatchItem, Predictor
+from weft.runs.translator import Translator, load
+from weft.runs.weight_files import share_equal
+from weft.serve.bounded_dict import BoundedCache
+from weft.serve.language_codes import UNKNOWN, known_code, languages_of
+from weft.tasks.translation.glossary import NO_TERMS, Terms
+from weft.tasks.translation.markup_projection import MarkupSpan
+from weft.tasks.translation.predictor import TranslationPredictor
+
+if TYPE_CHECKING:
+    from weft.serve.remote_engine import Remote
+
+Options = tuple[tuple[str, Any], ...]
+
+PREDICTORS = 32
+"""Predictors that a model keeps, each with other options."""
+
+CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
+PAIR = re.compile(rf"({CODE.pattern}):({CODE.pattern})|([A-Za-z]{{2,3}})-([A-Za-z]{{2,3}})")
+
+
+@dataclass(frozen=True)
+class ModelLocation:
+    """Where a model comes from: its run folders (several form an ensemble), and its languages if given."""
+
+    folders: tuple[str, ...]
+    languages: tuple[str, str] | None = None
+
+
+class ModelVersion(NamedTuple):
+    """A model at one time: its run folders, and the times and sizes of their files."""
+
+    place: ModelLocation
+    files: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """The results of some parts; the parts of their batch, which may be more, and their share of its seconds."""
+
+    results: list[Any]
+    together: int
+    seconds: float
+
+    @property
+    def scale(self) -> float:
+        """How many times as large as these parts the whole batch was."""
+        return self.together / len(self.results)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A text for a model. Equal queries have equal answers, so a query is the key of the answer cache.
+
+    options: options of the `decode` section that differ from the run's configuration, sorted by name.
+    """
+
+    model: ServedModel
+    text: str
+    options: Options = ()
+
+    @property
+    def cached(self) -> bool:
+        """Whether to cache the answer."""
+        return False
+
+
+class ExplanationQuery(Query):
+    """A text whose translation is to be explained on an HTML page."""
+
+
+@dataclass(frozen=True)
+class TranslationQuery(Query):
+    """A text to translate, and the fields of the predictor's input."""
+
+    prefix: str = ""
+    terms: Terms = NO_TERMS
+    attention: bool = False
+    marks: tuple[MarkupSpan, ...] = ()
+
+    @property
+    def cached(self) -> bool:
+        return not self.attention  # weights are large and rarely requested twice
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that are given."""
+        return {name: given for name in ("prefix", "terms", "attention", "marks") if (given := getattr(self, name))}
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A loaded model with a unique name. Reloading creates a new object, so cached answers never mix with the old model's.
+
+    remote: the process that runs it, and its version there; None if this process does. Attention weights and explanations are
+    computed here in any case.
+    """
+
+    name: str
+    source: str
+    target: str
+    place: ModelLocation
+    translator: Translator = field(repr=False)
+    remote: tuple[Remote, ModelVersion] | None = field(default=None, repr=False)
+    _predictors: BoundedCache[Hashable, Predictor[Any, Any]] = field(
+        default_factory=lambda: BoundedCache(PREDICTORS), repr=False
+    )
+    _maps: list[int] = field(default_factory=list, repr=False)
+
+    def predictor(self, options: Options) -> Predictor[Any, Any]:
+        """The predictor with these options. Only one thread may call this."""
+        if options not in self._predictors:
+            self._predictors[options] = self.translator.predictor(**dict(options))
+        return self._predictors[options]
+
+    def run(
+        self, predictor: Predictor[Any, Any], options: Options, parts: list[BatchItem], control: Cancellation | None = None
+    ) -> BatchResult:
+        """Runs parts of one group that the predictor with these options has read."""
+        if self.remote is not None:
+            process, version = self.remote
+            return process.run(version, options, predictor.group(parts[0]), parts, control)
+        began = time.monotonic()
+        return BatchResult(predictor.run(parts, control), len(parts), time.monotonic() - began)
+
+    def count_maps(self) -> int:
+        """The number of attention maps: heads of all layers. The first call runs the model."""
+        if not self._maps:
+            attention = getattr(self.translator.translate("a b", attention=True), "attention", {})
+            self._maps.append(sum(weights.shape[0] for weights in attention.values()))
+        return self._maps[0]
+
+    def sentences(self, text: str) -> list[str]:
+        """The parts of a text that are translated one by one."""
+        predictor = self.predictor(())
+        found = predictor.reader.sentences(text) if isinstance(predictor, TranslationPredictor) else []
+        return [each.text for each in found] or [text]
+
+    def explain(self, sentence: str, query: Query) -> Explanation | Section:
+        """Explains what the model makes of a sentence, with the options of a query."""
+        found = self.translator.explain(sentence, run=self.name, sentences="off", **dict(query.options))
+        if isinstance(found, Explanation):
+            found.languages = (self.source, self.target)
+        return found
+
+    def count(self, text: str) -> int:
+        """Returns the number of source tokens in a text, including EOS."""
+        return len(self.translator.source.encode(text)) + 1
+
+
+def parse_place(text: str) -> ModelLocation:
+    """Parses `RUN`, or `RUN,RUN` for an ensemble; either may start with its languages: `en-de=RUN`, `zh-Hans:en=RUN`."""
+    pair, equals, rest = text.partition("=")
+    if not equals or os.path.exists(text):
+        return ModelLocation(_folders(text))
+    match = PAIR.fullmatch(pair.strip())
+    if match is None:
+        raise ConfigError(
+            f"{text}: {pair!r} is not a language pair; write en-de={rest or 'RUN'}, or zh-Hans:en={rest or 'RUN'}"
+        )
+    source, target = [code for code in match.groups() if code]
+    return ModelLocation(_folders(rest), (source, target))
+
+
+def _folders(text: str) -> tuple[str, ...]:
+    parts = [text] if os.path.isdir(text) else [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise ConfigError(f"{text!r} names no run folder; write RUN, or RUN,RUN for an ensemble")
+    return tuple(parts)
+
+
+class Models:
+    """All models of a server. The old models keep answering while `reload` reads the run folders again.
+
+    remote: the process that runs the models, if this one does not.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[ModelLocation],
+        *,
+        device: str = "auto",
+        fast: bool = False,
+        tell: Callable[[str], None] = lambda text: None,
+        remote: Remote | None = None,
+    ) -> None:
+        if not places:
+            raise ConfigError("no run to serve; name at least one run folder")
+        self.device, self.fast, self.tell, self.remote = device, fast, tell, remote
+        self.served: list[ServedModel] = []
+        for place in places:
+            self.served.append(first := self._open(place, self._free_name(place), self.served))
+            if place.languages is None and first.translator.task.languages:
+                back = ModelLocation(place.folders, (first.target, first.source))
+                self.served.append(self._open(back, self._free_name(back), self.served))
+
+    def _free_name(self, place: ModelLocation) -> str:
+        base, taken = Path(place.folders[0]).resolve().name, {model.name for model in self.served}
+        names = [base, *(f"{base}-{number}" for number in range(2, len(taken) + 2))]
+        return next(name for name in names if name not in taken)
+
+    def _open(self, place: ModelLocation, name: str, others: Sequence[ServedModel]) -> ServedModel:
+        """Loads a model. It shares equal weights with the others, such as those of a run that both adapt."""
+        named = zip(("source", "target"), place.languages or (), strict=False)
+        sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
+        translator = load(place.folders, device=self.device, set=sets)
+        if translator.task.files:
+            raise ConfigError(
+                f"{place.folders[0]}: its task, {translator.config.task['kind']}, reads files, which a server does not accept; "
+                f"use weft predict {place.folders[0]} FILE"
+            )
+        share_equal(translator.model, (other.translator.model for other in others))
+        source, target = languages_of(translator.config, two := translator.task.languages, place.folders[0])
+        if two:
+            place, translator.config = (
+                ModelLocation(place.folders, (source, target)),
+                translator.config.replaced({"decode.into": target}),
+            )
+        elif target in translator.task.tags:
+            translator.config = translator.config.replaced({"decode.tag": target})
+        if place.languages is None and UNKNOWN in (source, target):
+            self.tell(
+                f"{place.folders[0]}: the languages of this run are not known, so it is served as {source} to {target}; "
+                f"set them with en-de={place.folders[0]}, or with data.source_language and data.target_language"
+            )
+        remote = None if self.remote is None else (self.remote, self.remote.open(place))
+        return ServedModel(name, source, target, place, translator, remote)
+
+    def reload(self, prepare: Callable[[list[ServedModel]], None] = lambda served: None) -> None:
+        """Reads every model again. If one fails, all old models stay and the error names the run.
+
+        prepare: called with the new models before they are used.
+        """
+        served: list[ServedModel] = []
+        for old in self.served:
+            served.append(self._open(old.place, old.name, served))
+        prepare(served)
+        self.served = served
+
+    def between(self, source: str, target: str) -> ServedModel:
+        """Returns the first model for this language pair; see `known_code` for other names of a language."""
+        found = self.path(source, target)
+        if len(found) == 1:
+            return found[0]
+        raise HTTPException(400, f"{target} is not available as a target language from {source}")
+
+    def path(self, source: str, target: str) -> list[ServedModel]:
+        """The models that lead from one language to another: one, two by way of a third language, or none if they are equal."""
+        codes = {code for model in self.served for code in (model.source, model.target)}
+        first, last = (known_code(code, codes) for code in (source, target))
+        for code, found in ((source, first), (target, last)):
+            if found is None:
+                raise HTTPException(400, f"{code} is not supported")
+        direct = [model for model in self.served if (model.source, model.target) == (first, last)]
+        if first == last:
+            return direct[:1]
+        pairs = [
+            [one, other]
+            for one in self.served
+            for other in self.served
+            if one.source == first and one.target == other.source and other.target == last and one.source != one.target
+        ]
+        if not (direct or pairs):
+            raise HTTPException(400, f"{target} is not available as a target language from {source}")
+        return direct[:1] or pairs[0]
+
+    def targets(self, source: str) -> set[str]:
+        """The languages that texts in `source` can be translated to, directly or by way of a third language."""
+        direct = {model.target for model in self.served if model.source == source}
+        return direct | {model.target for model in self.served if model.source in direct} - {source}
+
+    def chosen(self, name: str | None, source: str | None, target: str | None) -> ServedModel:
+        """Returns the model with this name, or for this language pair, or the only model."""
+        if name is not None:
+            models = {model.name: model for model in self.served}
+            if name not in models:
+                raise HTTPException(400, f"there is no model {name!r}; choose one of: {', '.join(models)}")
+            return models[name]
+        if source is None and target is None:
+            if len(self.served) > 1:
+                raise HTTPException(400, "this server has several models: select one with model, or with source and target")
+            return self.served[0]
+        if source is None or target is None:
+            raise HTTPException(400, "send both source and target, or a model")
+        return self.between(source, target)
+
+    @property
+    def choices(self) -> dict[str, list[str]]:
+        """The values that requests can select: models, source languages and target languages, each without duplicates."""
+        return {
+            "model": [model.name for model in self.served],
+            "source": list(dict.fromkeys(model.source for model in self.served)),
+            "target": list(dict.fromkeys(model.target for model in self.served)),
+        }

@@ -1,0 +1,145 @@
+"""Several processes that serve on one socket, each with its own models, or with other processes that run them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from socket import AF_UNIX
+from socket import socket as Socket
+
+from weft.errors import WeftError
+from weft.serve.file_store import SHARED, shared_folder
+from weft.serve.request_log import log_line
+from weft.serve.settings import Settings
+from weft.serve.sockets import (
+    HANDED,
+    MODELS,
+    READY,
+    REMOTE,
+    STOPS,
+    WORKER,
+    address,
+    command,
+    hand_over,
+    listener,
+    stop_predecessor,
+)
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+PAUSE = 1.0
+"""Seconds before a worker that ended is started again."""
+
+
+class Workers:
+    """Starts workers, starts them again if they end, and passes signals on to them.
+
+    The operating system gives each new connection to one of them. They share a folder for metrics and translated files, and
+    with settings.engines the processes that run the models.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._listener = listener(settings.host, settings.port)
+        self._count, self.address = settings.workers, address(settings.host, self._listener)
+        self._folder = shared_folder()
+        self._sockets = [_local(self._folder / f"models-{number}") for number in range(settings.engines)]
+        self._running: dict[int, Process] = {}
+        self._engines: dict[int, Process] = {}
+        self._stopping = False
+        self._failed = False
+
+    def run(self) -> None:
+        """Serves until SIGTERM or SIGINT. Raises an error if a worker cannot start."""
+        asyncio.run(self._run())
+        log_line.close()
+        if self._failed:
+            raise WeftError("a worker could not start; see its message above")
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGUSR2, hand_over, self._listener)
+        ready = await asyncio.gather(*map(self._start_engine, range(len(self._sockets))))
+        watching = [asyncio.create_task(self._watch(self._engines, number, self._start_engine)) for number in self._engines]
+        if all(ready):
+            ready = await asyncio.gather(*map(self._start, range(self._count)))
+        if all(ready):
+            log_line({"event": "serving", "address": self.address, "pid": os.getpid(), "workers": self._count})
+            stop_predecessor()
+        elif not self._stopping:
+            self._failed = True
+            self._stop()
+        await asyncio.gather(*(self._watch(self._running, number, self._start) for number in list(self._running)))
+        for task, engine in zip(watching, self._engines.values(), strict=True):
+            task.cancel()
+            with suppress(ProcessLookupError):
+                engine.kill()  # all requests are answered
+        log_line({"event": "all workers stopped"})
+
+    async def _start(self, number: int) -> bool:
+        """Starts a worker; returns whether it serves."""
+        own = {HANDED: str(self._listener.fileno()), SHARED: str(self._folder)}
+        if self._sockets:
+            own[REMOTE] = self._sockets[number % len(self._sockets)].getsockname()
+        return await self._spawn(self._running, number, own, self._listener)
+
+    async def _start_engine(self, number: int) -> bool:
+        """Starts a process that runs models; returns whether it takes tasks."""
+        socket = self._sockets[number]
+        own = {MODELS: str(socket.fileno())}
+        if len(self._sockets) > 1:  # each sees its own GPU only
+            own[VISIBLE] = (os.environ.get(VISIBLE) or ",".join(map(str, range(len(self._sockets))))).split(",")[number]
+        return await self._spawn(self._engines, number, own, socket)
+
+    async def _spawn(self, among: dict[int, Process], number: int, own: dict[str, str], socket: Socket) -> bool:
+        reading, writing = os.pipe()
+        own |= {WORKER: str(number), READY: str(writing)}
+        environment = {name: value for name, value in os.environ.items() if name != STOPS} | own
+        # In a session of its own, so that Ctrl-C reaches it only once.
+        among[number] = await asyncio.create_subprocess_exec(
+            *command(), pass_fds=[socket.fileno(), writing], env=environment, start_new_session=True
+        )
+        os.close(writing)
+        if self._stopping:
+            self._signal(signal.SIGTERM)
+        try:
+            return bool(await asyncio.to_thread(os.read, reading, 1))  # nothing if the worker has ended
+        finally:
+            os.close(reading)
+
+    async def _watch(self, among: dict[int, Process], number: int, start: Callable[[int], Awaitable[bool]]) -> None:
+        """Starts a process again whenever it ends, until all are stopped."""
+        while True:
+            status = await among[number].wait()
+            if self._stopping:
+                return
+            what = "a worker" if among is self._running else "the model process"
+            log_line({"event": f"{what} ended; starting another", "worker": number, "status": status})
+            await asyncio.sleep(PAUSE)
+            if not self._stopping:
+                await start(number)
+
+    def _stop(self) -> None:
+        """Stops all workers gracefully at the first call, and at once at the second."""
+        self._stopping = True
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for worker in self._running.values():
+            with suppress(ProcessLookupError):
+                worker.send_signal(number)
+
+
+def _local(path: Path) -> Socket:
+    """A socket that listens for processes of this user. It stays when the process that accepts connections is started again."""
+    made = Socket(AF_UNIX)
+    made.bind(str(path))
+    made.listen(128)
+    return made

@@ -1,0 +1,1 @@
+"""Question answering over short stories (bAbI), with memory networks."""

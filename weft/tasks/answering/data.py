@@ -1,0 +1,137 @@
+"""Stories with a question and an answer each, as pairs of texts, as a corpus, and as batches.
+
+The source of a pair is a story: its sentences and, last, the question. It can be written in three ways:
+
+    {"story": ["Mary went home.", "John slept."], "question": "Where is Mary?"}   a JSON object
+    Mary went home.⇥John slept.⇥Where is Mary?                                   sentences with a tab (⇥) between them
+    Mary went home. John slept. Where is Mary?                                   plain text, split after . ? and !
+
+The columns of the corpus are `source`, in which every sentence ends with EOS, and `label`, the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from weft.data.batch import EOS
+from weft.data.corpus import Columns, Corpus, ids_below, prepare
+from weft.data.formats import Pairs, Texts, combine, open_pairs
+from weft.data.text_lines import check_file, file_digest, read_lines
+from weft.data.tokenizers.base import Tokenizer
+from weft.errors import DataError
+from weft.tasks.classification.data import Labels
+
+END = re.compile(r"(?<=[.?!])\s+")
+SHAPE = '{"story": ["a sentence", "another"], "question": "…", "answer": "…"}'
+
+
+def read_story(text: str) -> list[str]:
+    """The sentences of a story, the question last. Raises DataError if a JSON object lacks something."""
+    if text.lstrip().startswith("{"):
+        try:
+            record = json.loads(text)
+        except ValueError as error:
+            raise DataError(f"this is not valid JSON ({error}): {text[:80]!r}") from None
+        return [*_sentences(record), _text(record, "question")]
+    parts = text.split("\t") if "\t" in text else END.split(text)
+    return [sentence for part in parts if (sentence := " ".join(part.split()))]
+
+
+def _sentences(record: dict[str, Any]) -> list[str]:
+    story = record.get("story")
+    if isinstance(story, str):
+        return read_story(story) if story.strip() else []
+    if not isinstance(story, list) or not all(isinstance(sentence, str) for sentence in story):
+        raise DataError(f"`story` must be a text or a list of sentences, not {story!r:.60}; write {SHAPE}")
+    return [one for sentence in story if (one := " ".join(sentence.split()))]
+
+
+def _text(record: dict[str, Any], key: str) -> str:
+    value = record.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"there is no `{key}`; write {SHAPE}")
+    return " ".join(value.split())
+
+
+class QuestionPairs(Pairs):
+    """JSON lines with `story`, `question` and `answer`. Blank lines are skipped."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = str(check_file(path))
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        empty = True
+        for number, line in enumerate(read_lines(self.path), start=1):
+            if not line.strip():
+                continue
+            empty = False
+            try:
+                if not line.lstrip().startswith("{"):
+                    raise DataError(f"each line must be a JSON object; write {SHAPE}")
+                yield "\t".join(read_story(line)), _text(json.loads(line), "answer")
+            except DataError as error:
+                raise DataError(f"{self.path}, line {number:,}: {error}") from None
+        if empty:
+            raise DataError(f"{self.path} is empty.")
+
+    def digest(self) -> str:
+        return combine("stories", file_digest(self.path))
+
+
+def open_stories(spec: str) -> Pairs:
+    """Stories with answers: a JSON lines file, or pairs of texts in any other format that `open_pairs` knows."""
+    plain = spec.removesuffix(".gz")
+    return QuestionPairs(spec) if plain.endswith(".jsonl") and "," not in spec else open_pairs(spec)
+
+
+def encode_stories(stories: Sequence[Sequence[str]], tokenizer: Tokenizer, longest: int) -> list[list[int]]:
+    """The ids of each story, with EOS after each sentence. Of a story with more ids, only the latest sentences are kept."""
+    encoded = iter(tokenizer.encode_batch(list(chain.from_iterable(stories))))
+    found = []
+    for story in stories:
+        sentences = [[*next(encoded)[: longest - 1], EOS] for _ in story]
+        room, kept = longest, len(sentences)
+        while kept and len(sentences[kept - 1]) <= room:
+            kept -= 1
+            room -= len(sentences[kept])
+        found.append(list(chain.from_iterable(sentences[kept:])))
+    return found
+
+
+def prepare_stories(
+    pairs: Sequence[Pairs],
+    tokenizer: Tokenizer,
+    labels: Labels,
+    *,
+    folder: Path,
+    max_length: int,
+    progress: Callable[[int], None] | None = None,
+) -> Corpus:
+    """The corpus of stories with their answers, from the cache in `folder` or tokenised now."""
+
+    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+        kept = [(read_story(story), answer) for story, answer in texts if story.strip() and answer.strip()]
+        columns: Columns = {
+            "source": encode_stories([story for story, _ in kept], tokenizer, max_length),
+            "label": [labels.find(answer) for _, answer in kept],
+        }
+        return columns, {"with an empty side": len(texts) - len(kept)}
+
+    return prepare(
+        pairs,
+        ["stories", tokenizer.digest(), labels.names, max_length],
+        encode,
+        {"source": ids_below(tokenizer.size), "label": ids_below(len(labels))},
+        sized=["source"],
+        folder=folder,
+        unit="questions",
+        progress=progress,
+    )

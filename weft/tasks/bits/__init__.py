@@ -1,0 +1,1 @@
+"""Sequences of bit vectors, on which Neural Turing Machines are tested."""

@@ -1,0 +1,103 @@
+"""Sequences of bit vectors, as Neural Turing Machines are tested on: copying, repeating, recalling; scored by wrong bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from weft.data.corpus import Corpus, Rows
+from weft.data.formats import Pairs
+from weft.inference.decoding_options import DecodingOptions
+from weft.models.base import Network, Sizes
+from weft.models.composition import build_encoder
+from weft.tasks.base import LOSS, Loss, Measure, TaskContext
+from weft.tasks.bits.data import NOTHING, BitBatch, collate_bits, make_bits, prepare_bits
+from weft.tasks.bits.model import FrameClassifier
+from weft.tasks.bits.predictor import BitsPredictor
+from weft.tasks.corpus_task import CorpusTask
+
+
+class BitsTask(CorpusTask):
+    """Sequences of bit vectors with blanks to fill in (see `weft.tasks.bits.data`). Nothing that is written is fed back.
+
+    width: bits of a vector
+    """
+
+    example = "sequences.tsv (a sequence with blanks, a tab, what belongs there)"
+    commands = ('weft predict {run} "01101001 11100010 | _ _"', "weft evaluate {run} --data FILES")
+    measures = (Measure("bit_errors", "bit errors (%)", higher_is_better=False), Measure("exact", "exact"), LOSS)
+    sentences = (0,)
+    counts = "bits"
+    inference = "forward"
+    capturable = True
+
+    def __init__(self, setting: TaskContext, *, width: PositiveInt = 8) -> None:
+        super().__init__(setting)
+        self.width = width
+
+    def reopen(self) -> Sizes:
+        return Sizes(self.width + 2, self.width + 1, reads="frames")
+
+    def outline(self) -> Sizes:
+        return self.reopen()
+
+    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        return FrameClassifier(build_encoder(spec, sizes), sizes.target)
+
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None) -> BitsPredictor:
+        return BitsPredictor(model, resolved, self.width, warn)
+
+    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
+        return prepare_bits(pairs, self.width, folder=folder, progress=progress)
+
+    def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> BitBatch:
+        return collate_bits(corpus, rows, budget=budget, rounded=rounded)
+
+    def losses(self, model: nn.Module, batch: BitBatch, update: int) -> Iterator[Loss]:
+        logits, real = model(batch.source), batch.labels != NOTHING
+        wrong = ((logits > 0) != batch.labels) & real
+        yield Loss(_cross_entropy(logits, batch.labels), real.sum(), {"bit_errors": 100 * wrong.sum()})
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        if self.valid is None:
+            return {}
+        total, bits, wrong, exact, rows, channels = 0.0, 0, 0, 0, 0, 0
+        for batch in self.validation(model):
+            logits, real = model(batch.source).float(), batch.labels != NOTHING
+            total += _cross_entropy(logits, batch.labels).item()
+            missed = ((logits > 0) != batch.labels) & real
+            wrong, bits = wrong + int(missed[..., :-1].sum()), bits + int(real[..., :-1].sum())
+            exact, rows = exact + int((~missed.flatten(1).any(1)).sum()), rows + len(missed)
+            channels += int(real.sum())
+        return {"bit_errors": 100 * wrong / bits, "exact": 100 * exact / rows, "loss": total / channels}
+
+    @property
+    def typical_length(self) -> int:
+        return min(41, self.config.data.max_length)
+
+    def describe(self) -> dict[str, Any]:
+        facts = {"training sequences": len(self.train)}
+        return facts | ({} if self.valid is None else {"validation sequences": len(self.valid)})
+
+    def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> BitBatch:
+        """Random vectors, of which the second half is blank."""
+        draw, blanks = np.random.default_rng(length), length // 2
+        frames = draw.integers(0, 2, (rows, length, sizes.source)).astype(np.float32)
+        frames[:, length - blanks :] = 0
+        target = draw.integers(0, 2, (rows * blanks, sizes.target))
+        counts = np.full(rows, length), np.full(rows, blanks)
+        frames, budget = frames.reshape(-1, sizes.source), rows * length
+        return make_bits(frames, target, *counts, np.arange(rows), budget=budget, rounded=rounded)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum over all channels that are to be written."""
+    each = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+    return torch.where(labels == NOTHING, 0.0, each).sum()

@@ -1,0 +1,1 @@
+"""Captioning: a text for each image."""

@@ -1,0 +1,193 @@
+"""Images with captions: read from files or .zip files, kept as bytes in a corpus, and laid out as batches.
+
+Pictures: read from files or from inside .zip files, cut to a square, and kept as bytes in a corpus.
+
+Shapes: N pictures · S side of a picture in pixels.
+
+Pictures with captions, as a corpus and as batches.
+
+A picture may have several lines, one per caption. The corpus of captions has the columns `target`, with EOS at the end, and
+`picture`, the row of its picture in another corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from weft.data.batch import BOS, EOS, PairBatch, Source
+from weft.data.batching import lay_out, spread
+from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.file_lists import content_digest, open_file
+from weft.data.formats import Pairs, Texts, combine
+from weft.data.sentence_pairs import PairFilters
+from weft.data.tokenizers.base import Tokenizer
+from weft.errors import DataError
+from weft.version import install
+
+Pixels = NDArray[np.uint8]
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+"""Files that are a picture."""
+
+CHANNELS = 3
+CHUNK = 256
+"""Pictures that are decoded at a time."""
+
+
+def read_picture(path: str, size: int) -> Pixels:
+    """[3, S, S]: the largest square in the middle of a picture, resized. `path` may lead into a .zip: photos.zip/dog.jpg."""
+    try:
+        from PIL import Image, ImageOps, UnidentifiedImageError
+    except ImportError:
+        raise DataError(f"{path}: reading pictures needs the package pillow: {install('images')}") from None
+    try:
+        with open_file(path) as file, Image.open(file) as opened:
+            upright = ImageOps.exif_transpose(opened).convert("RGB")
+        square = ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC)
+    except UnidentifiedImageError:
+        raise DataError(f"{path}: this is not a picture, or of a kind that Pillow cannot read; give JPEG or PNG") from None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: the picture cannot be read: {error}; it seems to be damaged or cut short") from None
+    return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
+
+
+class Images:
+    """The different pictures of some paths, in the order of their first occurrence. name: what messages call them."""
+
+    def __init__(self, paths: Sequence[str], name: str) -> None:
+        self.name = name
+        self.places = {path: number for number, path in enumerate(dict.fromkeys(paths))}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def digest(self) -> str:
+        """A hash of the contents, whatever the pictures are called."""
+        return combine(*map(content_digest, self.places))
+
+
+def prepare_pictures(pictures: Images, size: int, *, folder: Path, progress: Callable[[int], None] | None = None) -> Corpus:
+    """The pictures as rows of the column `pixels`, from the cache in `folder` if they are there, otherwise decoded now."""
+
+    def encode(paths: list[str]) -> tuple[Columns, dict[str, int]]:
+        return {"pixels": [[read_picture(path, size)] for path in paths]}, {}
+
+    columns = {"pixels": f"({CHANNELS},{size},{size})uint8"}
+    return prepare(
+        [pictures],
+        ["pictures", size],
+        encode,
+        columns,
+        sized=["pixels"],
+        folder=folder,
+        unit="pictures",
+        chunk=CHUNK,
+        progress=progress,
+    )
+
+
+def augment(pixels: Pixels, draw: np.random.Generator, *, flip: bool, crop: float) -> Pixels:
+    """[N, 3, S, S]: each picture mirrored with probability ½ (flip), and cropped to a random square, which is enlarged again.
+
+    crop: the largest share of the side that is cut off. Pixels are repeated, not interpolated.
+    """
+    count, size = len(pixels), pixels.shape[-1]
+    zoom, down, right, turned = draw.random((4, count))
+    side = 1 - crop * zoom
+    place = (np.arange(size) + 0.5) / size
+
+    def along(offset: NDArray[np.float64]) -> NDArray[np.int64]:
+        return np.floor(size * (offset[:, None] * (1 - side[:, None]) + side[:, None] * place)).astype(np.int64)
+
+    rows, columns = along(down), along(right)
+    if flip:
+        columns = np.where((turned < 0.5)[:, None], columns[:, ::-1], columns)
+    found: Pixels = pixels[np.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+    return np.ascontiguousarray(found.transpose(0, 3, 1, 2))
+
+
+def pictures_of(pairs: Sequence[Pairs]) -> Images:
+    """The pictures that captions are about."""
+    return Images([path for path, _ in chain.from_iterable(pairs)], ", ".join(some.name for some in pairs))
+
+
+def by_picture(pairs: Sequence[Pairs]) -> list[tuple[str, str]]:
+    """Each picture once, with all its captions as the lines of one text."""
+    found: dict[str, list[str]] = {}
+    for path, caption in chain.from_iterable(pairs):
+        if caption.strip():
+            found.setdefault(path, []).append(caption)
+    return [(path, "\n".join(captions)) for path, captions in found.items()]
+
+
+def prepare_captions(
+    pairs: Sequence[Pairs],
+    places: dict[str, int],
+    tokenizer: Tokenizer,
+    *,
+    folder: Path,
+    max_length: int,
+    drop_duplicates: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Corpus:
+    """The corpus of captions, from the cache in `folder` if it is there, otherwise tokenised now.
+
+    places: the row of each picture. Left out are captions that are empty or longer than `max_length` tokens, and (with
+    `drop_duplicates`) those that occurred before with the same picture.
+    """
+    filters = PairFilters(max_length, None, drop_duplicates)
+
+    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+        targets = tokenizer.encode_batch([caption for _, caption in texts])
+        kept, reasons = filters(texts, targets)
+        return {"target": [[*targets[i], EOS] for i in kept], "picture": [[places[texts[i][0]]] for i in kept]}, reasons
+
+    return prepare(
+        pairs,
+        ["captions", tokenizer.digest(), max_length, drop_duplicates],
+        encode,
+        {"target": ids_below(tokenizer.size), "picture": "uint32"},
+        sized=["target"],
+        folder=folder,
+        unit="captions",
+        progress=progress,
+    )
+
+
+def collate_captions(
+    corpus: Corpus,
+    pictures: Corpus,
+    rows: Rows,
+    *,
+    budget: int = 0,
+    rounded: bool = False,
+    draw: np.random.Generator | None = None,
+    flip: bool = False,
+    crop: float = 0.0,
+) -> PairBatch:
+    """The captions of some rows with their pictures; `draw`, `flip` and `crop`: see `augment`."""
+    rows = np.asarray(rows, dtype=np.int64)
+    (labels, lengths), (places, _) = corpus.gather("target", rows), corpus.gather("picture", rows)
+    pixels, _ = pictures.gather("pixels", places.astype(np.int64))
+    if draw is not None:
+        pixels = augment(pixels, draw, flip=flip, crop=crop)
+    return make_captions(pixels, labels, lengths, rows, budget=budget, rounded=rounded)
+
+
+def make_captions(
+    pixels: Pixels, labels: Rows, lengths: Rows, rows: Rows | None = None, *, budget: int = 0, rounded: bool = False
+) -> PairBatch:
+    """A batch of pictures [n, 3, S, S] with captions, given all their labels and their lengths [n]."""
+    target = np.roll(labels, 1)
+    target[lengths.cumsum() - lengths] = BOS
+    (layout,) = lay_out(lengths[:, None], budget=budget, rounded=rounded)
+    filled = np.zeros((len(layout.segments), *pixels.shape[1:]), np.uint8)
+    filled[: len(pixels)] = pixels
+    numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
+    return PairBatch(numbers, Source(torch.from_numpy(filled)), spread(target, layout), layout, spread(labels, layout))

@@ -1,0 +1,167 @@
+"""Captioning: a text for each picture, cross-entropy with teacher forcing, scored by CIDEr-D and BLEU-4 of decoded captions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import PositiveInt
+from torch import nn
+
+from weft.data.batch import PairBatch, Position
+from weft.data.corpus import Corpus, Rows
+from weft.data.file_lists import open_listed
+from weft.data.formats import Pairs
+from weft.data.resumable_order import Batches
+from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.data.tokenizers.base import RESERVED, has_tokenizers, train_tokenizer
+from weft.evaluation.metrics import Metric, score
+from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.models.base import Model, Network, Sizes
+from weft.models.ensemble import Ensemble
+from weft.tasks.base import LOSS, Measure, Share, TaskContext
+from weft.tasks.captioning.data import (
+    CHANNELS,
+    SUFFIXES,
+    by_picture,
+    collate_captions,
+    make_captions,
+    pictures_of,
+    prepare_captions,
+    prepare_pictures,
+)
+from weft.tasks.captioning.metrics import CaptionBleu, CiderD
+from weft.tasks.captioning.predictor import CaptionPredictor
+from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
+
+
+class CaptioningTask(Seq2SeqTask):
+    """Picture to text: each line of the data is a picture file, a tab and a caption. All captions of a picture are references.
+
+    size: side in pixels that pictures are resized to, after they are cut to a square
+    flip: mirror pictures at random in training
+    crop: largest share of the side that a random crop of training pictures leaves out; 0: no crops
+    lowercase: read and write captions in lower case
+    """
+
+    example = "captions.tsv (a picture file, a tab, a caption), or photos.zip,captions.tsv"
+    commands = ("weft predict {run} picture.jpg", "weft evaluate {run} --data captions.tsv")
+    measures = (*(Measure(metric.key(), metric.name) for metric in (CiderD, CaptionBleu)), LOSS)
+    sentences = (0,)
+    mixes = False
+    files = SUFFIXES
+
+    def __init__(
+        self,
+        setting: TaskContext,
+        *,
+        objective: Seq2SeqObjective,
+        size: PositiveInt = 96,
+        flip: bool = True,
+        crop: Share = 0.2,
+        lowercase: bool = True,
+    ) -> None:
+        super().__init__(setting, objective=objective)
+        self.size, self.flip, self.crop, self.lowercase = size, flip, crop, lowercase
+        self.pictures: dict[Path, Corpus] = {}
+
+    def open(self, spec: str) -> Pairs:
+        return open_listed(spec, lowercase=self.lowercase)
+
+    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+        """Each picture with all its captions, one per line."""
+        return by_picture([self.open(spec) for spec in data])
+
+    def outline(self) -> Sizes:
+        return Sizes(CHANNELS, 8, reads="image")
+
+    def reopen(self) -> Sizes:
+        self.source, self.target = load_extended(self.run, self.config.data.tokenizer)
+        return Sizes(CHANNELS, self.target.size, reads="image")
+
+    def vocabularies(self) -> list[str]:
+        return [self.target.digest(), str(self.size)]
+
+    def join(self, models: Sequence[Network]) -> Network:
+        return Ensemble([model for model in models if isinstance(model, Model)])
+
+    def predictor(
+        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
+    ) -> CaptionPredictor:
+        assert isinstance(model, Model)
+        return CaptionPredictor(model, self.target, self.size, resolved, warn)
+
+    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
+        return [CiderD(), CaptionBleu()]
+
+    def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> PairBatch:
+        return collate_captions(corpus, self.pictures[corpus.folder], rows, budget=budget, rounded=rounded)
+
+    def batches(self, position: Position) -> Iterator[tuple[PairBatch, Position]]:
+        """Augmented pictures follow from the seed and the position alone, so a resumed run sees the same ones."""
+        train, pictures = self.config.train, self.pictures[self.train.folder]
+        rounded = train.rounded is True
+        batches = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=False, rounded=rounded)
+        for rows, following in batches.stream(position):
+            draw = np.random.default_rng((train.seed, *position))
+            options: dict[str, Any] = {"draw": draw, "flip": self.flip, "crop": self.crop} if self.flip or self.crop else {}
+            yield collate_captions(self.train, pictures, rows, budget=train.batch_tokens, rounded=rounded, **options), following
+            position = following
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """The loss per token on all validation captions; CIDEr-D and BLEU-4 of greedy captions of some of their pictures."""
+        if self.valid is None:
+            return {}
+        assert isinstance(model, Model)
+        scores = {"loss": self.mean_loss(model)[0]}
+        if self.config.train.validate_bleu:
+            known = list(islice(by_picture(self.references), self.config.train.validate_sentences or None))
+            section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
+            predictor = self.predictor(model, resolve_options(section, model.device))
+            texts = [found.text for found in predictor.predict((predictor.parse(path) for path, _ in known), together=True)]
+            found = score(texts, [captions for _, captions in known], self.metrics())
+            scores |= {each.key: each.value for each in found.values()}
+        return scores
+
+    def identity(self) -> str:
+        return f"{self.train.folder.name} {self.pictures[self.train.folder].folder.name}"
+
+    def describe(self) -> dict[str, Any]:
+        facts = {"ids": self.target.size, "training captions": len(self.train)}
+        facts["training pictures"] = len(self.pictures[self.train.folder])
+        return facts | ({} if self.valid is None else {"validation pictures": len(self.pictures[self.valid.folder])})
+
+    def dummy_batch(
+        self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
+    ) -> PairBatch:
+        """Random pictures with random captions."""
+        draw = np.random.default_rng(length)
+        pixels = draw.integers(0, 256, (rows, CHANNELS, self.size, self.size), np.uint8)
+        labels = draw.integers(RESERVED, max(RESERVED + 1, sizes.target), rows * length)
+        return make_captions(pixels, labels, np.full(rows, length), budget=rows * length, rounded=rounded)
+
+    def learn(self, train: list[Pairs]) -> None:
+        if has_tokenizers(self.run):
+            return
+        data = self.config.data
+        self.report_tokenizer()
+        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, side=1, start=self.start)
+        save_extended(self.run, tokenizer, tokenizer)
+
+    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
+        data, pictures = self.config.data, pictures_of(pairs)
+        shown = prepare_pictures(pictures, self.size, folder=folder, progress=progress)
+        corpus = prepare_captions(
+            pairs,
+            pictures.places,
+            self.target,
+            folder=folder,
+            max_length=data.max_length,
+            drop_duplicates=data.drop_duplicates and training,
+            progress=progress,
+        )
+        self.pictures[corpus.folder] = shown
+        return corpus

@@ -1,0 +1,1 @@
+"""Classification of texts and documents: one label or any number of them."""

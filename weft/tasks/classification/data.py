@@ -1,0 +1,236 @@
+"""Documents as token ids, sentence by sentence.
+
+A text with line breaks has one sentence per line; a document with a list of sentences is read as such a text. Any other text is
+split into sentences by `weft.data.sentence_splitting`.
+
+Texts with labels, as a corpus and as batches.
+
+Columns: `source`, the ids of a text; `label`, those of its labels; and, for documents, `sentences`, the number of ids of each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from weft.data.batch import EOS, NO_LABEL, LabelBatch, Layout, Source
+from weft.data.batching import lay_out, spread
+from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.formats import Pairs, Texts, combine
+from weft.data.sentence_pairs import PairFilters
+from weft.data.sentence_splitting import split
+from weft.data.tokenizers.base import Tokenizer
+from weft.errors import DataError, RunError
+
+Document = tuple[list[int], list[int]]
+"""The ids of all sentences one after the other, and the number of ids of each sentence."""
+
+
+def sentences_of(text: str, language: str | None = None) -> list[str]:
+    """The sentences of a text (see the top of this file) without the blank ones."""
+    found = text.split("\n") if "\n" in text else split(text, language or "")
+    return [sentence.strip() for sentence in found if sentence.strip()]
+
+
+def whole(text: str) -> str:
+    """The text of a list of sentences, which ends in a line break, with spaces between them; any other text as it is."""
+    return " ".join(text.split("\n")).strip() if text.endswith("\n") else text
+
+
+class WholeTexts(Pairs):
+    """Pairs whose sources are `whole`, to train a tokenizer on: line breaks between sentences are no part of words."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        super().__init__(pairs.name)
+        self.pairs = pairs
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((whole(source), target) for source, target in self.pairs)
+
+    def digest(self) -> str:
+        return combine("whole", self.pairs.digest())
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """Turns texts into token ids, as a whole with EOS at the end, or sentence by sentence.
+
+    longest: the most tokens of a text that are read · by_sentence: read sentences, those of this language.
+    """
+
+    tokenizer: Tokenizer
+    longest: int
+    by_sentence: bool = False
+    language: str | None = None
+
+    def encode(self, texts: Sequence[str]) -> list[Document]:
+        """The ids of each text. Sentences without any are left out."""
+        if not self.by_sentence:
+            return [(ids, [len(ids)]) for ids in self.tokenizer.encode_batch([whole(text) for text in texts])]
+        sentences = [sentences_of(text, self.language) for text in texts]
+        ids = iter(self.tokenizer.encode_batch(list(chain.from_iterable(sentences))))
+        found = [[each for each in (next(ids) for _ in some) if each] for some in sentences]
+        return [(list(chain.from_iterable(some)), [len(each) for each in some]) for some in found]
+
+    def cut(self, document: Document) -> Document:
+        """The first `longest` ids of a text, as the model reads them; its last sentence may be cut. Nothing if it is empty."""
+        ids, sizes = document
+        if not self.by_sentence:
+            return ([*ids[: self.longest], EOS] if ids else []), []
+        ends = [0, *(min(end, self.longest) for end in accumulate(sizes))]
+        return ids[: self.longest], [end - start for start, end in pairwise(ends) if end > start]
+
+
+def document_source(ids: Rows, sizes: Rows, counts: Sequence[int] | Rows) -> Source:
+    """Documents as the source of a model: all ids, the number of ids per sentence, and of sentences per document."""
+    words = Layout.padded(sizes)
+    return Source(spread(ids, words), words, Layout.padded(counts))
+
+
+pass
+
+SHOWN = 10
+"""The most labels that a message lists."""
+
+SEPARATOR = re.compile("[,\n]")
+"""Separates the labels of a text that has several."""
+
+NONE = ","
+"""What stands for no label where a text may have any number."""
+
+
+class Labels:
+    """The names of all labels in alphabetical order; a label's id is its place. White space around a name is ignored.
+
+    texts: what the data has as labels · several: whether a text has any number of labels, separated by commas or line breaks.
+    """
+
+    def __init__(self, texts: Iterable[str] = (), *, several: bool = False) -> None:
+        self.several = several
+        self.names = sorted({name for text in texts for name in self.split(text)})
+        self.ids = {name: number for number, name in enumerate(self.names)}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def split(self, text: str) -> list[str]:
+        """The names of labels in a text; none if it is blank."""
+        parts = SEPARATOR.split(text) if self.several else [text]
+        return [part.strip() for part in parts if part.strip()]
+
+    def find(self, text: str) -> list[int]:
+        """The ids of the labels in a text, each once. Raises DataError for one that is not known."""
+        names = self.split(text)
+        for name in names:
+            if "\n" in name:
+                listed = ", ".join(map(repr, name.split("\n")))
+                raise DataError(f"a text has several labels, {listed}; set task.multi_label: true")
+            if name not in self.ids:
+                raise DataError(f"the label {name!r} does not occur in the training data; {self.describe()}")
+        return sorted({self.ids[name] for name in names})
+
+    def join(self, ids: Iterable[int]) -> str:
+        """The labels with these ids, as `split` reads them."""
+        return ",".join(self.names[number] for number in ids)
+
+    def check(self, pairs: Pairs) -> None:
+        """Raises DataError at the first pair with a label that is not known. A blank label is none."""
+        for number, (_, label) in enumerate(pairs, start=1):
+            try:
+                self.find(label)
+            except DataError as error:
+                raise DataError(f"{pairs.name}, pair {number:,}: {error}") from None
+
+    def describe(self) -> str:
+        """The labels as half a sentence."""
+        shown = ", ".join(repr(name) for name in islice(self.names, SHOWN))
+        return f"known labels are {shown}" + (f" and {len(self.names) - SHOWN} more" if len(self.names) > SHOWN else "")
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps({"labels": self.names}, ensure_ascii=False, indent=0), encoding="utf-8")
+
+    @staticmethod
+    def load(path: Path, *, several: bool = False) -> Labels:
+        try:
+            return Labels(json.loads(path.read_text(encoding="utf-8"))["labels"], several=several)
+        except FileNotFoundError:
+            raise RunError(f"{path}: there is no such file") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path}: this file does not hold labels: {error}") from None
+
+
+def prepare_labels(
+    pairs: Sequence[Pairs],
+    reader: TextReader,
+    labels: Labels,
+    *,
+    folder: Path,
+    drop_duplicates: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Corpus:
+    """The corpus of texts with their labels, from the cache in `folder` or tokenised now.
+
+    Texts are cut as `reader` does. Left out are texts that are empty, texts without a label (unless any number is allowed), and
+    with `drop_duplicates` texts that occurred before with the same labels.
+    """
+    filters = PairFilters(reader.longest + 1, None, drop_duplicates)
+
+    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+        found = [labels.find(label) for _, label in texts]
+        given = [(text, labels.join(ids) or NONE * labels.several) for (text, _), ids in zip(texts, found, strict=True)]
+        read = [reader.cut(each) for each in reader.encode([text for text, _ in texts])]
+        kept, reasons = filters(given, [ids for ids, _ in read])
+        columns: Columns = {"source": [read[i][0] for i in kept], "label": [found[i] for i in kept]}
+        return columns | ({"sentences": [read[i][1] for i in kept]} if reader.by_sentence else {}), reasons
+
+    sentences = {"sentences": ids_below(reader.longest + 1)} if reader.by_sentence else {}
+    more = [["by sentence", reader.language]] * reader.by_sentence + ["several"] * labels.several
+    return prepare(
+        pairs,
+        ["labels", reader.tokenizer.digest(), labels.names, reader.longest, drop_duplicates, *more],
+        encode,
+        {"source": ids_below(reader.tokenizer.size), "label": ids_below(len(labels)), **sentences},
+        sized=["source"],
+        folder=folder,
+        unit="texts",
+        progress=progress,
+    )
+
+
+def collate_labels(corpus: Corpus, rows: Rows, labels: Labels, *, budget: int = 0, rounded: bool = False) -> LabelBatch:
+    """The texts of some rows with their labels, laid out as `lay_out` does; documents of sentences are only padded."""
+    rows = np.asarray(rows, dtype=np.int64)
+    (ids, lengths), (found, counts) = corpus.gather("source", rows), corpus.gather("label", rows)
+    true = mark_labels(found, counts, len(labels)) if labels.several else found
+    if "sentences" not in corpus.values:
+        return make_labelled(ids, true, lengths, rows, budget=budget, rounded=rounded)
+    source = document_source(ids, *corpus.gather("sentences", rows))
+    return LabelBatch(torch.from_numpy(rows), source, torch.from_numpy(true.astype(np.int64)))
+
+
+def mark_labels(labels: Rows, counts: Rows, size: int) -> Rows:
+    """The labels of all texts, and their number per text, as ones among zeros [n, size]."""
+    marks = np.zeros((len(counts), size), np.int64)
+    marks[np.repeat(np.arange(len(counts)), counts), labels] = 1
+    return marks
+
+
+def make_labelled(
+    source: Rows, labels: Rows, lengths: Rows, rows: Rows | None = None, *, budget: int = 0, rounded: bool = False
+) -> LabelBatch:
+    """A batch of texts, given all their tokens, their labels [n] or marks [n, C], and their lengths [n].
+
+    Rows that only fill it up have the label `NO_LABEL`.
+    """
+    (layout,) = lay_out(lengths[:, None], budget=budget, rounded=rounded)
+    filled = np.full((len(layout.segments), *labels.shape[1:]), NO_LABEL, np.int64)
+    filled[: len(labels)] = labels
+    numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
+    return LabelBatch(numbers, Source(spread(source, layout), layout), torch.from_numpy(filled))

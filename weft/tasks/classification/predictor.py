@@ -1,0 +1,215 @@
+"""What models say that choose labels: one label, or any number of them, with their probabilities.
+
+Classification: lines of text to labels.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate, chain, pairwise
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from weft.attention.core.weight_recorder import first_row, record
+from weft.data.batch import Layout, Source
+from weft.data.tokenizers.base import RESERVED
+from weft.decoding.search_loop import Cancellation
+from weft.inference.decoding_options import DecodingOptions
+from weft.inference.predictor import BatchItem, Prediction, Predictor, pad, refuse
+from weft.models.base import Network
+from weft.models.pooling import Pooled, Pooling
+from weft.tasks.classification.data import Labels, TextReader, document_source
+from weft.tasks.classification.model import ClassifierOutput
+
+NO_PREFIX = "a label is not written word by word, so it has no prefix and no terms; leave them out"
+
+
+@dataclass
+class Label(Prediction):
+    """A label: `text` is its name and `score` its log-probability. A blank line has none.
+
+    If an input may have any number of labels, `text` joins their names by commas and `score` is the log-probability of this
+    choice. probabilities: of all labels, the likeliest first · sentences: the tokens of each sentence, if the model reads
+    them · facts: the sentences of a story that the model could look at · hops: for each look, the weight of each fact.
+    """
+
+    probabilities: dict[str, float] = field(default_factory=dict)
+    sentences: list[list[str]] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    hops: list[list[float]] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        plain = super().document()
+        if self.probabilities:
+            plain["probabilities"] = {name: round(value, 6) for name, value in self.probabilities.items()}
+        if self.hops:
+            looks = zip(self.facts, *self.hops, strict=True)
+            plain["facts"] = [{"fact": fact, "hops": [round(weight, 4) for weight in weights]} for fact, *weights in looks]
+        return plain
+
+
+Input = TypeVar("Input")
+
+
+class LabelPredictor(Predictor[Input, Label], ABC, Generic[Input]):
+    """A model with the labels that it chooses from; those of several that are more probable than `threshold` are given.
+
+    Of the decoding options it uses batch_tokens, precision, compile and n_best, the number of labels given.
+    """
+
+    forks = False
+
+    def __init__(
+        self,
+        model: Network,
+        labels: Labels,
+        resolved: DecodingOptions,
+        *,
+        threshold: float = 0.5,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(model, resolved, warn)
+        self.labels, self.threshold = labels, threshold
+
+    def judge(self, source: Source) -> ClassifierOutput:
+        with self.resolved.arithmetic(next(self.model.parameters()).dtype):
+            judged: ClassifierOutput = self.model(source.to(self.model.device))
+        return judged
+
+    def give(self, logits: Tensor, tokens: list[str]) -> Label:
+        """What the logits [C] of an input say, given its tokens."""
+        label = self._several(logits) if self.labels.several else self._single(logits)
+        for each in (label, *label.alternatives):
+            each.source_tokens = tokens
+        return label
+
+    def _single(self, logits: Tensor) -> Label:
+        """The likeliest label, and as alternatives the next ones, `n_best` in all."""
+        names, logp = self.labels.names, logits.log_softmax(-1)
+        values, places = (each.tolist() for each in logp.sort(descending=True, stable=True))
+        pairs = list(zip(values, places, strict=True))
+        best, *rest = (
+            Label(names[at], value, [at + RESERVED], [names[at]]) for value, at in pairs[: self.resolved.section.n_best]
+        )
+        best.alternatives = rest
+        best.probabilities = {names[at]: math.exp(value) for value, at in pairs}
+        return best
+
+    def _several(self, logits: Tensor) -> Label:
+        """All labels whose probability exceeds the threshold."""
+        names, shares = self.labels.names, logits.sigmoid()
+        said = shares > self.threshold
+        score = torch.where(said, logsigmoid(logits), logsigmoid(-logits)).sum().item()
+        ids = said.nonzero()[:, 0].tolist()
+        label = Label(self.labels.join(ids), score, [at + RESERVED for at in ids], [names[at] for at in ids])
+        values, places = (each.tolist() for each in shares.sort(descending=True, stable=True))
+        label.probabilities = {names[at]: value for value, at in zip(values, places, strict=True)}
+        return label
+
+
+POOLINGS = {"pooling": "pooling", "words": "encoder.front.pooling"}
+"""What the weights of a pooling are called → the module of a classifier."""
+
+
+@dataclass(eq=False)
+class TextPart(BatchItem):
+    """sizes: the number of ids of each sentence, if the model reads sentences."""
+
+    sizes: list[int] = field(default_factory=list, kw_only=True)
+
+
+@dataclass(frozen=True)
+class ClassificationInput:
+    """A text to classify. attention: whether to add attention weights."""
+
+    text: str
+    attention: bool = False
+
+
+class ClassificationPredictor(LabelPredictor[ClassificationInput]):
+    """A classifier. `reader` says how it reads a text."""
+
+    def __init__(
+        self,
+        model: Network,
+        reader: TextReader,
+        labels: Labels,
+        resolved: DecodingOptions,
+        *,
+        threshold: float = 0.5,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(model, labels, resolved, threshold=threshold, warn=warn)
+        self.reader, self.source = reader, reader.tokenizer
+
+    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> ClassificationInput:
+        refuse(fields, NO_PREFIX)
+        return ClassificationInput(line, attention)
+
+    def read(self, inputs: Sequence[ClassificationInput], first_line: int) -> list[list[TextPart]]:
+        encoded = self.reader.encode(["" if given.text.isspace() else given.text for given in inputs])
+        longest = self.reader.longest
+        for line, (ids, _) in enumerate(encoded, start=first_line):
+            if len(ids) > longest:
+                self.warn(f"line {line} has {len(ids):,} tokens; only the first {longest:,} are read")
+        cut = [self.reader.cut(each) for each in encoded]
+        return [[TextPart(ids, sizes=sizes)] if ids else [] for ids, sizes in cut]
+
+    def run(self, parts: list[TextPart], control: Cancellation | None = None) -> list[Label]:
+        logits = self.judge(self._lay_out(parts)).logits.float().cpu()
+        results = [self.give(row, self.source.tokens(part.ids)) for row, part in zip(logits, parts, strict=True)]
+        for label, part in zip(results, parts, strict=True):
+            ends = accumulate(part.sizes, initial=0)
+            label.sentences = [label.source_tokens[start:end] for start, end in pairwise(ends)]
+        return results
+
+    def join(self, given: ClassificationInput, parts: list[TextPart], results: list[Label]) -> Label:
+        if not results:
+            return Label("", 0.0)
+        if given.attention:
+            self._add_attention(results[0], parts[0])
+        return results[0]
+
+    def _add_attention(self, label: Label, part: TextPart) -> None:
+        """Adds the weights of every layer that has any.
+
+        Those of the pooling are under "pooling", and those of words in sentences [sentences, rows, words] under "words".
+        """
+        with record(self.model) as tape, record_poolings(self.model) as pooled:
+            self.judge(self._lay_out([part]))
+        label.attention, label.uses = first_row(self.model, tape)
+        for key, name in POOLINGS.items():
+            if name in pooled:
+                label.attention[key] = np.asarray(pooled[name].float().cpu())
+
+    def _lay_out(self, parts: Sequence[TextPart]) -> Source:
+        if self.reader.by_sentence:
+            ids, sizes = (np.array([*chain.from_iterable(each)]) for each in zip(*((p.ids, p.sizes) for p in parts)))
+            return document_source(ids, sizes, [len(part.sizes) for part in parts])
+        lengths = [part.size for part in parts]
+        return Source(pad([part.ids for part in parts]), None if len(set(lengths)) == 1 else Layout.padded(lengths))
+
+
+@contextmanager
+def record_poolings(model: Network) -> Iterator[dict[str, Tensor]]:
+    """Inside this context the weights of every pooling of `model` are collected under its name, if it has any."""
+    tape: dict[str, Tensor] = {}
+
+    def note(name: str, _: nn.Module, __: Any, pooled: Pooled) -> None:
+        if pooled.weights is not None:
+            tape[name] = pooled.weights
+
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if isinstance(module, Pooling):
+                stack.callback(module.register_forward_hook(partial(note, name)).remove)
+        yield tape

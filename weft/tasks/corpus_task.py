@@ -1,0 +1,252 @@
+"""Tasks from lines of text to lines of text: their data."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from torch import nn
+
+from weft.config.corpus_entries import NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, labels, weighed
+from weft.data.batch import Batch, Position
+from weft.data.batching import evaluation_batches
+from weft.data.corpus import Corpus, Rows
+from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
+from weft.data.formats import Pairs, combine, open_pairs
+from weft.data.resumable_order import Batches
+from weft.data.tokenizers.base import Tokenizer, has_tokenizers
+from weft.data.validation_split import HELD_OUT, split
+from weft.data.word_noise import CorpusNoise
+from weft.errors import ConfigError
+from weft.models.base import Network, Sizes
+from weft.tasks.base import Task
+
+DISTILLED = "distilled.jsonl"
+"""The training pairs that a teacher translated, in the folder of a run; a file for `--data` like any other."""
+
+Part = TypeVar("Part", bound=ValidationCorpus)
+PAUSE = 5.0
+"""Seconds between messages about one piece of work."""
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Validation data of one kind, which is scored by itself. tag: what begins each source."""
+
+    label: str
+    tag: str | None
+    pairs: Sequence[Pairs]
+    corpus: Corpus
+
+
+class CorpusTask(Task):
+    """A task from lines of text to lines of text, which are scored against references.
+
+    example: what to give as --data.
+    sentences: which texts of a held-out pair may not occur in training: 0 for sources, 1 for targets.
+    references: the validation pairs, as texts.
+    directions: the validation data, divided as data.valid divides it.
+    turns: how several training corpora take turns; None if there is one.
+    mixes: whether it can train on several corpora with weights of their own.
+    """
+
+    commands = ('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET")
+    example: ClassVar[str]
+    sentences: ClassVar[Sequence[int]] = (0, 1)
+    mixes: ClassVar[bool] = True
+    references: Sequence[Pairs] = ()
+    source: Tokenizer
+    target: Tokenizer
+    train: Corpus
+    turns: EpochQuota | None = None
+    valid: Corpus | None = None
+    directions: Sequence[Direction] = ()
+
+    def prepare(self) -> Sizes:
+        data = self.config.data
+        if not data.train:
+            raise ConfigError(f"there is no training data: give --data {self.example}, or set data.train")
+        corpora, directions = weighed(data.train), grouped(data.valid, ValidationCorpus)
+        if not self.mixes and max(len(corpora), len(directions)) > 1:
+            raise ConfigError(f"data.train: the task {self.config.task['kind']} cannot mix corpora; name files without braces")
+        train, valid = [[self.open(name) for part in parts for name in part.files] for parts in (corpora, directions)]
+        new = not has_tokenizers(self.run)  # a run that is resumed keeps its data
+        if new:
+            for pairs in (*train, *valid):
+                self.inspect(pairs, self.tell)
+        if data.hold_out:
+            if not valid and any(corpus.tag for corpus in corpora):
+                raise ConfigError(
+                    "data.hold_out: held-out pairs have no tags; give validation data with tags, [{files: …, tag: …}, …]"
+                )
+            train, held = self._hold_out(train)
+            valid, directions = (valid, directions) if valid else ([held], [ValidationCorpus(files=[held.name])])
+        self.references = valid
+        if data.teacher:
+            if len(corpora) > 1:
+                raise ConfigError("data.teacher: several corpora cannot be distilled together; use `weft distill` for each")
+            train = [self._distilled(train)]
+        self.learn(train)
+        sizes = self.reopen()
+        if new and has_tokenizers(self.run) and self.source.learns:
+            self.limit("data.vocabulary", self.vocabulary_size(sizes))
+        self.check(valid)
+        self.train, self.turns = self._mix(corpora, train)
+        self.directions = [
+            Direction(label, part.tag, some, self._read(part, some, "validation"))
+            for label, (part, some) in zip(labels(directions), _divided(directions, valid), strict=True)
+        ]
+        parts = [direction.corpus for direction in self.directions]
+        self.valid = (parts[0] if len(parts) == 1 else Mixture(parts)) if parts else None
+        if len(self.train) < self.config.train.batch_tokens:  # each row has at least one token
+            self.limit("train.batch_tokens", len(self.train) * self.train.longest)
+        return sizes
+
+    def vocabulary_size(self, sizes: Sizes) -> int:
+        """The size of the larger tokenizer."""
+        own = sizes.source if sizes.reads in ("tokens", "words", "sentences") else 0  # else features or channels
+        return max(own, sizes.target, sizes.pieces)
+
+    def _mix(self, corpora: Sequence[TrainingCorpus], train: list[Pairs]) -> tuple[Corpus, EpochQuota | None]:
+        """The training data, and how several corpora take turns."""
+        parts = [self._read(part, some, "training") for part, some in _divided(corpora, train)]
+        noising = [self.noising(part) for part in corpora]
+        if len(parts) == 1 and not any(noising):
+            return parts[0], None
+        mixture, seed = Mixture(parts, noising), self.config.train.seed
+        if len(parts) == 1:
+            return mixture, None
+        turns = EpochQuota(
+            mixture.sizes, quotas(mixture.sizes, [part.weight for part in corpora], self.config.data.temperature), seed
+        )
+        for part, size, quota in zip(corpora, turns.sizes, turns.quotas, strict=True):
+            share = 100 * quota / turns.count
+            self.tell(f"{part.label}: {size:,} pairs, {share:.1f} % of an epoch, each pair {quota / size:.3g} times")
+        return mixture, turns
+
+    def noising(self, corpus: TrainingCorpus) -> CorpusNoise | None:
+        """The noise of a training corpus, for tasks that have any."""
+        return None
+
+    def check_length(self, model: Network, longest: int) -> None:
+        super().check_length(model, longest + self._most_tags)
+
+    def max_row_length(self, longest: int) -> int:
+        return super().max_row_length(longest + self._most_tags)
+
+    @property
+    def _most_tags(self) -> int:
+        """The most tags that a source begins with."""
+        return max((len(part.tags) for part in weighed(self.config.data.train)), default=0)
+
+    def identity(self) -> str:
+        parts = [self.train.identity]
+        if isinstance(self.train, Mixture):
+            parts += [str(self.turns), *(str(part.noise) for part in weighed(self.config.data.train))]
+        return combine(*parts) if len(parts) > 1 else parts[0]
+
+    def seen(self, position: Position) -> str:
+        if self.turns is None:
+            return ""
+        parts, counts = weighed(self.config.data.train), self.turns.seen(self._batches(), position)
+        each = zip(parts, counts.tolist(), self.turns.sizes, strict=True)
+        texts = (f"{part.label} {count:,} pairs ({count / size:.3g} passes)" for part, count, size in each)
+        return f"seen so far: {', '.join(texts)}"
+
+    def _hold_out(self, train: list[Pairs]) -> tuple[list[Pairs], Pairs]:
+        """The training pairs without those that are held out for validation, and these."""
+        new = not (self.run / HELD_OUT).exists()
+        train, held = split(train, self.run, self.config.data.hold_out, self.config.train.seed, self.sentences)
+        if new:
+            count = sum(1 for _ in held)
+            self.limit("data.hold_out", count)
+            self.tell(f"held out {count:,} pairs for validation (seed {self.config.train.seed}): {self.run / HELD_OUT}")
+        return train, held
+
+    def _distilled(self, train: list[Pairs]) -> Pairs:
+        """The training pairs with the teacher's translations as targets: those saved in the run, or made now."""
+        file = self.run / DISTILLED
+        if not file.exists():
+            if self.teacher is None:
+                raise ConfigError(f"data.teacher: {file} is missing, and no other run can be opened here; train the run again")
+            self.teacher.translate(self.config, train, file, self.tell)
+        return open_pairs(str(file))
+
+    def learn(self, train: list[Pairs]) -> None:
+        """Trains the tokenizers of a new run and saves them, so that resuming never changes them."""
+
+    def check(self, valid: list[Pairs]) -> None:
+        """Raises an error if the validation data does not suit the training data."""
+
+    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
+        """The corpus of these pairs, from the cache `folder` if it is there. `progress` receives the number of lines read.
+
+        A task has this method, or `encode_part`.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> Batch:
+        """The batch of some rows of a corpus; see `lay_out` for the options."""
+
+    def batches(self, position: Position) -> Iterator[tuple[Any, Position]]:
+        train, batches = self.config.train, self._batches()
+        for rows, following in batches.stream(position):
+            corpus = self.train
+            if isinstance(corpus, Mixture):
+                corpus = corpus.at((train.seed, *position), train.batch_tokens)
+            yield (
+                self.collate(corpus, rows, packed=batches.packed, budget=train.batch_tokens, rounded=batches.rounded),
+                following,
+            )
+            position = following
+
+    def _batches(self) -> Batches:
+        train = self.config.train
+        # "auto" is resolved where the model is built; without a model, rows are padded.
+        packed, rounded = train.packed is True, train.rounded is True
+        return Batches(
+            self.train.lengths, train.batch_tokens, seed=train.seed, order=self.turns, packed=packed, rounded=rounded
+        )
+
+    def validation(self, model: nn.Module, directions: Sequence[Direction] | None = None) -> Iterator[Any]:
+        """Validation data, by default all, in padded batches on the device of the model; each row once."""
+        device = next(model.parameters()).device
+        for direction in self.directions if directions is None else directions:
+            for rows in evaluation_batches(direction.corpus, self.config.train.batch_tokens):
+                yield self.collate(direction.corpus, rows).to(device)
+
+    def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
+        """The corpus of an entry of data.train or data.valid. A task that has tags, noise and filters overrides this."""
+        training = isinstance(part, TrainingCorpus)
+        extra = {"tag", "noise", "max_length", "max_ratio", "drop_duplicates"} & part.model_fields_set
+        if wrong := sorted(name for name in extra if getattr(part, name) not in (None, NoiseOptions())):
+            raise ConfigError(
+                f"data.train: the task {self.config.task['kind']} has no {' and '.join(wrong)} of its own; remove it"
+            )
+        return self.encode(pairs, training=training, folder=self.cache, progress=progress)
+
+    def _read(self, part: ValidationCorpus, pairs: list[Pairs], what: str) -> Corpus:
+        self.tell(f"reading {what} data: {', '.join(some.name for some in pairs)}")
+        told = time.monotonic()
+
+        def progress(read: int) -> None:
+            nonlocal told
+            if time.monotonic() - told > PAUSE:
+                told = time.monotonic()
+                self.tell(f"tokenising {what} data: {read:,} lines")
+
+        corpus = self.encode_part(part, pairs, progress)
+        self.tell(f"{what} data: {corpus.report.describe()}")
+        return corpus
+
+
+def _divided(parts: Sequence[Part], pairs: Sequence[Pairs]) -> Iterator[tuple[Part, list[Pairs]]]:
+    """Each entry with its pairs, given the pairs of all entries in order."""
+    rest = iter(pairs)
+    return ((part, list(islice(rest, len(part.files)))) for part in parts)

@@ -1,0 +1,1 @@
+"""Deciphering without pairs (CipherGAN)."""

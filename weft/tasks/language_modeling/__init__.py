@@ -1,0 +1,1 @@
+"""Language modelling and text generation."""

@@ -1,0 +1,210 @@
+"""Text generation: a language model continues prompts.
+
+Shapes: G texts · K hypotheses per text · B = G·K rows · V vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.data.batch import EOS, Layout
+from weft.data.tokenizers.base import Tokenizer
+from weft.decoding.beam_greedy_sample import LengthLimits, Selection, SelectorState, TokenSelector
+from weft.decoding.constraints import usual_constraints
+from weft.decoding.search_loop import Cancellation, generate
+from weft.errors import ConfigError
+from weft.inference.decoding_options import DecodingOptions
+from weft.inference.predictor import BatchItem, Predictor, refuse
+from weft.layers.decoder_state import State
+from weft.models.language_model import LanguageModel
+
+START = "\n"
+"""The prompt of a text that has none: the end of a line."""
+
+LINE = re.compile(r"[^\n]*\n|[^\n]+")
+
+UNLIKELY = -1e4
+"""A logit that is never chosen but, unlike −inf, leaves the score a number."""
+
+
+@dataclass
+class Generated:
+    """A continuation: text and ids without the prompt · score: the log-probability."""
+
+    prompt: str
+    text: str
+    ids: list[int]
+    score: float
+
+    def document(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {"prompt": self.prompt, "text": self.text, "score": round(self.score, 6)}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to continue with `tokens` tokens. draw: which of several continuations of one prompt; samples differ by it."""
+
+    text: str
+    tokens: int
+    draw: int = 0
+
+
+@dataclass(eq=False)
+class PromptPart(BatchItem):
+    """The ids of a prompt, with the prompt itself."""
+
+    prompt: Prompt = field(kw_only=True)
+
+    @property
+    def size(self) -> int:
+        return len(self.ids) + self.prompt.tokens
+
+
+class NoEndOfText:
+    """Never chooses the end of a text. A text that reaches its length is complete."""
+
+    def start(self, rows: int, device: torch.device) -> State:
+        return torch.full((rows, 1), EOS, device=device)
+
+    def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        return logits.scatter(1, state, UNLIKELY), state
+
+
+class StreamingSelector:
+    """A chooser that reports each token of the first text at once, which waits for the device."""
+
+    def __init__(self, chooser: TokenSelector, hear: Callable[[int], None]) -> None:
+        self.chooser, self.width, self.hear = chooser, chooser.width, hear
+
+    def start(self, sources: int, device: torch.device) -> SelectorState:
+        return self.chooser.start(sources, device)
+
+    def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
+        choice = self.chooser.step(logits, norm, found, t, limits)
+        self.hear(int(choice.tokens[0, 0]))
+        return choice
+
+
+class StreamingDetokenizer:
+    """Decodes ids to text as they come. Bytes that are not a whole character yet are held back."""
+
+    def __init__(self, tokenizer: Tokenizer, ids: Sequence[int]) -> None:
+        """`ids` come before the text and are not part of it."""
+        self.tokenizer, self.said = tokenizer, ""
+        self.line: list[int] = []
+        for token in ids:
+            self(token)
+
+    def __call__(self, token: int) -> str:
+        """The text that this token adds."""
+        self.line.append(token)
+        # Texts are encoded line by line: for subwords, every line begins with a space that is not in the text.
+        whole = self.tokenizer.decode(self.line)
+        if whole.endswith("\ufffd"):
+            return ""
+        new, self.said = whole[len(self.said) :], whole
+        if whole.endswith("\n"):
+            self.line, self.said = [], ""
+        return new
+
+
+class GenerationPredictor(Predictor[Prompt, Generated]):
+    """A language model with its tokenizer.
+
+    context: the most tokens the model reads at once; None if its state has a fixed size. A longer text is generated in windows:
+    when a window is full, its second half is read again and the text continues from there.
+    """
+
+    forks = False
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        resolved: DecodingOptions,
+        context: int | None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(model, resolved, warn)
+        if resolved.rerank is not None:
+            raise ConfigError("decode.rerank: texts of a language model have no source to rank them by; set it to none")
+        resolved.search.wrap_decoder(model.decoder)  # fails now if the search cannot work with this decoder
+        self.tokenizer, self.context = tokenizer, context
+
+    def parse(self, line: str, *, tokens: int | None = None, draw: int = 0, **fields: Any) -> Prompt:
+        refuse({name: value for name, value in fields.items() if name != "attention"}, "a prompt has no such field")
+        return Prompt(line, self.resolved.section.max_length if tokens is None else tokens, draw)
+
+    def read(self, inputs: Sequence[Prompt], first_line: int) -> list[list[PromptPart]]:
+        return [[PromptPart(self.encode(given.text), prompt=given)] for given in inputs]
+
+    def group(self, part: PromptPart) -> tuple[int, int]:
+        """The texts of a batch are equally long at every step."""
+        return len(part.ids), part.prompt.tokens
+
+    def run(self, parts: list[PromptPart], control: Cancellation | None = None) -> list[Generated]:
+        return self.generate([part.prompt for part in parts])
+
+    def join(self, given: Prompt, parts: list[PromptPart], results: list[Generated]) -> Generated:
+        return results[0] if results else Generated(given.text, "", [], 0.0)
+
+    def generate(self, prompts: Sequence[Prompt], hear: Callable[[str], None] | None = None) -> list[Generated]:
+        """Continues prompts of one length. `hear` receives the text of the first as it comes; a beam only knows its text at
+        the end of a window, so there it waits."""
+        before = [self.encode(prompt.text) for prompt in prompts]
+        texts, scores = [list(ids) for ids in before], [0.0] * len(prompts)
+        scribe = StreamingDetokenizer(self.tokenizer, before[0])
+        tell = None if hear is None else (lambda token: hear(scribe(token)))
+        window, length = 0, len(before[0]) + prompts[0].tokens
+        while (left := length - len(texts[0])) > 0:
+            read, room = texts, left
+            if self.context is not None:
+                full = len(texts[0]) >= self.context
+                read = [ids[-max(1, self.context // 2) :] for ids in texts] if full else texts
+                room = min(left, max(1, self.context - len(read[0])))
+            # Random numbers depend on the draw and the window, not on the number of texts.
+            seeds = torch.tensor([prompt.draw + (window << 32) for prompt in prompts], device=self.model.device)
+            for place, (ids, score) in enumerate(self._window(read, room, seeds, tell)):
+                texts[place] += ids
+                scores[place] += score
+            window += 1
+        found = []
+        for prompt, first, ids, score in zip(prompts, before, texts, scores, strict=True):
+            scribe, new = StreamingDetokenizer(self.tokenizer, first), ids[len(first) :]
+            found.append(Generated(prompt.text, "".join(scribe(token) for token in new), new, score))
+        return found
+
+    def encode(self, prompt: str) -> list[int]:
+        """The ids of a text, line by line; those of a line end if there is no text."""
+        lines = self.tokenizer.encode_batch(LINE.findall(prompt or START))
+        return [token for ids in lines for token in ids] or self.tokenizer.encode(START)
+
+    def _window(
+        self, texts: list[list[int]], room: int, seeds: Tensor, tell: Callable[[int], None] | None
+    ) -> list[tuple[list[int], float]]:
+        """`room` further ids of each text, and their log-probability."""
+        resolved, longest = self.resolved, torch.full_like(seeds, room)
+        # All texts have the same length, so scores are not divided by it.
+        chooser, final = resolved.search.chooser(1, length_penalty=0.0), resolved.search.final(1)
+        with resolved.arithmetic(next(self.model.parameters()).dtype):
+            found, _ = generate(
+                self.model.decoder,
+                self.model.nothing(len(texts)),
+                StreamingSelector(chooser, tell) if tell and final else chooser,
+                first=torch.tensor(texts, device=self.model.device),
+                limits=LengthLimits(longest, torch.zeros_like(longest), seeds),
+                constraints=[*usual_constraints(resolved.section.no_repeat_ngram, len(texts[0]) + room), NoEndOfText()],
+                best=1,
+            )
+        best = [hypotheses[0] for hypotheses in found]
+        if tell and not final:
+            for token in best[0].tokens:
+                tell(token)
+        return [(each.tokens, each.score) for each in best]

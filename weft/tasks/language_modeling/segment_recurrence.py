@@ -1,0 +1,87 @@
+"""Segment-level recurrence: what a language model carries from one segment of a text to the next.
+
+Shapes: B rows · T tokens of a segment · M remembered tokens · D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from weft.errors import ConfigError
+from weft.layers.decoder_state import State, detach, leaves, refill
+from weft.models.base import Features
+from weft.models.language_model import LanguageModel
+
+Kind = Literal["nothing", "memory", "state"]
+
+
+@dataclass(frozen=True)
+class SegmentRecurrence:
+    """What is carried into the next segment.
+
+    nothing: each segment starts afresh. memory: every layer keeps its inputs of the last `memory` tokens, without gradient, and
+    attends to them with its current weights (Dai et al. 2019, section 3.2). state: every layer continues with its state,
+    without gradient; this needs layers whose state has a fixed size, such as recurrent layers and running sums.
+    """
+
+    kind: Kind
+    memory: int = 0
+
+    def read(self, model: LanguageModel, tokens: Tensor, carried: State = None) -> tuple[Features, State]:
+        """The hidden states of a segment [B, T], given the carried state (None: none), and the state to carry on."""
+        decoder = model.decoder
+        if carried is None:
+            state = decoder.start(model.nothing(tokens.size(0)))
+        else:
+            state = decoder.recall(carried) if self.kind == "memory" else carried
+        found, inputs = decoder.read(tokens, state)
+        if self.kind == "state":
+            return found, detach(found.state)
+        if self.kind == "nothing" or self.memory == 0:
+            return found, None
+        # The last M inputs of every layer, [B, M, D].
+        both = inputs if carried is None else [torch.cat(pair, 1) for pair in zip(carried, inputs, strict=True)]
+        return found, [each[:, -self.memory :].detach() for each in both]
+
+    def restore(self, model: LanguageModel, tensors: Sequence[Tensor]) -> State:
+        """The carried state, from its tensors in order."""
+        if self.kind == "memory":
+            return list(tensors)
+        return refill(model.decoder.start(model.nothing(tensors[0].size(0))), tensors)
+
+    def check(self, model: LanguageModel, segment: int) -> None:
+        """Raises ConfigError if a model cannot read a text in this way."""
+        needed = segment + (self.memory if self.kind == "memory" else 0)
+        if model.max_target is not None and needed > model.max_target:
+            raise ConfigError(
+                f"task.segment: {needed:,} tokens, with the memory, are more than the model's {model.max_target:,}; "
+                "lower task.segment or task.memory, or raise max_length of the model or of its decoder_self"
+            )
+        if self.kind != "nothing" and model.position != "none":
+            raise ConfigError(
+                f"model.position: {model.position} positions count from the beginning of a segment, so those of the carried "
+                "tokens would be wrong; use position: none with a decoder_self that knows distances (xl_relative, full with "
+                "position: rotary) or order (recurrent), or task.carry: nothing"
+            )
+        if self.kind == "state" and _grows(model):
+            raise ConfigError(
+                "task.carry: state: with this model the state grows with the text; use carry: memory, which keeps the last "
+                "task.memory tokens, a decoder_self whose state has a fixed size (recurrent, convolution, linear), or, with "
+                "rnn_language_model, attention key_value with a span"
+            )
+
+
+@torch.no_grad()
+def _grows(model: LanguageModel) -> bool:
+    """Whether the state grows with the number of tokens."""
+    was_training, _ = model.training, model.eval()
+    before = model.decoder.start(model.nothing(1))
+    sizes = [leaf.shape for leaf in leaves(before)]
+    after = model.decoder.features(torch.zeros(1, 2, dtype=torch.long, device=model.device), before).state
+    model.train(was_training)
+    return [leaf.shape for leaf in leaves(after)] != sizes

@@ -1,0 +1,244 @@
+"""Language modelling: predicts the next token of running text; scored by bits per character and perplexity."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from weft.config.corpus_entries import names
+from weft.data.batch import Position, TextBatch
+from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.data.tokenizers.base import RESERVED, Tokenizer, has_tokenizers, train_tokenizer
+from weft.errors import ConfigError
+from weft.inference.decoding_options import DecodingOptions
+from weft.layers.decoder_state import State, leaves, write_
+from weft.models.base import Network, Sizes
+from weft.models.composition import build_model
+from weft.models.language_model import LanguageModel
+from weft.tasks.base import LOSS, Loss, Measure, Share, Task, TaskContext, tokenizers_of
+from weft.tasks.language_modeling.data import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
+from weft.tasks.language_modeling.predictor import GenerationPredictor
+from weft.tasks.language_modeling.segment_recurrence import Kind, SegmentRecurrence
+
+
+class LanguageModelTask(Task):
+    """Predicts the next token of running text (model.kind: language_model or rnn_language_model).
+
+    The text is read as several streams in parallel, one segment after the other. `carry` says what continues into the next
+    segment of a stream.
+
+    segment: tokens per segment; train.batch_tokens are divided into streams of this length
+    carry: nothing, memory (the inputs of each layer, for attention) or state (of recurrent layers and running sums)
+    memory: tokens that are remembered, for carry: memory
+    evaluation_memory: tokens remembered in evaluation and generation; by default as many as in training
+    stride: tokens scored at a time in evaluation, each with a full segment of context; 0: whole segments
+    evaluation_streams: parallel streams in evaluation, if something is carried; fewer are slower and more exact
+    label_smoothing: share of the probability that is spread evenly over the vocabulary
+    """
+
+    measures = (
+        Measure("bits_per_character", "bits per character", higher_is_better=False),
+        Measure("bits_per_byte", "bits per byte", higher_is_better=False),
+        Measure("perplexity", "perplexity", higher_is_better=False),
+        LOSS,
+    )
+    counts = "tokens"
+    commands = ('weft generate {run} "a beginning"', "weft evaluate {run} --data TEXT")
+    bf16_weights = False
+    inference = "continue"
+
+    def __init__(
+        self,
+        setting: TaskContext,
+        *,
+        segment: PositiveInt = 256,
+        carry: Kind = "nothing",
+        memory: NonNegativeInt = 256,
+        evaluation_memory: NonNegativeInt | None = None,
+        stride: NonNegativeInt = 0,
+        evaluation_streams: PositiveInt = 8,
+        label_smoothing: Share = 0.0,
+    ) -> None:
+        super().__init__(setting)
+        self.segment, self.stride, self.streams, self.smoothing = segment, stride, evaluation_streams, label_smoothing
+        self.carrying = SegmentRecurrence(carry, memory)
+        self.scoring = SegmentRecurrence(carry, memory if evaluation_memory is None else evaluation_memory)
+        # A memory of several segments has no fixed size until it is full.
+        self.capturable = carry != "memory" or memory <= segment
+        if stride > segment:
+            raise ConfigError(f"task.stride: {stride} is more than the segment of {segment} tokens; lower it")
+        self.tokenizer: Tokenizer
+        self.train: Text
+        self.valid: Text | None = None
+        self._carried: dict[int, State] = {}
+        self._waiting: dict[int, list[Tensor]] = {}
+
+    def prepare(self) -> Sizes:
+        data = self.config.data
+        if not data.train:
+            raise ConfigError("there is no training text: give --data TEXT, or set data.train")
+        if data.hold_out:
+            raise ConfigError("data.hold_out: running text has no pairs to hold out; give --valid TEXT instead")
+        if mixed := [spec for spec in (*data.train, *data.valid) if not isinstance(spec, str)]:
+            raise ConfigError(
+                f"data.train: running text is read in order, so {mixed[0].label} cannot be mixed in; name its files"
+            )
+        train, valid = ([TextFile(path) for path in names(paths)] for paths in (data.train, data.valid))
+        if not has_tokenizers(self.run) and data.tokenizer_of:
+            self.config, _, tokenizer = tokenizers_of(self.config)
+            save_extended(self.run, tokenizer, tokenizer)
+        elif not has_tokenizers(self.run):
+            self.report_tokenizer()
+            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, start=self.start)
+            save_extended(self.run, tokenizer, tokenizer)
+            if tokenizer.learns:
+                self.limit("data.vocabulary", tokenizer.size)
+        sizes = self.reopen()
+        if not keeps_lines(self.tokenizer):
+            raise ConfigError(
+                f"data.tokenizer: {data.tokenizer['kind']} does not keep line ends; use characters, bytes, bpe, unigram or "
+                "words with line_ends: true"
+            )
+        self.train = self.read(train, "training")
+        self.valid = self.read(valid, "validation") if valid else None
+        if (rows := self._streams().rows) < self.config.train.batch_tokens // self.segment:
+            self.limit("train.batch_tokens", rows * self.segment)
+        return sizes
+
+    def reopen(self) -> Sizes:
+        self.tokenizer, _ = load_extended(self.run, self.config.data.tokenizer)
+        return Sizes(self.tokenizer.size, self.tokenizer.size, shared=True)
+
+    def vocabularies(self) -> list[str]:
+        return [self.tokenizer.digest()]
+
+    def read(self, files: list[TextFile], what: str) -> Text:
+        """The text of these files, tokenised now or read from the cache."""
+        self.tell(f"reading {what} text: {', '.join(file.name for file in files)}")
+        text = read_text(files, self.tokenizer, folder=self.cache)
+        self.tell(f"{what} text: {text.characters:,} characters, {len(text):,} tokens")
+        return text
+
+    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        model = build_model(spec, sizes)
+        if not isinstance(model, LanguageModel):
+            raise ConfigError(
+                f"model.kind: {spec['kind']} reads a source, but running text has none; set model.kind: language_model "
+                "or rnn_language_model"
+            )
+        self.carrying.check(model, self.segment)
+        self.scoring.check(model, self.segment)
+        return model
+
+    def check_length(self, model: Network, longest: int) -> None:
+        """Text is read in segments, whose length was checked when the model was built."""
+
+    def max_row_length(self, longest: int) -> int:
+        return self.segment
+
+    def batches(self, position: Position) -> Iterator[tuple[TextBatch, Position]]:
+        return self._streams().stream(position)
+
+    def _streams(self) -> Streams:
+        train = self.config.train
+        rows = train.batch_tokens // self.segment
+        if rows == 0:
+            raise ConfigError(
+                f"train.batch_tokens: {train.batch_tokens:,} tokens are less than one segment of {self.segment:,}; raise "
+                "it or lower task.segment"
+            )
+        most = max(1, (len(self.train) - 1) // (self.segment * train.accumulate))
+        return Streams(self.train.tokens, self.segment, min(rows, most), train.accumulate, train.seed)
+
+    def losses(self, model: nn.Module, batch: TextBatch, update: int) -> Iterator[Loss]:
+        assert isinstance(model, LanguageModel)
+        found, after = self.carrying.read(model, batch.tokens, self._before(model, batch))
+        total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
+        yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
+        # Only after the backward pass, which still reads the old state; in place, because a recording reads it from there.
+        before = self._carried.get(batch.group)
+        old, new = ([(leaf.shape, leaf.dtype) for leaf in leaves(state)] for state in (before, after))
+        self._carried[batch.group] = write_(before, after) if before is not None and old == new else after
+
+    def _before(self, model: LanguageModel, batch: TextBatch) -> State:
+        """The state carried into a batch: none if its streams begin; after a resume, the state in the checkpoint."""
+        waiting = self._waiting.pop(batch.group, None)
+        if batch.fresh:
+            return None
+        if waiting is not None and waiting[0].size(0) == batch.tokens.size(0):
+            return self.carrying.restore(model, [tensor.to(model.device) for tensor in waiting])
+        return self._carried.get(batch.group)
+
+    def carried(self) -> dict[str, Tensor]:
+        return {
+            f"{self.carrying.kind}/{group}/{place}": leaf.clone()
+            for group, state in self._carried.items()
+            for place, leaf in enumerate(leaves(state))
+        }
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        found: dict[int, dict[int, Tensor]] = defaultdict(dict)
+        for name, tensor in tensors.items():
+            kind, group, place = name.split("/")
+            if kind == self.carrying.kind:  # the setting may have changed since
+                found[int(group)][int(place)] = tensor
+        self._waiting = {group: [places[place] for place in sorted(places)] for group, places in found.items()}
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        return {} if self.valid is None else self.score_text(model, self.valid)
+
+    def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
+        return self.score_text(model, self.read([TextFile(path) for path in data], "test"))
+
+    def score_text(self, model: nn.Module, text: Text) -> dict[str, float]:
+        """The scores of any text; the loss is in nats per token. The first token, which has no context, is not scored."""
+        assert isinstance(model, LanguageModel)
+        total = torch.zeros((), dtype=torch.float64, device=model.device)
+        carried: State = None
+        for inputs, labels in self._blocks(text):
+            found, carried = self.scoring.read(model, inputs.to(model.device), carried)
+            total += model.decoder.loss(found.hidden, labels.to(model.device))[1]
+        loss = float(total) / (len(text) - 1)
+        bits = loss / math.log(2) * len(text)
+        scores = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        return scores | {"bits_per_character": bits / text.characters, "bits_per_byte": bits / text.bytes}
+
+    def _blocks(self, text: Text) -> Iterable[tuple[Tensor, Tensor]]:
+        """Inputs and labels in reading order."""
+        if self.scoring.kind == "nothing":
+            rows = max(1, self.config.train.batch_tokens // self.segment)
+            return windows(text.tokens, self.segment, self.stride or self.segment, rows)
+        return in_streams(text.tokens, self.stride or self.segment, min(self.streams, len(text) - 1))
+
+    def predictor(
+        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
+    ) -> GenerationPredictor:
+        assert isinstance(model, LanguageModel)
+        memory = self.scoring.memory if self.scoring.kind == "memory" else 0
+        context = None if self.scoring.kind == "state" else self.segment + memory
+        return GenerationPredictor(model, self.tokenizer, resolved, context, warn)
+
+    @property
+    def typical_length(self) -> int:
+        return self.segment
+
+    def identity(self) -> str:
+        return self.train.identity
+
+    def describe(self) -> dict[str, Any]:
+        facts = {"ids": self.tokenizer.size, "training tokens": len(self.train)}
+        return facts | ({} if self.valid is None else {"validation tokens": len(self.valid)})
+
+    def dummy_batch(
+        self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
+    ) -> TextBatch:
+        """Random streams, each with a segment of `length` tokens."""
+        generator = torch.Generator().manual_seed(length)
+        tokens = torch.randint(RESERVED, max(RESERVED + 1, sizes.target), (rows * length + 1,), generator=generator).numpy()
+        return next(Streams(tokens, length, rows, 1, 0).stream(Position()))[0]

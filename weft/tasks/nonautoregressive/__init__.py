@@ -1,0 +1,1 @@
+"""Non-autoregressive translation: mask-predict, glancing, CTC and fertilities."""

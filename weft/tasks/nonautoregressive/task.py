@@ -1,0 +1,258 @@
+"""What a decoder that writes all tokens at once reads in training: blanks, some true tokens, or a glance at them.
+
+Shapes: B rows · T target positions.
+
+Translation with a decoder that writes all tokens at once: blanks, masks, glancing and CTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.config.corpus_entries import TrainingCorpus
+from weft.data.batch import EOS, PAD, Batch, FertilityBatch, PairBatch
+from weft.data.batching import spread
+from weft.data.corpus import Corpus, Rows
+from weft.data.word_noise import CorpusNoise
+from weft.errors import ConfigError, RunError
+from weft.losses.ctc_loss import alignable, best_alignment, ctc_loss
+from weft.models.base import Encoded, Model, Network, Sizes
+from weft.models.composition import build_encoder_decoder
+from weft.models.nonautoregressive import NonAutoregressiveDecoder
+from weft.tasks.base import Loss, Share, TaskContext
+from weft.tasks.nonautoregressive.fertility import COLUMN, Count, Ids, TranslationTable, attach, linked
+from weft.tasks.seq2seq_task import Seq2SeqObjective
+from weft.tasks.translation.attention_alignment import CharacterCounter
+from weft.tasks.translation.task import TranslationTask
+
+
+def mask_some(tokens: Tensor, real: Tensor, blank: int) -> Tensor:
+    """`tokens` [B, T] with n of the N `real` ones of each row replaced by blanks, n drawn evenly from 1 … N.
+
+    Every n is trained, all N included, because decoding begins with blanks only (Ghazvininejad et al. 2019).
+    """
+    lengths = real.sum(1)
+    count = (torch.rand(lengths.shape, device=tokens.device) * lengths).long().clamp_max(lengths - 1) + 1
+    return tokens.masked_fill(_first(count, real), blank)
+
+
+def glance(truth: Tensor, predicted: Tensor, real: Tensor, share: float | Tensor, blank: int) -> Tensor:
+    """Blanks [B, T], but some true tokens at random: `share` of as many as were predicted wrongly (GLAT, Qian et al. 2021)."""
+    wrong = ((truth != predicted) & real).sum(1)
+    return truth.masked_fill(~_first((share * wrong).long(), real), blank)
+
+
+def _first(count: Tensor, real: Tensor) -> Tensor:
+    """[B, T] bool: `count` [B] of the real positions of each row, at random."""
+    order = torch.rand(real.shape, device=real.device).masked_fill(~real, 2.0).argsort(1)
+    rank = torch.empty_like(order).scatter_(1, order, torch.arange(real.size(1), device=real.device).expand_as(order))
+    return (rank < count[:, None]) & real
+
+
+@dataclass(frozen=True)
+class DecoderPass:
+    """The targets of a batch as a canvas holds them: labels [B, T], PAD behind each text · lengths [B] · fertilities [B, S]."""
+
+    labels: Tensor
+    lengths: Tensor
+    fertilities: Tensor | None = None
+
+    @property
+    def real(self) -> Tensor:
+        return self.labels != PAD
+
+
+class NonAutoregressiveTranslationTask(TranslationTask):
+    """Text to text with a decoder that writes all tokens at once. Train it on the translations of a teacher (--teacher).
+
+    The canvas of the decoder decides the loss: cross-entropy of the token at each position, or CTC if it holds paths.
+
+    label_smoothing: share of the probability that is spread evenly over the vocabulary
+    masking: show some true tokens and learn the others, from one to all, as decoding in several passes needs (mask-predict)
+    glancing: show as many true tokens as this share of those that a first pass gets wrong (GLAT); 0: none
+    glancing_end: the share at the end of training; it changes linearly
+    """
+
+    def __init__(
+        self,
+        setting: TaskContext,
+        *,
+        label_smoothing: Share = 0.1,
+        masking: bool = False,
+        glancing: Share = 0.0,
+        glancing_end: Share = 0.0,
+    ) -> None:
+        super().__init__(setting, objective=Seq2SeqObjective(label_smoothing=label_smoothing))
+        self.masking, self.glancing, self.glancing_end = masking, glancing, glancing_end
+        self.quick = {"rerank": "none", "n_best": 1, "fusion": "none"}
+        canvas = self.config.model.get("decoder", {}).get("canvas", {})
+        self.fertile = canvas.get("kind") == "fertility"
+        self._share = torch.tensor(glancing)
+        if masking and (glancing or glancing_end):
+            raise ConfigError("task.masking already shows true tokens; set task.glancing and task.glancing_end to 0")
+
+    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        model = build_encoder_decoder(spec, sizes)
+        if not isinstance(model.decoder, NonAutoregressiveDecoder):
+            raise ConfigError(
+                "model: the task parallel_translation needs a decoder that writes all tokens at once; set model: {kind: "
+                "composed, decoder: parallel}, or task: translation"
+            )
+        plan = model.decoder.canvases
+        if self.masking and (plan.holds != "text" or plan.needs_fertilities):
+            raise ConfigError("task.masking needs a canvas as long as the text; set model.decoder.canvas: length")
+        return model
+
+    def reopen(self) -> Sizes:
+        sizes = super().reopen()
+        # The blank is one more token, the last one.
+        return Sizes(sizes.source + sizes.shared, sizes.target + 1, sizes.shared)
+
+    def vocabulary_size(self, sizes: Sizes) -> int:
+        return max(self.source.size, self.target.size)
+
+    def join(self, models: Sequence[Network]) -> Network:
+        raise RunError("decoders that write all tokens at once cannot form an ensemble; name one run")
+
+    def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, **layout: bool) -> Batch:
+        batch = super().dummy_batch(length, Sizes(sizes.source - sizes.shared, sizes.target - 1), rows, **layout)
+        assert isinstance(batch, PairBatch)
+        return with_fertilities(batch, batch.source.values != PAD) if self.fertile else batch
+
+    def prepare(self) -> Sizes:
+        sizes = super().prepare()
+        if self.fertile:
+            corpora = [part for corpus in (self.train, self.valid) if corpus is not None for part in corpus.parts]
+            attach(self.run, corpora, self._fertilities)
+        return sizes
+
+    def noising(self, corpus: TrainingCorpus) -> CorpusNoise | None:
+        if corpus.noise.any and self.fertile:
+            raise ConfigError("data.train: noise would change the source tokens whose fertilities are known; remove it")
+        return super().noising(corpus)
+
+    def _fertilities(self) -> Count:
+        """Counts fertilities by the attention of the teacher, or without one by an alignment of the training data."""
+        self.tell("aligning the training data")
+        if not self.config.data.teacher or self.teacher is None:
+            return TranslationTable.count(self.train, self.target.size)
+        align, source, target = self.teacher.aligner(self.config), CharacterCounter(self.source), CharacterCounter(self.target)
+
+        def count(pairs: Sequence[tuple[Ids, Ids]]) -> list[Ids]:
+            texts = [(self.source.decode(ids.tolist()), self.target.decode(other.tolist())) for ids, other in pairs]
+            found = []
+            for (ids, other), (before, after), each in zip(pairs, texts, align(texts), strict=True):
+                weights = np.zeros((len(other), len(ids)))
+                if each is not None:
+                    weights += each.between(target(other.tolist(), after), source(ids.tolist(), before))
+                found.append(linked(weights))
+            return found
+
+        return count
+
+    def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> PairBatch:
+        batch = super().collate(corpus, rows, **layout)
+        if not self.fertile or batch.source.layout is None:
+            return batch
+        return with_fertilities(batch, spread(corpus.gather(COLUMN, rows)[0], batch.source.layout))
+
+    def begin(self, update: int) -> None:
+        done = min(1.0, (update - 1) / max(1, self.config.train.steps - 1))
+        self._share.fill_(self.glancing + done * (self.glancing_end - self.glancing))
+
+    def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
+        assert isinstance(model, Model)
+        source = model.encode(batch.source)
+        decoder, written = opened(model, batch)
+        shown = None
+        if self.masking:
+            shown = mask_some(written.labels, written.real, decoder.blank)
+        elif self.glancing or self.glancing_end:
+            self._share = self._share.to(batch.labels.device)
+            shown = self._glance(decoder, source, written, self._share)
+        total, metrics = self._written_loss(decoder, source, written, shown)
+        own = decoder.canvases.loss(source, written.lengths, written.fertilities)
+        if own is not None:
+            total, metrics["length"] = total + own, own.detach()
+        counted = metrics.pop("count")
+        yield Loss(total, counted, metrics)
+
+    def _written_loss(
+        self, decoder: NonAutoregressiveDecoder, source: Encoded, written: DecoderPass, shown: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss if the decoder reads `shown`, or blanks only, with `nll` and the `count` of what was predicted."""
+        canvas = decoder.canvases.known(source, written.lengths, written.labels.size(1), written.fertilities)
+        blanks = torch.full_like(canvas.layout.positions, decoder.blank)
+        tokens = blanks if shown is None else shown
+        hidden = decoder.features(tokens, decoder.open(source, canvas), canvas.layout).hidden
+        if decoder.canvases.holds == "path":
+            return self._path_loss(decoder, hidden, canvas.layout.lengths, written)
+        labels = fitted(written.labels, canvas.layout.positions)
+        labels = labels.masked_fill(tokens != decoder.blank, PAD)
+        total, nll = decoder.loss(hidden, labels, self.smoothing)
+        return total, {"nll": nll, "count": (labels != PAD).sum()}
+
+    def _path_loss(
+        self, decoder: NonAutoregressiveDecoder, hidden: Tensor, positions: Tensor, written: DecoderPass
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        logits = decoder.logits(hidden)
+        found = ctc_loss(logits, positions, written.labels, written.lengths, blank=decoder.blank)
+        nll = found.nll.sum()
+        total = nll
+        if self.smoothing:
+            inside = torch.arange(logits.size(1), device=logits.device) < positions[:, None]
+            even = -logits.float().log_softmax(-1).mean(-1).where(inside & found.alignable[:, None], 0.0).sum()
+            total = (1 - self.smoothing) * nll + self.smoothing * even
+        counts = {"unalignable": (~found.alignable).sum(), "count": written.lengths.where(found.alignable, 0).sum()}
+        return total, {"nll": nll.detach(), **counts}
+
+    @torch.no_grad()
+    def _glance(self, decoder: NonAutoregressiveDecoder, source: Encoded, written: DecoderPass, share: Tensor) -> Tensor:
+        """Blanks and some true tokens, by a first pass over blanks. A path is compared with the best alignment of the text."""
+        canvas = decoder.canvases.known(source, written.lengths, written.labels.size(1), written.fertilities)
+        layout = canvas.layout
+        blanks = torch.full_like(layout.positions, decoder.blank)
+        logits = decoder.logits(decoder.features(blanks, decoder.open(source, canvas), layout).hidden)
+        truth, real = fitted(written.labels, layout.positions), layout.ok
+        if decoder.canvases.holds == "path":
+            possible = alignable(layout.lengths, written.labels, written.lengths)
+            real = real & possible[:, None]
+            truth = best_alignment(logits, layout.lengths, written.labels, written.lengths, blank=decoder.blank)
+        else:
+            real = real & (truth != PAD)
+        return glance(truth, logits.argmax(-1), real, share, decoder.blank)
+
+    def validation_loss(self, model: Model, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        decoder, written = opened(model, batch)
+        _, metrics = self._written_loss(decoder, model.encode(batch.source), written, None)
+        return metrics["nll"], metrics["count"]
+
+
+def opened(model: Model, batch: PairBatch) -> tuple[NonAutoregressiveDecoder, DecoderPass]:
+    """The decoder of the model, and the targets of the batch as its canvas holds them."""
+    decoder = model.decoder
+    assert isinstance(decoder, NonAutoregressiveDecoder)
+    labels = batch.labels
+    if decoder.canvases.holds != "ended":
+        labels = labels.masked_fill(labels == EOS, PAD)
+    fertilities = batch.fertilities if isinstance(batch, FertilityBatch) else None
+    return decoder, DecoderPass(labels, (labels != PAD).sum(1), fertilities)
+
+
+def with_fertilities(batch: PairBatch, fertilities: Tensor) -> FertilityBatch:
+    """The batch with the fertilities [B, S] of its sources."""
+    parts = batch.rows, batch.source, batch.target, batch.target_layout, batch.labels
+    return FertilityBatch(*parts, fertilities.long())
+
+
+def fitted(labels: Tensor, like: Tensor) -> Tensor:
+    """labels [B, T] cut or filled up with PAD to the shape of `like`."""
+    missing = like.size(1) - labels.size(1)
+    return F.pad(labels, (0, missing), value=PAD) if missing >= 0 else labels[:, : like.size(1)]

@@ -1,0 +1,373 @@
+"""Tagged sentences: their files, the words of the training data, and the corpus with its batches.
+
+Sentences with a tag for each word, as files: `word TAB tag` lines with a blank line after each sentence (also .gz).
+
+A sentence is a pair of texts like all other data: its words, each with `WORD_END` behind it, and its lines as in the file. So a
+word may contain spaces.
+
+The words of the training data: how often each occurs, and with which tag most often.
+
+Tagged sentences as a corpus and as batches.
+
+Columns: `word`, the id of each word; `piece`, the ids of the pieces of all words; `size`, the pieces of each word; `tag`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from weft.data.batch import NO_LABEL, UNK, Layout, Source, TagBatch
+from weft.data.batching import lay_out, spread
+from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.formats import JsonPairs, Pairs, Texts, combine, is_json
+from weft.data.sentence_pairs import PairFilters
+from weft.data.text_lines import check_file, file_digest, read_lines
+from weft.data.tokenizers.base import RESERVED, Tokenizer
+from weft.errors import DataError, RunError
+from weft.tasks.classification.data import Labels
+
+WORD_END = "\x1f"
+"""The unit separator of ASCII."""
+
+Change = Callable[[Sequence[str]], list[str]]
+"""Rewrites the tags of a sentence in another scheme."""
+
+
+def join_words(words: Iterable[str]) -> str:
+    """Words as one text."""
+    return "".join(f"{word}{WORD_END}" for word in words)
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text: those that `join_words` joined, otherwise what stands between spaces."""
+    return text.split(WORD_END)[:-1] if WORD_END in text else text.split()
+
+
+def join_tags(words: Iterable[str], tags: Iterable[str]) -> str:
+    """A sentence as in a file, without the blank line."""
+    return "\n".join(f"{word}\t{tag}" for word, tag in zip(words, tags, strict=True))
+
+
+def split_tags(text: str) -> tuple[list[str], list[str]]:
+    """The words and the tags of a sentence as in a file."""
+    rows = [line.rpartition("\t") for line in text.split("\n")] if text else []
+    return [word for word, _, _ in rows], [tag for _, _, tag in rows]
+
+
+def open_tagged(spec: str, change: Change | None = None) -> Pairs:
+    """The tagged sentences of `file.tsv`, of two columns of it, `file.tsv#1,3`, or of what a run has held out (.jsonl)."""
+    if is_json(spec):
+        return JsonPairs(spec, spec, None)
+    return TaggedSentences(spec, change)
+
+
+class TaggedSentences(Pairs):
+    """The sentences of a table with a word per line. All lines have the same number of columns, separated by tabs.
+
+    change: applied to the tags of every sentence.
+    """
+
+    def __init__(self, spec: str, change: Change | None = None) -> None:
+        super().__init__(spec)
+        path, mark, columns = spec.rpartition("#")
+        chosen = mark and path.removesuffix(".gz").endswith(".tsv")
+        self.path = str(check_file(path if chosen else spec))
+        self.change = change
+        numbers = columns.split(",") if chosen else ["1", "2"]
+        if len(numbers) != 2 or not all(number.strip().isdecimal() and int(number) for number in numbers):
+            raise DataError(
+                f"{spec}: write the columns of the word and of its tag as two numbers from 1 on, like file.tsv#1,3."
+            )
+        self.word, self.tag = (int(number) - 1 for number in numbers)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for first, rows in self._sentences():
+            words, tags = [word for word, _ in rows], [tag for _, tag in rows]
+            if self.change is not None:
+                try:
+                    tags = self.change(tags)
+                except DataError as error:
+                    raise DataError(f"{self.path}, sentence at line {first:,}: {error}") from None
+            yield join_words(words), join_tags(words, tags)
+
+    def _sentences(self) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+        """The number of the first line of each sentence, and its words with their tags."""
+        rows: list[tuple[str, str]] = []
+        width, first, empty = 0, 0, True
+        for number, line in enumerate(read_lines(self.path), start=1):
+            if not line.strip():
+                if rows:
+                    yield first, rows
+                rows = []
+                continue
+            cells = line.split("\t")
+            first, width, empty = first if rows else number, width or len(cells), False
+            rows.append(self._row(cells, width, f"{self.path}, line {number:,}"))
+        if rows:
+            yield first, rows
+        if empty:
+            raise DataError(f"{self.path} is empty.")
+
+    def _row(self, cells: list[str], width: int, where: str) -> tuple[str, str]:
+        shown = repr("\t".join(cells)[:80])
+        if len(cells) != width:
+            raise DataError(
+                f"{where}: {len(cells)} columns, but the lines before it have {width}: {shown}. Write a word, a tab and a tag."
+            )
+        if max(self.word, self.tag) >= width:
+            raise DataError(
+                f"{where}: there is no column {max(self.word, self.tag) + 1}, only {width}: {shown}. Write a word, a tab and a "
+                f"tag on each line, or choose columns like {self.path}#1,2."
+            )
+        word, tag = cells[self.word].strip(), cells[self.tag].strip()
+        if not word or not tag:
+            missing = f"the tag {tag!r} has no word" if tag else f"the word {word!r} has no tag"
+            raise DataError(f"{where}: {missing}: {shown}. Complete the line, or remove it.")
+        if WORD_END in word:
+            raise DataError(f"{where}: a word contains the control character U+001F: {shown}. Remove it.")
+        return word, tag
+
+    def digest(self) -> str:
+        # What `change` does follows from the task's settings, which are part of the key of a prepared corpus.
+        return combine("tagged", str(self.word), str(self.tag), file_digest(self.path))
+
+
+class Spaced(Pairs):
+    """The words of tagged sentences with spaces between them, for training tokenizers."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        super().__init__(pairs.name)
+        self.pairs = pairs
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((" ".join(split_words(source)), target) for source, target in self.pairs)
+
+    def digest(self) -> str:
+        return combine("spaced", self.pairs.digest())
+
+
+pass
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Which words have ids: those that occur at least `least` times, capitals ignored with `lowercase`; at most `most` ids."""
+
+    least: int
+    lowercase: bool
+    most: int
+
+    def form(self, word: str) -> str:
+        return word.lower() if self.lowercase else word
+
+    def choose(self, counts: dict[str, int]) -> dict[str, int]:
+        """The ids of forms, most frequent first."""
+        forms: Counter[str] = Counter()
+        for word, count in counts.items():
+            forms[self.form(word)] += count
+        kept = sorted((form for form, count in forms.items() if count >= self.least), key=lambda form: (-forms[form], form))
+        return {form: number for number, form in enumerate(kept[: max(0, self.most - RESERVED)], start=RESERVED)}
+
+
+class Lexicon:
+    """Words with their counts and their most frequent tags. Words without an id are UNK."""
+
+    def __init__(self, counts: dict[str, int], tags: dict[str, str], vocabulary: Vocabulary) -> None:
+        self.counts, self.tags, self.vocabulary = counts, tags, vocabulary
+        self.ids = vocabulary.choose(counts)
+        rare = [word for word, count in counts.items() if count == 1]
+        self._usual = {capital: _first(tags[word] for word in rare if _capital(word) == capital) for capital in (True, False)}
+        self._usual_of_all = _first(tags.values())
+
+    @property
+    def size(self) -> int:
+        """The number of ids, special ones included."""
+        return RESERVED + len(self.ids)
+
+    def find(self, words: Iterable[str]) -> list[int]:
+        """The id of each word."""
+        return [self.ids.get(self.vocabulary.form(word), UNK) for word in words]
+
+    def guess(self, word: str) -> str:
+        """The most frequent tag of a word; of an unknown one, that of most words that occur once, with or without a capital."""
+        return self.tags.get(word) or self._usual[_capital(word)] or self._usual_of_all
+
+    @staticmethod
+    def count(sentences: Iterable[str], vocabulary: Vocabulary) -> Lexicon:
+        """The lexicon of sentences as in a file (see `weft.tasks.tagging.data`)."""
+        found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for sentence in sentences:
+            for word, tag in zip(*split_tags(sentence), strict=True):
+                found[word][tag] += 1
+        words = sorted(found, key=lambda word: (-found[word].total(), word))
+        tags = {word: _first(found[word].elements()) for word in words}
+        return Lexicon({word: found[word].total() for word in words}, tags, vocabulary)
+
+    def save(self, path: Path) -> None:
+        rows = [[word, count, self.tags[word]] for word, count in self.counts.items()]
+        path.write_text(json.dumps({"words": rows}, ensure_ascii=False, indent=0), encoding="utf-8")
+
+    @staticmethod
+    def load(path: Path, vocabulary: Vocabulary) -> Lexicon:
+        try:
+            rows: Sequence[tuple[str, int, str]] = json.loads(path.read_text(encoding="utf-8"))["words"]
+            counts, tags = {word: count for word, count, _ in rows}, {word: tag for word, _, tag in rows}
+        except FileNotFoundError:
+            raise RunError(f"{path}: there is no such file") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path}: this file does not hold words with their tags: {error}") from None
+        return Lexicon(counts, tags, vocabulary)
+
+
+def _capital(word: str) -> bool:
+    return word[:1].isupper()
+
+
+def _first(tags: Iterable[str]) -> str:
+    """The most frequent tag, of several the first in the alphabet; empty if there is none."""
+    counts = Counter(tags)
+    return min(counts, key=lambda tag: (-counts[tag], tag), default="")
+
+
+MOST_PIECES = 24
+"""Pieces of a word that a front reads. Of longer words, the middle is left out."""
+
+
+@dataclass(frozen=True)
+class TaggedEncoding:
+    """How sentences become ids. whole: a model reads words, each with its pieces; otherwise it reads all pieces in a row."""
+
+    tokenizer: Tokenizer
+    lexicon: Lexicon
+    whole: bool
+
+    def pieces(self, words: Sequence[str]) -> list[list[int]]:
+        """The pieces of each word; at least one."""
+        return [self._shorten(ids) or [UNK] for ids in self.tokenizer.encode_batch(words)]
+
+    def _shorten(self, ids: list[int]) -> list[int]:
+        half = MOST_PIECES // 2
+        return ids if not self.whole or len(ids) <= MOST_PIECES else [*ids[:half], *ids[-half:]]
+
+    def length(self, pieces: Sequence[Sequence[int]]) -> int:
+        """The number of positions that words with these pieces take in a source."""
+        return len(pieces) if self.whole else sum(map(len, pieces))
+
+    def key(self) -> list[Any]:
+        """Identifies everything that the ids depend on."""
+        return [self.tokenizer.digest(), list(self.lexicon.ids), self.lexicon.vocabulary.lowercase, self.whole, MOST_PIECES]
+
+
+def prepare_tagged(
+    pairs: Sequence[Pairs],
+    reading: TaggedEncoding,
+    labels: Labels,
+    change: Callable[[Sequence[str]], list[str]],
+    *,
+    key: str,
+    folder: Path,
+    max_length: int,
+    drop_duplicates: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Corpus:
+    """The corpus of tagged sentences, from the cache in `folder` or encoded now.
+
+    change: turns the tags of a sentence into those of `labels`; `key` names it. Left out are sentences that are too long, and
+    those with a tag that is not among the labels.
+    """
+    filters = PairFilters(max_length, None, drop_duplicates)
+
+    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+        sentences = [split_tags(text) for _, text in texts]
+        known = [(text, each) for text, each in zip(texts, sentences, strict=True) if labels.ids.keys() >= set(change(each[1]))]
+        made: list[tuple[list[str], list[str], list[list[int]]]] = []
+        for _, (words, tags) in known:
+            made.append((words, change(tags), reading.pieces(words)))
+        sizes = [range(reading.length(pieces)) for _, _, pieces in made]
+        kept, reasons = filters([text for text, _ in known], sizes)
+        chosen = [made[place] for place in kept]
+        columns: Columns = {
+            "word": [reading.lexicon.find(words) for words, _, _ in chosen],
+            "piece": [[piece for each in pieces for piece in each] for _, _, pieces in chosen],
+            "size": [[len(each) for each in pieces] for _, _, pieces in chosen],
+            "tag": [[labels.ids[tag] for tag in tags] for _, tags, _ in chosen],
+        }
+        return columns, {"with a tag that training does not have": len(texts) - len(known), **reasons}
+
+    return prepare(
+        pairs,
+        ["tagged", reading.key(), labels.names, key, max_length, drop_duplicates],
+        encode,
+        {
+            "word": ids_below(reading.lexicon.size),
+            "piece": ids_below(reading.tokenizer.size),
+            "size": "uint16",
+            "tag": ids_below(len(labels)),
+        },
+        sized=["word" if reading.whole else "piece"],
+        folder=folder,
+        unit="sentences",
+        progress=progress,
+    )
+
+
+def collate_tagged(corpus: Corpus, rows: Rows, *, whole: bool, budget: int = 0, rounded: bool = False) -> TagBatch:
+    """The sentences of some rows as a batch, laid out as `lay_out` does."""
+    rows = np.asarray(rows, dtype=np.int64)
+    (words, lengths), (pieces, _), (sizes, _), (tags, _) = (
+        corpus.gather(name, rows) for name in ("word", "piece", "size", "tag")
+    )
+    sizes = sizes.astype(np.int64)
+    return make_tagged(words, pieces, sizes, tags, lengths, rows, whole=whole, budget=budget, rounded=rounded)
+
+
+def make_tagged(
+    words: NDArray[Any],
+    pieces: NDArray[Any],
+    sizes: Rows,
+    tags: NDArray[Any],
+    lengths: Rows,
+    rows: Rows | None = None,
+    *,
+    whole: bool,
+    budget: int = 0,
+    rounded: bool = False,
+) -> TagBatch:
+    """A batch of sentences, given all their words, the pieces of all words, the pieces per word, all tags, and the words per
+    sentence [n]."""
+    starts: torch.Tensor | None = None
+    ends = sizes.cumsum()
+    if whole:
+        (layout,) = lay_out(lengths[:, None], budget=budget, rounded=rounded)
+        source = Source(spread(_table(words, pieces, sizes, rounded), layout), layout)
+    else:
+        last = lengths.cumsum() - 1
+        before = np.concatenate([[0], ends[last][:-1]])
+        long, layout = lay_out(np.stack([ends[last] - before, lengths], 1), budget=budget, rounded=rounded)
+        source = Source(spread(pieces, long), long)
+        starts = spread(ends - sizes - np.repeat(before, lengths), layout)
+    labels = _on_words(spread(tags, layout), layout)
+    numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
+    return TagBatch(numbers, source, layout, starts, labels)
+
+
+def _table(words: NDArray[Any], pieces: NDArray[Any], sizes: Rows, rounded: bool) -> NDArray[np.int64]:
+    """[N, 1 + P]: each word and its pieces. Rounded batches have as many columns as there can be."""
+    most = MOST_PIECES if rounded else int(sizes.max())
+    table = np.zeros((len(words), 1 + most), np.int64)
+    table[:, 0] = words
+    table[:, 1:][np.arange(most) < sizes[:, None]] = pieces
+    return table
+
+
+def _on_words(tags: torch.Tensor, layout: Layout) -> torch.Tensor:
+    return tags.where(layout.ok, NO_LABEL)

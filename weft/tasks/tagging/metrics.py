@@ -1,0 +1,197 @@
+"""Entities in tags: the schemes IOB1, IOB2 and BIOES, conversion between them, and what may follow what.
+
+A tag is O or a prefix, a hyphen and a type: B-LOC. B begins an entity, I continues it, E ends it, S is an entity of one word.
+Tags are read as the script `conlleval` of CoNLL-2000 reads them, so every sequence of tags has a meaning: an I that continues
+nothing begins an entity.
+
+Metrics of tags. Sentences are texts with a word, a tab and its tag on each line.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from typing import Literal
+
+import numpy as np
+
+from weft.errors import DataError
+from weft.evaluation.metrics import Counts, Metric
+
+Scheme = Literal["iob2", "bioes"]
+
+OUTSIDE = "O"
+PREFIXES: dict[str, str] = {"iob2": "BI", "bioes": "BIES"}
+FIRST, LAST = frozenset("BS"), frozenset("ES")
+"""Prefixes that always begin, and that always end, an entity."""
+
+
+@dataclass(frozen=True)
+class Entity:
+    """The words from `begin` to before `end`."""
+
+    begin: int
+    end: int
+    type: str
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """The prefix and the type of a tag; both are empty for O. Raises DataError for a tag of no scheme."""
+    if tag == OUTSIDE:
+        return "", ""
+    prefix, mark, kind = tag.partition("-")
+    if prefix not in {"B", "I", "E", "S"} or not mark or not kind:
+        raise DataError(
+            f"the tag {tag!r} is not one of an entity, such as B-LOC, I-LOC or O; if tags are not entities, set "
+            "task.entities: none"
+        )
+    return prefix, kind
+
+
+def find_entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities in the tags of a sentence, of any scheme."""
+    found: list[Entity] = []
+    parts = [("", ""), *map(split_tag, tags), ("", "")]
+    begin = 0
+    for place, ((before, old), (here, new)) in enumerate(pairwise(parts)):
+        if old and (old != new or before in LAST or here in FIRST):
+            found.append(Entity(begin, place, old))
+        if new and (old != new or before in LAST or here in FIRST):
+            begin = place
+    return found
+
+
+def write_entities(entities: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
+    """The tags of a sentence with these entities; `words` is the number of its words."""
+    tags = [OUTSIDE] * words
+    for entity in entities:
+        length = entity.end - entity.begin
+        prefixes = "B" + "I" * (length - 1)
+        if scheme == "bioes":
+            prefixes = "S" if length == 1 else f"B{'I' * (length - 2)}E"
+        tags[entity.begin : entity.end] = [f"{prefix}-{entity.type}" for prefix in prefixes]
+    return tags
+
+
+def convert(tags: Sequence[str], scheme: Scheme) -> list[str]:
+    """The same entities in another scheme."""
+    return write_entities(find_entities(tags), len(tags), scheme)
+
+
+def tags_of(types: Iterable[str], scheme: Scheme) -> list[str]:
+    """All tags that entities of these types can have, O included."""
+    return [OUTSIDE, *(f"{prefix}-{kind}" for kind in sorted(set(types)) for prefix in PREFIXES[scheme])]
+
+
+def may_start(tag: str) -> bool:
+    """Whether a sentence may begin with this tag, in IOB2 or BIOES."""
+    return split_tag(tag)[0] in {"", "B", "S"}
+
+
+def may_follow(before: str, after: str, scheme: Scheme) -> bool:
+    """Whether one tag may follow the other."""
+    (left, old), (right, new) = split_tag(before), split_tag(after)
+    inside = left in {"B", "I"}
+    if right in {"I", "E"}:
+        return inside and old == new
+    return scheme == "iob2" or not inside
+
+
+def may_end(tag: str, scheme: Scheme) -> bool:
+    """Whether a sentence may end with this tag."""
+    return scheme == "iob2" or split_tag(tag)[0] in {"", "E", "S"}
+
+
+pass
+
+
+def tags_in(text: str) -> list[str]:
+    """The tags of a sentence."""
+    return [line.rpartition("\t")[2] for line in text.split("\n")] if text else []
+
+
+class TagAccuracy(Metric):
+    """The share of words with the right tag."""
+
+    name = "accuracy"
+    signature = "words with the right tag"
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
+        return np.array([self._sentence(ours, theirs) for ours, theirs in zip(hypotheses, references)], np.float64)
+
+    def _sentence(self, ours: str, theirs: str) -> tuple[int, int]:
+        true = tags_in(theirs)
+        counted = self.counted(theirs)
+        right = [said == tag for said, tag in zip_longest(tags_in(ours)[: len(true)], true)]
+        return sum(good for good, counts in zip(right, counted, strict=True) if counts), sum(counted)
+
+    def counted(self, reference: str) -> list[bool]:
+        """Which words of a sentence count: all."""
+        return [True] * len(tags_in(reference))
+
+    def value(self, sums: Counts) -> Counts:
+        return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)
+
+
+class UnknownAccuracy(TagAccuracy):
+    """The share of words with the right tag among those that do not occur in the training data; 0 if there are none."""
+
+    name = "unknown accuracy"
+    signature = "words with the right tag|of:words that are not in the training data"
+
+    def __init__(self, known: Container[str]) -> None:
+        self.known = known
+
+    def counted(self, reference: str) -> list[bool]:
+        return [line.rpartition("\t")[0] not in self.known for line in reference.split("\n")] if reference else []
+
+
+class EntityMetric(Metric):
+    """A share of whole entities, which are right if their words and their type are, as `conlleval` counts them."""
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
+        """[N, 3]: entities that are right, predicted, true."""
+        pairs = [
+            (set(find_entities(tags_in(ours))), set(find_entities(tags_in(theirs))))
+            for ours, theirs in zip(hypotheses, references)
+        ]
+        return np.array([(len(ours & theirs), len(ours), len(theirs)) for ours, theirs in pairs], np.float64)
+
+    @abstractmethod
+    def below(self, sums: Counts) -> Counts:
+        """What the number of entities that are right is divided by."""
+
+    def value(self, sums: Counts) -> Counts:
+        return np.asarray(100 * sums[..., 0] / np.maximum(self.below(sums), 1e-9))
+
+
+class EntityF1(EntityMetric):
+    """F₁ = 2 · right / (predicted + true)."""
+
+    name = "F1"
+    signature = "F1 of whole entities|as:conlleval"
+
+    def below(self, sums: Counts) -> Counts:
+        return np.asarray((sums[..., 1] + sums[..., 2]) / 2)
+
+
+class EntityPrecision(EntityMetric):
+    """Right / predicted."""
+
+    name = "precision"
+    signature = "precision of whole entities|as:conlleval"
+
+    def below(self, sums: Counts) -> Counts:
+        return np.asarray(sums[..., 1])
+
+
+class EntityRecall(EntityMetric):
+    """Right / true."""
+
+    name = "recall"
+    signature = "recall of whole entities|as:conlleval"
+
+    def below(self, sums: Counts) -> Counts:
+        return np.asarray(sums[..., 2])

@@ -1,0 +1,156 @@
+"""Tagging: sentences to a tag for each word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from weft.attention.core.weight_recorder import first_row, record
+from weft.data.batch import TagBatch
+from weft.decoding.search_loop import Cancellation
+from weft.errors import DataError
+from weft.inference.decoding_options import DecodingOptions
+from weft.inference.predictor import BatchItem, Prediction, Predictor, refuse
+from weft.tasks.classification.data import Labels
+from weft.tasks.tagging.data import Change, TaggedEncoding, join_tags, make_tagged, split_words
+from weft.tasks.tagging.model import Tagger
+
+
+@dataclass
+class Tagged(Prediction):
+    """A tagged sentence: `text` has a word, a tab and its tag on each line, and `score` is the log-probability of the tags.
+
+    probabilities: of each tag, by the scores of its word alone.
+    """
+
+    words: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
+
+    def lines(self) -> str:
+        """A blank line ends a sentence."""
+        return f"{self.text}\n" if self.text else ""
+
+    def document(self) -> dict[str, Any]:
+        return {"words": self.words, "tags": self.tags, "score": round(self.score, 6)}
+
+
+@dataclass(eq=False)
+class TagPart(BatchItem):
+    """Some words of a sentence. ids: those of the words · pieces: of each word."""
+
+    pieces: list[list[int]]
+    width: int
+
+    @property
+    def size(self) -> int:
+        return self.width
+
+
+@dataclass(frozen=True)
+class TaggingInput:
+    """A text whose words stand between spaces, or words that `weft.tasks.tagging.data.join_words` joined.
+
+    attention: whether to add attention weights.
+    """
+
+    text: str
+    attention: bool = False
+
+
+class TaggingPredictor(Predictor[TaggingInput, Tagged]):
+    """A tagger with its tokenizer, lexicon and tags. A sentence is cut where it exceeds `longest` positions.
+
+    change: turns the model's tags into those that are written. Of the decoding options it uses batch_tokens, precision and
+    compile.
+    """
+
+    forks = False
+
+    def __init__(
+        self,
+        model: Tagger,
+        reading: TaggedEncoding,
+        labels: Labels,
+        resolved: DecodingOptions,
+        *,
+        change: Change,
+        longest: int,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(model, resolved, warn)
+        self.reading, self.labels, self.change, self.longest = reading, labels, change, longest
+
+    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> TaggingInput:
+        refuse(fields, "a tagger gives one tag per word, so there is no prefix and no term; leave them out")
+        if "\t" in line:
+            raise DataError(
+                f"there is a tab in the text {line[:80]!r}; separate words by spaces, or give a table with a word per line as "
+                "a file whose name ends in .tsv"
+            )
+        return TaggingInput(line, attention)
+
+    def read(self, inputs: Sequence[TaggingInput], first_line: int) -> list[list[TagPart]]:
+        return [self._parts(split_words(given.text), line) for line, given in enumerate(inputs, start=first_line)]
+
+    def _parts(self, words: list[str], line: int) -> list[TagPart]:
+        parts: list[TagPart] = []
+        ids, pieces = self.reading.lexicon.find(words), self.reading.pieces(words) if words else []
+        begin = 0
+        while begin < len(words):
+            end, width = begin, 0
+            while end < len(words) and (end == begin or width + self.reading.length([pieces[end]]) <= self.longest):
+                width, end = width + self.reading.length([pieces[end]]), end + 1
+            parts.append(TagPart(ids[begin:end], [each[: self.longest] for each in pieces[begin:end]], width))
+            begin = end
+        if len(parts) > 1:
+            self.warn(f"line {line} is tagged in {len(parts)} pieces, because the model reads {self.longest:,} positions")
+        return parts
+
+    def run(self, parts: list[TagPart], control: Cancellation | None = None) -> list[tuple[list[tuple[str, float]], float]]:
+        """The tags of each part with their probabilities, and the score of all."""
+        batch, names = self._batch(parts), self.labels.names
+        scores = self._scores(batch)
+        tags, values = self.model.best(scores, batch.words)
+        shares = scores.float().softmax(-1).gather(2, tags[..., None])[..., 0].tolist()
+        rows = [
+            [(names[tag], share) for tag, share, _ in zip(row, likely, part.ids, strict=False)]
+            for row, likely, part in zip(tags.tolist(), shares, parts, strict=True)
+        ]
+        return list(zip(rows, values.tolist(), strict=True))
+
+    def _batch(self, parts: list[TagPart]) -> TagBatch:
+        words = np.array([number for part in parts for number in part.ids])
+        pieces = np.array([piece for part in parts for each in part.pieces for piece in each])
+        sizes = np.array([len(each) for part in parts for each in part.pieces])
+        lengths = np.array([len(part.ids) for part in parts])
+        batch = make_tagged(words, pieces, sizes, np.zeros_like(words), lengths, whole=self.reading.whole)
+        return batch.to(self.model.device)
+
+    def _scores(self, batch: TagBatch) -> Tensor:
+        model: Tagger = self.model
+        with self.resolved.arithmetic(next(model.parameters()).dtype):
+            scores: Tensor = model(batch.source, batch.words, batch.starts)
+        return scores
+
+    def join(self, given: TaggingInput, parts: list[TagPart], results: list[tuple[list[tuple[str, float]], float]]) -> Tagged:
+        if not results:
+            return Tagged("", 0.0)
+        words, shares = split_words(given.text), [share for row, _ in results for _, share in row]
+        tags, score = self.change([tag for row, _ in results for tag, _ in row]), sum(value for _, value in results)
+        found = Tagged(join_tags(words, tags), score, tokens=tags, words=words, tags=tags, probabilities=shares)
+        if given.attention:
+            self._add_attention(found, parts[0])
+        return found
+
+    def _add_attention(self, found: Tagged, part: TagPart) -> None:
+        """Adds the weights of every layer that has any, over the words or pieces of a sentence (of its first part)."""
+        with record(self.model) as tape:
+            self._scores(self._batch([part]))
+        found.attention, found.uses = first_row(self.model, tape)
+        pieces = [piece for each in part.pieces for piece in each]
+        found.source_tokens = found.words[: len(part.ids)] if self.reading.whole else self.reading.tokenizer.tokens(pieces)

@@ -1,0 +1,1 @@
+"""Transcription: speech to text, by attention, by CTC or by both, whole or as it comes in."""

@@ -1,0 +1,76 @@
+"""Recordings with their texts, as a corpus: columns `source`, log-mel frames, and `target`, with EOS at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+
+from weft.data.batch import EOS
+from weft.data.corpus import Columns, Corpus, ids_below, prepare
+from weft.data.formats import Pairs, Texts
+from weft.data.sentence_pairs import PairFilters
+from weft.data.tokenizers.base import Tokenizer
+from weft.tasks.transcription.log_mel import Frames, LogMel, read_wav
+
+CHUNK = 256
+"""Recordings whose features are held in memory at a time."""
+
+VERSION = 1
+"""Changes when the same recording gives other features than before."""
+
+
+def features(path: str | Path, mel: LogMel) -> Frames:
+    """[T, M]: the log-mel features of a recording, scaled. Other rates are resampled."""
+    return mel.scaled(mel(read_wav(path).resampled(mel.rate).samples))
+
+
+def prepare_recordings(
+    pairs: Sequence[Pairs],
+    target: Tokenizer,
+    mel: LogMel,
+    *,
+    folder: Path,
+    max_length: int,
+    drop_duplicates: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Corpus:
+    """The corpus of pairs of a wav file and its text, from the cache in `folder` if it is there, otherwise computed now.
+
+    Left out are recordings without a text, and those with more than `max_length` frames or tokens.
+    """
+    filters = PairFilters(max_length, None, drop_duplicates)
+
+    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+        sources = [features(name, mel) for name, _ in texts]
+        targets = target.encode_batch([text for _, text in texts])
+        kept, reasons = filters(texts, sources, targets)
+        return {"source": [sources[i] for i in kept], "target": [[*targets[i], EOS] for i in kept]}, reasons
+
+    return prepare(
+        pairs,
+        ["recordings", VERSION, target.digest(), astuple(mel), max_length, drop_duplicates],
+        encode,
+        {"source": f"({mel.mels},)float32", "target": ids_below(target.size)},
+        sized=["source", "target"],
+        folder=folder,
+        unit="recordings",
+        progress=progress,
+        chunk=CHUNK,
+    )
+
+
+def count_unalignable(corpus: Corpus, shortens: int) -> int:
+    """Recordings whose text CTC cannot align: they have fewer vectors than tokens, counting repeated tokens twice.
+
+    shortens: frames per vector of the model.
+    """
+    frames, tokens = np.asarray(corpus.lengths, np.int64).T
+    ids, begins = np.asarray(corpus.values["target"]), np.asarray(corpus.offsets["target"]).astype(np.int64)
+    repeats = np.zeros(len(ids) + 1, np.int64)
+    repeats[2:] = ids[1:] == ids[:-1]  # EOS ends every row, so no row repeats the end of the one before
+    total = repeats.cumsum()
+    needed = tokens - 1 + total[begins[1:]] - total[begins[:-1]]
+    return int((-(-frames // shortens) < needed).sum())

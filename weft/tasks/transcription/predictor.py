@@ -1,0 +1,175 @@
+"""Transcription: recordings to texts. The text of a recording does not depend on its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.data.batch import EOS, Layout, Source
+from weft.data.tokenizers.base import Tokenizer
+from weft.decoding.ctc_decoding import best_paths, prefix_beams, rescore_with_ctc, texts_of
+from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.search_loop import Cancellation
+from weft.errors import ConfigError, DataError
+from weft.inference.decoding_options import DecodingOptions
+from weft.inference.predictor import BatchItem, Prediction, Weights, refuse
+from weft.losses.ctc_loss import best_alignment
+from weft.models.base import Encoded
+from weft.models.ctc_model import CtcModel, CtcOutputs, JointModel
+from weft.tasks.media_predictor import MediaPredictor
+from weft.tasks.transcription.data import features
+from weft.tasks.transcription.log_mel import Frames, LogMel, wav_size
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A wav file to transcribe. attention: whether to add attention weights, and the alignment of CTC."""
+
+    path: str
+    attention: bool = False
+
+
+@dataclass(eq=False)
+class Listed(BatchItem):
+    """A recording that is read when its batch is run. frames: their number, as the head of the file says."""
+
+    path: str
+    frames: int
+
+    @property
+    def size(self) -> int:
+        return self.frames
+
+
+class TranscriptionPredictor(MediaPredictor[Recording]):
+    """A model that listens.
+
+    weight: how much CTC counts when a text is chosen: 0 for attention alone, 1 for CTC alone; between them, the texts that both
+    propose are ranked by both.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        mel: LogMel,
+        resolved: DecodingOptions,
+        *,
+        weight: float,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(model, tokenizer, resolved, warn)
+        self.mel, self.weight = mel, weight
+        if weight and resolved.search.kind not in ("greedy", "beam"):
+            raise ConfigError(
+                f"decode.search: {resolved.search.kind} cannot search the outputs of CTC; set decode.search: beam or greedy, "
+                "or task.decode_ctc: 0 for a model that has a decoder"
+            )
+        if resolved.rerank is not None:
+            raise ConfigError("decode.rerank: transcripts cannot be reranked; set decode.rerank: none")
+
+    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> Recording:
+        refuse(fields, "a recording has no such field; leave it out")
+        return Recording(line.strip(), attention)
+
+    def read(self, inputs: Sequence[Recording], first_line: int) -> list[list[Listed]]:
+        return [[self._list(given.path)] if given.path else [] for given in inputs]
+
+    def _list(self, path: str) -> Listed:
+        frames, most = self.mel.frames(*wav_size(path)), self.model.max_source
+        if most is not None and frames > most:
+            raise DataError(
+                f"{path}: the recording has {frames:,} frames, and the model has positions for {most:,} only; cut it into "
+                "shorter files"
+            )
+        return Listed([], path, frames)
+
+    def run(self, parts: list[Listed], control: Cancellation | None = None) -> list[list[Prediction]]:
+        heard = [features(part.path, self.mel) for part in parts]
+        with self.resolved.arithmetic(next(self.model.parameters()).dtype, self.resolved.beams):
+            encoded = self.model.encode(self._source(heard))
+            found = self._search(heard, encoded, control)
+        best = self.resolved.section.n_best
+        return [[self.write(each) for each in some[:best]] for some in found]
+
+    def join(self, given: Recording, parts: list[Any], results: list[list[Prediction]]) -> Prediction:
+        """The alignment of CTC is under "ctc": ones where a token is said, over the vectors of the encoder."""
+        transcript = super().join(given, parts, results)
+        if given.attention and transcript.ids:
+            encoded = self.add_attention(transcript, self._source([features(given.path, self.mel)]))
+            transcript.source_tokens = [str(number) for number in range(1, encoded.memory.size(1) + 1)]
+            if isinstance(self.model, CtcModel | JointModel):
+                transcript.attention["ctc"] = self._alignment(transcript.ids[:-1], encoded)
+        return transcript
+
+    @torch.inference_mode()
+    def _alignment(self, ids: list[int], encoded: Encoded) -> Weights:
+        """[1, T, S]: ones where the best path of a text says each of its tokens; none for EOS."""
+        emitted: CtcOutputs = self.model.ctc(encoded)
+        counts, device = torch.tensor([len(ids)], device=self.model.device), self.model.device
+        said = torch.tensor([ids], device=device)
+        path = best_alignment(emitted.logits, emitted.lengths, said, counts, blank=emitted.blank)[0].tolist()
+        weights, place, before = np.zeros((1, len(ids) + 1, len(path)), np.float32), -1, emitted.blank
+        for time, token in enumerate(path):
+            place += token not in (emitted.blank, before)
+            before = token
+            if token != emitted.blank:
+                weights[0, place, time] = 1
+        return weights
+
+    def _source(self, heard: Sequence[Frames]) -> Source:
+        lengths, device = [len(frames) for frames in heard], self.model.device
+        block = torch.zeros(len(heard), max(lengths), self.mel.mels)
+        for row, frames in zip(block, heard, strict=True):
+            row[: len(frames)] = torch.from_numpy(frames)
+        layout = None if len(set(lengths)) == 1 else Layout.padded(lengths).to(device)
+        return Source(block.to(device), layout)
+
+    def _search(self, heard: Sequence[Frames], encoded: Encoded, control: Cancellation | None) -> list[list[Hypothesis]]:
+        weight, width = self.weight, self.resolved.search.width(self.resolved.candidates)
+        if not weight:
+            return self._attend(heard, encoded, self.resolved.candidates, control)
+        assert isinstance(self.model, CtcModel | JointModel)
+        emitted: CtcOutputs = self.model.ctc(encoded)
+        aligned = self._align(emitted, width)
+        if weight == 1:
+            return aligned
+        assert isinstance(self.model, JointModel)
+        attended = self._attend(heard, encoded, width, control)
+        candidates = [
+            [list(text) for text in dict.fromkeys(tuple(each.tokens[:-1]) for each in some if each.tokens[-1:] == [EOS])]
+            for some in [[*ours, *theirs] for ours, theirs in zip(attended, aligned, strict=True)]
+        ]
+        return rescore_with_ctc(
+            self.model.decoder, encoded, emitted.logits, emitted.lengths, candidates, blank=emitted.blank, weight=weight
+        )
+
+    def _align(self, emitted: CtcOutputs, width: int) -> list[list[Hypothesis]]:
+        """The texts that CTC finds, each with EOS."""
+        logits, lengths, blank = emitted.logits, emitted.lengths, emitted.blank
+        if width == 1:
+            found = [[each] for each in texts_of(*best_paths(logits, lengths), lengths, blank=blank)]
+        else:
+            found = prefix_beams(logits, lengths, blank=blank, width=width, best=width)
+        return [[Hypothesis(each.score, [*each.tokens, EOS]) for each in some] for some in found]
+
+    def _attend(
+        self, heard: Sequence[Frames], encoded: Encoded, best: int, control: Cancellation | None
+    ) -> list[list[Hypothesis]]:
+        """The texts that the decoder finds."""
+        longest = [self.most(-(-len(frames) // self.model.encoder.shortens)) for frames in heard]
+        return self.find(encoded, longest, [_name(frames) for frames in heard], best, control)
+
+    def most(self, vectors: int) -> int:
+        """The most tokens of a text that is heard in this many vectors."""
+        return self.limited(int(self.resolved.section.max_ratio * vectors) + 10)
+
+
+def _name(frames: Frames) -> int:
+    """A number that names a recording to sampling."""
+    return int.from_bytes(blake2b(frames.tobytes(), digest_size=8).digest(), "little") >> 1

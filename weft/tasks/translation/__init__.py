@@ -1,0 +1,1 @@
+"""Translation: the task, its predictor, segmentation, glossaries, markup transfer and documents."""

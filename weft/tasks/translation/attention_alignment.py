@@ -1,0 +1,236 @@
+"""Aligns the words of a source with those of its translation, by attention weights between their tokens.
+
+Positions are counted in ink: characters that are not white space. So they do not depend on how a tokenizer writes spaces.
+Shapes: T target tokens · S source tokens · U units of a text.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.attention.base import Attended, Attention
+from weft.attention.core.weight_recorder import observe
+from weft.data.batch import BOS, EOS, UNK, Layout, Source
+from weft.data.token_spelling import is_letter
+from weft.data.tokenizers.base import RESERVED, Tokenizer
+from weft.inference.predictor import pad
+from weft.inference.teacher_forcing import TeacherForced
+from weft.models.base import Model
+from weft.tasks.translation.markup_projection import Span
+
+Weights = NDArray[np.float32]
+Ink = tuple[float, float]
+"""A range of ink."""
+
+SAME = 0.5
+"""Added to the weight between units that are written alike, such as numbers, names and marks."""
+
+NEAR = 0.05
+"""Added to the weight between units at the same relative position. It decides if nothing else does."""
+
+
+def units(text: str, held: Sequence[Span] = ()) -> list[Span]:
+    """The words and marks of a text as ranges of characters: runs of letters, single marks, single ideographs, held ranges."""
+    found: list[Span] = []
+    ends = {start: end for start, end in held if end > start}
+    at, grows = 0, False
+    while at < len(text):
+        if at in ends:
+            found.append((at, ends[at]))
+            at, grows = ends[at], False
+            continue
+        word = is_letter(text[at])
+        if found and found[-1][1] == at and found[-1] not in held and ((word and grows) or _combines(text[at])):
+            found[-1] = (found[-1][0], at + 1)
+        elif text[at].isspace():
+            grows = False
+        else:
+            found.append((at, at + 1))
+            grows = word
+        at += 1
+    return found
+
+
+def _combines(letter: str) -> bool:
+    """Whether a character is written together with the one before it."""
+    return letter == "\u200d" or unicodedata.category(letter) in ("Mn", "Mc", "Me")
+
+
+def cross_weights(forced: TeacherForced, target: int, source: int) -> Weights | None:
+    """[T, S]: the mean over heads of the layer that aligns best; None if no cross-attention has a weight for each token."""
+    found = [weights for name, weights in forced.weights.items() if forced.uses.get(name) == "cross"]
+    layers = [weights for weights in found if weights.shape[1:] == (target, source)]
+    if not layers:
+        return None
+    mean: Weights = layers[usual_layer(len(layers))].mean(0)
+    return mean
+
+
+def usual_layer(count: int) -> int:
+    """Returns the default layer of `count` layers, counted from 0: the penultimate one, or the only one.
+
+    In trained Transformers the mean over heads aligns best in the penultimate layer (Garg et al. 2019).
+    """
+    return max(0, count - 2)
+
+
+@dataclass(frozen=True)
+class TokenWeights:
+    """Attention weights [T, S] between the tokens of a pair, and the ranges of ink of these tokens."""
+
+    weights: Weights
+    target: Sequence[Ink]
+    source: Sequence[Ink]
+
+    def between(self, target: Sequence[Ink], source: Sequence[Ink]) -> Weights:
+        """The weights between the tokens of other tokenizers."""
+        return between_units(self.weights, (self.target, self.source), (target, source))
+
+
+@torch.inference_mode()
+def weights_of(
+    model: Model, source: CharacterCounter, target: CharacterCounter, pairs: Sequence[tuple[str, str]]
+) -> list[TokenWeights | None]:
+    """The weights of the cross-attention that aligns best, of each pair of texts; None for a pair that the model cannot read.
+
+    The targets are given, not searched for. All pairs are one batch.
+    """
+    ids = [
+        [[*each, EOS] for each in meter.tokenizer.encode_batch([pair[side] for pair in pairs])]
+        for side, meter in enumerate((source, target))
+    ]
+    limits = model.max_source, model.max_target
+    fits = [
+        place
+        for place, row in enumerate(zip(*ids))
+        if all(most is None or len(each) <= most for each, most in zip(row, limits))
+    ]
+    found: list[TokenWeights | None] = [None] * len(pairs)
+    rows = [[side[place] for place in fits] for side in ids]
+    attended = _attended(model, *rows) if fits else None
+    if attended is None:
+        return found
+    for place, weights in zip(fits, attended.cpu().numpy(), strict=True):
+        inks = [meter(side[place], text) for meter, side, text in zip((source, target), ids, pairs[place])]
+        found[place] = TokenWeights(weights[: len(inks[1]), : len(inks[0])], inks[1], inks[0])
+    return found
+
+
+def _attended(model: Model, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Tensor | None:
+    """[B, T, S]: the mean over heads of one layer's attention to the source; None if it has no weight for each token."""
+    layers = [part for part in model.modules() if isinstance(part, Attention) and part.site.use == "cross"]
+    if not layers:
+        return None
+    seen: list[Attended] = []
+    block, labels = (pad(rows).to(model.device) for rows in (sources, targets))
+    layouts = [Layout.padded([len(row) for row in rows]).to(model.device) for rows in (sources, targets)]
+    fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
+    with observe(layers[usual_layer(len(layers))], seen.append):
+        model(Source(block, layouts[0]), fed, layouts[1])
+    steps = [each.weights for each in seen if each.weights is not None]
+    if not steps or steps[0].size(-1) != block.size(1):
+        return None
+    return torch.cat(steps, 2).float().mean(1)
+
+
+@dataclass
+class CharacterCounter:
+    """Measures the ink of tokens. Most have the same ink in every text, so they are measured once."""
+
+    tokenizer: Tokenizer
+    known: dict[int, int] = field(default_factory=dict)
+
+    def __call__(self, ids: Sequence[int], text: str) -> list[Ink]:
+        """The range of ink of each token of a text."""
+        for token in set(ids) - self.known.keys():
+            self.known[token] = count_characters(self.tokenizer.decode([token])) if token >= RESERVED else 0
+        sizes = [self.known[token] for token in ids]
+        return _ranges(sizes) if sum(sizes) == count_characters(text) else source_character_ranges(self.tokenizer, ids, text)
+
+
+def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Returns the text that each token adds. A character of several bytes counts for its last token; special ids add none."""
+    whole = tokenizer.decode(ids)
+    ends = [0]
+    for count, token in enumerate(ids, start=1):
+        start = tokenizer.decode(ids[:count]) if token >= RESERVED else ""
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(start, whole, strict=False))
+        ends.append(max(ends[-1], len(list(common))))
+    return [whole[start:end] for start, end in pairwise(ends)]
+
+
+def source_character_ranges(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[Ink]:
+    """The range of ink of each token of a source, scaled to the ink of its text. Unknown words count as they are written."""
+    unknown = iter(tokenizer.unknown(text))
+    written = token_texts(tokenizer, ids)
+    sizes = [
+        count_characters(next(unknown, "")) if token == UNK else count_characters(piece)
+        for token, piece in zip(ids, written, strict=True)
+    ]
+    scale = count_characters(text) / (sum(sizes) or 1)
+    return _ranges([size * scale for size in sizes])
+
+
+def target_character_ranges(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Ink]:
+    """The range of ink of each token of a translation."""
+    return _ranges([float(count_characters(piece)) for piece in token_texts(tokenizer, ids)])
+
+
+def _ranges(sizes: Sequence[float]) -> list[Ink]:
+    ends = np.cumsum([0.0, *sizes]).tolist()
+    return list(pairwise(ends))
+
+
+def count_characters(text: str) -> int:
+    """The number of characters that are not white space."""
+    return sum(not letter.isspace() for letter in text)
+
+
+def unit_character_ranges(text: str, spans: Sequence[Span], held: Sequence[Span] = ()) -> list[Ink]:
+    """The range of ink of each unit. Held ranges have none."""
+    hidden = {start for start, _ in held}
+    found, total = [], 0
+    for start, end in spans:
+        size = 0 if start in hidden else count_characters(text[start:end])
+        found.append((float(total), float(total + size)))
+        total += size
+    return found
+
+
+def between_units(
+    weights: Weights, tokens: tuple[Sequence[Ink], Sequence[Ink]], spans: tuple[Sequence[Ink], Sequence[Ink]]
+) -> Weights:
+    """Weights between units [U, U] from weights between tokens [T, S].
+
+    tokens, spans: the ranges of ink of target and source, of tokens and of units. A unit has the mean of its target tokens and
+    the sum of its source tokens.
+    """
+    rows, columns = (_overlaps(each, unit) for each, unit in zip(tokens, spans, strict=True))
+    mean = rows.T / np.maximum(1, rows.sum(0))[:, None]
+    joined: Weights = (mean @ weights @ columns).astype(np.float32)
+    return joined
+
+
+def _overlaps(tokens: Sequence[Ink], spans: Sequence[Ink]) -> Weights:
+    """[tokens, units]: 1 where they share ink, else 0."""
+    first, second = np.array(tokens, np.float64).reshape(-1, 1, 2), np.array(spans, np.float64).reshape(1, -1, 2)
+    shared = np.minimum(first[..., 1], second[..., 1]) - np.maximum(first[..., 0], second[..., 0])
+    overlaps: Weights = (shared > 1e-6).astype(np.float32)
+    return overlaps
+
+
+def spelling_and_position_similarity(target: Sequence[str], source: Sequence[str]) -> Weights:
+    """[T, S]: what similar spelling and position add to the weights between units."""
+    same = np.array([[one.casefold() == other.casefold() for other in source] for one in target], np.float32)
+    rows, columns = ((np.arange(len(side)) + 0.5) / max(1, len(side)) for side in (target, source))
+    near = 1 - np.abs(rows[:, None] - columns[None])
+    total: Weights = (SAME * same.reshape(len(target), len(source)) + NEAR * near).astype(np.float32)
+    return total

@@ -1,0 +1,1 @@
+"""Documents that can be translated: plain text, HTML, XLIFF, Word, subtitles."""

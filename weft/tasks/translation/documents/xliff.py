@@ -1,0 +1,180 @@
+"""XLIFF 1.2 and 2.x: writes the target of each unit from its source. The rest of the file stays as it is, byte for byte."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from xml.parsers import expat
+
+from weft.errors import DataError
+from weft.tasks.translation.documents.html import Document
+from weft.tasks.translation.documents.markup import Token, paired, tokens, trimmed
+
+OPENS, CLOSES = {"bx", "bpt", "sc", "sm"}, {"ex", "ept", "ec", "em"}
+"""Inline elements that open and close a range. They are elements of their own, so they may be anywhere in a unit."""
+
+CODES = {"ph", "bpt", "ept", "it", "x", "cp"}
+"""Inline elements whose content is code, not text."""
+
+PREFIX = re.compile(r"^.*:")
+DECLARED = re.compile(r"""^(<\?xml[^>]*?)\s+encoding=(?:'[^']*'|"[^"]*")""")
+"""The declaration of an encoding."""
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Places of the tokens of one unit: its source, its target if it has one, and whether it is to be translated."""
+
+    source: tuple[int, int]
+    target: tuple[int, int] | None
+    wanted: bool
+
+
+def xliff(text: str, language: str | None = None) -> Document:
+    """The document of an XLIFF file. Units that are approved, final or not to be translated keep their target.
+
+    language: the target language, which is written into the file if it names none.
+    """
+    _check(text)
+    text = DECLARED.sub(r'\1 encoding="UTF-8"', text)  # which is what weft writes
+    found = [_with_language(replace(token, name=PREFIX.sub("", token.name)), language) for token in tokens(text)]
+    partners = [item.partner for item in paired(found)]
+    document = Document(lambda written: escape(written, quote=False))
+    at = 0
+    for unit in _units(found, partners):
+        begin, end = unit.source
+        document.keep(_raw(found[at : end + 1]))
+        at = end + 1
+        if not unit.wanted:
+            continue
+        name = found[begin].raw[1:].split(">")[0].split()[0].replace("source", "target")
+        if unit.target is None:
+            document.keep(f"{_indent(found, begin)}<{name}>")
+            _add(document, found[begin + 1 : end])
+            document.keep(f"</{name}>")
+            continue
+        first, last = unit.target
+        opening = found[first].raw
+        document.keep(_raw(found[at:first]) + (opening.rstrip("/>").rstrip() + ">" if first == last else opening))
+        _add(document, found[begin + 1 : end])
+        document.keep(f"</{name}>" if first == last else found[last].raw)
+        at = last + 1
+    document.keep(_raw(found[at:]))
+    return document
+
+
+def _with_language(token: Token, language: str | None) -> Token:
+    """The tag that names the target language, with the language if it is missing."""
+    name = {"file": "target-language", "xliff": "trgLang"}.get(token.name)
+    first = (token.name == "file" and "source-language" in token.attributes) or "srclang" in token.attributes
+    if token.kind != "open" or not (language and name and first) or name.lower() in token.attributes:
+        return token
+    return replace(token, raw=f'{token.raw[:-1]} {name}="{escape(language)}">')
+
+
+def _units(found: Sequence[Token], partners: Sequence[int | None]) -> list[_Unit]:
+    """The units of a file, in order: `trans-unit` in version 1.2, `segment` in version 2."""
+    units: list[_Unit] = []
+    stays: list[int] = []
+    for place, token in enumerate(found):
+        partner = partners[place]
+        if token.kind != "open" or partner is None:
+            continue
+        if token.attributes.get("translate") == "no" or token.attributes.get("approved") == "yes":
+            stays.append(partner)
+        if token.name not in ("trans-unit", "segment"):
+            continue
+        inner = _children(found, partners, place, partner)
+        source = inner.get("source")
+        if source is None or source[0] == source[1]:
+            continue
+        state = (
+            token.attributes.get("state"),
+            found[inner["target"][0]].attributes.get("state") if "target" in inner else None,
+        )
+        wanted = "final" not in state and not any(place < end for end in stays)
+        units.append(_Unit(source, inner.get("target"), wanted))
+    return units
+
+
+def _children(found: Sequence[Token], partners: Sequence[int | None], first: int, last: int) -> dict[str, tuple[int, int]]:
+    """The elements directly inside another one, by name: the places of their tags."""
+    inner: dict[str, tuple[int, int]] = {}
+    at = first + 1
+    while at < last:
+        partner = partners[at]
+        end = at if partner is None or partner < at else partner
+        if found[at].kind in ("open", "void"):
+            inner.setdefault(found[at].name, (at, end))
+        at = end + 1
+    return inner
+
+
+def _add(document: Document, content: Sequence[Token]) -> None:
+    """Adds the content of a source. Codes are joined into one token; tags that open and close a range become a pair."""
+    partners = [item.partner for item in paired(content)]
+    joined: list[Token] = []
+    at = 0
+    while at < len(content):
+        token, partner = content[at], partners[at]
+        protected = token.attributes.get("mtype") == "protected" or token.attributes.get("translate") == "no"
+        whole = token.kind == "open" and partner is not None and (token.name in CODES | OPENS | CLOSES or protected)
+        last = partner if whole and partner is not None else at
+        raw = _raw(content[at : last + 1])
+        if token.kind in ("open", "void") and token.name in OPENS:
+            joined.append(Token("open", raw, _range(token), token.attributes))
+        elif token.kind in ("open", "void") and token.name in CLOSES:
+            joined.append(Token("close", raw, _range(token)))
+        else:
+            joined.append(replace(token, kind="other", raw=raw) if whole else _without_cdata(token))
+        at = last + 1
+    items = paired(joined)
+    document.add_items(items, *trimmed(items))
+
+
+def _without_cdata(token: Token) -> Token:
+    """The text of a CDATA section as ordinary text."""
+    if not token.raw.startswith("<![CDATA["):
+        return token
+    return Token("text", escape(token.raw.removeprefix("<![CDATA[").removesuffix("]]>"), quote=False))
+
+
+def _range(token: Token) -> str:
+    """Names the range that a tag opens or closes."""
+    ids = token.attributes
+    opens = token.name in OPENS
+    kind = "range" if token.name in ("bx", "ex", "bpt", "ept") else "code" if token.name in ("sc", "ec") else "note"
+    if kind == "range":
+        return f"{kind} {ids.get('rid') or ids.get('id', '')}"
+    return f"{kind} {ids.get('id', '') if opens else ids.get('startRef') or ids.get('startref', '')}"
+
+
+def _indent(found: Sequence[Token], place: int) -> str:
+    """The white space before a tag, for the tag that is written after it."""
+    before = found[place - 1].raw if place else ""
+    return before[len(before.rstrip()) :] if found[place - 1].kind == "text" else ""
+
+
+def _raw(found: Sequence[Token]) -> str:
+    return "".join(token.raw for token in found)
+
+
+def _check(text: str) -> None:
+    """Raises DataError unless a text is well-formed XLIFF. Entities are refused: nothing is ever read from elsewhere."""
+    root: list[str] = []
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = lambda name, attributes: root.append(name) if not root else None
+
+    def refuse(*declaration: object) -> None:
+        raise DataError("the XLIFF file declares entities, which are not read; replace them by their text")
+
+    parser.EntityDeclHandler = refuse
+    try:
+        # The text is decoded already, whatever its declaration says.
+        parser.Parse(DECLARED.sub(r"\1", text).encode("utf-8"), True)
+    except expat.ExpatError as error:
+        raise DataError(f"the XLIFF file is not well-formed XML: {error}") from None
+    if PREFIX.sub("", root[0]) != "xliff":
+        raise DataError(f"the file is XML, but not XLIFF: its first element is {root[0]}, not xliff")

@@ -1,0 +1,128 @@
+"""What a model of two languages learns from: texts to restore from any source, words to fill in, and its own translations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from weft.data.batch import EOS, PAD, Layout, Source
+from weft.decoding.beam_greedy_sample import LengthLimits
+from weft.decoding.hypotheses import Hypothesis
+from weft.inference.decoding_options import changed, resolve_options
+from weft.inference.predictor import pad
+from weft.inference.shortlist import BatchVocabulary
+from weft.models.base import Decoder, Encoded
+from weft.tasks.reward_sampling import PLAIN
+from weft.tasks.translation.join_segments import Translation
+from weft.tasks.translation.predictor import TranslationPredictor
+from weft.tasks.translation.segmenter import TextSegment
+from weft.tasks.translation.task import TranslationTask
+from weft.tasks.unsupervised.data import UnpairedBatch
+from weft.tasks.unsupervised.model import BilingualModel
+
+HIDDEN = 0.15
+"""The share of words that the encoder learns to fill in (Devlin et al. 2019)."""
+
+
+@dataclass(frozen=True)
+class LanguagePair:
+    """The marks of two languages, the blank, and the number of ids that texts consist of."""
+
+    first: int
+    second: int
+    blank: int
+    size: int
+
+    def of(self, batch: UnpairedBatch) -> Tensor:
+        """The language of each text [B], 0 or 1."""
+        return (batch.other == self.first).long()
+
+    def labels(self, model: BilingualModel, batch: UnpairedBatch, labels: Tensor) -> Iterator[tuple[Decoder, Tensor]]:
+        """Each decoder with the labels it has to predict: all, or those of its language."""
+        for language, decoder in enumerate(model.decoders):
+            own = (self.of(batch) == language)[:, None]
+            yield decoder, labels if len(model.decoders) == 1 else labels.masked_fill(~own, PAD)
+
+
+def denoising_loss(
+    model: BilingualModel, encoded: Encoded, batch: UnpairedBatch, languages: LanguagePair, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """(label-smoothed loss, negative log-likelihood) of the texts of a batch, given an encoded source for each."""
+    pairs = []
+    for decoder, labels in languages.labels(model, batch, batch.labels):
+        hidden = decoder.features(batch.target, decoder.start(encoded), batch.target_layout).hidden
+        pairs.append(decoder.loss(hidden, labels, smoothing))
+    return _sums(pairs)
+
+
+def masked_word_loss(model: BilingualModel, batch: UnpairedBatch, languages: LanguagePair) -> tuple[Tensor, Tensor]:
+    """The same of words that the encoder reads as blanks, predicted from its states by the output layer of the decoder."""
+    values, layout = batch.clean.values, batch.clean.layout
+    hidden = (torch.rand(values.shape, device=values.device) < HIDDEN) & (values > EOS)
+    encoded = model.encode(Source(values.masked_fill(hidden, languages.blank), layout))
+    true = values.masked_fill(~hidden, PAD)
+    return _sums([decoder.loss(encoded.memory, labels) for decoder, labels in languages.labels(model, batch, true)])
+
+
+def nothing(batch: UnpairedBatch) -> Source:
+    """A source without words for each text, which makes the decoder a language model."""
+    rows = len(batch.rows)
+    ends = torch.full((rows, 1), EOS, device=batch.other.device)
+    return Source(ends, Layout.padded([1] * rows).to(ends.device))
+
+
+class TokenOnlyPredictor(TranslationPredictor):
+    """Translates into token ids only: to decode texts for every update would take a good part of its time.
+
+    bias: [2, V] added to the logits of a text in the first or the second language, if given · second: the latter's mark.
+    """
+
+    bias: Tensor | None = None
+    second = 0
+
+    def limits(self, pieces: list[TextSegment], real: int, narrow: BatchVocabulary | None = None) -> LengthLimits:
+        limits = super().limits(pieces, real, narrow)
+        if self.bias is None:
+            return limits
+        languages = torch.tensor([int(piece.prefix == [self.second]) for piece in pieces], device=self.bias.device)
+        return replace(limits, bias=self.bias[languages])
+
+    def translation(self, piece: TextSegment, hypothesis: Hypothesis, narrow: BatchVocabulary | None) -> Translation:
+        return Translation("", hypothesis.score, [*piece.prefix, *hypothesis.tokens])
+
+
+def back_translations(
+    task: TranslationTask, model: BilingualModel, batch: UnpairedBatch, languages: LanguagePair, bias: Tensor | None = None
+) -> Source:
+    """Greedy translations of the texts into the other language, without dropout; no gradient passes through them.
+
+    bias: [2, V] added to the logits of each language, if given.
+    """
+    layout, into = batch.clean.layout, (1 - languages.of(batch)).tolist()
+    rows = [row[:length] for row, length in zip(batch.clean.values.tolist(), layout.counts, strict=True)] if layout else []
+    most = min(task.config.decode.max_length, task.config.data.max_length)
+    own = {"min_length": 1, "precision": task.config.train.precision, "max_length": most}
+    section = changed(task.config.decode, {**PLAIN, **task.quick, **own})
+    texts: dict[int, list[int]] = {}
+    training = model.training
+    model.eval()
+    for language in (0, 1) if len(model.decoders) > 1 else (None,):
+        mine = [row for row, other in enumerate(into) if language in (None, other)]
+        writer = TokenOnlyPredictor(
+            model.writes(language or 0), task.source, task.target, resolve_options(section, model.device)
+        )
+        writer.bias, writer.second = bias, languages.second
+        pieces = [TextSegment(rows[row], [(languages.first, languages.second)[into[row]]]) for row in mine]
+        for row, (best, *_) in zip(mine, writer.search(pieces)[0] if pieces else [], strict=True):
+            texts[row] = [*(token for token in best.ids if EOS < token < languages.size), EOS]
+    model.train(training)
+    ordered = [texts[row] for row in range(len(rows))]
+    return Source(pad(ordered), Layout.padded([len(text) for text in ordered])).to(model.device)
+
+
+def _sums(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    totals, nlls = zip(*pairs, strict=True)
+    return torch.stack(totals).sum(), torch.stack(nlls).sum()

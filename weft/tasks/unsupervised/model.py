@@ -1,0 +1,87 @@
+"""A model of two languages: one encoder for both, and one decoder for both or one for each.
+
+Shapes: B texts · S source positions · D width of the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.models.base import Decoder, Encoded, Model
+
+SLOPE = 0.2
+SMOOTHING = 0.1
+"""Of the labels that the judge learns."""
+
+
+class LanguageDiscriminator(nn.Module):
+    """Tells from each state of the encoder [B, S, D] which language was read: logits [B, S] of the second language."""
+
+    def __init__(self, width: int, hidden: int = 1024) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(size, hidden) for size in (width, hidden, hidden))
+        self.last = nn.Linear(hidden, 1)
+
+    def forward(self, states: Tensor) -> Tensor:
+        for layer in self.layers:
+            states = F.leaky_relu(layer(states), SLOPE)
+        logits: Tensor = self.last(states)[..., 0]
+        return logits
+
+
+class BilingualModel(Model):
+    """A model whose decoder writes both languages, or with `second` only the first one, while `second` writes the other.
+
+    judge: tells the languages apart by the states of the encoder, which learns to make that impossible (Lample et al. 2018).
+    """
+
+    def __init__(self, model: Model, second: Decoder | None = None, judge: LanguageDiscriminator | None = None) -> None:
+        super().__init__(model.encoder, model.decoder)
+        self.second, self.judge = second, judge
+        # Not registered. Kept, because recorded searches belong to a model.
+        self._others = () if second is None else (Model(model.encoder, second),)
+
+    @property
+    def decoders(self) -> Sequence[Decoder]:
+        """The decoder of both languages, or one for each."""
+        return [self.decoder] if self.second is None else [self.decoder, self.second]
+
+    @property
+    def repeated(self) -> Sequence[nn.Module]:
+        return [*super().repeated, *(() if self.second is None else self.second.repeated)]
+
+    def writes(self, language: int) -> Model:
+        """The model that writes one of the languages, 0 or 1, with the same weights."""
+        return self._others[0] if language and self._others else self
+
+    def judged(self, encoded: Encoded, language: Tensor) -> Tensor:
+        """What the judge minimises: the cross-entropy of the true languages [B], summed over all states, without gradient."""
+        assert self.judge is not None
+        smooth = SMOOTHING + (1 - 2 * SMOOTHING) * language.to(encoded.memory.dtype)
+        return _entropy(self.judge(encoded.memory.detach()), smooth, encoded)
+
+    def confused(self, encoded: Encoded, language: Tensor) -> Tensor:
+        """What the encoder minimises: the cross-entropy of the wrong languages. The judge gets no gradient."""
+        assert self.judge is not None
+        fixed = {name: parameter.detach() for name, parameter in self.judge.named_parameters()}
+        logits = torch.func.functional_call(self.judge, fixed, (encoded.memory,))
+        return _entropy(logits, 1 - language.to(encoded.memory.dtype), encoded)
+
+
+def _entropy(logits: Tensor, languages: Tensor, encoded: Encoded) -> Tensor:
+    each = F.binary_cross_entropy_with_logits(logits, languages[:, None].expand_as(logits), reduction="none")
+    return (each if encoded.layout is None else each.masked_fill(~encoded.layout.ok, 0.0)).sum()
+
+
+def second_decoder(model: Model, other: Model) -> Decoder:
+    """The decoder of `other`, a model like `model`, with the weights that decoders share with encoders taken from `model`."""
+    shared = {id(parameter) for parameter in other.encoder.parameters()}
+    for path, module in other.decoder.named_modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if id(parameter) in shared:
+                setattr(module, name, model.decoder.get_submodule(path).get_parameter(name))
+    return other.decoder

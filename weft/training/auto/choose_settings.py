@@ -1,0 +1,227 @@
+"""Chooses the settings of `auto` from the data and the device, and keeps those that the user has set."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.config.corpus_entries import names
+from weft.config.sections import Config
+from weft.data.corpus_cache import cache_folder
+from weft.data.formats import Pairs, open_pairs
+from weft.data.tokenizers.base import train_tokenizers
+from weft.data.validation_split import HELD_OUT, split
+from weft.errors import ConfigError
+from weft.layers.kernels import modern
+from weft.training.auto import rules
+from weft.training.auto.data_survey import DataSurvey, Lengths, lengths, survey
+from weft.training.auto.rules import SHAPES, Row, Shape
+
+CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""What /proc/cpuinfo calls arithmetic in bf16, on x86 and on ARM."""
+
+
+@dataclass
+class SettingsDraft:
+    """A configuration in the making: every part of it is chosen unless the user has set it.
+
+    fixed: the paths that the user has set · reasons: a line for each topic, for the user
+    """
+
+    config: Config
+    fixed: Collection[str] = ()
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def put(self, settings: Mapping[str, Any]) -> None:
+        """Changes settings, but none that the user has set."""
+        free = {path: value for path, value in settings.items() if not self.is_fixed(path)}
+        self.config = self.config.replaced(free)
+
+    def is_fixed(self, path: str) -> bool:
+        return any(path == given or path.startswith(f"{given}.") for given in self.fixed)
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """What the choice depends on.
+
+    data, lengths: the training data without what is held out · validation: validation pairs · row: of the table
+    """
+
+    data: DataSurvey
+    lengths: Lengths
+    validation: int
+    row: Row
+    device: torch.device
+    processes: int = 1
+
+    @property
+    def pass_tokens(self) -> float:
+        """Tokens of one pass over the data, on the longer side of each pair."""
+        return self.data.pairs * self.lengths.mean
+
+    @property
+    def cpu(self) -> bool:
+        return self.device.type == "cpu"
+
+
+def choose_data(choice: SettingsDraft, out: Path, device: torch.device, processes: int = 1) -> TrainingFacts:
+    """Chooses validation data and tokens, and counts the data that remains for training."""
+    config = choice.config
+    if config.task["kind"] != "translation":
+        hint = "`weft list recipes` shows recipes for it"
+        raise ConfigError(f"task: auto chooses for pairs of texts, not for {config.task['kind']}; {hint}")
+    if not config.data.train:
+        raise ConfigError("there is no training data: give --data source.txt,target.txt, or set data.train")
+    pairs = [open_pairs(spec) for spec in config.data.files]
+    found = survey(pairs)
+    if not config.data.valid:
+        choice.put({"data.hold_out": rules.held_out(found.pairs)})
+    remaining = _hold_out(choice, pairs, out)
+    if remaining is not pairs:
+        found = replace(found, pairs=sum(1 for _ in chain.from_iterable(remaining)))
+    held = [str(out / HELD_OUT)] if choice.config.data.hold_out else []
+    validation = sum(1 for spec in names(choice.config.data.valid) or held for _ in open_pairs(spec))
+    row = rules.row_for(found.pairs)
+    _describe_data(choice, found, validation, out)
+    return TrainingFacts(found, _choose_tokens(choice, found, row, remaining), validation, row, device, processes)
+
+
+def _hold_out(choice: SettingsDraft, pairs: Sequence[Pairs], out: Path) -> Sequence[Pairs]:
+    data = choice.config.data
+    return split(pairs, out, data.hold_out, choice.config.train.seed)[0] if data.hold_out else pairs
+
+
+def _describe_data(choice: SettingsDraft, found: DataSurvey, validation: int, out: Path) -> None:
+    unit, sizes = ("characters", found.characters) if all(found.unspaced) else ("words", found.words)
+    text = f"{found.pairs:,} pairs to train on, with {sizes[0]:.1f} and {sizes[1]:.1f} {unit} on average"
+    if choice.config.data.hold_out:
+        text += f"; {validation:,} pairs are held out for validation (seed {choice.config.train.seed}), see {out / HELD_OUT}"
+    choice.reasons["data"] = text
+
+
+def _choose_tokens(choice: SettingsDraft, found: DataSurvey, row: Row, pairs: Sequence[Pairs]) -> Lengths:
+    """Chooses the tokenizer, the vocabulary and the longest length."""
+    if all(found.unspaced):
+        choice.put({"data.tokenizer": {"kind": "characters"}, "data.vocabulary": found.alphabet + 4 + 256})
+        why = "because neither side separates words by spaces"
+    else:
+        extra = found.alphabet if any(found.unspaced) else 0
+        choice.put({"data.tokenizer": {"kind": "bpe"}, "data.vocabulary": row.vocabulary + extra})
+        why = f"as suits about {row.pairs:,} pairs" + (", and a large alphabet" if extra else "")
+    data = choice.config.data
+    cache = Path(data.cache).expanduser() if data.cache else cache_folder()
+    source, target = train_tokenizers(data.tokenizer, pairs, size=data.vocabulary, shared=data.shared_vocabulary, folder=cache)
+    measured = lengths(pairs, found.pairs, source, target)
+    if measured.longest > data.max_length:
+        longest = min(-(-measured.longest // 64) * 64, rules.LONGEST)
+        choice.put({"data.max_length": longest, "decode.max_length": longest})
+    sizes = f"{source.size:,} pieces" if source is target else f"{source.size:,} and {target.size:,} pieces"
+    if choice.is_fixed("data.vocabulary") or choice.is_fixed("data.tokenizer"):
+        why = "as set"
+    choice.reasons["tokens"] = f"{data.tokenizer['kind']} with {sizes}, {why}; {measured.mean:.1f} tokens per pair"
+    return measured
+
+
+def choose_model(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, why: str = "") -> None:
+    """Chooses a Transformer of this shape. A smaller shape than that of the table gets less dropout."""
+    row = facts.row
+    if choice.config.model["kind"] != "transformer":
+        choice.reasons["model"] = f"{choice.config.model['kind']}, as set"
+        return
+    less = min(1.0, shape.dim / SHAPES[row.shape].dim) ** 2
+    choice.put(
+        {
+            "model.dim": shape.dim,
+            "model.heads": shape.heads,
+            "model.feedforward": shape.feedforward,
+            "model.encoder_layers": shape.layers,
+            "model.decoder_layers": shape.layers,
+            "model.dropout": round(max(0.1, row.dropout * less), 2),
+            "model.attention_dropout": row.attention_dropout,
+            "model.feedforward_dropout": row.feedforward_dropout,
+            "task.label_smoothing": row.label_smoothing,
+        }
+    )
+    model = choice.config.model
+    why = why or f"as suits about {row.pairs:,} pairs"
+    if any(path.startswith("model.") for path in choice.fixed):
+        why += ", except for what was set"
+    choice.reasons["model"] = (
+        f"Transformer, width {model['dim']}, {model['heads']} heads, feed-forward {model['feedforward']:,}, "
+        f"{model['encoder_layers']} + {model['decoder_layers']} layers, dropout {model['dropout']:g}, "
+        f"label smoothing {choice.config.task['label_smoothing']:g}, {why}"
+    )
+
+
+def first_shape(facts: TrainingFacts) -> tuple[Shape, str]:
+    """The shape of the table; without a GPU, not more than a CPU can train. And why, unless the table says so."""
+    shape, small = SHAPES[facts.row.shape], SHAPES[rules.CPU_SHAPE]
+    if facts.cpu and small.weights < shape.weights:
+        return small, "as suits a CPU"
+    return shape, ""
+
+
+def choose_training(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, *, capped: bool = True) -> None:
+    """Chooses the batch, the number of steps and what depends on them. capped: a CPU gets fewer steps than the table says."""
+    row = facts.row
+    batch = min(row.batch_tokens, rules.CPU_BATCH) if facts.cpu else row.batch_tokens
+    precision = "bf16" if has_bf16(facts.device) else "float32"
+    choice.put({"train.accumulate": facts.processes, "train.precision": precision})
+    batch = max(-(-batch // choice.config.train.accumulate), 2 * facts.lengths.longest)
+    choice.put({"train.batch_tokens": batch, "train.schedule.rate": shape.rate})
+    tokens = row.passes * facts.pass_tokens
+    if facts.cpu and capped:
+        tokens = min(tokens, rules.CPU_TOKENS)
+    train = choice.config.train
+    choose_steps(choice, facts, max(rules.FEWEST_STEPS, round(tokens / (train.batch_tokens * train.accumulate))))
+
+
+def choose_steps(
+    choice: SettingsDraft, facts: TrainingFacts, steps: int, validations: int = rules.VALIDATIONS, why: str = ""
+) -> None:
+    """Chooses everything that follows from the number of steps, unless the user has set it."""
+    choice.put({"train.steps": steps})
+    steps = choice.config.train.steps
+    every = min(steps, max(rules.SHORTEST_INTERVAL, steps // validations))
+    decides = facts.validation >= rules.FEWEST_TO_CHOOSE
+    horizon = max(10.0, min(rules.LONGEST_EMA, rules.EMA_SHARE * steps))
+    choice.put(
+        {
+            "train.schedule.warmup": max(1, min(rules.LONGEST_WARMUP, round(rules.WARMUP * steps))),
+            "train.ema": round(1 - 1 / horizon, 4),
+            "train.validate_every": every,
+            "train.save_every": every,
+            "train.best_by": rules.BEST_BY if choice.config.train.validate_bleu else "loss",
+            "train.keep_best": decides,
+            "train.patience": rules.PATIENCE if decides else 0,
+            "train.validate_sentences": min(facts.validation, rules.CPU_SENTENCES if facts.cpu else rules.SENTENCES),
+        }
+    )
+    train = choice.config.train
+    size = train.batch_tokens * train.accumulate
+    passes, schedule = steps * size / facts.pass_tokens, train.schedule
+    choice.reasons["training"] = (
+        f"{steps:,} steps of {size:,} tokens ({passes:.0f} passes), {schedule['kind']} schedule with a peak of "
+        f"{schedule.get('rate', 0):g} after {schedule.get('warmup', 0):,} steps, moving average {train.ema:g}, "
+        f"{train.precision}{f'; {why}' if why else ''}"
+    )
+    if not choice.config.data.validates:
+        choice.reasons["validation"] = "none, as set; the last weights are published"
+        return
+    best = f"the best by {train.best_by} is published" if train.keep_best else "the last weights are published"
+    stop = f"training stops after {train.patience} validations without improvement" if train.patience else "no early stop"
+    choice.reasons["validation"] = f"every {train.validate_every:,} steps; {best}; {stop}"
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether arithmetic in bf16 is fast on a device."""
+    if device.type == "cuda":
+        return modern(device)
+    flags = Path("/proc/cpuinfo")
+    return flags.exists() and bool(CPU_FLAGS & set(flags.read_text("utf-8", "replace").split()))

@@ -1,0 +1,105 @@
+"""Measures how fast a configuration trains on this machine, by training it for a few seconds."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from weft.config.sections import Config
+from weft.data.validation_split import HELD_OUT
+from weft.errors import Interrupted
+from weft.runs.device import choose_device
+from weft.training.distributed import World
+from weft.training.log import Log, Sink
+from weft.training.log_text import Record
+from weft.training.loop import fit
+from weft.training.train_run import prepare_run
+
+SHARE, SHORTEST, LONGEST = 0.05, 2.0, 20.0
+"""Fraction of a time budget that is spent on measuring the speed, and its minimum and maximum in seconds."""
+
+ENDLESS = 1 << 40
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds until training reaches its full speed, steps per second from then on, and seconds that a validation takes.
+
+    Texts or tokens per second would depend on which batches a short training happens to see.
+    """
+
+    startup: float
+    steps_a_second: float
+    validation: float = 0.0
+
+    def planned(self, seconds: float) -> int:
+        """The number of steps that fit into a time, at least 1."""
+        return max(1, int((seconds - self.startup) * self.steps_a_second))
+
+
+class _Records(Sink):
+    """Keeps the training lines of a log, and measures how long validation takes after the last of them."""
+
+    def __init__(self) -> None:
+        self.lines: list[Record] = []
+        self.time, self.validation = 0.0, 0.0
+
+    def record(self, record: Record) -> None:
+        if record["event"] == "train":
+            self.lines.append(record)
+            self.time = time.perf_counter()
+        elif record["event"] == "validation":
+            self.validation = time.perf_counter() - self.time
+
+
+def probe(config: Config, seconds: float, run: Path | None = None) -> Speed:
+    """Trains for `seconds` in a temporary folder, and validates once if there is validation data, in this process only.
+
+    `run` is the folder of the run to come. Its held-out pairs, if it has them, are held out here too.
+    """
+    # The learning rate schedule for ENDLESS steps does not matter for the speed.
+    device = choose_device(config.train.device)
+    limits = {"train.steps": ENDLESS, "train.seconds": seconds, "train.save_every": ENDLESS, "train.validate_every": 0}
+    short = config.replaced({**limits, "train.log_every": 1 if device.type == "cpu" else 5})
+    if short.train.threads:
+        torch.set_num_threads(short.train.threads)
+    records, world = _Records(), World(0, 1, device)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        if run is not None and (run / HELD_OUT).exists():
+            shutil.copy(run / HELD_OUT, place)
+        resolved, task, model = prepare_run(short, place, world.device)
+        try:
+            fit(model, task, resolved.train, run=place, world=world, dim=model.dim, resume=False, log=Log([records]))
+        except Interrupted:
+            raise Interrupted("stopped while the speed of training was measured; nothing was trained") from None
+    del model, task
+    gc.collect()
+    if world.device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(world.device)
+    return replace(steps_per_second(records.lines), validation=records.validation)
+
+
+def probe_seconds(budget: float) -> float:
+    return min(max(SHARE * budget, SHORTEST), LONGEST)
+
+
+def steps_per_second(lines: Sequence[Any]) -> Speed:
+    """The speed over the second half of a log, or over a single line. A step that was held up does not count."""
+    last, late = lines[-1], lines[(len(lines) - 1) // 2 :]
+    if len(late) == 1:
+        return Speed(0.0, last["step"] / max(last["seconds"], 1e-9))
+    spent = [(after["seconds"] - before["seconds"]) / (after["step"] - before["step"]) for before, after in pairwise(late)]
+    rate = 1 / max(median(spent), 1e-9)
+    return Speed(max(0.0, last["seconds"] - last["step"] / rate), rate)
