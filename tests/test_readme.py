@@ -175,15 +175,12 @@ def test_links_and_anchors_are_found_in_a_document() -> None:
 
 
 def test_names_of_python_code_are_found() -> None:
-    source = (
-        "import weft\nfrom weft.errors import DataError\nweft.load('runs/x', divice='cpu').translate(weft.training.api.train)\n"
-    )
+    source = "import weft\nfrom weft.errors import DataError\nweft.load('runs/x', divice='cpu').translate(weft.train)\n"
     assert set(weft_names(source)) == {
         "weft",
         "weft.errors.DataError",
         "weft.load",
-        "weft.training.api.train",
-        "weft.training.api",
+        "weft.train",
     }
     assert list(unknown_arguments(source)) == ["weft.load(divice=)"]
     with pytest.raises((ImportError, AttributeError)):

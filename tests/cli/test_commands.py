@@ -162,7 +162,7 @@ def test_evaluating_against_another_run(weft: tiny.Shell, reverse_run: Path, oth
     ("what", "names"),
     [
         ("models", ["transformer", "composed"]),
-        ("fronts", ["tokens", "frames", "patches", "fronts.py"]),
+        ("fronts", ["tokens", "frames", "patches", "frontends"]),
         ("encoders", ["transformer", "rnn", "bytenet", "convs2s"]),
         ("decoders", ["transformer", "rnn", "bytenet", "convs2s"]),
         ("searches", ["greedy", "beam", "sample", "methods.py"]),

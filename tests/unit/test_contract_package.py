@@ -37,8 +37,8 @@ PARTS = {
     "attention.leaky": "LeakyAttention",
     "attention.broken": "Unbuildable",
     "pooling.average": "MeanPooling",
-    "front.letters": "TokenFront",
-    "front.sounds": "FrameFront",
+    "front.letters": "TokenFrontend",
+    "front.sounds": "FrameFrontend",
     "encoder.reader": "RecurrentEncoder",
     "search.mine": "GoodAttention",
 }

@@ -58,7 +58,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         setattr(module, part.__name__, counted)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for place in (packed_rows, feedforward, norm):
-        monkeypatch.setattr(place, "serve", lambda tensor: True)
+        monkeypatch.setattr(place, "triton_available", lambda tensor: True)
     monkeypatch.setattr(packed_rows, "modern", lambda device: True)
     return count
 

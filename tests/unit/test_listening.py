@@ -109,7 +109,10 @@ def test_the_text_is_that_of_the_whole_recording(
         (lambda found: setattr(found, "mel", replace(found.mel, scaling="recording")), "task.scaling: fixed"),
         (lambda found: setattr(found.model.decoder.bridge, "kind", "tanh"), "monotonic attention can write while it listens"),
         (lambda found: setattr(found.model.decoder, "cross", None), "monotonic attention can write while it listens"),
-        (lambda found: setattr(found.model.encoder.front, "reach", None), "model.front: FrameFront reads a source as a whole"),
+        (
+            lambda found: setattr(found.model.encoder.front, "reach", None),
+            "model.front: FrameFrontend reads a source as a whole",
+        ),
         (lambda found: setattr(found.model.encoder.stack, "both", True), "bidirectional: false"),
     ],
 )

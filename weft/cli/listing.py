@@ -30,6 +30,8 @@ TABLES = {
     "rewards": "weft.evaluation:REWARDS",
     "tokenizers": "weft.data:TOKENIZERS",
 }
+USES = ("encoder", "causal", "cross")
+"""What an attention or a mixer can be used for, in the order of the list."""
 What = StrEnum(
     "What",
     "models fronts encoders decoders attentions mixers poolings tasks searches reranks fusions rewards recipes tokenizers",
@@ -77,13 +79,13 @@ def _facts(parts: registry.Table, kind: str, count: int) -> list[str]:
         return [*[""] * (count - 1), str(error)]
     if count == 1:
         return [first_line(part)]
-    uses = [use for use in ("encoder", "causal", "cross") if use in part.uses]
+    uses = [use for use in USES if use in part.uses]
     return [" ".join(uses), "yes" if part.weights_sum else "no", part.cost, part.paper]
 
 
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
     for heading in headings:
-        longest = max(map(len, heading.split()))
+        longest = max(map(len, [*heading.split(), *(USES if heading == "used in" else ())]))
         table.add_column(heading, overflow="fold", no_wrap=heading in ("kind", "name", "file"), min_width=longest + 1)
     return table

@@ -115,7 +115,7 @@ RUNNING = [
         "gates do not decay the sums of earlier pieces",
         "attention.core.feature_maps",
         "state if faded is None else state.fade(faded)",
-        "layers.decoder_state",
+        "state",
         ("gated_rfa-causal-chunks",),
     ),
     Bug(
