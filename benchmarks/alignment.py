@@ -26,7 +26,7 @@ import numpy as np
 from babel.dates import tokenize_pattern
 from numpy.typing import NDArray
 
-from weft.cli.demo import TRAIN, VALID
+from weft.cli.train import TRAIN, VALID
 from weft.data.batch import EOS
 from weft.data.generators.pair_generators import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
 from weft.inference.teacher_forcing import teacher_force

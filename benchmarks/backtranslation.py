@@ -33,7 +33,7 @@ import numpy as np
 from floors import copied
 from trainings import Outcome, Run, Sweep, add_options, common_settings, markdown, report, select
 
-from weft.bench.compare.subprocesses import Failure, Stopped
+from weft.bench.compare.training_jobs import Failure, Stopped
 from weft.config import yaml_document as document
 from weft.data.text_lines import read_lines
 

@@ -12,7 +12,7 @@ from timing import timed
 from weft.data.batch import BOS, PAD, Layout, PairBatch, Source
 from weft.models.base import Model
 from weft.tasks.base import Loss
-from weft.training.cuda_graph_steps import CudaGraphSteps
+from weft.training.compile_and_cuda_graphs import CudaGraphSteps
 
 Batch = tuple[torch.Tensor, torch.Tensor, Layout]
 """Source, labels, and the layout of both."""

@@ -27,9 +27,8 @@ from pathlib import Path
 from ngrams import ngram_losses
 from trainings import about, add_options, common_settings, deadline, markdown, scale_steps, select
 
-from weft.bench.compare.subprocesses import Failure, Processes, Stopped
-from weft.bench.compare.training_jobs import Training, train
-from weft.data.tokenizers.base import RESERVED
+from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
+from weft.data.tokenizers import RESERVED
 from weft.runs.translator import load_generator
 
 RECIPE = "lm-words"

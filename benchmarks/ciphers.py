@@ -24,7 +24,7 @@ import numpy as np
 from trainings import Outcome, Run, add_options, markdown, report, scale_steps, select, sweep
 
 import weft
-from weft.bench.figures import empty_figure, save_figure
+from weft.bench.speed_report import empty_figure, save_figure
 from weft.data.text_lines import read_lines
 from weft.runs.run_folder import records
 from weft.tasks.deciphering.data import windows

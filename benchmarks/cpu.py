@@ -36,18 +36,18 @@ from gpu import SOURCE, STEPS
 
 from weft.config.sections import DecodeSection
 from weft.data.batch import BOS, PAD, Source
-from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits, TokenSelector
+from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.cpp_search import encode
-from weft.decoding.search_loop import generate
+from weft.decoding.search_loop import run_search
+from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.inference.decoding_options import DecodingOptions, resolve_options
 from weft.inference.worker_processes import Workers
 from weft.layers.int8 import in_int8
-from weft.layers.kernels.cpp import kernels
-from weft.layers.kernels.cpp.build import CannotBuild
+from weft.layers.kernels.cpp import CannotBuild, kernels
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
-from weft.models.shortlist_decoder import ShortlistDecoder
+from weft.models.wrapped_decoders import ShortlistDecoder
 
 CASES = {"1": (1, 1), "1x4": (1, 4), "32": (32, 1), "32x4": (32, 4)}
 """Name → sentences, beam."""
@@ -116,7 +116,7 @@ def search(model: Model, vocabulary: int, how: DecodingOptions, beam: int, short
         if shortlist:
             size = min(SHORTLISTS[min(SHORTLISTS, key=lambda known: abs(known - rows))], vocabulary)
             decoder, bias = ShortlistDecoder(decoder, torch.arange(size) * (vocabulary // size)), torch.zeros(rows, size)
-        hypotheses, _ = generate(
+        hypotheses, _ = run_search(
             decoder,
             encode(model, Source(torch.tensor(source))),
             chooser,

@@ -28,7 +28,7 @@ from weft.data.text_lines import read_lines
 from weft.evaluation.metrics import make_metrics, score
 from weft.runs.open_run import run_config
 from weft.runs.run_folder import complete
-from weft.training.auto import rules
+from weft.training.auto import choose_settings as rules
 
 SIZES = {500: "multi30k", 3_000: "multi30k", 12_000: "multi30k", 29_000: "multi30k", 162_000: "eng_fra"}
 RECIPES = ("auto", "transformer-small", "transformer-tiny", "rnn-bahdanau")

@@ -36,10 +36,11 @@ from torch._dynamo.utils import counters
 
 import weft
 from weft.data.batch import BOS, PAD, Source
-from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits, TokenSelector
+from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.cuda_graph_search import search_graphs_of
-from weft.decoding.search_loop import generate
+from weft.decoding.search_loop import run_search
+from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
@@ -206,7 +207,7 @@ def weft_decoding(rows: int, beam: int, compiled: bool) -> Figures:
 
     def work() -> None:
         with torch.inference_mode():
-            generate(
+            run_search(
                 model.decoder,
                 recorded.encode(model, Source(source)),
                 chooser,

@@ -25,8 +25,7 @@ from pathlib import Path
 import floors
 from trainings import about, add_options, common_settings, deadline, markdown, scale_steps, select
 
-from weft.bench.compare.subprocesses import Failure, Processes, Stopped
-from weft.bench.compare.training_jobs import Training, train
+from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
 from weft.runs.run_folder import records
 from weft.runs.weight_files import read_tensors
 

@@ -23,7 +23,7 @@ import torch
 import weft
 from weft.errors import WeftError
 from weft.explain.attention_heatmap import cross_attention, draw_attention
-from weft.tasks.translation.join_segments import Translation
+from weft.tasks.translation.segmenter import Translation
 
 SENTENCE = "A young woman who is wearing a red hat is reading a book in the park."
 RUNS = {

@@ -25,12 +25,11 @@ from floors import copied
 from nat_scores import PLAIN, TEST, latencies, measure, table
 from trainings import about, deadline
 
-from weft.bench.compare.subprocesses import Failure, Processes, Stopped
-from weft.bench.compare.training_jobs import Training, train
+from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
 from weft.config.registry import build
 from weft.errors import WeftError
+from weft.runs.distillation_and_backtranslation import OpenTeacher
 from weft.runs.run_folder import complete
-from weft.runs.teacher import OpenTeacher
 from weft.tasks.base import TaskContext
 
 RECIPES = ("nat-ctc", "nat-mask-predict", "nat-length", "nat-fertility", "nat-blanks")

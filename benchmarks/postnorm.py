@@ -23,9 +23,8 @@ from pathlib import Path
 
 from trainings import about, add_options, common_settings, deadline, markdown, prepare_data, select
 
-from weft.bench.compare.seed_statistics import interval
-from weft.bench.compare.subprocesses import Failure, Processes, Stopped
-from weft.bench.compare.training_jobs import Training, train
+from weft.bench.compare.results import interval
+from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
 from weft.runs.run_folder import records
 
 STEPS = 2000
@@ -122,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
 def train_plain() -> None:
     """The command line of weft, with the norm kernel switched off."""
     from weft.cli import main as weft_main
-    from weft.layers import norm
+    from weft.layers import norm_and_dropout as norm
 
     norm.triton_available = lambda tensor: False
     weft_main()

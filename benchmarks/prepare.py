@@ -24,10 +24,10 @@ import numpy as np
 
 import weft
 from weft.data.batch import Position
+from weft.data.batching import Batches
 from weft.data.formats import open_pairs
-from weft.data.resumable_order import Batches
 from weft.data.sentence_pairs import collate_pairs, prepare_pairs
-from weft.data.tokenizers.base import load_tokenizers, save_tokenizers, train_tokenizers
+from weft.data.tokenizers import load_tokenizers, save_tokenizers, train_tokenizers
 
 Figures = dict[str, float]
 

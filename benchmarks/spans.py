@@ -26,10 +26,9 @@ from trainings import about, add_options, common_settings, deadline, markdown, p
 from weft.attention.base import Attended
 from weft.attention.core.weight_recorder import observe
 from weft.attention.key_value import KeyValueAttention
-from weft.bench.compare.subprocesses import Failure, Processes, Stopped
-from weft.bench.compare.training_jobs import Training, train
+from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
 from weft.data.text_lines import read_lines
-from weft.data.tokenizers.base import load_tokenizers
+from weft.data.tokenizers import load_tokenizers
 from weft.models.language_model import LanguageModel
 from weft.runs.run_folder import complete
 from weft.runs.translator import load_generator

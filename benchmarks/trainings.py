@@ -19,8 +19,7 @@ from typing import Any
 
 import torch
 
-from weft.bench.compare.subprocesses import Failure, Processes, Stopped
-from weft.bench.compare.training_jobs import Training, train
+from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
 from weft.bench.machine import about as describe_machine
 from weft.config.registry import build
 from weft.config.sections import Config, load_config

@@ -31,7 +31,7 @@ from weft.data.formats import open_pairs
 from weft.data.lexical_translation import companions
 from weft.data.sentence_pairs import prepare_pairs
 from weft.data.text_lines import read_lines
-from weft.data.tokenizers.base import RESERVED
+from weft.data.tokenizers import RESERVED
 from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.data.word_vectors.bilingual_dictionary import Dictionary, nearest
 from weft.data.word_vectors.mapping import Begin, MappedVectors, MappingOptions, adversarial_pairs, map_vectors

@@ -25,8 +25,7 @@ from pathlib import Path
 from ngrams import ngram_losses
 from trainings import about, add_options, common_settings, deadline, markdown, scale_steps, select
 
-from weft.bench.compare.subprocesses import Failure, Processes, Stopped
-from weft.bench.compare.training_jobs import Training, train
+from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
 from weft.config.sections import load_config
 from weft.runs.translator import load_generator
 

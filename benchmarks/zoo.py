@@ -30,9 +30,9 @@ from trainings import deadline, prepare_data
 from zoo_parts import PARTS, PUBLISHED, Settings, write_data
 from zoo_report import draw, kind_of
 
-from weft.bench.compare.budget import ComparisonRun, training
-from weft.bench.compare.subprocesses import Processes, Stopped
+from weft.bench.compare.plan import ComparisonRun, training
 from weft.bench.compare.sweep import Sweep
+from weft.bench.compare.training_jobs import Processes, Stopped
 from weft.bench.compare.worker import work
 from weft.runs.run_folder import RunLock, complete
 

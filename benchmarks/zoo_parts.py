@@ -12,8 +12,7 @@ from typing import Any
 import floors
 from floors import Floors
 
-from weft.bench.compare.budget import Budget, Comparison
-from weft.bench.compare.entries import Entry, labelled, slot_entries
+from weft.bench.compare.plan import Budget, Comparison, Entry, labelled, slot_entries
 from weft.data.generators.pair_generators import parse_generator
 
 PUBLISHED = {

@@ -12,9 +12,8 @@ from typing import Any
 from trainings import markdown
 from zoo_parts import PARTS, PUBLISHED
 
-from weft.bench.compare.html_report import write_report
-from weft.bench.compare.results import Row, rank
-from weft.bench.compare.seed_statistics import Stat, mean_with_interval, pooled_spread, student
+from weft.bench.compare.comparison_report import write_report
+from weft.bench.compare.results import Row, Stat, mean_with_interval, pooled_spread, rank, student
 
 
 def ranking(results: dict[str, Any], arena_task: str = "") -> str:

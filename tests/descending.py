@@ -10,7 +10,7 @@ import torch
 from weft.data.batch import Batch
 from weft.models.base import Network
 from weft.tasks.base import Task
-from weft.training.cuda_graph_steps import CudaGraphSteps
+from weft.training.compile_and_cuda_graphs import CudaGraphSteps
 from weft.training.loop import forward_backward
 
 

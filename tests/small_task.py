@@ -31,8 +31,7 @@ from weft.runs.weight_files import write_tensors
 from weft.tasks.base import Loss, Task
 from weft.training.distributed import World, start, sum_gradients
 from weft.training.log import Log, open_log
-from weft.training.loop import fit
-from weft.training.meter import Meter
+from weft.training.loop import Meter, fit
 from weft.training.session import Result
 
 WORDS, WIDTH, WINDOW, WINDOWS = 20, 12, 5, 3

@@ -18,7 +18,7 @@ __all__ = ["Generator", "Translation", "Translator", "WeftError", "__version__",
 if TYPE_CHECKING:
     from weft.errors import WeftError
     from weft.runs.translator import Generator, Translator, load, load_generator
-    from weft.tasks.translation.join_segments import Translation
+    from weft.tasks.translation.segmenter import Translation
     from weft.training.api import train
 
 _PLACES = {
@@ -26,7 +26,7 @@ _PLACES = {
     "WeftError": "weft.errors",
     "Generator": "weft.runs.translator",
     "load_generator": "weft.runs.translator",
-    "Translation": "weft.tasks.translation.join_segments",
+    "Translation": "weft.tasks.translation.segmenter",
     "Translator": "weft.runs.translator",
     "load": "weft.runs.translator",
 }

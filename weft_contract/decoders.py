@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.attention.base import Facts
 from weft.attention.mixers.base import Mixer
 from weft.data.batch import BOS, PAD, Layout, Source
-from weft.layers.output_cross_entropy import label_smoothed_cross_entropy
+from weft.losses.cross_entropy import label_smoothed_cross_entropy
 from weft.models.base import Model
 from weft_contract.entries import same
 from weft_contract.models import SOURCE, TARGET, VOCABULARY, DecoderEntry, finite, ids

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.data.batch import PAD, Layout
 from weft.layers.decoder_state import State, detach
-from weft.layers.output_cross_entropy import label_smoothed_cross_entropy
+from weft.losses.cross_entropy import label_smoothed_cross_entropy
 from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.models.language_model import LanguageModel

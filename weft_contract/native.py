@@ -9,12 +9,13 @@ from torch import nn
 
 from weft.data.batch import BOS, PAD, UNK, Layout, Source
 from weft.decoding import cpp_search as native
-from weft.decoding.beam_greedy_sample import BeamSelector, LengthLimits, SamplingSelector, TokenSelector
+from weft.decoding.beam_search import BeamSelector
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.hypotheses import Hypothesis
-from weft.decoding.search_loop import generate
-from weft.layers.kernels.cpp import Kernels, kernels, using
-from weft.layers.kernels.cpp.build import CannotBuild
+from weft.decoding.sampling import SamplingSelector
+from weft.decoding.search_loop import run_search
+from weft.decoding.token_selection import LengthLimits, TokenSelector
+from weft.layers.kernels.cpp import CannotBuild, Kernels, kernels, using
 from weft.layers.kernels.cpp_plan import NotPlanned
 from weft.models.base import Encoded, Model
 from weft_contract.entries import same
@@ -69,7 +70,7 @@ def _search(decoder: nn.Module, source: Encoded, chooser: TokenSelector, compile
     longest, first = torch.tensor(LONGEST), ids(len(PREFIXES), max(PREFIXES), seed=3)
     first[:, 0] = BOS
     with using(compiled):
-        found, _ = generate(
+        found, _ = run_search(
             decoder,  # type: ignore[arg-type]
             source,
             chooser,

@@ -13,9 +13,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 import weft
-from weft.explain.explanation import Explanation
+from weft.explain.explanation import Explanation, Side
 from weft.explain.html_page import page
-from weft.explain.token_display import Side
 from weft.runs.translator import Translator
 
 INK = """[...document.querySelectorAll('canvas.map')].every(

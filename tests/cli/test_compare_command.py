@@ -19,7 +19,7 @@ import tiny
 
 from weft import cli
 from weft.bench.compare import worker
-from weft.bench.compare.subprocesses import Failure, Processes, Stopped, reason
+from weft.bench.compare.training_jobs import Failure, Processes, Stopped, reason
 from weft.training.auto import speed_probe as speed
 from weft.training.checkpoint import steps
 

@@ -13,8 +13,8 @@ import tiny
 
 from weft.bench import doctor as diagnosis
 from weft.bench.doctor import Finding, diagnose
-from weft.cli import completion
-from weft.layers.kernels.cpp import build
+from weft.cli import options as completion
+from weft.layers.kernels import cpp as build
 
 
 def test_the_doctor_reports_everything(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,10 +68,10 @@ def test_recipes_runs_and_settings_are_completed(tmp_path: Path, monkeypatch: py
     (tmp_path / "mine.yaml").write_text("")
     assert completion.recipes("transformer-t") == ["transformer-tiny"]
     assert completion.recipes("mi") == ["mixed-cnn", "mixed-rnn", "mine.yaml"]
-    assert completion.runs("r") == ["rest/", "runs/"]
-    assert completion.runs("runs/e") == ["runs/ende", "runs/enfr/"]
-    assert completion.runs("runs/ende,runs/en") == ["runs/ende,runs/ende", "runs/ende,runs/enfr/"]
-    assert completion.runs("nowhere/x") == []
+    assert completion.complete_runs("r") == ["rest/", "runs/"]
+    assert completion.complete_runs("runs/e") == ["runs/ende", "runs/enfr/"]
+    assert completion.complete_runs("runs/ende,runs/en") == ["runs/ende,runs/ende", "runs/ende,runs/enfr/"]
+    assert completion.complete_runs("nowhere/x") == []
     assert completion.settings("tr") == ["train."]
     assert completion.settings("train.keep") == ["train.keep_last=", "train.keep_best="]
     assert "model.encoder_self=local" in completion.settings("model.encoder_self=lo")

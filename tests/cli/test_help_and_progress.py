@@ -14,7 +14,7 @@ from test_readme import parse
 
 from weft import cli
 from weft.cli import COMMANDS
-from weft.cli.help import EXAMPLES
+from weft.cli.options import EXAMPLES
 from weft.cli.output import Counter, StatusLine
 
 PLAIN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

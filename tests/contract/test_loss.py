@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.batch import PAD
-from weft.layers.output_cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy
+from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy
 from weft_contract.entries import same
 
 ROWS, EXTENT, DIM, VOCABULARY = 3, 23, 16, 37

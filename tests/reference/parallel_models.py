@@ -8,11 +8,11 @@ import torch
 
 from weft.config.registry import build
 from weft.data.batch import BOS, EOS, PAD, UNK, Layout, PairBatch, Source
-from weft.decoding.beam_greedy_sample import LengthLimits
 from weft.decoding.constraints import Constraint, ForbidTokens
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import EAGER, StepRunner
 from weft.decoding.search_methods import Search
+from weft.decoding.token_selection import LengthLimits
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_encoder_decoder
 from weft.models.nonautoregressive import NonAutoregressiveDecoder

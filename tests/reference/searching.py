@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import BOS, Layout, Source
-from weft.decoding.beam_greedy_sample import LengthLimits
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.token_selection import LengthLimits
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
 

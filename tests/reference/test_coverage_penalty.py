@@ -24,7 +24,7 @@ from weft.decoding.search_methods import BeamSearch
 from weft.errors import ConfigError
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
-from weft.models.ensemble import Ensemble
+from weft.models.wrapped_decoders import Ensemble
 
 SIZE, LONGEST, LENGTHS = 5, 3, [4, 2, 3]
 SOURCES = Sources(SIZE, LENGTHS, LONGEST)

@@ -17,7 +17,7 @@ from weft.attention.base import Site, Use, join_heads, split_heads
 from weft.attention.full import FullAttention
 from weft.attention.local import LocalAttention
 from weft.attention.mixers import build_self
-from weft.attention.mixers.convolution_mixer import ConvolutionMixer
+from weft.attention.mixers.convolution_and_recurrence import ConvolutionMixer
 from weft.data.batch import Layout
 from weft.layers.convolution import TokenWindow
 from weft.layers.feedforward import Activation, FeedForward

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from weft.data.batch import EOS, PAD, Layout, Source
-from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits
-from weft.decoding.search_loop import generate
+from weft.decoding.beam_search import BeamSelector, GreedySelector
+from weft.decoding.search_loop import run_search
+from weft.decoding.token_selection import LengthLimits
 from weft.models.base import Sizes
 from weft.models.composition import build_model
 
@@ -167,7 +168,7 @@ def test_same_beams(penalty, stop, early):
         sources = len(LENGTHS)
         limit = LengthLimits(torch.full((sources,), 14), torch.zeros(sources, dtype=torch.long), torch.arange(sources))
         decoder = Biased(model.decoder, theirs.final_logits_bias[0])
-        found, _ = generate(
+        found, _ = run_search(
             decoder, encoded, BeamSelector(4, penalty, stop=stop), first=torch.full((sources, 1), START), limits=limit, check=1
         )
         for g in range(sources):
@@ -193,7 +194,7 @@ def test_same_greedy_text():
     sources = len(LENGTHS)
     limit = LengthLimits(torch.full((sources,), 14), torch.zeros(sources, dtype=torch.long), torch.arange(sources))
     decoder = Biased(model.decoder, theirs.final_logits_bias[0])
-    found, _ = generate(decoder, encoded, GreedySelector(), first=torch.full((sources, 1), START), limits=limit)
+    found, _ = run_search(decoder, encoded, GreedySelector(), first=torch.full((sources, 1), START), limits=limit)
     for g in range(sources):
         text = expected[g].tolist()
         assert found[g][0].tokens == (text[: text.index(EOS) + 1] if EOS in text else text)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from weft.attention.base import Site
-from weft.attention.mixers.recurrent_mixer import RecurrentMixer
+from weft.attention.mixers.convolution_and_recurrence import RecurrentMixer
 from weft.config.sections import load_config
 from weft.data.batch import Layout, Source
 from weft.layers.decoder_state import leaves

@@ -13,17 +13,17 @@ import torch
 from searching import Sources, small_model
 
 from weft.data.batch import BOS, EOS, PAD, UNK
-from weft.decoding.beam_greedy_sample import GreedySelector, LengthLimits
+from weft.decoding.beam_search import GreedySelector
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.hypotheses import Hypothesis
-from weft.decoding.noisy_decoding import normal
-from weft.decoding.search_loop import EAGER, Cancellation, StepRunner, generate
-from weft.decoding.search_methods import NoisySearch
+from weft.decoding.noisy_decoding import NoisySearch, normal
+from weft.decoding.search_loop import EAGER, Cancellation, StepRunner, run_search
+from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.models.base import Model
-from weft.models.ensemble import Ensemble
 from weft.models.rnn import RecurrentState
+from weft.models.wrapped_decoders import Ensemble
 
 SIZE, LONGEST, LENGTHS, SCALE = 9, 8, [5, 2, 4], 2.5
 FORBIDDEN = [PAD, BOS, UNK]
@@ -132,7 +132,7 @@ def test_the_result_is_never_less_probable_than_the_greedy_text() -> None:
             limits = LengthLimits(*(torch.tensor([value]) for value in (LONGEST, 0, 1)))
             with torch.inference_mode():
                 encoded = model.encode(source)
-            greedy = generate(
+            greedy = run_search(
                 model.decoder,
                 encoded,
                 GreedySelector(),

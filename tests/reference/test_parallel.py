@@ -21,7 +21,7 @@ from weft.decoding.mask_predict import HashedUniform, path_logits, refine
 from weft.decoding.nonautoregressive_search import ROUND
 from weft.errors import ConfigError
 from weft.layers.kernels import cpp
-from weft.layers.kernels.cpp.build import CannotBuild
+from weft.layers.kernels.cpp import CannotBuild
 from weft.models.base import Encoded
 from weft.models.length_predictors import FertilityPredictor
 from weft.models.nonautoregressive import NonAutoregressiveDecoder

@@ -10,16 +10,17 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from weft.data.batch import Layout, Source
-from weft.decoding.beam_greedy_sample import BeamSelector, LengthLimits
-from weft.decoding.search_loop import generate
+from weft.decoding.beam_search import BeamSelector
+from weft.decoding.search_loop import run_search
+from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.explain.attention_heatmap import cross_attention
 from weft.inference.teacher_forcing import teacher_force
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
-from weft.models.ensemble import Ensemble
-from weft.tasks.translation.join_segments import Translation
+from weft.models.wrapped_decoders import Ensemble
+from weft.tasks.translation.segmenter import Translation
 
 WORDS, LENGTHS = 17, [7, 3, 0, 9, 1]
 SIZES = {"dim": 8, "embedding": 6, "encoder_dim": 10, "dropout": 0.0}
@@ -232,7 +233,7 @@ def test_recurrent_models_and_a_transformer_speak_with_one_voice() -> None:
     limits = LengthLimits(torch.tensor([5, 2, 9, 7]), torch.zeros(4, dtype=torch.long), torch.arange(4))
     together = Ensemble(models).eval()
     encoded = together.encode(Source(source, above))
-    found, _ = generate(
+    found, _ = run_search(
         together.decoder, encoded, BeamSelector(3, 0.0), first=first, first_layout=below, limits=limits, check=1
     )
     for row, texts in enumerate(found):

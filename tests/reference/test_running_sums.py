@@ -16,9 +16,8 @@ from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use, join_heads
 from weft.attention.core.prefix_sums import accumulate
-from weft.attention.efficient import EfficientAttention
 from weft.attention.full import FullAttention
-from weft.attention.linear import LinearAttention
+from weft.attention.linear import EfficientAttention, LinearAttention
 from weft.attention.performer import PerformerAttention
 from weft.attention.random_features import GatedRandomFeatureAttention, RandomFeatureAttention
 from weft.data.batch import Layout

@@ -13,8 +13,7 @@ from weft.attention.luong import LocationAttention
 from weft.attention.synthesizer import SynthesizerAttention
 from weft.data.batch import Layout
 from weft.errors import DataError
-from weft.layers.decoder_state import select
-from weft.layers.token_history import History
+from weft.layers.decoder_state import History, select
 from weft_contract.looking import scattered
 
 DIM, HEADS, LENGTH, KEYS, QUERIES = 12, 3, 20, 17, 9

@@ -17,7 +17,7 @@ from libretranslatepy import LibreTranslateAPI
 
 from weft import load
 from weft.errors import ConfigError
-from weft.serve.language_codes import languages_of
+from weft.serve.languages import languages_of
 from weft.serve.served_models import ModelLocation, Models, parse_place
 from weft.tasks.translation.glossary import Terms
 

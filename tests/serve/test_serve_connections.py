@@ -13,7 +13,7 @@ import httpx
 import pytest
 from serving import Slow, connected, post, wait_for
 
-from weft.serve.request_log import LogWriter
+from weft.serve.middleware import LogWriter
 
 GET = b"GET /languages HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -103,7 +103,7 @@ def test_answers_while_stopping_close_their_connection(serve: Any, slow: Slow) -
 
 
 def test_a_blocked_log_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.serve.request_log.WAITING", 3)
+    monkeypatch.setattr("weft.serve.middleware.WAITING", 3)
     go, began, lines = threading.Event(), threading.Event(), list[str]()
 
     def write(line: str) -> None:

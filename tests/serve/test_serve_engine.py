@@ -1,4 +1,4 @@
-"""Models in a separate process: `weft.serve.engine_process` and `weft.serve.remote_engine`."""
+"""Models in a separate process: `weft.serve.engine_process` and `weft.serve.engine_process`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, WeftError
 from weft.inference.predictor import BatchItem
 from weft.serve import engine_process as engine
-from weft.serve.engine_process import Engine, name_version
-from weft.serve.remote_engine import Remote
+from weft.serve.engine_process import Engine, Remote, name_version
 from weft.serve.served_models import BatchResult, ModelLocation, Models
 
 PLACE = ModelLocation(("run",))

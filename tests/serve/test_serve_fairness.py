@@ -17,10 +17,10 @@ from serving import connected, post, wait_for
 
 from weft.inference.predictor import BatchItem, ExpectedCost
 from weft.serve import request_batcher as batcher
-from weft.serve.cpu_threads import CpuThreads
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue
 from weft.serve.prometheus import Metrics
 from weft.serve.query_jobs import Job, RequestTicket, read
+from weft.serve.request_batcher import CpuThreads
 from weft.serve.served_models import BatchResult, TranslationQuery
 from weft.serve.settings import Settings
 from weft.tasks.translation.glossary import Terms

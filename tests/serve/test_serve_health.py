@@ -21,7 +21,7 @@ def test_health_tests_the_models(serve: Any, monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError(message)
 
     monkeypatch.setattr(TranslationPredictor, "run", fail)
-    monkeypatch.setattr("weft.serve.health.RECENT", 0.0)
+    monkeypatch.setattr("weft.serve.service.RECENT", 0.0)
     shown.server.service.health._last = (float("-inf"), [])
     answer = shown.client.get("/health")
     assert answer.status_code == 503 and answer.json()["error"] == "reverse: RuntimeError; other: RuntimeError"

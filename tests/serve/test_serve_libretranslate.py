@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weft.serve.language_codes import known_code
+from weft.serve.languages import known_code
 from weft.serve.served_models import ModelLocation, Models
 
 

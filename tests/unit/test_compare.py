@@ -13,12 +13,20 @@ import pytest
 import torch
 
 from weft.bench.compare import worker
-from weft.bench.compare.budget import Comparison, ComparisonRun, parse_budget, training
-from weft.bench.compare.entries import Entry, labelled, parse_entry, slot_entries, split
 from weft.bench.compare.measure_run import exponent, measure_growth
-from weft.bench.compare.results import collect
-from weft.bench.compare.seed_statistics import interval, mean_with_interval, pooled_spread, ranks
-from weft.bench.compare.subprocesses import Failure, Processes, Stopped
+from weft.bench.compare.plan import (
+    Comparison,
+    ComparisonRun,
+    Entry,
+    labelled,
+    parse_budget,
+    parse_entry,
+    slot_entries,
+    split,
+    training,
+)
+from weft.bench.compare.results import collect, interval, mean_with_interval, pooled_spread, ranks
+from weft.bench.compare.training_jobs import Failure, Processes, Stopped
 from weft.bench.compare.worker import Job, work
 from weft.config.registry import build
 from weft.config.sections import Config

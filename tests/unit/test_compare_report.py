@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 from matplotlib.text import Text
 
-from weft.bench.compare.bubble_chart import chart
-from weft.bench.compare.html_report import read_results, write_page, write_report
-from weft.bench.compare.results_table import write_csv
-from weft.bench.compare.seed_statistics import mean_with_interval
+from weft.bench.compare.comparison_report import chart, read_results, write_page, write_report
+from weft.bench.compare.results import mean_with_interval, write_csv
 from weft.errors import DataError
 
 

@@ -8,7 +8,7 @@ import torch
 from weft.config.sections import TrainSection
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_model
-from weft.training import torch_compile as compiling
+from weft.training import compile_and_cuda_graphs as compiling
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 

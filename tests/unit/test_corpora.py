@@ -13,8 +13,8 @@ import torch
 
 from weft.config.sections import Config, load_config
 from weft.data.batch import Position
+from weft.data.batching import Batches
 from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
-from weft.data.resumable_order import Batches
 from weft.errors import ConfigError
 from weft.runs.open_run import build_task
 from weft.runs.weight_files import read_tensors

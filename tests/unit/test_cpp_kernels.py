@@ -16,14 +16,15 @@ import weft
 from weft.attention.core.kv_cache import CacheIndex
 from weft.data.batch import BOS, PAD, Layout, Source
 from weft.data.formats import open_pairs
-from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits, TokenSelector
+from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens, NoRepeatNgram
 from weft.decoding.hypotheses import Hypothesis
-from weft.decoding.search_loop import generate
+from weft.decoding.search_loop import run_search
+from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.int8 import Int8Linear, in_int8
 from weft.layers.kernels import cpp
-from weft.layers.kernels.cpp import Kernels, build
-from weft.layers.kernels.cpp.build import CannotBuild
+from weft.layers.kernels import cpp as build
+from weft.layers.kernels.cpp import CannotBuild, Kernels
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
 from weft.runs.translator import Translator
@@ -191,7 +192,7 @@ def searched(model: Model, chooser: TokenSelector) -> list[list[Hypothesis]]:
     lengths = [9, 4, 6, 2]
     source = torch.randint(4, 90, (4, 9), generator=torch.Generator().manual_seed(6))
     longest = torch.tensor([40, 6, 5, 7])
-    found, _ = generate(
+    found, _ = run_search(
         model.decoder,
         model.encode(Source(source, Layout.padded(lengths))),
         chooser,

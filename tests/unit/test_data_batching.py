@@ -12,11 +12,9 @@ import pytest
 import torch
 
 from weft.data.batch import BOS, EOS, PAD, Position
-from weft.data.batching import cut_packed, cut_padded, evaluation_batches, round_up
+from weft.data.batching import Batches, cut_packed, cut_padded, evaluation_batches, permute, prefetch, round_up
 from weft.data.corpus import Corpus
 from weft.data.formats import open_pairs
-from weft.data.prefetch import prefetch
-from weft.data.resumable_order import Batches, permute
 from weft.data.sentence_pairs import collate_pairs, prepare_pairs
 from weft.data.tokenizers.word_character_byte import ByteTokenizer
 

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft.data import corpus as cache
 from weft.data import corpus as corpora
-from weft.data import corpus_cache as cache
 from weft.data.batch import EOS
-from weft.data.corpus import Corpus
-from weft.data.corpus_cache import cache_folder
+from weft.data.corpus import Corpus, cache_folder
 from weft.data.formats import open_pairs
 from weft.data.sentence_pairs import prepare_pairs
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer

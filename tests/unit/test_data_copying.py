@@ -10,7 +10,7 @@ from weft.data.batch import EOS, UNK
 from weft.data.copy_vocabulary import CopyIds, number_pairs
 from weft.data.formats import open_pairs
 from weft.data.sentence_pairs import prepare_pairs
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 
 

@@ -13,7 +13,7 @@ from weft.config import registry
 from weft.data import TOKENIZERS
 from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.data.formats import Pairs
-from weft.data.tokenizers.base import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
+from weft.data.tokenizers import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.errors import ConfigError, DataError, RunError
 
@@ -216,7 +216,7 @@ def test_a_changed_sentencepiece_model_is_noticed(sentencepiece_model: str, tmp_
 
 
 def test_a_large_corpus_is_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.data.tokenizers.base.SAMPLE", 100)
+    monkeypatch.setattr("weft.data.tokenizers.SAMPLE", 100)
     pairs = Texts([(f"s{i}", f"t{i}") for i in range(1000)])
     tokenizer, _ = train_tokenizers({"kind": "words"}, [pairs, pairs], size=5000, shared=True)
     read = sorted(int(word[1:]) for word in tokenizer.tokens(range(4, tokenizer.size)) if word[0] == "s")

@@ -12,7 +12,7 @@ import pytest
 from made_up import sentences, twin
 
 from weft.cli import run
-from weft.config.data_paths import absolute, files_of
+from weft.config.corpus_entries import absolute, files_of
 from weft.data.word_vectors import mapping
 from weft.data.word_vectors.bilingual_dictionary import Dictionary, channel, learn_dictionary
 from weft.data.word_vectors.mapping import (

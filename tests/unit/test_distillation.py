@@ -11,8 +11,8 @@ import tiny
 
 from weft.data.formats import open_pairs
 from weft.errors import DataError
-from weft.runs import distillation
-from weft.runs.distillation import Texts, translate_corpus
+from weft.runs import distillation_and_backtranslation as distillation
+from weft.runs.distillation_and_backtranslation import Texts, translate_corpus
 from weft.runs.translator import Translator, load
 from weft.tasks.corpus_task import DISTILLED
 from weft.training import api

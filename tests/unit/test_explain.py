@@ -17,14 +17,14 @@ from weft.attention.base import Site
 from weft.attention.full import FullAttention
 from weft.config.sections import DecodeSection
 from weft.data.batch import Layout
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.subword import BpeTokenizer
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.errors import ConfigError, DataError
 from weft.explain import attention_heatmap as picture
 from weft.explain.attention_heatmap import View, cross_attention, draw, view_of, views
 from weft.explain.explain_translation import explain
-from weft.explain.token_display import fed, find_words, join_words, make_side, right_to_left
+from weft.explain.explanation import fed, find_words, join_words, make_side, right_to_left
 from weft.inference.decoding_options import resolve_options
 from weft.layers.decoder_state import State
 from weft.models.base import Encoded, Features, LinearDecoder, Sizes

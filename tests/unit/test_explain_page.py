@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.explain.explanation import AttentionMap, Candidate, DecodingStep, Explanation, Node
+from weft.explain.explanation import AttentionMap, Candidate, DecodingStep, Explanation, Node, Side
 from weft.explain.html_page import page
-from weft.explain.token_display import Side
-from weft.tasks.translation.join_segments import Translation
+from weft.tasks.translation.segmenter import Translation
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 NASTY = "</script><script>alert(1)</script>"

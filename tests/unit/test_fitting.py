@@ -15,7 +15,7 @@ from weft.data.formats import open_pairs
 from weft.errors import ConfigError
 from weft.training.auto import auto_recipe as auto
 from weft.training.auto import choose_settings as choice
-from weft.training.auto import rules
+from weft.training.auto import choose_settings as rules
 from weft.training.auto.auto_recipe import chooser, parse_duration, seconds_of
 from weft.training.auto.data_survey import survey
 from weft.training.auto.speed_probe import Speed

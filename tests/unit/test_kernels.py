@@ -44,7 +44,7 @@ def inputs(queries: Layout, keys: Layout) -> list[Tensor]:
 
 def attend(parts: list[Tensor], queries: Layout, keys: Layout, causal: bool, seed: int | None = None) -> Tensor:
     """Of queries, keys and values [tokens, H, D], or of some in one tensor [tokens, n, H, D]."""
-    from weft.layers.kernels.triton.packed_attention import attend_pieces
+    from weft.layers.kernels.triton.attention import attend_pieces
 
     parts = [part if part.ndim == 4 else part[:, None] for part in parts]
 
@@ -180,7 +180,7 @@ def test_the_norm_of_a_sum_drops_the_same_entries_forward_and_backward() -> None
 def test_a_sum_that_is_replayed_drops_other_entries_every_time() -> None:
     from weft.layers.kernels import try_out
     from weft.layers.kernels.cuda_graph_capture import CudaGraphs
-    from weft.layers.norm import norm_sum
+    from weft.layers.norm_and_dropout import norm_sum
 
     try_out(torch.device(DEVICE))
     norm, x, found = torch.nn.LayerNorm(WIDE, device=DEVICE), drawn(1, 64, WIDE), drawn(1, 64, WIDE, seed=1)
@@ -229,7 +229,7 @@ def test_likelihoods_and_their_gradient(wanted: bool) -> None:
 
 
 def test_a_step_reads_the_cells_of_its_ancestors() -> None:
-    from weft.layers.kernels.triton.decoding_attention import attend_step
+    from weft.layers.kernels.triton.attention import attend_step
 
     sources, beams, room = 3, 4, 40
     k, v = drawn(2, sources, HEADS, beams, room, WIDTH)
@@ -247,7 +247,7 @@ def test_a_step_reads_the_cells_of_its_ancestors() -> None:
 
 
 def test_a_step_over_sources_of_which_one_has_no_tokens() -> None:
-    from weft.layers.kernels.triton.decoding_attention import attend_step
+    from weft.layers.kernels.triton.attention import attend_step
 
     sources, beams, extent = 3, 4, 40
     k, v = drawn(2, sources, extent, HEADS, WIDTH).transpose(2, 3)

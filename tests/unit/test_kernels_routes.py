@@ -12,7 +12,8 @@ from torch import Tensor
 
 from weft.attention.core import packed_sequences as packed_rows
 from weft.data.batch import Layout, Source
-from weft.layers import feedforward, norm
+from weft.layers import feedforward
+from weft.layers import norm_and_dropout as norm
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
 
@@ -41,7 +42,7 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight, bias).relu()
 
 
-PARTS = {"packed_attention": attend_pieces, "add_norm": add_norm, "linear_relu": linear_relu}
+PARTS = {"attention": attend_pieces, "add_norm": add_norm, "linear_relu": linear_relu}
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_a_model_learns_the_same_with_them(order: str, called: Counter[str]) -> 
     found, mine = learnt(network, half=True)
     # An encoder layer has two sub-layers and a decoder layer three; one and two of them are attention.
     norms = {"add_norm": 5 * LAYERS} if order == "post" else {}
-    assert called == Counter({"packed_attention": 3 * LAYERS, "linear_relu": 2 * LAYERS, **norms})
+    assert called == Counter({"attention": 3 * LAYERS, "linear_relu": 2 * LAYERS, **norms})
     torch.testing.assert_close(found, wanted, rtol=2e-3, atol=0.0)
     assert torch.cosine_similarity(mine, slope, 0) > 0.999
 
@@ -103,7 +104,7 @@ def test_positions_that_turn_queries_and_keys_need_them_apart(called: Counter[st
     wanted, slope = learnt(network, half=False)
     called.clear()
     found, mine = learnt(network, half=True)
-    assert called["packed_attention"] == 3 * LAYERS
+    assert called["attention"] == 3 * LAYERS
     torch.testing.assert_close(found, wanted, rtol=2e-3, atol=0.0)
     assert torch.cosine_similarity(mine, slope, 0) > 0.999
 

@@ -26,9 +26,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
             if error is not None:
                 raise error
 
-        module = ModuleType("weft.layers.kernels.triton.probe")
+        module = ModuleType("weft.layers.kernels.triton")
         module.probe = probe  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "weft.layers.kernels.triton.probe", module)
+        monkeypatch.setitem(sys.modules, "weft.layers.kernels.triton", module)
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capabilities[index])
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -13,8 +13,7 @@ import torch
 from weft.data.batch import Layout, Source
 from weft.decoding.cpp_search import cpp_ctc_paths, encode
 from weft.layers.kernels import cpp
-from weft.layers.kernels.cpp import Kernels
-from weft.layers.kernels.cpp.build import CannotBuild
+from weft.layers.kernels.cpp import CannotBuild, Kernels
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
 from weft.models.nonautoregressive import NonAutoregressiveDecoder

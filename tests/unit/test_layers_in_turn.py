@@ -13,7 +13,7 @@ import yaml
 
 from weft.attention.base import Site
 from weft.attention.mixers import build_self
-from weft.bench.compare.entries import Entry, labelled, parse_entry, slot_entries
+from weft.bench.compare.plan import Entry, labelled, parse_entry, slot_entries
 from weft.config.sections import commented_yaml, json_schema, load_config, save_config
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError

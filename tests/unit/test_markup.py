@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from weft.errors import ConfigError, DataError
 from weft.runs.translator import Translator, load
 from weft.tasks.translation import attention_alignment as alignment
-from weft.tasks.translation.documents.formats import open_document
-from weft.tasks.translation.documents.html import RAW, VOID, html
-from weft.tasks.translation.documents.markup import Segment, tokens
-from weft.tasks.translation.join_segments import Translation
+from weft.tasks.translation.documents import open_document
+from weft.tasks.translation.documents.html import RAW, VOID, Segment, html, tokens
 from weft.tasks.translation.markup_projection import HOLE, MarkupProjection, MarkupSpan, visible
 from weft.tasks.translation.protected_spans import AUTO, find, kinds, repeated
+from weft.tasks.translation.segmenter import Translation
 
 QUICK = settings(max_examples=150, derandomize=True, deadline=None, database=None)
 

@@ -16,18 +16,19 @@ import weft
 from weft.attention.full import FullAttention
 from weft.data.batch import BOS, PAD, UNK, Layout, Source
 from weft.decoding import cpp_search as native
-from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits, SamplingSelector, TokenSelector
+from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import Constraint, ForbidTokens, NoRepeatNgram
 from weft.decoding.hypotheses import Hypothesis
-from weft.decoding.search_loop import Cancellation, generate
+from weft.decoding.sampling import SamplingSelector
+from weft.decoding.search_loop import Cancellation, run_search
+from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.int8 import in_int8
 from weft.layers.kernels import cpp
-from weft.layers.kernels.cpp import Kernels
-from weft.layers.kernels.cpp.build import CannotBuild
+from weft.layers.kernels.cpp import CannotBuild, Kernels
 from weft.layers.kernels.cpp_plan import MemoryStruct, NotPlanned, Op
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
-from weft.models.shortlist_decoder import ShortlistDecoder
+from weft.models.wrapped_decoders import ShortlistDecoder
 
 VOCABULARY = 90
 SMALL = {"kind": "transformer", "dim": 32, "heads": 2, "feedforward": 48, "encoder_layers": 1, "decoder_layers": 2}
@@ -114,7 +115,7 @@ def searched(
         decoder = ShortlistDecoder(decoder, torch.arange(0, VOCABULARY // 2))
         bias = torch.zeros(4, VOCABULARY // 2)[at]
         bias[:, 20:25] = float("-inf")
-    found, _ = generate(
+    found, _ = run_search(
         decoder,
         model.encode(Source(source, Layout.padded([[9, 4, 6, 2][row] for row in rows], 9))),
         chooser,

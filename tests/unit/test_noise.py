@@ -11,8 +11,8 @@ import pytest
 
 from weft.config import registry
 from weft.data.batch import EOS
+from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.added_tokens import BLANK, ExtendedTokenizer
-from weft.data.tokenizers.base import Tokenizer
 from weft.data.tokenizers.bpe_dropout import POOL, bpe_dropout, unigram_sample
 from weft.data.word_noise import NoisyEncoder, WordNoise
 from weft.errors import ConfigError

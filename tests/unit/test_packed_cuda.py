@@ -9,7 +9,7 @@ from weft.data.batch import BOS, Layout, PairBatch, Source
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
 from weft.tasks.base import Loss
-from weft.training.cuda_graph_steps import CudaGraphSteps
+from weft.training.compile_and_cuda_graphs import CudaGraphSteps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -13,7 +13,7 @@ import weft
 from weft.config import registry
 from weft.config.sections import load_config
 from weft.data import TOKENIZERS
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.training.train_run import fit_steps
 
 LEARNING = [kind for kind in TOKENIZERS if registry.load(TOKENIZERS, kind).learns]

@@ -21,12 +21,12 @@ from weft.decoding.constraints import FORBIDDEN
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Bleu
 from weft.losses.log_likelihood import log_likelihoods
-from weft.losses.minimum_risk_and_reinforce import MinimumRisk, SampledTexts
+from weft.losses.sequence_rewards import MinimumRisk, SampledTexts
 from weft.models.base import Model
 from weft.runs.open_run import open_run
 from weft.runs.weight_files import read_tensors
 from weft.tasks.reward_sampling import RewardSampler, without_dropout
-from weft.tasks.translation.join_segments import Translation
+from weft.tasks.translation.segmenter import Translation
 from weft.tasks.translation.task import TranslationTask
 from weft.training import api, checkpoint
 

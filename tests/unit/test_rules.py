@@ -14,9 +14,9 @@ from test_search import CHOOSERS, encode, limits, log_probability, make
 from weft.config.sections import DecodeSection
 from weft.data.batch import BOS, EOS, PAD, UNK, Layout
 from weft.data.tokenizers.word_character_byte import CharacterTokenizer
-from weft.decoding.beam_greedy_sample import BeamSelector
+from weft.decoding.beam_search import BeamSelector
 from weft.decoding.constraints import ForbidTokens, SourceRules
-from weft.decoding.search_loop import generate
+from weft.decoding.search_loop import run_search
 from weft.errors import ConfigError
 from weft.inference.decoding_options import resolve_options
 from weft.models.base import Sizes
@@ -50,7 +50,7 @@ def test_a_wide_search_with_rules_equals_exhaustive_search(rules: tuple[Any, ...
         ]
         right = [text for text in texts if obeys(rules, source, [token for token in [*prefix, *text] if token != EOS])]
         scored = sorted(((log_probability(model, encoded, text, (BOS, *prefix)), text) for text in right), reverse=True)[:5]
-        found, _ = generate(
+        found, _ = run_search(
             model.decoder,
             encoded,
             BeamSelector(400, 0.0, keep=5),
@@ -72,7 +72,7 @@ def test_a_batch_with_rules_equals_its_sentences_alone(chooser: str) -> None:
     def search(rows: slice) -> list[list[list[int]]]:
         sources, numbers = read[rows], torch.arange(6)[rows]
         longest = torch.tensor([len(source) + 2 - length for source, length in zip(sources, count[rows], strict=True)])
-        found, _ = generate(
+        found, _ = run_search(
             model.decoder,
             encode(model, size, rows),
             CHOOSERS[chooser](),

@@ -13,22 +13,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.attention.core import dot_product
 from weft.attention.core import kv_cache as kv_store
 from weft.data.batch import BOS, EOS, PAD, Layout, Source
-from weft.decoding.beam_greedy_sample import (
-    BeamSelector,
-    GreedySelector,
-    LengthLimits,
-    SamplingSelector,
-    candidates,
-    top_k,
-    uniform,
-)
+from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens, NoRepeatNgram
 from weft.decoding.cuda_graph_search import SearchGraphs
-from weft.decoding.search_loop import generate
+from weft.decoding.sampling import SamplingSelector, uniform
+from weft.decoding.search_loop import run_search
+from weft.decoding.token_selection import LengthLimits, candidates, top_k
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Decoder, Encoded, Features, Sizes
 from weft.models.composition import build_model
-from weft.models.ensemble import Ensemble
+from weft.models.wrapped_decoders import Ensemble
 
 DIM, SOURCES, LENGTHS = 16, 6, [9, 5, 7, 3, 8, 6]
 VARIANTS = {
@@ -110,7 +104,7 @@ def test_wide_beam_equals_exhaustive_search(variant):
         for penalty in (0.0, 0.6, 1.0, -0.5):
             scored = [(value / len(text) ** penalty, list(text)) for value, text in zip(likely, texts, strict=True)]
             expected = sorted(scored, reverse=True)[:5]
-            found, _ = generate(
+            found, _ = run_search(
                 model.decoder, encoded, BeamSelector(size**longest, penalty, keep=5), first=bos(1), limits=limits(1, longest)
             )
             for hypothesis, (score, text) in zip(found[0], expected, strict=True):
@@ -134,12 +128,12 @@ def test_a_batch_equals_its_sentences_alone(name, variant):
     for g in range(SOURCES):
         row = slice(g, g + 1)
         limit = limits(1, longest[row], shortest[row], ids[row])
-        found, _ = generate(
+        found, _ = run_search(
             model.decoder, encode(model, size, row), CHOOSERS[name](), first=prefix[row, : count[g]], limits=limit, check=100
         )
         alone.append(found[0])
     for check in (1, 3, 100):
-        found, _ = generate(
+        found, _ = run_search(
             model.decoder,
             encode(model, size),
             CHOOSERS[name](),
@@ -162,7 +156,7 @@ def test_exact_stop_never_loses_what_the_heuristics_lose():
         model = make(size, seed=seed, sharp=2.0, eos=1.0)
         encoded = encode(model, size)
         best = {
-            stop: generate(
+            stop: run_search(
                 model.decoder, encoded, BeamSelector(4, 1.0, stop=stop), first=bos(SOURCES), limits=limits(SOURCES, 20)
             )[0]
             for stop in ("exact", "length", "first")
@@ -197,7 +191,7 @@ def test_the_exact_stop_goes_on_while_a_longer_text_can_win(penalty, wanted):
     with the next token, not at the longest length."""
     start = [1e-9, 1e-9, 0.40, 1e-9, 0.55, 0.05]
     decoder = Bigrams([start, start, start, start, [1e-9, 1e-9, 1.0, *[1e-9] * 3], start])
-    found, _ = generate(
+    found, _ = run_search(
         decoder, Encoded(torch.zeros(1, 1, 1)), BeamSelector(2, penalty, keep=1), first=bos(1), limits=limits(1, 16), check=1
     )
     assert EOS == 2 and found[0][0].tokens == wanted
@@ -206,7 +200,7 @@ def test_the_exact_stop_goes_on_while_a_longer_text_can_win(penalty, wanted):
 def test_scores_are_the_models_log_probabilities():
     size = 13
     model = make(size, eos=1.0)
-    found, _ = generate(model.decoder, encode(model, size), BeamSelector(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES))
+    found, _ = run_search(model.decoder, encode(model, size), BeamSelector(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES))
     for g in range(SOURCES):
         for hypothesis in found[g]:
             expected = log_probability(model, encode(model, size, slice(g, g + 1)), hypothesis.tokens)
@@ -217,7 +211,7 @@ def test_sampling_follows_the_models_distribution():
     size = 8
     model = make(size, sharp=1.0)
     encoded = encode(model, size, slice(0, 1))
-    found, _ = generate(model.decoder, encoded, SamplingSelector(20000, seed=1), first=bos(1), limits=limits(1, 1))
+    found, _ = run_search(model.decoder, encoded, SamplingSelector(20000, seed=1), first=bos(1), limits=limits(1, 1))
     drawn = torch.bincount(torch.tensor([hypothesis.tokens[0] for hypothesis in found[0]]), minlength=size) / 20000
     with torch.inference_mode():
         wanted = model.decoder(bos(1), model.decoder.start(encoded)).logits[0, 0].softmax(-1)
@@ -239,10 +233,10 @@ def test_top_k_and_top_p_narrow_the_choice():
     with torch.inference_mode():
         chances = model.decoder(bos(1), model.decoder.start(encoded)).logits[0, 0].softmax(-1)
     order = chances.argsort(descending=True).tolist()
-    few, _ = generate(model.decoder, encoded, SamplingSelector(500, top_k=3), first=bos(1), limits=limits(1, 1))
+    few, _ = run_search(model.decoder, encoded, SamplingSelector(500, top_k=3), first=bos(1), limits=limits(1, 1))
     assert {hypothesis.tokens[0] for hypothesis in few[0]} == set(order[:3])
     nucleus = int((chances.sort(descending=True).values.cumsum(0) < 0.6).sum()) + 1
-    some, _ = generate(model.decoder, encoded, SamplingSelector(2000, top_p=0.6), first=bos(1), limits=limits(1, 1))
+    some, _ = run_search(model.decoder, encoded, SamplingSelector(2000, top_p=0.6), first=bos(1), limits=limits(1, 1))
     assert {hypothesis.tokens[0] for hypothesis in some[0]} == set(order[:nucleus])
 
 
@@ -260,12 +254,12 @@ def test_forbidden_tokens_and_repeats_do_not_appear():
     size = 20
     model = make(size, sharp=1.0)
     encoded = encode(model, size)
-    free, _ = generate(model.decoder, encoded, BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES, 15))
+    free, _ = run_search(model.decoder, encoded, BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES, 15))
     assert any(len(set(found[0].tokens)) < len(found[0].tokens) for found in free)
     usual = [token for found in free for token in found[0].tokens if token > 3]
     ban = sorted(set(usual), key=usual.count)[-2:]
     for n in (1, 2):
-        found, _ = generate(
+        found, _ = run_search(
             model.decoder,
             encoded,
             BeamSelector(4),
@@ -301,7 +295,7 @@ def test_the_loop_does_not_wait_for_the_device(name):
     model = make(size)
     encoded = encode(model, size)
     with Waits() as waits:
-        generate(
+        run_search(
             model.decoder,
             encoded,
             CHOOSERS[name](),
@@ -318,10 +312,10 @@ def test_an_ensemble_of_twins_equals_one_and_families_mix():
     one, other = make(size, eos=1.0), make(size, "recurrent", seed=4)
     tokens, layout = sources(size), Layout.padded(LENGTHS, max(LENGTHS))
     twins = Ensemble([one, one]).eval()
-    alone, _ = generate(
+    alone, _ = run_search(
         one.decoder, one.encode(Source(tokens, layout)), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES)
     )
-    double, _ = generate(
+    double, _ = run_search(
         twins.decoder,
         twins.encode(Source(tokens, layout)),
         BeamSelector(4),
@@ -331,7 +325,7 @@ def test_an_ensemble_of_twins_equals_one_and_families_mix():
     )
     assert [texts[0].tokens for texts in alone] == [texts[0].tokens for texts in double]
     mixed = Ensemble([one, other]).eval()
-    found, _ = generate(
+    found, _ = run_search(
         mixed.decoder,
         mixed.encode(Source(tokens, layout)),
         BeamSelector(4, 0.0),
@@ -354,8 +348,8 @@ def test_an_ensemble_of_twins_equals_one_and_families_mix():
 def test_the_trace_is_the_beam_tree():
     size = 13
     model = make(size, eos=1.0)
-    plain, _ = generate(model.decoder, encode(model, size), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES, 9))
-    traced, tables = generate(
+    plain, _ = run_search(model.decoder, encode(model, size), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES, 9))
+    traced, tables = run_search(
         model.decoder, encode(model, size), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES, 9), trace=True, check=1
     )
     assert plain == traced
@@ -402,13 +396,13 @@ def test_masks_that_are_added_are_the_masks(monkeypatch, name):
     model, chooser = make(size), CHOOSERS[name]()
     asked = {"first": torch.cat([bos(3), torch.tensor([[4, 5], [6, 0], [0, 0]])], 1), "first_layout": Layout.padded([3, 2, 1])}
     asked["limits"] = limits(3, 9)
-    plain, _ = generate(model.decoder, encode(model, size, slice(0, 3)), chooser, **asked)
+    plain, _ = run_search(model.decoder, encode(model, size, slice(0, 3)), chooser, **asked)
     monkeypatch.setattr(dot_product, "_fused", lambda q, keys, need_weights: not need_weights)
     monkeypatch.setattr(kv_store, "UNFUSED", frozenset())
     additive = kv_store.additive
     for module in (dot_product, kv_store):
         monkeypatch.setattr(module, "additive", lambda mask, dtype: made.append(mask.shape) or additive(mask, dtype))
-    fused, _ = generate(model.decoder, encode(model, size, slice(0, 3)), chooser, **asked)
+    fused, _ = run_search(model.decoder, encode(model, size, slice(0, 3)), chooser, **asked)
     assert [[each.tokens for each in texts] for texts in fused] == [[each.tokens for each in texts] for texts in plain]
     assert [texts[0].score for texts in fused] == pytest.approx([texts[0].score for texts in plain], abs=1e-4)
     width = chooser.width
@@ -430,8 +424,8 @@ def test_a_recorded_step_is_the_step(variant, name):
                 "limits": limits(groups, longest),
                 "constraints": [ForbidTokens([PAD]), NoRepeatNgram(3, 40)],
             }
-            plain, _ = generate(model.decoder, encoded, chooser, **asked)
-            recorded, _ = generate(model.decoder, encoded, chooser, **asked, stepping=recorder.stepping("one"))
+            plain, _ = run_search(model.decoder, encoded, chooser, **asked)
+            recorded, _ = run_search(model.decoder, encoded, chooser, **asked, stepping=recorder.stepping("one"))
             assert recorded == plain
 
 
@@ -442,9 +436,9 @@ def test_a_compiled_step_is_the_step(variant, name):
     model, chooser, recorder = make(size, variant), CHOOSERS[name](), SearchGraphs(lambda work: work)
     compiler = Compiler(said.append, backend="aot_eager")
     asked = {"first": bos(SOURCES), "limits": limits(SOURCES, 14), "constraints": [ForbidTokens([PAD]), NoRepeatNgram(3, 40)]}
-    plain, _ = generate(model.decoder, encode(model, size), chooser, **asked)
+    plain, _ = run_search(model.decoder, encode(model, size), chooser, **asked)
     for _ in range(2):
-        compiled, _ = generate(
+        compiled, _ = run_search(
             model.decoder, encode(model, size), chooser, **asked, stepping=recorder.stepping("one", compiler)
         )
         assert compiled == plain
@@ -494,8 +488,8 @@ def test_recordings_stop_when_they_hold_enough_memory():
     for groups in (SOURCES, SOURCES, 2, 2):
         asked = {"first": bos(groups), "limits": limits(groups)}
         encoded = encode(model, 9, slice(0, groups))
-        plain, _ = generate(model.decoder, encoded, BeamSelector(4), **asked)
-        found, _ = generate(model.decoder, encoded, BeamSelector(4), **asked, stepping=recorder.stepping("one"))
+        plain, _ = run_search(model.decoder, encoded, BeamSelector(4), **asked)
+        found, _ = run_search(model.decoder, encoded, BeamSelector(4), **asked, stepping=recorder.stepping("one"))
         assert found == plain
     assert recorder.counts() == {"recorded": 1, "refused": 0} and recorder.room < 0
 
@@ -519,9 +513,9 @@ def test_a_model_that_cannot_be_recorded_is_searched_as_usual():
         raise RuntimeError("operation not permitted when stream is capturing")
 
     model, recorder = make(9), SearchGraphs(capture)
-    plain, _ = generate(model.decoder, encode(model, 9), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES))
+    plain, _ = run_search(model.decoder, encode(model, 9), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES))
     for _ in range(3):
-        found, _ = generate(
+        found, _ = run_search(
             model.decoder,
             encode(model, 9),
             BeamSelector(4),

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from weft.data.batch import BOS, PAD, Layout, Source
-from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits, TokenSelector
+from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.cuda_graph_search import search_graphs_of
 from weft.decoding.hypotheses import Hypothesis
-from weft.decoding.search_loop import EAGER, StepRunner, generate
-from weft.decoding.search_methods import BeamSearch, NoisySearch, Search
+from weft.decoding.noisy_decoding import NoisySearch
+from weft.decoding.search_loop import EAGER, StepRunner, run_search
+from weft.decoding.search_methods import BeamSearch, Search
+from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
@@ -36,7 +38,7 @@ def search(model: Model, chooser: TokenSelector, seed: int, stepping: StepRunner
     longest = torch.randint(2, 45, (ROWS,)).cuda()
     longest[0] = 44
     with torch.inference_mode():
-        return generate(
+        return run_search(
             model.decoder,
             model.encode(Source(source, layout)),
             chooser,

@@ -10,7 +10,7 @@ import weft
 from weft.bench.compare.training_jobs import Training
 from weft.config.registry import build
 from weft.data.batch import Source
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.runs.open_run import open_run, run_config
 from weft.runs.weight_files import read_tensors
 from weft.training import api

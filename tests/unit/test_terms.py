@@ -15,13 +15,14 @@ from test_search import Waits, bos, encode, limits, log_probability, make
 from weft import load
 from weft.data.batch import BOS, EOS, PAD, UNK, Layout
 from weft.data.token_spelling import FAR, INSIDE, MET, START, Spelling, is_unspaced, spelling_of
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.subword import BpeTokenizer
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
-from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, TokenSelector
+from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.lexical_constraints import ConstrainedBeamSelector, ForbiddenTerms
-from weft.decoding.search_loop import generate
+from weft.decoding.search_loop import run_search
+from weft.decoding.token_selection import TokenSelector
 from weft.errors import ConfigError, DataError
 from weft.tasks.translation.glossary import Terms, read_glossary, term_automata
 
@@ -142,7 +143,7 @@ def test_a_wide_search_with_terms_equals_exhaustive_search(use: tuple[str, ...],
         assert made is not None
         chooser = ConstrainedBeamSelector(300, made, made.read(bos(1), None), penalty, keep=3)
         chooser.stop = "exact"
-        found, _ = generate(model.decoder, encoded, chooser, first=bos(1), limits=limits(1, longest))
+        found, _ = run_search(model.decoder, encoded, chooser, first=bos(1), limits=limits(1, longest))
         for hypothesis, (score, text) in zip(found[0], scored, strict=False):
             assert hypothesis.tokens == text
             assert hypothesis.score == pytest.approx(score, abs=1e-4)
@@ -167,7 +168,7 @@ def test_a_batch_with_terms_equals_its_sentences_alone() -> None:
             if wanted is None
             else ConstrainedBeamSelector(4, wanted, wanted.read(prefix[rows], layout), keep=2)
         )
-        found, _ = generate(
+        found, _ = run_search(
             model.decoder,
             encode(model, size, rows),
             chooser,
@@ -198,7 +199,7 @@ def test_a_search_with_terms_does_not_wait_for_the_device() -> None:
     assert made is not None
     at, encoded = made.read(bos(6), None), encode(model, size)
     with Waits() as waits:
-        generate(
+        run_search(
             model.decoder,
             encoded,
             ConstrainedBeamSelector(4, made, at),
@@ -209,7 +210,7 @@ def test_a_search_with_terms_does_not_wait_for_the_device() -> None:
         )
         seen = len(waits.seen)
     with Waits() as plain:
-        generate(model.decoder, encoded, BeamSelector(4), first=bos(6), limits=limits(6, 30), check=100)
+        run_search(model.decoder, encoded, BeamSelector(4), first=bos(6), limits=limits(6, 30), check=100)
     assert seen == len(plain.seen)
 
 
@@ -219,11 +220,11 @@ def test_avoided_terms_are_avoided_by_every_chooser(chooser: Callable[[], TokenS
     tokenizer, model = words(size), make(size, eos=1.0)
     encoded = encode(model, size)
     usual, length = ForbidTokens([PAD, BOS, UNK]), limits(6, 9, 3)
-    free, _ = generate(model.decoder, encoded, chooser(), first=bos(6), limits=length, constraints=[usual])
+    free, _ = run_search(model.decoder, encoded, chooser(), first=bos(6), limits=length, constraints=[usual])
     pairs = [tokenizer.decode(texts[0].tokens[:2]) for texts in free]
     banned = term_automata(tokenizer, [(pair,) for pair in pairs], torch.device("cpu"), early=True)
     assert banned is not None and all(pairs)
-    found, _ = generate(
+    found, _ = run_search(
         model.decoder, encoded, chooser(), first=bos(6), limits=length, constraints=[usual, ForbiddenTerms(banned)]
     )
     for texts, pair, was in zip(found, pairs, free, strict=True):

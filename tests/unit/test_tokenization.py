@@ -9,10 +9,9 @@ import pytest
 import tiny
 
 from weft.errors import ConfigError
-from weft.evaluation import bleu_tokenization as tokenization
 from weft.evaluation import metrics
-from weft.evaluation.bleu_tokenization import choose_tokenization
-from weft.evaluation.metrics import make_metrics, score
+from weft.evaluation import metrics as tokenization
+from weft.evaluation.metrics import choose_tokenization, make_metrics, score
 from weft.evaluation.report import evaluate
 from weft.training import api
 

@@ -28,8 +28,7 @@ from weft.runs.weight_files import read_tensors
 from weft.tasks.unsupervised.data import TOKENS, UnpairedBatch, foreign_tokens
 from weft.tasks.unsupervised.losses import back_translations, denoising_loss
 from weft.tasks.unsupervised.model import BilingualModel
-from weft.tasks.unsupervised.predictor import BilingualPredictor
-from weft.tasks.unsupervised.task import UnsupervisedTask
+from weft.tasks.unsupervised.task import BilingualPredictor, UnsupervisedTask
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +238,7 @@ def test_vectors_are_learnt_once_for_the_same_texts(files: list[str], tmp_path: 
     cache = {"data.cache": str(tmp_path / "cache")}
     first, _ = prepared(files, tmp_path / "first", **cache)
     learnt = first.words.mapped
-    monkeypatch.setattr("weft.tasks.unsupervised.dictionary_initialization.map_texts", None)
+    monkeypatch.setattr("weft.tasks.unsupervised.model.map_texts", None)
     again, _ = prepared(files, tmp_path / "again", **cache, **{"task.vectors": True})
     assert [again.words.mapped.source.words, again.words.mapped.target.forms] == [learnt.source.words, learnt.target.forms]
     assert np.array_equal(again.words.mapped.target.vectors, learnt.target.vectors)

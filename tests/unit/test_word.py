@@ -8,9 +8,9 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import pytest
 
 from weft.errors import DataError
+from weft.tasks.translation.documents import open_file
 from weft.tasks.translation.documents.docx import WordDocument
-from weft.tasks.translation.documents.formats import open_file
-from weft.tasks.translation.join_segments import Translation
+from weft.tasks.translation.segmenter import Translation
 
 docx = pytest.importorskip("docx")
 

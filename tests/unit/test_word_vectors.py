@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from weft.data.batch import UNK
-from weft.data.word_vectors.token_embeddings import token_tables
-from weft.data.word_vectors.vectors import read_vectors, vector_lines
+from weft.data.word_vectors.vectors import read_vectors, token_tables, vector_lines
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
 from weft.models.composition import build_model

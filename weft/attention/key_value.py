@@ -20,7 +20,7 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State
-from weft.layers.dropout import dropout
+from weft.layers.norm_and_dropout import dropout
 
 
 @dataclass

@@ -17,7 +17,7 @@ from weft.attention.core.single_head import AdditiveScore, SourceAttention, Sour
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
-from weft.layers.precision import to_float32
+from weft.layers.linear import to_float32
 
 
 @dataclass

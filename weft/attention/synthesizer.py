@@ -18,9 +18,8 @@ from weft.attention.base import Attended, Attention, Site, join_heads, split_hea
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.single_head import CountedSource, SourceStates
 from weft.data.batch import Layout
-from weft.layers.decoder_state import State
-from weft.layers.dropout import dropout
-from weft.layers.token_history import History
+from weft.layers.decoder_state import History, State
+from weft.layers.norm_and_dropout import dropout
 
 Form = Literal["dense", "random", "fixed", "factored_dense", "factored_random"]
 

@@ -150,7 +150,7 @@ def _kernels() -> Iterator[Finding]:
     import torch
 
     from weft.layers.kernels import modern, triton_available
-    from weft.layers.kernels.cpp.build import CannotBuild, library
+    from weft.layers.kernels.cpp import CannotBuild, library
 
     if torch.cuda.is_available() and modern(torch.device("cuda")):
         works = triton_available(torch.empty(0, device="cuda"))
@@ -202,7 +202,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def _cache() -> Iterator[Finding]:
-    from weft.data.corpus_cache import cache_folder
+    from weft.data.corpus import cache_folder
 
     folder = cache_folder()
     there = next(each for each in (folder, *folder.parents) if each.exists())

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from weft.bench.benchmarked_model import BenchmarkedModel
 from weft.bench.flop_counter import Cost, FlopCounter
 from weft.bench.machine import Ceilings, about, measure_copies, measure_products, timed
 from weft.bench.profiler import Profile, profile_step
-from weft.bench.workloads import TrainingWorkload, Workload, inference_work
+from weft.bench.workloads import BenchmarkedModel, TrainingWorkload, Workload, inference_work
 
 WITHIN = 5.0
 """Seconds after which no further run is timed."""

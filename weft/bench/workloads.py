@@ -1,32 +1,42 @@
-"""The work that is measured: a training step, a search, a forward pass; each as weft does it."""
+"""The work that is measured: a training step, a search, a forward pass; each as weft does it.
+
+The subject of a benchmark: the model of a run, or of a recipe with its initial weights. No data is read.
+"""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from weft.bench.benchmarked_model import BenchmarkedModel
 from weft.config.registry import build
+from weft.config.sections import Config, load_config
 from weft.data.batch import BOS, PAD, UNK, Source
-from weft.decoding.beam_greedy_sample import LengthLimits
+from weft.data.tokenizers.word_character_byte import ByteTokenizer
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.cpp_search import encode
 from weft.decoding.cuda_graph_search import CapturedStepRunner, search_graphs_of
-from weft.decoding.search_loop import EAGER, generate
+from weft.decoding.search_loop import EAGER, run_search
+from weft.decoding.token_selection import LengthLimits
+from weft.errors import ConfigError
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.layers.kernels.cpp import using
 from weft.layers.kernels.cuda_graph_capture import Compiler
+from weft.models.base import Network, Sizes
+from weft.runs.open_run import build_task, open_run
+from weft.runs.run_folder import choose_device
 from weft.runs.translator import Trained
-from weft.training.cuda_graph_steps import CudaGraphSteps
+from weft.tasks.base import Task
+from weft.training.compile_and_cuda_graphs import CudaGraphSteps, compile_blocks
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
-from weft.training.loop import optimizer_step, worker
-from weft.training.meter import Meter
-from weft.training.torch_compile import compile_blocks
+from weft.training.loop import Meter, optimizer_step, worker
+from weft.training.train_run import resolve_batches
 
 STEPS = 32
 """Tokens that a search writes, if the model has positions for that many."""
@@ -156,7 +166,7 @@ class SearchWorkload(Workload):
                 source = stepping.encode(model, self.source)
             else:
                 source = encode(model, self.source)
-            generate(
+            run_search(
                 model.decoder,
                 source,
                 self.chooser,
@@ -197,3 +207,63 @@ def inference_work(subject: BenchmarkedModel, rows: int, beam: int | None, warn:
     search = {"kind": "beam", "width": width, "stop": decode.search.get("stop", "exact")}
     resolved = resolve_options(changed(decode, {"search": search, "rerank": "none", "n_best": 1}), subject.device, warn=warn)
     return ForwardWorkload(subject, resolved, rows) if inference == "forward" else SearchWorkload(subject, resolved, rows, warn)
+
+
+CHARACTERS = 100
+"""The assumed number of different characters in a text, if a recipe only gives a maximum."""
+
+
+@dataclass(frozen=True)
+class BenchmarkedModel:
+    """A model on its device, its task, the sizes of its vocabularies, and the tokens per row of its batches."""
+
+    name: str
+    config: Config
+    task: Task
+    sizes: Sizes
+    model: Network
+    length: int
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def rows(self) -> int:
+        """Rows of a training batch."""
+        return max(1, self.config.train.batch_tokens // self.length)
+
+
+def open_benchmarked_model(name: str, sets: Sequence[str] = (), length: int | None = None) -> BenchmarkedModel:
+    """Opens a run folder, a recipe or a YAML file; `sets` are written over its configuration."""
+    if os.path.isdir(name):
+        run = open_run(Path(name), sets)
+        task, config, sizes, model = run.task, run.config, run.sizes, run.model
+    else:
+        config = load_config(name, sets)
+        task = build_task(config, Path(name))
+        sizes = _sizes(config)
+        torch.manual_seed(config.train.seed)
+        model = task.build(config.model, sizes)
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
+    device = choose_device(config.train.device)
+    config = resolve_batches(config, model, task, device)
+    return BenchmarkedModel(name, config, task, sizes, model.to(device), _length(length, task, model))
+
+
+def _sizes(config: Config) -> Sizes:
+    """The vocabulary sizes of a recipe; those of a run may be smaller."""
+    kind, size = config.data.tokenizer["kind"], config.data.vocabulary
+    if kind in ("bytes", "characters"):
+        size = ByteTokenizer().size if kind == "bytes" else min(size, CHARACTERS)
+    return Sizes(size, size, config.data.shared_vocabulary)
+
+
+def _length(wanted: int | None, task: Task, model: Network) -> int:
+    most = model.longest
+    if wanted is None:
+        return task.typical_length if most is None else min(task.typical_length, most)
+    if most is not None and wanted > most:
+        raise ConfigError(f"--length {wanted}: the model has {most} positions; give at most that many tokens")
+    return wanted

@@ -13,7 +13,7 @@ from importlib import import_module
 import typer
 
 from weft import __version__
-from weft.cli.help import Command, Group, examples
+from weft.cli.options import Command, Group, examples
 from weft.errors import Interrupted, WeftError
 from weft.file_access import denied
 from weft.garbage_collection import collect_rarely
@@ -28,21 +28,21 @@ COMMANDS = {
     "evaluate": "evaluate:evaluate",
     "explain": "explain:explain",
     "align": "align:align",
-    "generate": "generate:generate",
+    "generate": "predict:generate",
     "compare": "compare:compare",
-    "bench": "bench:bench",
-    "distill": "distill:distill",
+    "bench": "bench_and_doctor:bench",
+    "distill": "distill_and_backtranslate:distill",
     "dictionary": "dictionary:dictionary",
-    "vectors": "vectors:vectors",
-    "iterate": "iterate:iterate",
-    "backtranslate": "distill:backtranslate",
-    "shortlist": "shortlist:shortlist",
-    "average": "average:average",
-    "merge": "merge:merge",
-    "list": "listing:list_parts",
-    "new": "new:new",
-    "demo": "demo:demo",
-    "doctor": "doctor:doctor",
+    "vectors": "dictionary:vectors",
+    "iterate": "distill_and_backtranslate:iterate",
+    "backtranslate": "distill_and_backtranslate:backtranslate",
+    "shortlist": "after_training:shortlist",
+    "average": "after_training:average",
+    "merge": "after_training:merge",
+    "list": "list_and_new:list_parts",
+    "new": "list_and_new:new",
+    "demo": "train:demo",
+    "doctor": "bench_and_doctor:doctor",
 }
 """The module and the function of each command."""
 

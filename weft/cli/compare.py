@@ -14,8 +14,7 @@ from weft.cli.output import StatusLine, tell
 from weft.errors import ConfigError, Interrupted, RunError
 
 if TYPE_CHECKING:
-    from weft.bench.compare.budget import Comparison
-    from weft.bench.compare.entries import Entry
+    from weft.bench.compare.plan import Comparison, Entry
 
 LENGTHS = "256,512,1024,2048"
 
@@ -56,8 +55,8 @@ def compare(
     """
     if out is None:
         raise ConfigError("give a folder for the runs and the report with --out")
-    from weft.bench.compare.budget import Comparison, parse_budget
-    from weft.bench.compare.html_report import read_results
+    from weft.bench.compare.comparison_report import read_results
+    from weft.bench.compare.plan import Comparison, parse_budget
 
     if redraw is not None:
         _write(read_results(redraw), out)
@@ -73,7 +72,7 @@ def compare(
 
 
 def _entries(recipes: list[str], slot: str | None, kinds: str | None, say: Callable[[str], None]) -> tuple[Entry, ...]:
-    from weft.bench.compare.entries import labelled, parse_entry, slot_entries
+    from weft.bench.compare.plan import labelled, parse_entry, slot_entries
 
     if (slot is None) != (kinds is None):
         raise ConfigError("--slot and --kinds belong together: --slot model.encoder_self --kinds full,local,linear")
@@ -83,7 +82,7 @@ def _entries(recipes: list[str], slot: str | None, kinds: str | None, say: Calla
 
 def _sweep(comparison: Comparison, line: StatusLine) -> dict[str, Any]:
     """Runs the comparison. If it is interrupted, the report of what is done so far is written first."""
-    from weft.bench.compare.html_report import write_report
+    from weft.bench.compare.comparison_report import write_report
     from weft.bench.compare.sweep import Sweep
 
     sweep = Sweep(comparison, line.say, line.show)
@@ -96,7 +95,7 @@ def _sweep(comparison: Comparison, line: StatusLine) -> dict[str, Any]:
 
 def _finish(document: dict[str, Any], out: Path) -> None:
     """Shows and writes the results. Raises RunError afterwards if a training failed."""
-    from weft.bench.compare.results_table import failures, terminal_table
+    from weft.bench.compare.results import failures, terminal_table
 
     Console(highlight=False).print(terminal_table(document))
     _write(document, out)
@@ -115,6 +114,6 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 
 def _write(document: dict[str, Any], out: Path) -> None:
-    from weft.bench.compare.html_report import write_report
+    from weft.bench.compare.comparison_report import write_report
 
     tell(f"written: {' '.join(shlex.quote(str(file)) for file in write_report(document, out))}")

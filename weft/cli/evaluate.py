@@ -85,7 +85,7 @@ def evaluate(
 
 def _metrics(system: Trained, tokenize: str | None, lowercase: bool, references: Sequence[str]) -> list[Metric]:
     """The metrics of the task. The note on BLEU's tokenizer, if it was chosen, goes to standard error."""
-    from weft.evaluation.bleu_tokenization import choose_tokenization
+    from weft.evaluation.metrics import choose_tokenization
 
     config = system.config
     chosen = choose_tokenization(tokenize or config.train.tokenize, config.data.target_language, references)

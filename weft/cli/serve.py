@@ -94,8 +94,7 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> Non
     from weft.serve.access_control import read_keys
     from weft.serve.served_models import Models, parse_place
     from weft.serve.server import Server
-    from weft.serve.server_processes import Workers
-    from weft.serve.sockets import WORKER
+    from weft.serve.server_processes import WORKER, Workers
 
     if worker := os.environ.get(WORKER):
         _work(settings, run, _device(device, int(worker)), fast)
@@ -118,11 +117,10 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> Non
 
 def _work(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
     """Runs one of several processes: one that runs models, or one that serves."""
-    from weft.serve.engine_process import run_engine
-    from weft.serve.remote_engine import Remote
+    from weft.serve.engine_process import Remote, run_engine
     from weft.serve.served_models import Models, parse_place
     from weft.serve.server import Server
-    from weft.serve.sockets import MODELS, REMOTE, WORKER
+    from weft.serve.server_processes import MODELS, REMOTE, WORKER
 
     if number := os.environ.get(MODELS):
         run_engine(int(number), lambda place: Models([place], device=device, fast=fast).served[0], settings.threads)

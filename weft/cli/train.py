@@ -1,14 +1,20 @@
-"""`weft train`."""
+"""`weft train`.
+
+`weft demo`.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
+import time
 from pathlib import Path
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from weft.cli import completion
+from weft.cli import options as completion
 from weft.cli.options import ANY_SET, PAIRS
 from weft.cli.output import tell
 from weft.config.registry import find_table, load
@@ -38,10 +44,14 @@ def train(
     time: str = typer.Option(
         None, "--time", help="How long the whole command may take, such as 20m or 1h30m; sets the number of steps."
     ),
-    start: Path = typer.Option(None, "--from", help=FROM, metavar="RUN", autocompletion=completion.runs),
-    teacher: Path = typer.Option(None, "--teacher", help=TEACHER, metavar="RUN", autocompletion=completion.runs),
+    start: Path = typer.Option(None, "--from", help=FROM, metavar="RUN", autocompletion=completion.complete_runs),
+    teacher: Path = typer.Option(None, "--teacher", help=TEACHER, metavar="RUN", autocompletion=completion.complete_runs),
     resume: Path = typer.Option(
-        None, "--resume", help="Continue this run exactly where it stopped.", metavar="RUN", autocompletion=completion.runs
+        None,
+        "--resume",
+        help="Continue this run exactly where it stopped.",
+        metavar="RUN",
+        autocompletion=completion.complete_runs,
     ),
     set: list[str] = ANY_SET,
 ) -> None:
@@ -71,3 +81,43 @@ def train(
     for command in load(find_table("weft.tasks:TASKS"), config.task["kind"]).commands:
         tell(f"  {command.format(run=name)}{tag}")
     tell(f"  weft train --resume {name} --set train.steps={2 * result.update}")
+
+
+TRAIN, VALID, TEST = (
+    "generated:dates?count=100000&seed=1",
+    "generated:dates?count=500&seed=2&split=valid",
+    "generated:dates?count=1000&seed=3&split=test",
+)
+
+
+def demo(
+    out: Path = typer.Option(None, "--out", help="Folder of the run. Default: runs/demo.", metavar="RUN"),
+    set: list[str] = ANY_SET,
+) -> None:
+    """Train a model that reads dates in dozens of languages, in a few minutes on a laptop; evaluate it; draw its attention."""
+    from weft.data.formats import open_pairs
+    from weft.data.generators.pair_generators import LANGUAGES
+    from weft.evaluation.metrics import make_metrics, score
+    from weft.explain.attention_heatmap import draw_attention
+    from weft.runs.translator import load
+    from weft.training import api
+
+    began = time.monotonic()
+    out = out or api.free_folder("demo")
+    typer.echo(f"weft demo: dates as people write them in {len(LANGUAGES)} languages, converted to ISO dates")
+    api.train("demo-dates", data=TRAIN, valid=VALID, out=out, set=set, tell=typer.echo)
+    translator = load(out)
+    pairs = list(open_pairs(TEST))
+    found = translator.translate([source for source, _ in pairs])
+    texts, references = [each.text for each in found], [target for _, target in pairs]
+    table = Table("read", "written", "right", title="ten dates the model has never seen", title_justify="left")
+    for (source, target), text in list(zip(pairs, texts, strict=True))[:10]:
+        table.add_row(source, text, "yes" if text == target else f"no: {target}")
+    Console(highlight=False).print(table)
+    exact = score(texts, references, make_metrics(["exact"]))["exact"].value
+    picture = out / "attention.png"
+    drawn = next(source for source, _ in pairs if source.isascii() and len(source) > 15)
+    draw_attention(translator.translate(drawn, attention=True), picture)
+    typer.echo(f"exact match on {len(pairs):,} unseen dates: {exact:.1f} %  ({time.monotonic() - began:.0f} s in all)")
+    typer.echo(f'the attention for "{drawn}" is drawn in {picture}')
+    typer.echo(f'try it: weft translate {out} "3 mars 1999"')

@@ -14,6 +14,8 @@ every default; `build` constructs the part. A run saves the result of `fill`, so
 
 Only the kinds in use are imported, and only when their options are checked. So a module may declare an option `Among` a
 table that lists the module itself.
+
+Patterns of names, such as `encoder.*`: which weights or modules of a model a setting means.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from fnmatch import fnmatchcase
 from types import NoneType
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -323,3 +326,19 @@ def _siblings(root: type[BaseModel] | Among | None, data: Any, loc: tuple[str | 
         data = data.get(step) if isinstance(data, Mapping) else None
     model = inside(root, data)
     return [*model.model_fields, *getattr(model, "shorthands", ())] if model else []
+
+
+SHOWN = 5
+"""The most names that a message lists."""
+
+
+def matching(patterns: Iterable[str], names: Iterable[str], where: str) -> list[str]:
+    """The names that one of the patterns matches; `*` is any text. Raises ConfigError for a pattern that matches none."""
+    known = list(names)
+    found = {pattern: [name for name in known if fnmatchcase(name, pattern)] for pattern in patterns}
+    for pattern, matched in found.items():
+        if not matched:
+            near = difflib.get_close_matches(pattern, known, n=SHOWN, cutoff=0.3) or known[:SHOWN]
+            raise ConfigError(f"{where}: no name matches {pattern!r}; there are {len(known):,}, among them {', '.join(near)}")
+    chosen = {name for matched in found.values() for name in matched}
+    return [name for name in known if name in chosen]

@@ -19,8 +19,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 
 from weft.config import schema
 from weft.config import yaml_document as document
-from weft.config.corpus_entries import Entry, TrainingCorpus, ValidationCorpus, names, renamed
-from weft.config.data_paths import absolute, absolute_path, located
+from weft.config.corpus_entries import Entry, TrainingCorpus, ValidationCorpus, absolute, absolute_path, located, names, renamed
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.plugins import KINDS
 from weft.config.registry import Among, Options, expand, find_table, problems, suggest

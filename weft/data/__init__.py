@@ -3,7 +3,7 @@
 TOKENIZERS = {
     "bpe": "weft.data.tokenizers.subword:BpeTokenizer",
     "unigram": "weft.data.tokenizers.subword:UnigramTokenizer",
-    "sentencepiece": "weft.data.tokenizers.sentencepiece:SentencePieceTokenizer",
+    "sentencepiece": "weft.data.tokenizers.subword:SentencePieceTokenizer",
     "words": "weft.data.tokenizers.word_character_byte:WordTokenizer",
     "characters": "weft.data.tokenizers.word_character_byte:CharacterTokenizer",
     "bytes": "weft.data.tokenizers.word_character_byte:ByteTokenizer",

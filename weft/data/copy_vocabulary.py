@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.data.batch import UNK
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 
 
 class CopyIds:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.data.batch import Position
+from weft.data.batching import Batches, permute
 from weft.data.corpus import Corpus, Rows
-from weft.data.resumable_order import Batches, permute
 from weft.data.word_noise import CorpusNoise
 
 Entries = tuple[NDArray[Any], Rows]

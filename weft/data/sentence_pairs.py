@@ -16,7 +16,7 @@ from weft.data.batching import lay_out, spread
 from weft.data.copy_vocabulary import number_pairs
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
 from weft.data.formats import Pairs, Texts
-from weft.data.tokenizers.base import RESERVED, Tokenizer
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.data.word_noise import text_of
 
 SIDES = ("source", "target")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.data.batch import EOS, UNK
-from weft.data.tokenizers.base import RESERVED, Tokenizer
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 
 MET, INSIDE, START = 0, 1, 2

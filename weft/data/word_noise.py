@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from weft.data.batch import EOS
 from weft.data.corpus import Corpus, Rows
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.bpe_dropout import POOL, SampledSegmentations
 
 SAMPLE = 500

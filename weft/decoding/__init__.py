@@ -4,7 +4,7 @@ SEARCHES = {
     "greedy": "weft.decoding.search_methods:GreedySearch",
     "beam": "weft.decoding.search_methods:BeamSearch",
     "sample": "weft.decoding.search_methods:SampleSearch",
-    "noisy": "weft.decoding.search_methods:NoisySearch",
+    "noisy": "weft.decoding.noisy_decoding:NoisySearch",
     "one_pass": "weft.decoding.nonautoregressive_search:OnePassSearch",
     "refine": "weft.decoding.nonautoregressive_search:RefineSearch",
     "ctc": "weft.decoding.nonautoregressive_search:CtcSearch",

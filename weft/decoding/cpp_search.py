@@ -19,9 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from weft.data.batch import EOS, PAD, Layout, Source
-from weft.decoding.beam_greedy_sample import BeamSelector, GreedySelector, LengthLimits, SamplingSelector, TokenSelector
+from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import Constraint, ForbidTokens
 from weft.decoding.hypotheses import BackpointerTables
+from weft.decoding.sampling import SamplingSelector
+from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.decoder_state import State
 from weft.layers.kernels.cpp import Kernels, active, used
 from weft.layers.kernels.cpp_plan import (
@@ -40,7 +42,7 @@ from weft.layers.kernels.cpp_plan import (
 )
 from weft.models.base import Decoder, Encoded, LinearDecoder, Model
 from weft.models.nonautoregressive import NonAutoregressiveDecoder, source_lengths
-from weft.models.shortlist_decoder import ShortlistDecoder
+from weft.models.wrapped_decoders import ShortlistDecoder
 
 Part = TypeVar("Part", bound=nn.Module)
 

@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.batch import BOS, EOS
-from weft.decoding.beam_greedy_sample import most_probable
 from weft.decoding.constraints import PrefixConstraints
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.noisy_decoding import in_chains, log_probabilities
+from weft.decoding.token_selection import most_probable
 from weft.losses.ctc_loss import ctc_loss
 from weft.models.base import Decoder, Encoded
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 import torch
 from torch import Tensor
 
-from weft.decoding.beam_greedy_sample import NEVER, WORST_SCORE, BeamCandidates, Selection, SelectorState
+from weft.decoding.token_selection import NEVER, WORST_SCORE, BeamCandidates, Selection, SelectorState
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.batch import EOS, Layout
-from weft.decoding.beam_greedy_sample import (
-    NEVER,
-    WORST_SCORE,
-    BeamCandidates,
-    BeamSelector,
-    LengthLimits,
-    Selection,
-    SelectorState,
-    top_k,
-)
+from weft.decoding.beam_search import BeamSelector
+from weft.decoding.token_selection import NEVER, WORST_SCORE, BeamCandidates, LengthLimits, Selection, SelectorState, top_k
 from weft.layers.decoder_state import State
 
 MET, START = 0, 2

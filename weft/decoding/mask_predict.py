@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import BOS, EOS, PAD, UNK
-from weft.decoding.beam_greedy_sample import NEVER, hashed, most_probable
 from weft.decoding.constraints import Constraint, ForbidTokens, constrained_argmax
 from weft.decoding.cpp_search import nonautoregressive_states
+from weft.decoding.token_selection import NEVER, hashed, most_probable
 from weft.models.base import Encoded
 from weft.models.nonautoregressive import HashedDraw, NonAutoregressiveDecoder, TargetCanvas
 

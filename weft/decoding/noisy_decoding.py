@@ -12,13 +12,19 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from weft.data.batch import PAD, Layout
-from weft.decoding.beam_greedy_sample import hashed
+from weft.decoding.beam_search import GreedySelector
+from weft.decoding.hypotheses import BackpointerTables, Hypothesis
+from weft.decoding.lexical_constraints import TermAutomata
+from weft.decoding.search_loop import Cancellation, run_search
+from weft.decoding.search_methods import Search
+from weft.decoding.token_selection import TokenSelector, hashed
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, select
 from weft.layers.embedding import TokenEmbedding
@@ -165,3 +171,94 @@ def log_probabilities(decoder: Decoder, source: Encoded, first: list[list[int]],
     hidden = decoder.features(fed, decoder.start(source), Layout.padded(lengths, max(lengths)).to(device)).hidden
     found: list[float] = log_likelihoods(decoder, hidden, labels).double().sum(1).tolist()
     return found
+
+
+class NoisySearch(Search):
+    """Decodes several times greedily, with noise in the decoder, and takes the most probable text (Cho 2016).
+
+    The first of the chains has no noise, so the result scores at least as well as a greedy text. Scores are without noise.
+
+    chains: texts per source that are decoded side by side
+    scale: standard deviation of the noise at the first token
+    where: embeddings that the decoder reads, or the states of recurrent layers, as published
+    decay: divide the standard deviation by the number of the token, as published
+    length_penalty: a score is the log-probability divided by length to this power
+    seed: of the random numbers
+    """
+
+    kind = "noisy"
+    accepts = frozenset({"n_best", "prefix"})
+
+    def __init__(
+        self,
+        *,
+        chains: PositiveInt = 8,
+        scale: NonNegativeFloat = 0.5,
+        where: Where = "embeddings",
+        decay: bool = True,
+        length_penalty: float = 1.0,
+        seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1,
+    ) -> None:
+        self.chains, self.scale, self.where, self.decay = chains, scale, where, decay
+        self.length_penalty, self.seed = length_penalty, seed
+
+    def width(self, n_best: int) -> int:
+        return max(self.chains, n_best)
+
+    def final(self, n_best: int) -> bool:
+        return False
+
+    def wrap_decoder(self, decoder: Decoder) -> Decoder:
+        return NoisyDecoder(super().wrap_decoder(decoder), self.scale, self.where, self.seed, self.decay)
+
+    def chooser(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
+        raise ConfigError(
+            "decode.search: noisy ranks whole texts by their probability given a source; for a language model set "
+            "decode.search: sample"
+        )
+
+    def find(
+        self,
+        decoder: Decoder,
+        source: Any,
+        *,
+        first: Tensor,
+        first_layout: Layout | None = None,
+        best: int = 1,
+        required: TermAutomata | None = None,
+        **options: Any,
+    ) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
+        chains, limits, control = self.width(best), options.pop("limits"), options.pop("control", None)
+        rows = torch.arange(first.size(0), device=first.device).repeat_interleave(chains)
+        many = in_chains(source, limits.ids, chains)
+        mine = None if control is None else Cancellation(control.rows * chains, lambda row: control.wanted(row // chains))
+        found, _ = run_search(
+            self.wrap_decoder(decoder),
+            many,
+            GreedySelector(self.length_penalty),
+            first=first[rows],
+            first_layout=None if first_layout is None else first_layout.repeat(chains),
+            limits=select(limits, rows),
+            control=mine,
+            **options,
+        )
+        if mine is not None:
+            control.stopped.update(row // chains for row in mine.stopped)
+        prefixes = _rows(first, first_layout)
+        texts = [each[0].tokens for each in found]
+        with torch.inference_mode():
+            logp = log_probabilities(decoder, many, [prefixes[row] for row in rows.tolist()], texts)
+        scored = [Hypothesis(score / len(text) ** self.length_penalty, text) for score, text in zip(logp, texts, strict=True)]
+        return [ranked(scored[row * chains : (row + 1) * chains])[:best] for row in range(first.size(0))], None
+
+
+def _rows(first: Tensor, layout: Layout | None) -> list[list[int]]:
+    """The prefix of each source, without padding."""
+    lengths = [first.size(1)] * first.size(0) if layout is None else layout.lengths.tolist()
+    return [row[:length] for row, length in zip(first.tolist(), lengths, strict=True)]
+
+
+def ranked(texts: list[Hypothesis]) -> list[Hypothesis]:
+    """The best first, each text once."""
+    ordered = sorted(texts, key=lambda each: -each.score)
+    return list({tuple(each.tokens): each for each in reversed(ordered)}.values())[::-1]

@@ -15,15 +15,16 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from weft.data.batch import EOS, UNK, Layout
-from weft.decoding.beam_greedy_sample import LengthLimits
 from weft.decoding.constraints import Constraint, PrefixConstraints, constrained_ctc_path
 from weft.decoding.cpp_search import cpp_ctc_paths, path_states
 from weft.decoding.ctc_decoding import best_paths, prefix_beams, texts_of
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis, RefinementPass
 from weft.decoding.lexical_constraints import TermAutomata
 from weft.decoding.mask_predict import HashedUniform, RefinementState, depends_on_prefix, path_logits, refine
+from weft.decoding.noisy_decoding import ranked
 from weft.decoding.search_loop import EAGER, StepRunner
-from weft.decoding.search_methods import Search, ranked
+from weft.decoding.search_methods import Search
+from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.models.base import Decoder, Encoded
 from weft.models.nonautoregressive import Holds, NonAutoregressiveDecoder, TargetCanvas, chosen_rows, joined

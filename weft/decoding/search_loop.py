@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import EOS, Layout, power_of_two
-from weft.decoding.beam_greedy_sample import NEVER, LengthLimits, Selection, SelectorState, TokenSelector
 from weft.decoding.constraints import Constraint
 from weft.decoding.coverage_penalty import CoverageState
 from weft.decoding.cpp_search import open_cpp_search
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis, backtrace
+from weft.decoding.token_selection import NEVER, LengthLimits, Selection, SelectorState, TokenSelector
 from weft.layers.decoder_state import State, grow, select
 from weft.layers.kernels.cpp import used
 from weft.models.base import Decoder
@@ -167,7 +167,7 @@ EAGER = StepRunner()
 
 
 @torch.inference_mode()
-def generate(
+def run_search(
     decoder: Decoder,
     source: Any,
     chooser: TokenSelector,

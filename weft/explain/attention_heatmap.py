@@ -19,8 +19,7 @@ import numpy as np
 from weft.attention.base import View as Shown
 from weft.data.batch import BOS, SPECIALS
 from weft.errors import ConfigError
-from weft.explain.explanation import SIDES, Explanation
-from weft.explain.token_display import Weights, shown
+from weft.explain.explanation import SIDES, Explanation, Weights, shown
 from weft.inference.predictor import Prediction
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from torch import Tensor
 from weft.attention.base import Facts, View
 from weft.attention.mixers.base import Mixer, SelfAttention
 from weft.config.registry import find_table
-from weft.explain.explanation import SIDES, AttentionMap
+from weft.explain.explanation import SIDES, AttentionMap, Weights
 from weft.explain.input_influence import mixer_influence, observed, source_influence
-from weft.explain.token_display import Weights
 from weft.inference.teacher_forcing import TeacherForced, teacher_force
 from weft.models.base import Model
 

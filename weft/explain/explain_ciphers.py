@@ -7,7 +7,7 @@ from html import escape
 import numpy as np
 
 from weft.explain.explain_media import image
-from weft.explain.token_display import shown
+from weft.explain.explanation import shown
 from weft.inference.predictor import Prediction
 from weft.tasks.deciphering.predictor import DecipheringPredictor
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from weft.explain.token_display import Weights, right_to_left, shown
+from weft.explain.explanation import Weights, right_to_left, shown
 from weft.tasks.classification.predictor import Label, LabelPredictor
 from weft.tasks.tagging.predictor import Tagged, TaggingPredictor
 

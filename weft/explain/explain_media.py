@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ConfigError
-from weft.explain.token_display import Weights
+from weft.explain.explanation import Weights
 from weft.inference.predictor import Prediction
 from weft.tasks.bits.predictor import BitsPredictor
 from weft.tasks.captioning.data import read_picture

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.data.copy_vocabulary import CopyIds
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.decoding.hypotheses import BackpointerTables, RefinementPass
 from weft.errors import ConfigError, DataError
 from weft.explain.attention_maps import find_maps, find_slots
 from weft.explain.beam_tree import BeamTree
-from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node, WritingPass
+from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node, Side, WritingPass, make_side, shown
 from weft.explain.input_influence import observed
-from weft.explain.token_display import Side, make_side, shown
 from weft.models.base import Model
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.models.pointer_generator import PointerDecoder

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.explain.explanation import SIDES, Explanation
-from weft.explain.token_display import Weights, shown
+from weft.explain.explanation import SIDES, Explanation, Weights, shown
 
 SCRIPTS = ("dom.js", "arrays.js", "heatmap.js", "lines.js", "steps.js", "tokens.js", "tree.js", "panel.js", "page.js")
 

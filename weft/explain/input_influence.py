@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attended
 from weft.attention.mixers.base import Mixer
 from weft.data.batch import BOS, UNK, Source
-from weft.explain.token_display import Weights
+from weft.explain.explanation import Weights
 from weft.models.base import Model
 
 TOKENS = 16_384

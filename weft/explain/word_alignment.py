@@ -10,12 +10,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from weft.data.tokenizers.base import RESERVED, Tokenizer
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 from weft.explain.attention_maps import find_maps
 from weft.explain.explain_translation import given_ids, read, read_target
-from weft.explain.explanation import AttentionMap
-from weft.explain.token_display import Span, Weights, find_words, join_words
+from weft.explain.explanation import AttentionMap, Span, Weights, find_words, join_words
 from weft.tasks.translation.attention_alignment import token_texts
 from weft.tasks.translation.predictor import TranslationPredictor
 

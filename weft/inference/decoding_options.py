@@ -15,8 +15,7 @@ from weft.config.registry import build, problems
 from weft.config.sections import DecodeSection
 from weft.decoding.search_methods import Search
 from weft.errors import ConfigError
-from weft.layers.kernels.cpp import Kernels, kernels, using
-from weft.layers.kernels.cpp.build import CannotBuild
+from weft.layers.kernels.cpp import CannotBuild, Kernels, kernels, using
 
 if TYPE_CHECKING:
     from weft.inference.reranking import OpenScorer, Rerank

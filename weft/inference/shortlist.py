@@ -19,10 +19,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from weft.data.corpus import Corpus
-from weft.data.corpus_cache import cache_folder
+from weft.data.corpus import Corpus, cache_folder
 from weft.data.lexical_translation import Ids, companions
-from weft.data.tokenizers.base import RESERVED
+from weft.data.tokenizers import RESERVED
 from weft.errors import RunError
 from weft.file_access import default_mode
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from weft.data.batch import PAD, Layout
 from weft.layers.convolution import TokenWindow
-from weft.layers.dropout import dropout
 from weft.layers.kernels.cpp_plan import Maker, PlanBuilder, Register
+from weft.layers.norm_and_dropout import dropout
 from weft.layers.positions import LearnedPosition, SinusoidalPosition
 
 Sharing = Literal["all", "output", "none"]

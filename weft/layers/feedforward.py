@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from weft.data.batch import Layout
 from weft.layers.convolution import TokenWindow
-from weft.layers.dropout import dropout
 from weft.layers.kernels import triton_available
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
-from weft.layers.linear import xavier
-from weft.layers.precision import to_autocast_dtype
+from weft.layers.linear import to_autocast_dtype, xavier
+from weft.layers.norm_and_dropout import dropout
 
 Activation = Literal["relu", "gelu", "swiglu"]
 

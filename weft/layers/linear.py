@@ -1,4 +1,7 @@
-"""Linear layers: Xavier initialisation and weight normalisation."""
+"""The precision of tensors: that of autocast, or at least float32.
+
+Linear layers: Xavier initialisation and weight normalisation.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
+
+
+def to_autocast_dtype(x: Tensor) -> Tensor:
+    """`x` in the precision in which autocast computes products, so that not every use converts it again."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if kind != "meta" and torch.is_autocast_enabled(kind) else x
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The precision of sums: at least float32."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def to_float32(x: Tensor) -> Tensor:
+    """`x`, converted to float32 if it is in half precision."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def xavier(layer: nn.Linear, parts: int = 1) -> None:

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from weft.config.name_patterns import matching
-from weft.config.registry import Options
+from weft.config.registry import Options, matching
 from weft.errors import ConfigError
 
 ADAPTER = (".lora_a", ".lora_b")

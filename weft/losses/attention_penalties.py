@@ -22,7 +22,7 @@ from weft.attention.base import Attended, Attention
 from weft.attention.core.weight_recorder import observe
 from weft.data.batch import Layout, PairBatch
 from weft.errors import ConfigError
-from weft.layers.precision import to_float32
+from weft.layers.linear import to_float32
 from weft.models.base import Model
 
 

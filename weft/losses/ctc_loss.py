@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.layers.precision import accumulation_dtype
+from weft.layers.linear import accumulation_dtype
 
 NEVER = -1e30
 """The log-probability of what is impossible; finite, so that sums of it are not NaN."""

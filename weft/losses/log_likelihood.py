@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from weft.data.batch import PAD
-from weft.layers.output_cross_entropy import IMPOSSIBLE
-from weft.layers.precision import accumulation_dtype
+from weft.layers.linear import accumulation_dtype
+from weft.losses.cross_entropy import IMPOSSIBLE
 from weft.models.base import Decoder
 
 CHUNK = 4096

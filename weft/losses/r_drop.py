@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.layers.output_cross_entropy import IMPOSSIBLE
-from weft.layers.precision import accumulation_dtype
+from weft.layers.linear import accumulation_dtype
+from weft.losses.cross_entropy import IMPOSSIBLE
 from weft.losses.log_likelihood import computed_again, extent
 from weft.models.base import Decoder
 

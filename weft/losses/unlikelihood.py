@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import UNK, Layout, PairBatch
-from weft.layers.precision import accumulation_dtype
+from weft.layers.linear import accumulation_dtype
 from weft.losses.log_likelihood import computed_again, extent
 from weft.models.base import Decoder
 

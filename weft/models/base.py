@@ -17,7 +17,7 @@ from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.layers.embedding import EmbeddingTables, embedding_table
-from weft.layers.output_cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, output_layer, restrict_outputs
+from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, output_layer, restrict_outputs
 
 Reads = Literal["tokens", "words", "frames", "image", "sentences"]
 """Kinds of source, with the shapes that `Source` describes."""

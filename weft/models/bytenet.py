@@ -19,8 +19,8 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State, shared
-from weft.layers.dropout import Rate, dropout
 from weft.layers.embedding import NGramBag
+from weft.layers.norm_and_dropout import Rate, dropout
 from weft.layers.positions import token_positions
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder
 from weft.models.composition import FlatFamily, VectorEncoder

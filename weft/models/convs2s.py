@@ -25,12 +25,11 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State, shared, spread
-from weft.layers.dropout import Rate, dropout
 from weft.layers.embedding import TokenEmbedding, first_positions
 from weft.layers.kernels.cpp_plan import Keys, Opening, PlanBuilder, Register
-from weft.layers.linear import NormedLinear
+from weft.layers.linear import NormedLinear, to_autocast_dtype
+from weft.layers.norm_and_dropout import Rate, dropout
 from weft.layers.positions import LearnedPosition, token_positions
-from weft.layers.precision import to_autocast_dtype
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
 from weft.models.composition import FlatFamily, VectorEncoder
 from weft.models.transformer_blocks import StackState

@@ -15,10 +15,9 @@ from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
-from weft.layers.dropout import dropout
 from weft.layers.embedding import first_positions
 from weft.layers.kernels.cpp_plan import Opening, PlanBuilder
-from weft.layers.norm import residual
+from weft.layers.norm_and_dropout import dropout, residual
 from weft.layers.positions import token_positions
 from weft.models.base import DecoderSite, Encoded, Features, least
 from weft.models.nonautoregressive import LengthPredictor, NonAutoregressiveDecoder, TargetCanvas

@@ -20,7 +20,7 @@ from weft.config.registry import Among
 from weft.data.batch import EOS, UNK, Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
-from weft.layers.precision import to_float32
+from weft.layers.linear import to_float32
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
 from weft.models.composition import ModelFamily, build_encoder_decoder
 

@@ -19,10 +19,10 @@ from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
-from weft.layers.dropout import Rate
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder, Register
-from weft.layers.precision import to_autocast_dtype
+from weft.layers.linear import to_autocast_dtype
+from weft.layers.norm_and_dropout import Rate
 from weft.layers.recurrent import (
     Bridge,
     BridgeKind,

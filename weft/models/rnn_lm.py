@@ -19,9 +19,9 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State
-from weft.layers.dropout import Rate
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.kernels.cpp_plan import NotPlanned, PlanBuilder
+from weft.layers.norm_and_dropout import Rate
 from weft.layers.recurrent import Cell, Readout, RecurrentOptions, RecurrentStack
 from weft.models.base import DecoderSite, Encoded, Features, Sizes
 from weft.models.language_model import LanguageFamily, LanguageModel, SourcelessDecoder

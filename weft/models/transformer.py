@@ -18,10 +18,9 @@ from weft.config.registry import build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, share_common
-from weft.layers.dropout import dropout
 from weft.layers.embedding import TokenEmbedding, first_positions
 from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder
-from weft.layers.norm import residual
+from weft.layers.norm_and_dropout import dropout, residual
 from weft.layers.positions import token_positions
 from weft.layers.reversible import run_reversible
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least

@@ -12,8 +12,7 @@ from weft.errors import RunError
 from weft.file_access import why_unreadable
 from weft.layers.lora import Lora, add_adapters, merge_adapters
 from weft.models.base import Network, Sizes
-from weft.runs.device import choose_device
-from weft.runs.run_folder import CONFIG, MODEL
+from weft.runs.run_folder import CONFIG, MODEL, choose_device
 from weft.runs.warm_start_weights import start_weights
 from weft.runs.weight_files import load_weights, zero_initialized
 from weft.tasks.base import Task, TaskContext, TeacherRun

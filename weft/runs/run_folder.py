@@ -1,4 +1,7 @@
-"""The folder of a run: never overwritten silently, and used by one process at a time."""
+"""The folder of a run: never overwritten silently, and used by one process at a time.
+
+The device and the precision of computations.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from weft.errors import RunError
+import torch
+
+from weft.errors import DeviceError, RunError
 from weft.file_access import ASIDE, denied, why_unreadable
 
 CONFIG = "config.yaml"
@@ -83,3 +88,20 @@ def records(folder: Path) -> list[dict[str, Any]]:
     log = folder / LOG
     lines = log.read_text("utf-8").splitlines() if log.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def choose_device(name: str, local_rank: int | None = None) -> torch.device:
+    """The device called `name`. "auto" is the GPU if there is one; under torchrun, each process uses the GPU of its rank."""
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    if name == "auto":
+        name = "cuda" if gpus else "cpu"
+    if name == "cuda" and gpus:
+        name = f"cuda:{torch.cuda.current_device() if local_rank is None else local_rank}"
+    if name not in ["cpu", *gpus]:
+        raise DeviceError(f"train.device: there is no device {name!r}; this machine has {', '.join(['cpu', *gpus])}")
+    return torch.device(name)
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The context for computations in `precision`: "bf16" or "float32"."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

@@ -1,28 +1,40 @@
-"""Trained runs at work: what `weft.load` returns."""
+"""The inputs of a predictor, made from the texts that a program passes, with checks that they are texts.
+
+Checks that what a program passes as text is text, and says what it is otherwise.
+
+Makes the inputs of a predictor from lines and what belongs to each line.
+
+Other runs that take part in decoding: one that reranks translations, or a language model.
+
+Trained runs at work: what `weft.load` returns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
 from weft.config.sections import Config
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.errors import ConfigError, DataError, InputError, RunError
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.inference.predictor import Prediction, Predictor, Ready
+from weft.inference.reranking import Scorer
 from weft.layers.int8 import in_precision
-from weft.models.base import Network
-from weft.runs.auxiliary_models import AuxiliaryModels
-from weft.runs.device import choose_device
+from weft.models.base import Model, Network
+from weft.models.language_model import LanguageModel
 from weft.runs.open_run import open_run
-from weft.runs.text_inputs import check_text, check_texts, make_inputs
+from weft.runs.run_folder import choose_device
 from weft.tasks.base import Task
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.language_modeling.predictor import Generated, GenerationPredictor, Prompt
+from weft.tasks.language_modeling.task import LanguageModelTask
 from weft.tasks.transcription.log_mel import Samples
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.markup_projection import MarkupSpan
@@ -31,7 +43,104 @@ from weft.tasks.translation.predictor import TranslationPredictor
 if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
     from weft.explain.task_sections import Section
-    from weft.tasks.translation.documents.formats import Format
+    from weft.tasks.translation.documents import Format
+
+
+def check_text(text: Any, name: str) -> str:
+    """Returns `text` if it is a string. Raises InputError, which calls it `name`, otherwise."""
+    if isinstance(text, str):
+        return text
+    if isinstance(text, bytes | bytearray):
+        raise InputError(f"{name} is bytes, not a string; decode it: {name}.decode('utf-8')")
+    raise InputError(f"{name} must be a string, not {_described(text)}")
+
+
+def check_texts(texts: Any, name: str = "texts") -> list[str]:
+    """The strings of any iterable. Raises InputError with the index of the first that is not a string."""
+    if isinstance(texts, bytes | bytearray):
+        check_text(texts, name)
+    if isinstance(texts, Mapping) or not isinstance(texts, Iterable):
+        hint = f"; give its texts: list({name}.values())" if isinstance(texts, Mapping) else ""
+        raise InputError(f"{name} must be a string or a list of strings, not {_described(texts)}{hint}")
+    return [check_text(text, f"{name}[{index}]") for index, text in enumerate(texts)]
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    shown = repr(value)
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} ({shown if len(shown) <= 40 else shown[:37] + '...'})"
+
+
+def make_inputs(
+    predictor: Predictor[Any, Any],
+    lines: Iterable[str],
+    attention: bool,
+    prefixes: Iterable[str] | None,
+    terms: Iterable[Terms] | None,
+    marks: Iterable[tuple[MarkupSpan, ...]] | None = None,
+) -> Iterator[Any]:
+    """Lines with their prefixes, terms and marks as inputs of the predictor."""
+    starts = repeat("") if prefixes is None else iter(prefixes)
+    wishes = repeat(None) if terms is None else iter(terms)
+    tags = repeat(None) if marks is None else iter(marks)
+    number = 0
+    for number, line in enumerate(lines, start=1):
+        check_text(line, f"line {number}")
+        fields = {"prefix": next(starts, None), "terms": next(wishes, None), "attention": attention, "marks": next(tags, None)}
+        if fields["prefix"] is None:
+            raise DataError(f"line {number} has no prefix: give one for every line, which may be empty")
+        try:
+            parsed = predictor.parse(line, **{name: value for name, value in fields.items() if value})
+        except DataError as error:
+            raise DataError(f"line {number}: {error}") from None
+        yield parsed
+    if prefixes is not None and next(starts, None) is not None:
+        raise DataError(f"there are more prefixes than lines to translate: line {number + 1} is missing")
+
+
+class AuxiliaryModels:
+    """The companions of a run, whose task is given. `load` loads a run onto its device; each is loaded once."""
+
+    def __init__(self, task: Task, load: Callable[[str], Any]) -> None:
+        self.task, self._load = task, load
+        self._scorers: dict[str, Scorer] = {}
+        self._languages: dict[str, tuple[LanguageModel, int]] = {}
+        self._fused: dict[str, Model] = {}
+
+    def scorer(self, run: str) -> Scorer:
+        """The run that reranks translations."""
+        if run not in self._scorers:
+            other = self._load(run)
+            if not hasattr(other, "translation_predictor"):
+                raise RunError(f"{run}: its task, {other.config.task['kind']}, does not translate lines of text")
+            self._scorers[run] = other.translation_predictor("decode.rerank", rerank="none")
+        return self._scorers[run]
+
+    def language(self, run: str) -> tuple[LanguageModel, int]:
+        """A language model over the vocabulary of the targets, and its token for the end of a line."""
+        if run not in self._languages:
+            other = self._load(run)
+            if not (isinstance(other.model, LanguageModel) and isinstance(other.task, LanguageModelTask)):
+                raise RunError(f"{run}: its task, {other.config.task['kind']}, is not language_model")
+            if self.task.vocabularies()[-1:] != other.task.vocabularies():
+                raise RunError(f"{run}: its vocabulary differs from that of the targets; train it with data.tokenizer_of")
+            self._languages[run] = other.model, other.task.tokenizer.encode("\n")[-1]
+        return self._languages[run]
+
+    def fused(self, model: Network, resolved: DecodingOptions) -> Network:
+        """The model, fused with a language model if the options say so."""
+        if resolved.fusion is None or not isinstance(model, Model):
+            return model
+        key = json.dumps([resolved.precision, resolved.kernels is not None, resolved.section.fusion])
+        if key not in self._fused:
+            self._fused[key] = resolved.fusion(model)
+        return self._fused[key]
+
+
+pass
+pass
 
 Warn = Callable[[str], None]
 
@@ -185,7 +294,7 @@ class Translator(Trained):
         if format != "text":
             if attention or prefix is not None:
                 raise ConfigError(f"format {format}: a document has no prefix and no attention; give a plain text instead")
-            from weft.tasks.translation.documents.formats import translate_documents
+            from weft.tasks.translation.documents import translate_documents
 
             language = self.config.data.target_language
             return [*translate_documents(partial(self.stream, **options), texts, format, terms, language)]

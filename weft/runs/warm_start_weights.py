@@ -14,8 +14,7 @@ from torch import Tensor
 from weft.config.sections import Config
 from weft.data.batch import UNK
 from weft.data.tokenizers.added_tokens import load_extended
-from weft.data.word_vectors.token_embeddings import place_vectors, token_tables, token_vectors
-from weft.data.word_vectors.vectors import read_vectors
+from weft.data.word_vectors.vectors import place_vectors, read_vectors, token_tables, token_vectors
 from weft.errors import ConfigError, RunError
 from weft.layers.lora import ADAPTER
 from weft.models.base import Network, Sizes

@@ -17,9 +17,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from weft.errors import WeftError
 from weft.serve import file_api, json_api
 from weft.serve import libretranslate_api as libretranslate
-from weft.serve.middleware import GuardMiddleware
-from weft.serve.request_body import with_choices, with_security
-from weft.serve.request_log import Log, log_line
+from weft.serve.middleware import GuardMiddleware, Log, log_line
+from weft.serve.request_and_response import with_choices, with_security
 from weft.serve.service import Service
 from weft.version import VERSION
 

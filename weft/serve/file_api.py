@@ -14,12 +14,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from weft.serve.file_store import suffix_of
-from weft.serve.language_detection import detect_language
+from weft.serve.languages import detect_language
 from weft.serve.libretranslate_api import language, translate_segments
-from weft.serve.request_body import Fields, admitted_fields, body_schema
-from weft.serve.responses import ERRORS
+from weft.serve.request_and_response import ERRORS, Fields, admitted_fields, body_schema
 from weft.serve.service import Service
-from weft.tasks.translation.documents.formats import open_file
+from weft.tasks.translation.documents import open_file
 
 SUGGESTED = 100 << 20
 """Bytes of suggested translations that are kept; further ones are refused."""

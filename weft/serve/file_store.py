@@ -13,7 +13,7 @@ from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
-from weft.tasks.translation.documents.formats import SUFFIXES
+from weft.tasks.translation.documents import SUFFIXES
 
 KEPT = 30 * 60.0
 """Seconds for which a translated file can be downloaded."""

@@ -12,14 +12,24 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from weft.inference.predictor import Prediction
-from weft.serve.language_detection import detect_language
+from weft.serve.languages import detect_language
 from weft.serve.query_jobs import too_many_cells
-from weft.serve.request_body import PlainRoute, admitted_body, body_schema, with_choices
-from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, cells, document, encode
+from weft.serve.request_and_response import (
+    ERRORS,
+    ModelDocument,
+    PlainRoute,
+    TranslateResponse,
+    admitted_body,
+    body_schema,
+    cells,
+    document,
+    encode,
+    with_choices,
+)
 from weft.serve.served_models import ExplanationQuery, ServedModel, TranslationQuery
+from weft.serve.server_processes import reload_others
 from weft.serve.service import Service
-from weft.serve.sockets import reload_others
-from weft.tasks.translation.documents.formats import Format, fill_all, open_document
+from weft.tasks.translation.documents import Format, fill_all, open_document
 from weft.tasks.translation.documents.html import Document
 from weft.tasks.translation.glossary import NO_TERMS, Glossary, Terms
 

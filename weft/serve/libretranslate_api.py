@@ -11,14 +11,13 @@ from starlette.responses import JSONResponse, Response
 
 from weft.inference.predictor import Prediction
 from weft.serve.file_store import suffixes
-from weft.serve.language_detection import detect_language, language_name
-from weft.serve.request_body import Fields, admitted_fields, body_schema, with_choices
-from weft.serve.responses import ERRORS
+from weft.serve.languages import detect_language, language_name
+from weft.serve.request_and_response import ERRORS, Fields, admitted_fields, body_schema, with_choices
 from weft.serve.served_models import ServedModel, TranslationQuery
 from weft.serve.service import Service, note
-from weft.tasks.translation.documents.formats import fill_all, open_document
-from weft.tasks.translation.documents.markup import Segment
-from weft.tasks.translation.join_segments import Translation
+from weft.tasks.translation.documents import fill_all, open_document
+from weft.tasks.translation.documents.html import Segment
+from weft.tasks.translation.segmenter import Translation
 
 ONE_OR_MORE = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 TRANSLATE: dict[str, Any] = {

@@ -1,4 +1,7 @@
-"""Batches queries from many requests. One thread runs the models; requests wait for it in the event loop."""
+"""How many CPU threads a batch gets.
+
+Batches queries from many requests. One thread runs the models; requests wait for it in the event loop.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count
 
 import torch
 from starlette.exceptions import HTTPException
 
 from weft.inference.predictor import Prediction
 from weft.serve.bounded_dict import BoundedCache, bytes_of
-from weft.serve.cpu_threads import CpuThreads
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue
+from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
 from weft.serve.query_jobs import (
     ExplanationPredictor,
@@ -32,9 +36,43 @@ from weft.serve.query_jobs import (
     run_jobs,
     too_many_cells,
 )
-from weft.serve.request_log import Log
 from weft.serve.served_models import BatchResult, Query, ServedModel, TranslationQuery
 from weft.serve.settings import Settings
+
+TRIES = 16
+"""Single requests between two that try the number of threads that was slower so far, since that may have changed."""
+
+
+class CpuThreads:
+    """Gives `usual` threads to batches, which leaves a core for reading requests.
+
+    A single request for which nothing else waits gets `alone` threads, unless that turns out to be slower, as it is if other
+    programs use the cores. 0: the number stays as it is.
+    """
+
+    def __init__(self, usual: int, alone: int) -> None:
+        self.usual, self.alone = usual, alone or usual
+        self._pace = BatchTimeModel(first=0.0)  # so that each number is tried
+        self._turns = count(1)
+        self._single = False
+
+    def set(self, batch: Batch, single: bool) -> int:
+        """Sets the threads of the calling thread for a batch; returns their number."""
+        self._single, chosen = single and self.alone != self.usual, self.usual
+        if self._single:
+            numbers = sorted((self.alone, self.usual), key=lambda n: self._pace.seconds(n, batch.rows, batch.steps))
+            chosen = numbers[next(self._turns) % TRIES == 0]
+        if chosen and chosen != torch.get_num_threads():
+            torch.set_num_threads(chosen)  # the setting is per thread
+        return chosen
+
+    def learn(self, batch: Batch, seconds: float) -> None:
+        """Remembers how long the batch took."""
+        if self._single:
+            self._pace.learn(torch.get_num_threads(), batch.rows, batch.steps, seconds)
+
+
+pass
 
 WARM_UP = (("a b", 1), ("a b c d", 1), ("a b c d e f g h", 1), ("a b c d", 8), ("a b c d e f g h", 8))
 """Texts that a model translates before its first request, alone and several at once."""

@@ -20,13 +20,13 @@ from weft.inference.predictor import BatchItem, Predictor
 from weft.runs.translator import Translator, load
 from weft.runs.weight_files import share_equal
 from weft.serve.bounded_dict import BoundedCache
-from weft.serve.language_codes import UNKNOWN, known_code, languages_of
+from weft.serve.languages import UNKNOWN, known_code, languages_of
 from weft.tasks.translation.glossary import NO_TERMS, Terms
 from weft.tasks.translation.markup_projection import MarkupSpan
 from weft.tasks.translation.predictor import TranslationPredictor
 
 if TYPE_CHECKING:
-    from weft.serve.remote_engine import Remote
+    from weft.serve.engine_process import Remote
 
 Options = tuple[tuple[str, Any], ...]
 

@@ -18,11 +18,11 @@ import uvicorn
 from weft.errors import WeftError
 from weft.serve.app import make_app
 from weft.serve.http_protocol import CONNECTIONS, Protocol
-from weft.serve.request_log import Log, log_line
+from weft.serve.middleware import Log, log_line
 from weft.serve.served_models import Models
+from weft.serve.server_processes import WORKER, address, hand_over, listener, report_ready, stop_predecessor
 from weft.serve.service import Service
 from weft.serve.settings import Settings
-from weft.serve.sockets import WORKER, address, hand_over, listener, report_ready, stop_predecessor
 
 SWITCH_INTERVAL = 1e-4
 """Seconds after which Python may switch between threads."""

@@ -20,14 +20,14 @@ from weft.config.registry import build
 from weft.config.sections import Config, load_config
 from weft.data.batch import Batch, Position
 from weft.data.batching import round_up
-from weft.data.corpus_cache import cache_folder
+from weft.data.corpus import cache_folder
 from weft.data.file_lists import open_listed, read_listed
 from weft.data.formats import Pairs, is_json, open_pairs, read_sources
 from weft.data.header_check import check_columns
 from weft.data.sentence_pairs import random_pairs
 from weft.data.text_lines import read_lines
+from weft.data.tokenizers import ExtraWords, InheritedTokenizers, Tokenizer
 from weft.data.tokenizers.added_tokens import load_extended
-from weft.data.tokenizers.base import ExtraWords, InheritedTokenizers, Tokenizer
 from weft.data.word_vectors.vectors import read_vectors
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric

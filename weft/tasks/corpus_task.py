@@ -14,12 +14,11 @@ from torch import nn
 
 from weft.config.corpus_entries import NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, labels, weighed
 from weft.data.batch import Batch, Position
-from weft.data.batching import evaluation_batches
+from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
 from weft.data.formats import Pairs, combine, open_pairs
-from weft.data.resumable_order import Batches
-from weft.data.tokenizers.base import Tokenizer, has_tokenizers
+from weft.data.tokenizers import Tokenizer, has_tokenizers
 from weft.data.validation_split import HELD_OUT, split
 from weft.data.word_noise import CorpusNoise
 from weft.errors import ConfigError

@@ -23,12 +23,11 @@ from weft.evaluation.rewards import Reward
 from weft.inference.decoding_options import changed, resolve_options
 from weft.losses.hard_attention_reinforce import MovingBaseline
 from weft.losses.log_likelihood import log_likelihoods
-from weft.losses.minimum_risk_and_reinforce import RewardObjective, SampledTexts
+from weft.losses.sequence_rewards import RewardObjective, SampledTexts
 from weft.models.base import Model
 from weft.tasks.base import Loss
-from weft.tasks.translation.join_segments import Translation
 from weft.tasks.translation.predictor import TranslationPredictor
-from weft.tasks.translation.segmenter import TextSegment
+from weft.tasks.translation.segmenter import TextSegment, Translation
 
 if TYPE_CHECKING:
     from weft.tasks.seq2seq_task import Seq2SeqTask

@@ -1,26 +1,38 @@
-"""Tasks that write a text for a source of any kind: cross-entropy with teacher forcing, and what may be added to it."""
+"""Tasks that write a text for a source of any kind: cross-entropy with teacher forcing, and what may be added to it.
+
+Models that write a text about a file, such as a picture or a recording.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from weft.attention.core.weight_recorder import first_row, record
 from weft.config.registry import Among, build
-from weft.data.batch import PairBatch
+from weft.data.batch import BOS, EOS, PairBatch, Source
+from weft.data.tokenizers import Tokenizer
+from weft.decoding.constraints import usual_constraints
+from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.search_loop import Cancellation
+from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
+from weft.inference.decoding_options import DecodingOptions
+from weft.inference.predictor import BatchItem, Prediction, Predictor
 from weft.losses.attention_penalties import Penalties
 from weft.losses.hard_attention_reinforce import Baseline, MovingBaseline, Reinforce
 from weft.losses.log_likelihood import log_likelihoods
-from weft.losses.minimum_risk_and_reinforce import RewardObjective
 from weft.losses.r_drop import divergence
 from weft.losses.scheduled_sampling import Sampling
+from weft.losses.sequence_rewards import RewardObjective
 from weft.losses.unlikelihood import unlikelihood
-from weft.models.base import Model, Sizes
+from weft.models.base import Encoded, Model, Sizes
 from weft.tasks.base import Loss, Share, TaskContext
 from weft.tasks.corpus_task import CorpusTask, Direction
 from weft.tasks.reward_sampling import RewardSampler
@@ -178,3 +190,66 @@ class Seq2SeqTask(CorpusTask):
         """The negative log-likelihood of a batch, and the number of tokens it sums."""
         found = model(batch.source, batch.target, batch.target_layout)
         return model.decoder.loss(found.hidden, batch.labels)[1], batch.target_layout.ok.sum()
+
+
+Input = TypeVar("Input")
+
+
+class MediaPredictor(Predictor[Input, Prediction], ABC, Generic[Input]):
+    """A model with the tokenizer of its texts. The score of a text is that of the search."""
+
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
+    ) -> None:
+        super().__init__(model, resolved, warn)
+        self.tokenizer = tokenizer
+        if isinstance(model, Model):
+            resolved.search.wrap_decoder(model.decoder)  # fails now if the search cannot work with this decoder
+        if resolved.section.n_best > 1:
+            resolved.search.check(["n_best"])
+
+    def find(
+        self, encoded: Encoded, longest: Sequence[int], names: Sequence[int], best: int, control: Cancellation | None
+    ) -> list[list[Hypothesis]]:
+        """The texts that the decoder finds, of at most `longest` tokens each. names: numbers that name inputs to sampling."""
+        section, device = self.resolved.section, self.model.device
+        longest = [self.limited(each) for each in longest]
+        columns = longest, [min(section.min_length, each - 1) for each in longest], names
+        found, _ = self.resolved.search.find(
+            self.model.decoder,
+            encoded,
+            limits=LengthLimits(*(torch.tensor(each, device=device) for each in columns)),
+            first=torch.full((len(longest), 1), BOS, device=device),
+            best=best,
+            constraints=usual_constraints(section.no_repeat_ngram, max(longest) + 1),
+            control=control,
+        )
+        return found
+
+    def limited(self, longest: int) -> int:
+        """As many tokens as the settings and the model allow, of `longest`."""
+        limit, most = self.resolved.section.max_length, self.model.max_target
+        return max(1, min(longest, limit, limit if most is None else most - 1))
+
+    def write(self, hypothesis: Hypothesis) -> Prediction:
+        ids = hypothesis.tokens
+        text = self.tokenizer.decode([token for token in ids if token != EOS])
+        return Prediction(text, hypothesis.score, ids, self.tokenizer.tokens(ids))
+
+    def join(self, given: Input, parts: list[BatchItem], results: list[list[Prediction]]) -> Prediction:
+        if not results or not results[0]:
+            return Prediction("", 0.0)
+        best, *rest = results[0]
+        best.alternatives = rest
+        return best
+
+    @torch.inference_mode()
+    def add_attention(self, written: Prediction, source: Source) -> Encoded:
+        """Adds the weights of every layer that has any, and returns what the encoder made of the source."""
+        with record(self.model) as tape:
+            encoded: Encoded = self.model.encode(source)
+            if isinstance(self.model, Model):
+                fed = torch.tensor([[BOS, *written.ids[:-1]]], device=self.model.device)
+                self.model.decoder.features(fed, self.model.decoder.start(encoded))
+        written.attention, written.uses = first_row(self.model, tape)
+        return encoded

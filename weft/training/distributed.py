@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.errors import ConfigError
-from weft.runs.device import choose_device
+from weft.runs.run_folder import choose_device
 
 T = TypeVar("T")
 

@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from weft.config.name_patterns import matching
-from weft.config.registry import build
+from weft.config.registry import build, matching
 from weft.config.sections import TrainSection
 from weft.errors import ConfigError
 

@@ -24,7 +24,7 @@ from weft.data.formats import swapped
 from weft.data.text_lines import check_file
 from weft.errors import ConfigError
 from weft.file_access import replace_file
-from weft.runs.distillation import Texts, translate_corpus
+from weft.runs.distillation_and_backtranslation import Texts, translate_corpus
 from weft.runs.open_run import build_task, run_config
 from weft.runs.run_folder import CONFIG, complete, records
 from weft.tasks.base import Measure

@@ -1,30 +1,70 @@
-"""Everything around the steps of a run: starting, validating, saving, publishing, finishing."""
+"""Graceful interruption: after Ctrl-C or SIGTERM the current step ends and a checkpoint is saved.
+
+Everything around the steps of a run: starting, validating, saving, publishing, finishing.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import resource
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
-from weft.runs.device import autocast
-from weft.runs.run_folder import MODEL, remove_stale
+from weft.runs.run_folder import MODEL, autocast, remove_stale
 from weft.runs.weight_files import copy_weights, read_tensors
 from weft.tasks.base import Task
 from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, described, folder_of, publish, published, published_by_command
 from weft.training.distributed import World, same_start
 from weft.training.log import Log
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+MESSAGE = b"\nstopping after this step and saving a checkpoint; interrupt again to stop immediately\n"
+
+ECHO = 1.0
+"""Seconds during which a second signal is ignored: torchrun forwards a Ctrl-C that its processes have already received."""
+
+
+class Interrupts:
+    """Inside the block the first signal only sets `requested`; a second one raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._first = 0.0
+        self._former: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        # Only the main thread can handle signals; in other threads the existing handlers stay.
+        if threading.current_thread() is threading.main_thread():
+            self._former = {number: signal.signal(number, self._request) for number in SIGNALS}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            if time.monotonic() - self._first < ECHO:
+                return
+            raise KeyboardInterrupt
+        self.requested, self._first = True, time.monotonic()
+        os.write(2, MESSAGE)  # print is not safe in a signal handler: it may interrupt another print
 
 
 @dataclass(frozen=True)

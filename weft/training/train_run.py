@@ -19,16 +19,16 @@ from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.layers.kernels import computes_bf16, modern
 from weft.models.base import Network
+from weft.runs.distillation_and_backtranslation import OpenTeacher
 from weft.runs.open_run import build_network, build_task, start_from_base
 from weft.runs.run_folder import CONFIG, LOG, MODEL, RunLock, prepare_folder
-from weft.runs.teacher import OpenTeacher
 from weft.runs.warm_start_weights import start_vectors
 from weft.tasks.base import Task
 from weft.training import checkpoint
+from weft.training.checkpoint import check_changes, check_data, check_identity, remember
 from weft.training.distributed import World, start
 from weft.training.log import open_log
 from weft.training.loop import fit
-from weft.training.resume_checks import check_changes, check_data, check_identity, remember
 from weft.training.session import Result
 from weft.training.warm_start_settings import check_start
 

@@ -49,7 +49,7 @@ LANGUAGE = [
     ),
     Bug(
         "padding is a label",
-        "layers.output_cross_entropy",
+        "losses.cross_entropy",
         "nll -= torch.where(ok, likelihood, 0.0).sum()",
         "nll -= likelihood.sum()",
         ("language_model-loss",),

@@ -56,7 +56,7 @@ MIXERS = [
     ),
     Bug(
         "a recurrent mixer reads padding",
-        "attention.mixers.recurrent_mixer",
+        "attention.mixers.convolution_and_recurrence",
         "self.stack(x, state, layout)",
         "self.stack(x, state, None)",
         ("recurrent-causal-ragged", "recurrent-encoder-padding-length"),
@@ -70,14 +70,14 @@ MIXERS = [
     ),
     Bug(
         "a recurrent encoder reads one way",
-        "attention.mixers.recurrent_mixer",
+        "attention.mixers.convolution_and_recurrence",
         'both=site.use == "encoder"',
         "both=False",
         ("recurrent-encoder-reach",),
     ),
     Bug(
         "a recurrent decoder is bidirectional",
-        "attention.mixers.recurrent_mixer",
+        "attention.mixers.convolution_and_recurrence",
         'both=site.use == "encoder"',
         "both=True",
         ("recurrent-causal-future", "recurrent-lstm-causal-chunks"),

@@ -70,7 +70,7 @@ PATTERNS = [
     ),
     Bug(
         "learned tokens see padding",
-        "attention.core.global_tokens",
+        "attention.core.sparsity_patterns",
         "seen, _ = mix(q[:, :, : self.count], k, v, ok, dropout, False)",
         "seen, _ = mix(q[:, :, : self.count], k, v, None, dropout, False)",
         ("longformer-learned-encoder-padding-content", "longformer-learned-encoder-packed"),
@@ -143,35 +143,35 @@ RING = [
     ),
     Bug(
         "a ring keeps the cells of padding",
-        "attention.core.sliding_window_cache",
+        "attention.core.kv_cache",
         "cell = self.fed[:, None] + torch.arange",
         "cell = self.new + 0 * self.fed[:, None] + torch.arange",
         ("local-window-3-causal-ragged",),
     ),
     Bug(
         "a ring counts padding",
-        "attention.core.sliding_window_cache",
+        "attention.core.kv_cache",
         "fed = None if layout is None else layout.lengths",
         "fed = None",
         ("local-window-3-causal-ragged",),
     ),
     Bug(
         "a ring's empty cells are seen",
-        "attention.core.sliding_window_cache",
+        "attention.core.kv_cache",
         "return position, (position >= 0) & (position < self.length[:, None])",
         "return position, position < self.length[:, None]",
         ("local-causal-beams",),
     ),
     Bug(
         "a ring grows at its end",
-        "attention.core.sliding_window_cache",
+        "attention.core.kv_cache",
         "k=F.pad(self.k, (0, 0, more, 0))",
         "k=F.pad(self.k, (0, 0, 0, more))",
         ("local-causal-chunks",),
     ),
     Bug(
         "weights of a ring are over its cells",
-        "attention.core.sliding_window_cache",
+        "attention.core.kv_cache",
         "place = torch.where(real, position, 0)[:, None, None]",
         "place = torch.where(real, position - position.amin(1, keepdim=True), 0).clamp_max(size - 1)[:, None, None]",
         ("local-window-3-causal-step-weights",),
@@ -243,7 +243,7 @@ SYNTHESIZER = [
 PARTS = [
     Bug(
         "parts see each other's share",
-        "attention.split_width",
+        "attention.combined",
         "shares = self.share(query).chunk(len(self.parts), -1)",
         "shares = self.share(query).chunk(len(self.parts), -1)[::-1]",
         ("parts-causal-earlier-segment",),

@@ -7,7 +7,7 @@ from contract.planting import Bug
 RECURRENT = [
     Bug(
         "recurrent layers read padding",
-        "layers.packing",
+        "layers.recurrent",
         "counts = np.array(layout.counts, dtype=np.int64)",
         "counts = np.full(len(layout.counts), extent)",
         ("rnn-padding", "rnn-sutskever-padding", "rnn-luong-ragged"),

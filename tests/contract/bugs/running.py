@@ -130,14 +130,14 @@ RUNNING = [
 SHORTENED = [
     Bug(
         "the softmax over positions includes padding",
-        "attention.efficient",
+        "attention.linear",
         "torch.where(here, k, NOTHING), torch.where(here, v, 0.0)",
         "k, torch.where(here, v, 0.0)",
         ("efficient-encoder-padding-content", "efficient-causal-ragged"),
     ),
     Bug(
         "the level at a chunk's end scales what came before",
-        "attention.efficient",
+        "attention.linear",
         "begin, end = level[..., :1, :], level[..., -1:, :]",
         "begin, end = level[..., -1:, :], level[..., -1:, :]",
         ("running_sums: efficient_is_not_changed_by_a_heavy_key_to_come",),

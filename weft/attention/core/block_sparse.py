@@ -23,15 +23,13 @@ from torch import Tensor
 from weft.attention.base import Attended, Site
 from weft.attention.core import dot_product
 from weft.attention.core.dot_product import AttendOptions, attend, masked_softmax, mix
-from weft.attention.core.global_tokens import LearnedTokens
-from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache
+from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache, SlidingWindowCache
 from weft.attention.core.multihead import MultiHead, MultiHeadAttention
 from weft.attention.core.packed_sequences import Heads, attend_window, by_rows, can_attend_window, packing
-from weft.attention.core.sliding_window_cache import SlidingWindowCache
-from weft.attention.core.sparsity_patterns import Everything, Pattern
+from weft.attention.core.sparsity_patterns import Everything, LearnedTokens, Pattern
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
-from weft.layers.dropout import dropout as drop
+from weft.layers.norm_and_dropout import dropout as drop
 
 
 @dataclass(frozen=True)

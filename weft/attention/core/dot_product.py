@@ -18,9 +18,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from weft.attention.core.kv_cache import CacheIndex, ConcatenatedKeyValues, CrossAttentionMemory, KeyValueCache, additive
 from weft.attention.core.packed_sequences import attend_ragged, can_attend_ragged, packing
 from weft.data.batch import Layout
-from weft.layers.dropout import dropout
 from weft.layers.kernels import triton_available
 from weft.layers.kernels.cpp import steps, used
+from weft.layers.norm_and_dropout import dropout
 
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """The fused backends used on a GPU. cuDNN's is left out: it plans for each new shape, and batches of text have many."""
@@ -197,7 +197,7 @@ def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: CacheIndex | None = No
     cpp = used(q)
     if cpp is not None:
         return cpp.attend_step(*given)[:, :, None]
-    from weft.layers.kernels.triton.decoding_attention import attend_step
+    from weft.layers.kernels.triton.attention import attend_step
 
     return attend_step(*given)[:, :, None]
 

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
 from weft.attention.core.dot_product import AttendOptions, attend, attend_memory
-from weft.attention.core.kv_cache import ConcatenatedKeyValues, CrossAttentionMemory, KeyValueCache
+from weft.attention.core.kv_cache import ConcatenatedKeyValues, CrossAttentionMemory, KeyValueCache, SlidingWindowCache
 from weft.attention.core.packed_sequences import attend_joint, packing
-from weft.attention.core.sliding_window_cache import SlidingWindowCache
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.data.batch import Layout
 from weft.layers.kernels import modern, triton_available
-from weft.layers.packing import repack, unpack
+from weft.layers.recurrent import repack, unpack
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """q, k, v [B, H, T, D] of whole rows."""
@@ -97,7 +97,7 @@ def _short(q: Tensor, queries: RaggedPacking, keys: RaggedPacking) -> bool:
 
 def _attend_short(parts: list[Tensor], queries: RaggedPacking, keys: RaggedPacking, causal: bool, dropout: float) -> Tensor:
     """[T, H, D]."""
-    from weft.layers.kernels.triton.packed_attention import attend_pieces
+    from weft.layers.kernels.triton.attention import attend_pieces
 
     seed = torch.randint(1 << 62, (1,), device=parts[0].device) if dropout else None
     pieces = (queries.segments, queries.offsets, keys.segments, keys.offsets)

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.layers.decoder_state import shared
-from weft.layers.precision import accumulation_dtype
+from weft.layers.linear import accumulation_dtype
 
 NOTHING = -1e30
 """The log weight of unseen tokens: finite, so that differences are finite too."""

@@ -16,7 +16,7 @@ from weft.attention.core.dot_product import AttendOptions, masked_softmax, mix, 
 from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache
 from weft.attention.core.packed_sequences import by_rows
 from weft.data.batch import Layout
-from weft.layers.dropout import dropout as drop
+from weft.layers.norm_and_dropout import dropout as drop
 
 
 @dataclass(frozen=True)

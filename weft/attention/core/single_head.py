@@ -18,10 +18,10 @@ from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, shared, spread
-from weft.layers.dropout import dropout
 from weft.layers.kernels.cpp_plan import Keys, NotPlanned, PlanBuilder, Register
+from weft.layers.linear import to_float32
+from weft.layers.norm_and_dropout import dropout
 from weft.layers.positions import token_positions
-from weft.layers.precision import to_float32
 
 QUERIES = 32
 """Queries that a network scores at once. Its hidden layer has a cell per pair, so this bounds its memory."""

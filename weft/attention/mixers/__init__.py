@@ -12,15 +12,15 @@ from weft.config.registry import build, fill
 from weft.errors import ConfigError
 
 MIXERS = {
-    "recurrent": "weft.attention.mixers.recurrent_mixer:RecurrentMixer",
-    "convolution": "weft.attention.mixers.convolution_mixer:ConvolutionMixer",
+    "recurrent": "weft.attention.mixers.convolution_and_recurrence:RecurrentMixer",
+    "convolution": "weft.attention.mixers.convolution_and_recurrence:ConvolutionMixer",
     "lsh": "weft.attention.mixers.bucketed_attention:LshMixer",
     "routing": "weft.attention.mixers.bucketed_attention:RoutingMixer",
     "sinkhorn": "weft.attention.mixers.sinkhorn:SinkhornMixer",
     "fnet": "weft.attention.mixers.fnet:FourierMixer",
     "aft": "weft.attention.mixers.attention_free:AttentionFreeMixer",
-    "gmlp": "weft.attention.mixers.gmlp:GatedMlpMixer",
-    "mlp_mixer": "weft.attention.mixers.mlp_mixer:TokenMlpMixer",
+    "gmlp": "weft.attention.mixers.gmlp_and_mlp_mixer:GatedMlpMixer",
+    "mlp_mixer": "weft.attention.mixers.gmlp_and_mlp_mixer:TokenMlpMixer",
     "isab": "weft.attention.mixers.induced_set:InducedSetMixer",
 }
 

@@ -20,8 +20,7 @@ from weft.attention.base import Site
 from weft.attention.mixers.base import RowMixer
 from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.decoder_state import State
-from weft.layers.token_history import History
+from weft.layers.decoder_state import History, State
 
 LOWEST = -1e30
 """The exponent of masked tokens: finite, so that the difference of two of them is 0 and not NaN."""

@@ -11,7 +11,7 @@ from weft.attention.base import Attended, Attention, Facts
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
-from weft.layers.packing import repack, unpack
+from weft.layers.recurrent import repack, unpack
 
 
 class Mixer(Facts, ABC):

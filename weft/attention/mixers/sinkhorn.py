@@ -17,9 +17,8 @@ from weft.attention.base import Site
 from weft.attention.core.dot_product import mix
 from weft.attention.mixers.base import RowMixer
 from weft.data.batch import Layout
-from weft.layers.decoder_state import State
+from weft.layers.decoder_state import History, State
 from weft.layers.linear import xavier
-from weft.layers.token_history import History
 
 FEW = 16
 """The largest piece whose queries fetch the blocks they see; for more queries, all blocks are computed again."""

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from weft.bench.machine import timed
 from weft.config.corpus_entries import names
-from weft.evaluation.bleu_tokenization import choose_tokenization
-from weft.evaluation.metrics import score
+from weft.evaluation.metrics import choose_tokenization, score
 from weft.explain.attention_heatmap import View, views
 from weft.models.base import Network, Sizes
-from weft.runs.device import autocast
 from weft.runs.open_run import TrainedRun, open_run, run_config
+from weft.runs.run_folder import autocast
 from weft.runs.translator import Trained
 from weft.tasks.base import Task
 from weft.training.auto.speed_probe import probe

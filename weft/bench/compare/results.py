@@ -1,20 +1,40 @@
-"""The results of a comparison as plain data, from which tables, charts and pages are made."""
+"""The results of a comparison as plain data, from which tables, charts and pages are made.
+
+The results of a comparison as a table for the terminal and as CSV.
+
+Means over seeds and their confidence intervals.
+
+A `Stat` summarises the trainings of an entry with different seeds: {"mean", "low", "high", "values"}. low and high bound the
+95 % confidence interval of the mean by Student's t, which assumes roughly normal scores; with one training they are None.
+
+Which entries of a comparison differ by more than the noise between seeds.
+
+Two or three trainings say little about the spread of one entry, so the spread is pooled over all entries, which assumes that it
+is equal for all.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from weft.bench.compare.budget import Comparison, ComparisonRun, training
-from weft.bench.compare.seed_statistics import mean_with_interval, ranks
+from rich.markup import escape
+from rich.table import Table
+
+from weft.bench.compare.plan import Comparison, ComparisonRun, training
 from weft.bench.compare.worker import Job
 from weft.bench.machine import about
 from weft.runs.open_run import build_task
 from weft.runs.run_folder import records
 from weft.tasks.base import LOSS
+
+pass
 
 FORMAT = 1
 """The version of the document. It changes when a key changes its meaning or is removed, not when one is added."""
@@ -149,3 +169,243 @@ def _judge(row: Row, key: str, tested: bool) -> None:
         names = dict.fromkeys(name for run in good for name in run[data])
         row["scores"][data] = {name: mean_with_interval(run[data].get(name) for run in good) for name in names}
     row["quality"] = row["scores"]["test" if tested else "valid"].get(key)
+
+
+pass
+pass
+
+NONE = "–"
+MIB = 2**20
+WHOLE = "{:,.0f}".format
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its heading, the number of a row, which it is sorted by, how to show the number, and a note on its meaning."""
+
+    heading: str
+    value: Callable[[Row], float | None]
+    form: Callable[[float], str]
+    note: str = ""
+
+    def shown(self, row: Row) -> str:
+        """The text of a cell."""
+        number = self.value(row)
+        return NONE if number is None else self.form(number)
+
+
+class QualityColumn(Column):
+    """The headline metric with its interval."""
+
+    def shown(self, row: Row) -> str:
+        quality = row["quality"]
+        if quality is None:
+            return "failed" if row["error"] else NONE
+        half = f" ± {(quality['high'] - quality['low']) / 2:.2f}" if quality["low"] is not None else ""
+        return f"{self.form(quality['mean'])}{half}"
+
+
+class RankColumn(Column):
+    """The ranks that an entry may have."""
+
+    def shown(self, row: Row) -> str:
+        best, worst = row.get("rank") or (None, None)
+        return NONE if best is None else f"{best}" if best == worst else f"{best}–{worst}"
+
+
+def columns(document: dict[str, Any]) -> list[Column]:
+    """The columns of the table after the entry itself, without columns for which no entry has a value."""
+    headline, counts = document["headline"], document["counts"]
+    arrow = "↑" if headline["higher_is_better"] else "↓"
+    data = {"valid": "validation", "test": "test"}[headline["data"]]
+    alone = "measured in a short separate training" if document["settings"]["at_once"] > 1 else "median over training"
+    where = "the process, with the interpreter" if document["about"]["device"].startswith("CPU") else "tensors on the GPU"
+    every = [
+        QualityColumn(f"{headline['title']} {arrow}", _mean("quality"), "{:.2f}".format, _on(data, headline)),
+        RankColumn("rank", _best_rank, WHOLE, "the ranks that the noise between seeds allows, at 5 %"),
+        Column("parameters", _mean("parameters"), lambda value: f"{value / 1e6:.2f}M" if value >= 1e5 else f"{value:,.0f}"),
+        Column(f"{counts}/s", _mean("speed"), WHOLE, f"in training, {alone}"),
+        Column("decoded/s", _mean("decoding"), "{:,.1f}".format, "sentences or texts, with one model at a time"),
+        Column("memory MiB", _mean("memory"), lambda value: f"{value / MIB:,.0f}", f"peak memory in training, of {where}"),
+        _growth("time", document),
+        _growth("memory", document),
+        Column("steps", _mean("steps"), WHOLE),
+        Column("seconds", _mean("seconds"), WHOLE, "of training"),
+    ]
+    return [column for column in every if any(column.value(row) is not None for row in document["entries"])]
+
+
+def _on(data: str, headline: dict[str, Any]) -> str:
+    signature = headline.get("signature")
+    return f"on the {data} data" + (f" ({signature})" if signature else "")
+
+
+def column_notes(document: dict[str, Any]) -> list[str]:
+    """What the columns mean, one note each."""
+    notes = [f"{column.heading.strip(' ↑↓')}: {column.note}" for column in columns(document) if column.note]
+    notes.append(seeds_note(document))
+    if floors := document.get("floors"):
+        notes.append("floors without a neural network: " + ", ".join(f"{name} {value:.2f}" for name, value in floors.items()))
+    return notes
+
+
+def seeds_note(document: dict[str, Any]) -> str:
+    """How far the quality can be trusted: its interval over several seeds, or that there is only one."""
+    seeds = sorted({len(row["quality"]["values"]) for row in document["entries"] if row["quality"]})
+    if not seeds or seeds == [1]:
+        return "1 seed per entry: no spread is known, and small differences may be chance (--repeat 3 trains three seeds)"
+    counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    return f"± half the 95 % interval of the mean over {counts} seeds, by Student's t"
+
+
+def terminal_table(document: dict[str, Any]) -> Table:
+    """The table for the terminal, with rich."""
+    notes = escape("\n".join(column_notes(document)))
+    table = Table(title=title(document), title_justify="left", caption=notes, caption_justify="left")
+    table.add_column("entry", overflow="fold")
+    shown = columns(document)
+    for column in shown:
+        table.add_column(escape(column.heading), justify="right")
+    for row in document["entries"]:
+        table.add_row(escape(row["label"]), *(column.shown(row) for column in shown))
+    return table
+
+
+def title(document: dict[str, Any]) -> str:
+    about, settings = document["about"], document["settings"]
+    return f"{len(document['entries'])} entries · budget: {settings['budget']} each · {about['device']}"
+
+
+def write_csv(document: dict[str, Any]) -> str:
+    """One line per entry with plain numbers: bytes, seconds, counts per second."""
+    lines = [_flat(row) for row in document["entries"]]
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def failures(document: dict[str, Any]) -> list[str]:
+    """The trainings that failed, and why."""
+    return [
+        f"{row['label']}, seed {run['seed']}: {run['error']}"
+        for row in document["entries"]
+        for run in row["runs"]
+        if run["error"]
+    ]
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    flat: dict[str, Any] = {"entry": row["label"], "recipe": row["recipe"], "set": " ".join(row["set"])}
+    flat |= _spread("quality", row["quality"])
+    flat |= dict(zip(("rank_best", "rank_worst"), row.get("rank") or (None, None), strict=True))
+    for data, scores in row["scores"].items():
+        for name, value in scores.items():
+            flat |= _spread(f"{data}_{name}", value)
+    flat["parameters"] = row["parameters"]
+    for name, key in (("per_second", "speed"), ("peak_memory", "memory"), ("seconds", "seconds"), ("steps", "steps")):
+        flat |= _spread(name, row[key])
+    growth = row["growth"] or {}
+    flat |= {"decoded_per_second": row["decoding"], "growth_time": growth.get("time"), "growth_memory": growth.get("memory")}
+    return flat | {"repeats": len(row["runs"]), "error": row["error"].replace("\n", " ")}
+
+
+def _spread(name: str, value: Stat | None) -> dict[str, Any]:
+    if value is None:
+        return {name: None}
+    bounds = {f"{name}_low": value["low"], f"{name}_high": value["high"]} if value["low"] is not None else {}
+    return {name: value["mean"], **bounds}
+
+
+def _mean(key: str) -> Callable[[Row], float | None]:
+    def value(row: Row) -> float | None:
+        cell = row[key]
+        return cell["mean"] if isinstance(cell, dict) else cell
+
+    return value
+
+
+def _best_rank(row: Row) -> float | None:
+    best: float | None = (row.get("rank") or [None])[0]
+    return best
+
+
+def _growth(what: str, document: dict[str, Any]) -> Column:
+    lengths = document["settings"]["lengths"]
+    between = f"from {min(lengths):,} to {max(lengths):,} tokens" if lengths else ""
+    note = f"{what} of a forward and backward pass of the whole model, n {between}"
+    return Column(f"{what} ∝", lambda row: (row["growth"] or {}).get(what), "n^{:.2f}".format, note)
+
+
+Stat = dict[str, Any]
+
+# fmt: off
+QUANTILES = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+             2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086]
+# fmt: on
+"""97.5 % quantiles of Student's t for 1, 2, … degrees of freedom."""
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % confidence interval of the mean by Student's t; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    half = student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return mean - half, mean + half
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t with `freedom` degrees of freedom."""
+    if freedom <= len(QUANTILES):
+        return QUANTILES[freedom - 1]
+    normal = statistics.NormalDist().inv_cdf(0.975)
+    # Beyond the table, the first term of the expansion in 1 / freedom is accurate to the third digit.
+    return normal + (normal**3 + normal) / (4 * freedom)
+
+
+def mean_with_interval(values: Iterable[float | None]) -> Stat | None:
+    """Mean and interval of the values that are not None; None if there are none."""
+    known = [float(value) for value in values if value is not None]
+    if not known:
+        return None
+    low, high = interval(known) or (None, None)
+    return {"mean": statistics.fmean(known), "low": low, "high": high, "values": known}
+
+
+pass
+
+Rank = tuple[int, int]
+
+
+def pooled_spread(stats: Sequence[Stat]) -> tuple[float, int] | None:
+    """The standard deviation of one training and its degrees of freedom; None if no entry has several seeds."""
+    several = [each["values"] for each in stats if len(each["values"]) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    if not freedom:
+        return None
+    return math.sqrt(sum(statistics.variance(values) * (len(values) - 1) for values in several) / freedom), freedom
+
+
+def ranks(stats: Sequence[Stat], *, higher_is_better: bool) -> list[Rank] | None:
+    """The best and the worst rank that noise allows each entry: behind all that are better, ahead of all that are worse.
+
+    One entry is better than another if the difference of their means exceeds its 95 % interval by Student's t with the pooled
+    spread. None if no entry has several seeds.
+    """
+    found = pooled_spread(stats)
+    if found is None:
+        return None
+    spread, freedom = found
+
+    def better(one: Stat, other: Stat) -> bool:
+        least = student(freedom) * spread * math.sqrt(1 / len(one["values"]) + 1 / len(other["values"]))
+        difference: float = one["mean"] - other["mean"]
+        return (difference if higher_is_better else -difference) > least
+
+    return [
+        (1 + sum(better(other, each) for other in stats), len(stats) - sum(better(each, other) for other in stats))
+        for each in stats
+    ]

@@ -15,16 +15,15 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from weft.bench.compare.budget import Comparison, ComparisonRun, check, runs_of, training
 from weft.bench.compare.measure_run import Measurements
+from weft.bench.compare.plan import Comparison, ComparisonRun, check, runs_of, training
 from weft.bench.compare.results import UNMEASURED, collect
-from weft.bench.compare.subprocesses import Failure, Processes, Stopped
-from weft.bench.compare.training_jobs import Training, train
+from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
 from weft.bench.compare.worker import Job, work
 from weft.errors import Interrupted
 from weft.runs.run_folder import RunLock, complete, records
-from weft.training.interrupt import Interrupts
 from weft.training.log_text import duration
+from weft.training.session import Interrupts
 
 Tell = Callable[[str], None]
 TICK = 0.3
@@ -48,7 +47,7 @@ class Sweep:
         self._interrupted: Callable[[], bool] = lambda: False
 
     def __call__(self) -> dict[str, Any]:
-        """The results as plain data, which `weft.bench.compare.html_report` writes; see `weft.bench.compare.results`."""
+        """The results as plain data, which `weft.bench.compare.comparison_report` writes; see `weft.bench.compare.results`."""
         for warning in check(self.comparison):
             self.say(f"note: {warning}")
         self.comparison.out.mkdir(parents=True, exist_ok=True)

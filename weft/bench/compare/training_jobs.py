@@ -1,20 +1,31 @@
-"""One training as a user would start it from the command line."""
+"""One training as a user would start it from the command line.
+
+Runs commands as parallel processes, each with a log, and stops them together at the end of a step.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.bench.compare.subprocesses import Failure, Processes
 from weft.config.corpus_entries import parse
 from weft.config.sections import Config, load_config
 from weft.layers.kernels import computes_bf16
-from weft.runs.device import choose_device
 from weft.runs.open_run import run_config
-from weft.runs.run_folder import CONFIG, complete, records
+from weft.runs.run_folder import CONFIG, choose_device, complete, records
 from weft.training.auto.auto_recipe import AUTO
 from weft.training.warm_start_settings import inherited
+
+pass
 
 __all__ = ["Training", "complete", "records", "train"]
 
@@ -84,3 +95,86 @@ def _as_wished(saved: Config, wanted: Config) -> Config:
     if saved.train.schedule.get("warmup", 0) < warmup and warmup >= wanted.train.steps:
         resolved["train.schedule.warmup"] = warmup
     return saved.replaced(resolved)
+
+
+INTERRUPTED = (130, -signal.SIGINT)
+"""Exit statuses of an interrupted command: its own, or that of a process that could not handle the signal."""
+
+POLL = 0.1
+SAVING = 60
+"""Seconds that an interrupted training has to save a checkpoint."""
+
+TAIL = 12
+"""Number of log lines shown when a command fails."""
+
+MESSAGE = "weft: error: "
+"""Prefix of error messages of the command line."""
+
+
+class Failure(Exception):
+    """A command failed; the message says why."""
+
+
+class Stopped(Exception):
+    """A command was not started, or was asked to save and exit, because time ran out or the user interrupted it."""
+
+
+class Processes:
+    """Runs Python modules as commands, from any number of threads, until `stop` or the time `until` (of time.monotonic).
+
+    logs     folder for the standard error of each command
+    at_once  number of commands that share the cores of the machine
+    """
+
+    def __init__(self, logs: Path, *, at_once: int = 1, until: float = float("inf")) -> None:
+        self.logs, self.at_once, self.until = logs, at_once, until
+
+    def __call__(self, name: str, words: Sequence[str], module: str = "weft") -> str:
+        """Runs `python -m MODULE WORDS…` with the log NAME.log and returns its standard output."""
+        if time.monotonic() >= self.until:
+            raise Stopped("not started; run the same command again to continue")
+        self.logs.mkdir(parents=True, exist_ok=True)
+        log = self.logs / f"{name}.log"
+        command = [sys.executable, "-m", module, *words]
+        with log.open("w") as errors, tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=errors, env=self._environment())
+            try:
+                stopped = self._wait(process)
+            finally:
+                process.kill()
+                process.wait()
+            if process.returncode in INTERRUPTED or (stopped and process.returncode):
+                raise Stopped("interrupted; run the same command again to continue")
+            if process.returncode:
+                raise Failure(reason(log) or f"`{' '.join(command)}` exited with status {process.returncode}")
+            output.seek(0)
+            return output.read()
+
+    def stop(self) -> None:
+        """Starts no more commands, and makes running ones save and exit."""
+        self.until = 0.0
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> bool:
+        """Waits until the process ends, or until its time to save is over. Returns whether it was asked to stop."""
+        last = float("inf")
+        while process.poll() is None and time.monotonic() < last:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL)
+            if time.monotonic() >= self.until and last == float("inf"):
+                process.terminate()  # not SIGINT, which background processes of a shell ignore
+                last = time.monotonic() + SAVING
+        return last < float("inf")
+
+    def _environment(self) -> dict[str, str]:
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        if self.at_once > 1:
+            variables["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // self.at_once))
+        return variables
+
+
+def reason(log: Path) -> str:
+    """Why a command failed: the last error message of weft, or the last lines of the log."""
+    lines = log.read_text("utf-8", "replace").splitlines()
+    errors = [number for number, line in enumerate(lines) if line.startswith(MESSAGE)]
+    return "\n".join(lines[errors[-1] :]).removeprefix(MESSAGE) if errors else "\n".join(lines[-TAIL:])

@@ -18,8 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from weft.bench.compare.subprocesses import Failure, Processes
-from weft.bench.compare.training_jobs import Training
+from weft.bench.compare.training_jobs import Failure, Processes, Training
 from weft.errors import Interrupted
 from weft.file_access import replace_file
 
@@ -99,8 +98,8 @@ def main(file: str) -> None:
 
 def _do(job: Job) -> Result:
     from weft.bench.compare.measure_run import Measurements, measure
+    from weft.runs.distillation_and_backtranslation import OpenTeacher
     from weft.runs.open_run import build_task
-    from weft.runs.teacher import OpenTeacher
     from weft.training.auto.speed_probe import probe, probe_seconds
 
     options = job.options or {}

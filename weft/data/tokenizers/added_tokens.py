@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.config.registry import suggest
-from weft.data.tokenizers.base import Tokenizer, load_tokenizers, save_tokenizers
+from weft.data.tokenizers import Tokenizer, load_tokenizers, save_tokenizers
 from weft.data.tokenizers.bpe_dropout import SampledSegmentations
 from weft.errors import ConfigError, RunError
 

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import ClassVar
 
 from weft.data.batch import UNK
-from weft.data.tokenizers.base import RESERVED, Tokenizer
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 
 BYTES = 256

@@ -5,12 +5,16 @@ Levy, Goldberg & Dagan 2015 compare them with skip-gram vectors; on texts of a f
 Shapes: V words · C contexts · D width of a vector.
 
 Files of word vectors in the text format of word2vec, GloVe and fastText: a word and its numbers per line.
+
+Word vectors as the first embeddings of tokens.
+
+Shapes: N tokens · D width of a vector.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +22,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.data.text_lines import read_lines
+from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.errors import DataError
 
@@ -185,3 +190,44 @@ def vector_lines(words: Sequence[str], vectors: Vectors) -> Iterator[str]:
     yield f"{len(words)} {vectors.shape[1]}"
     for word, vector in zip(words, vectors, strict=True):
         yield " ".join([word, *(f"{value:.6g}" for value in vector.tolist())])
+
+
+pass
+
+TABLES = ("table.weight", "decoder.output.weight")
+POSITIONS = "position.table.weight"
+"""How the names of embeddings and of output layers over tokens end, and those of embeddings of positions."""
+
+
+def token_vectors(words: Sequence[str], vectors: Vectors, tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
+    """The tokens [N] that are whole words, and their vectors [N, D]: the mean of those of all words that a token stands for.
+
+    A capitalised word that is not among the words has the vector of the word itself.
+    """
+    known, found = set(words), defaultdict[int, list[int]](list)
+    both = [*enumerate(words), *((row, name) for row, word in enumerate(words) if (name := word.capitalize()) not in known)]
+    for (row, _), ids in zip(both, tokenizer.encode_batch([word for _, word in both]), strict=True):
+        if len(ids) == 1:
+            found[ids[0]].append(row)
+    means = np.stack([vectors[rows].mean(0) for rows in found.values()]) if found else np.zeros((0, 1), np.float32)
+    return torch.tensor(list(found), dtype=torch.long), torch.from_numpy(means)
+
+
+def token_tables(model: nn.Module, size: int) -> dict[str, nn.Parameter]:
+    """The embeddings and output layers of at least `size` tokens, by name. Tied ones are named once."""
+    named = {name: table for name, table in model.named_parameters() if name.endswith(TABLES) and table.size(0) >= size}
+    return {name: table for name, table in named.items() if not name.endswith(POSITIONS)}
+
+
+@torch.no_grad()
+def place_vectors(tables: Iterable[Tensor], tokens: Tensor, vectors: Tensor) -> None:
+    """Puts vectors in the rows of tokens, with the mean length that rows had.
+
+    A table that is narrower than the vectors gets their first dimensions, which matter most in vectors that weft learns. In a
+    wider one, the other dimensions stay as they are.
+    """
+    for table in tables:
+        width = min(table.size(1), vectors.size(1))
+        own = vectors[:, :width].to(table)
+        length = table[:, :width].norm(dim=1).mean()
+        table[tokens, :width] = own / own.norm(dim=1, keepdim=True).clamp_min(1e-9) * length

@@ -58,7 +58,7 @@ def _works(index: int) -> bool:
     """Whether a kernel compiles and runs on this GPU. An installed Triton may still fail: it calls the C compiler."""
     if importlib.util.find_spec("triton") is None:
         return False
-    from weft.layers.kernels.triton.probe import probe
+    from weft.layers.kernels.triton import probe
 
     try:
         probe(index)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from weft.data.batch import PAD, UNK, Layout, Source
 from weft.errors import ConfigError
-from weft.layers.dropout import Rate
 from weft.layers.embedding import embedding_table
+from weft.layers.norm_and_dropout import Rate
 from weft.layers.recurrent import RecurrentLayer
 from weft.models.frontends.base import Frontend, FrontendSite
 

@@ -22,7 +22,7 @@ from weft.data.batch import EOS
 from weft.data.corpus import Columns, Corpus, ids_below, prepare
 from weft.data.formats import Pairs, Texts, combine, open_pairs
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.errors import DataError
 from weft.tasks.classification.data import Labels
 

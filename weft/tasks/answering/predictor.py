@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.data.batch import EOS, Layout, Source
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.decoding.search_loop import Cancellation
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, pad, refuse

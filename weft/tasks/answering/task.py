@@ -14,7 +14,7 @@ from weft.data.batch import EOS, UNK, LabelBatch
 from weft.data.corpus import Corpus
 from weft.data.formats import Pairs
 from weft.data.text_lines import read_lines
-from weft.data.tokenizers.base import RESERVED
+from weft.data.tokenizers import RESERVED
 from weft.inference.decoding_options import DecodingOptions
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
@@ -24,8 +24,8 @@ from weft.tasks.answering.memory_network import MemoryEncoder, MemoryNetwork
 from weft.tasks.answering.predictor import AnsweringPredictor
 from weft.tasks.base import TaskContext
 from weft.tasks.classification.data import make_labelled
-from weft.tasks.classification.label_task import LabelTask
 from weft.tasks.classification.model import Classifier, ClassifierOutput
+from weft.tasks.classification.task import LabelTask
 
 WORDS = 6
 """Words of a typical sentence."""

@@ -1,4 +1,9 @@
-"""Sequences of bit vectors, as Neural Turing Machines are tested on: copying, repeating, recalling; scored by wrong bits."""
+"""Any encoder with independent yes-or-no outputs at each position.
+
+Shapes: B rows · S positions · C outputs.
+
+Sequences of bit vectors, as Neural Turing Machines are tested on: copying, repeating, recalling; scored by wrong bits.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +17,33 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from weft.data.batch import Source
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.inference.decoding_options import DecodingOptions
-from weft.models.base import Network, Sizes
+from weft.models.base import Encoder, Network, Sizes
 from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext
 from weft.tasks.bits.data import NOTHING, BitBatch, collate_bits, make_bits, prepare_bits
-from weft.tasks.bits.model import FrameClassifier
 from weft.tasks.bits.predictor import BitsPredictor
 from weft.tasks.corpus_task import CorpusTask
+
+
+class FrameClassifier(Network):
+    """The logits [B, S, C] of what an encoder reads."""
+
+    def __init__(self, encoder: Encoder, outputs: int) -> None:
+        super().__init__()
+        self.encoder, self.dim = encoder, encoder.width
+        self.max_source, self.replays = encoder.max_source, encoder.replays
+        self.output = nn.Linear(encoder.width, outputs)
+
+    def forward(self, source: Source) -> Tensor:
+        logits: Tensor = self.output(self.encoder(source).memory)
+        return logits
+
+
+pass
 
 
 class BitsTask(CorpusTask):

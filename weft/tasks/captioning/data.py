@@ -26,7 +26,7 @@ from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
 from weft.data.file_lists import content_digest, open_file
 from weft.data.formats import Pairs, Texts, combine
 from weft.data.sentence_pairs import PairFilters
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.errors import DataError
 from weft.version import install
 

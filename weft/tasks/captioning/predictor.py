@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from weft.data.batch import Source
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.decoding.search_loop import Cancellation
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, refuse
 from weft.models.base import Model
 from weft.tasks.captioning.data import Pixels, read_picture
-from weft.tasks.media_predictor import MediaPredictor
+from weft.tasks.seq2seq_task import MediaPredictor
 
 POSITIONS = 64
 """What a picture takes of the budget of a batch, in tokens."""

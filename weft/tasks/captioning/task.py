@@ -12,16 +12,16 @@ from pydantic import PositiveInt
 from torch import nn
 
 from weft.data.batch import PairBatch, Position
+from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.file_lists import open_listed
 from weft.data.formats import Pairs
-from weft.data.resumable_order import Batches
+from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
-from weft.data.tokenizers.base import RESERVED, has_tokenizers, train_tokenizer
 from weft.evaluation.metrics import Metric, score
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.models.base import Model, Network, Sizes
-from weft.models.ensemble import Ensemble
+from weft.models.wrapped_decoders import Ensemble
 from weft.tasks.base import LOSS, Measure, Share, TaskContext
 from weft.tasks.captioning.data import (
     CHANNELS,

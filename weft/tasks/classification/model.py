@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.data.batch import Source
-from weft.layers.dropout import dropout
+from weft.layers.norm_and_dropout import dropout
 from weft.models.base import Encoder, Network, least
 from weft.models.pooling import Pooled, Pooling
 

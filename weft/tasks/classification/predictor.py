@@ -21,7 +21,7 @@ from torch.nn.functional import logsigmoid
 
 from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import Layout, Source
-from weft.data.tokenizers.base import RESERVED
+from weft.data.tokenizers import RESERVED
 from weft.decoding.search_loop import Cancellation
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, Predictor, pad, refuse

@@ -1,29 +1,176 @@
-"""Classification: a label for each text, or any number of them, scored by loss, accuracy and F1."""
+"""Tasks whose models choose a label for a whole input, or any number of labels: their losses and scores.
+
+Classification: a label for each text, or any number of them, scored by loss, accuracy and F1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
+from torch import Tensor, nn
 
 from weft.config.registry import Among, build
-from weft.data.batch import LabelBatch
-from weft.data.corpus import Corpus
+from weft.data.batch import NO_LABEL, LabelBatch
+from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.sentence_splitting import language_of
-from weft.data.tokenizers.base import RESERVED
+from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
+from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.errors import DataError
+from weft.evaluation.metrics import Metric, score
 from weft.inference.decoding_options import DecodingOptions
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
-from weft.tasks.base import Share, TaskContext
-from weft.tasks.classification.data import TextReader, WholeTexts, document_source, make_labelled, mark_labels, prepare_labels
-from weft.tasks.classification.label_task import LabelTask
-from weft.tasks.classification.model import Classifier, ClassifierEnsemble
+from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
+from weft.tasks.classification.data import (
+    Labels,
+    TextReader,
+    WholeTexts,
+    collate_labels,
+    document_source,
+    make_labelled,
+    mark_labels,
+    prepare_labels,
+)
+from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
+from weft.tasks.classification.model import Classifier, ClassifierEnsemble, ClassifierOutput
 from weft.tasks.classification.predictor import ClassificationPredictor
+from weft.tasks.corpus_task import CorpusTask
+
+LABELS = "labels.json"
+
+
+class LabelTask(CorpusTask):
+    """A task from texts to labels, which are those of the training data.
+
+    noun: what a label is called in messages · several: whether an input has any number of labels · threshold: if so, labels
+    that are more probable are given.
+    """
+
+    measures: Sequence[Measure] = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
+    noun: ClassVar[str] = "label"
+    sentences = (0,)
+    inference = "forward"
+
+    def __init__(
+        self,
+        setting: TaskContext,
+        *,
+        several: bool = False,
+        threshold: float = 0.5,
+        smoothing: float = 0.0,
+        diversity: float = 0.0,
+    ) -> None:
+        super().__init__(setting)
+        self.labels, self.threshold, self.smoothing, self.diversity = Labels(several=several), threshold, smoothing, diversity
+        if several:
+            self.measures = (Measure("micro_f1", "micro F1"), *self.measures)
+
+    def learn(self, train: list[Pairs]) -> None:
+        """Collects the labels as well."""
+        if has_tokenizers(self.run) and (self.run / LABELS).exists():
+            return
+        data = self.config.data
+        labels = Labels((label for _, label in chain.from_iterable(train)), several=self.labels.several)
+        if len(labels) < 2:
+            found = f"only the {self.noun} {labels.names[0]!r}" if labels.names else f"no {self.noun}"
+            raise DataError(
+                f"{', '.join(some.name for some in train)}: there is {found}, and a model needs at least two to choose from. "
+                f"The {self.noun} is the second column; write FILE.tsv#2,1 if it is the first."
+            )
+        self.tell(f"{len(labels):,} {self.noun}s")
+        self.report_tokenizer()
+        texts = self.texts(train)
+        tokenizer = train_tokenizer(data.tokenizer, texts, size=data.vocabulary, folder=self.cache, start=self.start)
+        save_extended(self.run, tokenizer, tokenizer)
+        labels.save(self.run / LABELS)
+
+    def texts(self, train: list[Pairs]) -> Sequence[Pairs]:
+        """The training data as the tokenizer reads it."""
+        return train
+
+    def reopen(self) -> Sizes:
+        self.source, _ = load_extended(self.run, self.config.data.tokenizer)
+        self.labels = Labels.load(self.run / LABELS, several=self.labels.several)
+        return Sizes(self.source.size)
+
+    def check(self, valid: list[Pairs]) -> None:
+        for pairs in valid:
+            self.labels.check(pairs)
+
+    def vocabularies(self) -> list[str]:
+        return [self.source.digest(), *self.labels.names]
+
+    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
+        if self.labels.several:
+            split = self.labels.split
+            return [MicroF1(split), LabelAccuracy(split), MacroF1(self.labels.names, split)]
+        return [LabelAccuracy(), MacroF1(self.labels.names)]
+
+    def collate(
+        self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
+    ) -> LabelBatch:
+        return collate_labels(corpus, rows, self.labels, budget=budget, rounded=rounded)
+
+    def judge(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
+        """What the model thinks of a training batch in an update."""
+        judged: ClassifierOutput = model(batch.source)
+        return judged
+
+    def losses(self, model: nn.Module, batch: LabelBatch, update: int) -> Iterator[Loss]:
+        judged, labels = self.judge(model, batch, update), batch.labels
+        total, said = self._loss(judged.logits, labels, self.smoothing), self._choose(judged.logits)
+        right, real = said == labels, labels != NO_LABEL
+        if self.labels.several:
+            right, real = right.all(-1), real[:, 0]
+        if "diversity" in judged.extras:
+            total = total + self.diversity * judged.extras["diversity"].where(real, 0.0).sum()
+        yield Loss(total, real.sum(), {"accuracy": 100 * right.sum()})
+
+    def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The cross-entropy, summed over inputs and, if there are several, over labels."""
+        if not self.labels.several:
+            return F.cross_entropy(logits, labels, ignore_index=NO_LABEL, label_smoothing=smoothing, reduction="sum")
+        goal = labels.to(logits.dtype) * (1 - smoothing) + smoothing / 2
+        each = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
+        return torch.where(labels == NO_LABEL, 0.0, each).sum()
+
+    def _choose(self, logits: Tensor) -> Tensor:
+        """The label that is given [B], or ones for those that are [B, C]."""
+        return (logits.sigmoid() > self.threshold).long() if self.labels.several else logits.argmax(-1)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        if self.valid is None:
+            return {}
+        total, said, true = 0.0, list[str](), list[str]()
+        for batch in self.validation(model):
+            logits = model(batch.source).logits.float()
+            total += self._loss(logits, batch.labels).item()
+            said += self._names(self._choose(logits))
+            true += self._names(batch.labels)
+        found = score(said, true, self.metrics())
+        return {"loss": total / len(true), **{each.key: each.value for each in found.values()}}
+
+    def _names(self, labels: Tensor) -> list[str]:
+        """The labels of each input as the data has them."""
+        if self.labels.several:
+            return [self.labels.join(row.nonzero()[:, 0].tolist()) for row in labels.cpu()]
+        return [self.labels.names[label] for label in labels.tolist()]
+
+    def describe(self) -> dict[str, int]:
+        facts = {"ids": self.source.size, f"{self.noun}s": len(self.labels), f"training {self.counts}": len(self.train)}
+        return facts | ({} if self.valid is None else {f"validation {self.counts}": len(self.valid)})
+
+
+pass
 
 USUAL = 20
 """Words of a made-up sentence."""

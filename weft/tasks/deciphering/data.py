@@ -22,7 +22,7 @@ from weft.data.batch import SPECIALS, UNK, Batch
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
 from weft.data.formats import Pairs, Texts
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers.base import RESERVED, Tokenizer
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 
 Kind = Literal["shift", "vigenere", "substitution"]

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from weft.config.registry import Among
 from weft.data.batch import UNK, Position
+from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
-from weft.data.resumable_order import Batches
-from weft.data.tokenizers.base import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.data.tokenizers import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Metric
 from weft.inference.decoding_options import DecodingOptions
@@ -27,7 +27,16 @@ from weft.models.base import Network, Sizes
 from weft.models.composition import build_model
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext
 from weft.tasks.corpus_task import CorpusTask, Direction
-from weft.tasks.deciphering.cipher_gan import CipherGan, GeneratorOutput, Tables
+from weft.tasks.deciphering.cipher_gan import AdversarialLoss as Losses
+from weft.tasks.deciphering.cipher_gan import (
+    CipherGan,
+    GeneratorOutput,
+    Tables,
+    discriminator_loss,
+    generator_loss,
+    replay_fakes,
+    straight_through_sample,
+)
 from weft.tasks.deciphering.data import (
     Alphabet,
     CipherBatch,
@@ -41,8 +50,6 @@ from weft.tasks.deciphering.data import (
     prepare_windows,
     windows,
 )
-from weft.tasks.deciphering.losses import Kind as Losses
-from weft.tasks.deciphering.losses import discriminator_loss, generator_loss, replay_fakes, straight_through_sample
 from weft.tasks.deciphering.metrics import SymbolAccuracy, count_pairs, divergence
 from weft.tasks.deciphering.predictor import DecipheringPredictor
 

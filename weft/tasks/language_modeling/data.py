@@ -20,7 +20,7 @@ from weft.data.batch import PAD, Position, TextBatch
 from weft.data.corpus import Columns, Corpus, ids_below, prepare
 from weft.data.formats import Pairs, Texts
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.errors import DataError
 
 Tokens = NDArray[Any]

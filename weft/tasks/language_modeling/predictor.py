@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import EOS, Layout
-from weft.data.tokenizers.base import Tokenizer
-from weft.decoding.beam_greedy_sample import LengthLimits, Selection, SelectorState, TokenSelector
+from weft.data.tokenizers import Tokenizer
 from weft.decoding.constraints import usual_constraints
-from weft.decoding.search_loop import Cancellation, generate
+from weft.decoding.search_loop import Cancellation, run_search
+from weft.decoding.token_selection import LengthLimits, Selection, SelectorState, TokenSelector
 from weft.errors import ConfigError
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Predictor, refuse
@@ -194,7 +194,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         # All texts have the same length, so scores are not divided by it.
         chooser, final = resolved.search.chooser(1, length_penalty=0.0), resolved.search.final(1)
         with resolved.arithmetic(next(self.model.parameters()).dtype):
-            found, _ = generate(
+            found, _ = run_search(
                 self.model.decoder,
                 self.model.nothing(len(texts)),
                 StreamingSelector(chooser, tell) if tell and final else chooser,

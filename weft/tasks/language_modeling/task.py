@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from weft.config.corpus_entries import names
 from weft.data.batch import Position, TextBatch
+from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers, train_tokenizer
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
-from weft.data.tokenizers.base import RESERVED, Tokenizer, has_tokenizers, train_tokenizer
 from weft.errors import ConfigError
 from weft.inference.decoding_options import DecodingOptions
 from weft.layers.decoder_state import State, leaves, write_

@@ -31,7 +31,7 @@ from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
 from weft.data.formats import JsonPairs, Pairs, Texts, combine, is_json
 from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers.base import RESERVED, Tokenizer
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError, RunError
 from weft.tasks.classification.data import Labels
 

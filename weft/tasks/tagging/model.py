@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import NO_LABEL, Layout, Source
 from weft.errors import ConfigError
-from weft.layers.dropout import dropout
+from weft.layers.norm_and_dropout import dropout
 from weft.models.base import Encoder, Network
 from weft.tasks.tagging.crf import LinearChain
 

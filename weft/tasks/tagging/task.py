@@ -17,8 +17,8 @@ from torch import nn
 from weft.data.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
+from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
-from weft.data.tokenizers.base import RESERVED, has_tokenizers, train_tokenizer
 from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
 from weft.inference.decoding_options import DecodingOptions, resolve_options

@@ -12,7 +12,7 @@ from weft.data.batch import EOS
 from weft.data.corpus import Columns, Corpus, ids_below, prepare
 from weft.data.formats import Pairs, Texts
 from weft.data.sentence_pairs import PairFilters
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.tasks.transcription.log_mel import Frames, LogMel, read_wav
 
 CHUNK = 256

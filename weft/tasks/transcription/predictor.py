@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from weft.data.batch import EOS, Layout, Source
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.decoding.ctc_decoding import best_paths, prefix_beams, rescore_with_ctc, texts_of
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import Cancellation
@@ -21,7 +21,7 @@ from weft.inference.predictor import BatchItem, Prediction, Weights, refuse
 from weft.losses.ctc_loss import best_alignment
 from weft.models.base import Encoded
 from weft.models.ctc_model import CtcModel, CtcOutputs, JointModel
-from weft.tasks.media_predictor import MediaPredictor
+from weft.tasks.seq2seq_task import MediaPredictor
 from weft.tasks.transcription.data import features
 from weft.tasks.transcription.log_mel import Frames, LogMel, wav_size
 

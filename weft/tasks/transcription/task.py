@@ -17,8 +17,8 @@ from weft.data.batch import PairBatch, Position
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.sentence_pairs import collate_pairs, make_pairs
+from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
-from weft.data.tokenizers.base import RESERVED, has_tokenizers, train_tokenizer
 from weft.errors import ConfigError
 from weft.evaluation.metrics import ExactMatch, Metric, score
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options

@@ -12,7 +12,7 @@ import torch
 
 from weft.data.text_lines import read_lines
 from weft.data.token_spelling import spelling_of
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.decoding.lexical_constraints import TermAutomata, stack
 from weft.errors import DataError
 

@@ -9,14 +9,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.inference.teacher_forcing import teacher_force
 from weft.models.base import Model
 from weft.tasks.translation import attention_alignment as alignment
-from weft.tasks.translation.join_segments import Translation
 from weft.tasks.translation.markup_projection import MarkupProjection, MarkupSpan, Span, unchanged, visible
 from weft.tasks.translation.protected_spans import Kind, find
-from weft.tasks.translation.segmenter import TextSegment
+from weft.tasks.translation.segmenter import TextSegment, Translation
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from weft.config.sections import DecodeSection
 from weft.data.batch import BOS, EOS, Layout, Source, power_of_two
 from weft.data.copy_vocabulary import CopyIds
 from weft.data.sentence_splitting import SentenceSplitter
-from weft.data.tokenizers.base import Tokenizer
-from weft.decoding.beam_greedy_sample import LengthLimits
+from weft.data.tokenizers import Tokenizer
 from weft.decoding.constraints import SourceRules, usual_constraints
 from weft.decoding.cpp_search import encode, prepare
 from weft.decoding.cuda_graph_search import CapturedStepRunner, search_graphs_of
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
 from weft.decoding.lexical_constraints import ForbiddenTerms
 from weft.decoding.search_loop import CHECK, EAGER, Cancellation
+from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError, DataError
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import ExpectedCost, Predictor, pad, refuse
@@ -32,14 +32,13 @@ from weft.inference.teacher_forcing import teacher_force
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.losses.log_likelihood import log_likelihoods
 from weft.models.base import Model
-from weft.models.shortlist_decoder import ShortlistDecoder
-from weft.tasks.translation.documents.markup import has_words
+from weft.models.wrapped_decoders import ShortlistDecoder
+from weft.tasks.translation.documents.html import has_words
 from weft.tasks.translation.glossary import NO_TERMS, Terms, term_automata
-from weft.tasks.translation.join_segments import Translation, best_first, join_segments
 from weft.tasks.translation.markup_projection import MarkupSpan
 from weft.tasks.translation.markup_transfer import MarkedUpText, MarkupTransfer, marked, untranslated
 from weft.tasks.translation.protected_spans import hint, kinds, repeated
-from weft.tasks.translation.segmenter import Segmenter, TextSegment
+from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, join_segments
 
 
 def most_source(section: DecodeSection, model: Model) -> int:

@@ -21,19 +21,18 @@ from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.sentence_pairs import SIDES, collate_pairs, prepare_pairs
 from weft.data.sentence_splitting import SentenceCounts, SentenceSplitter, count_sentences, language_of
+from weft.data.tokenizers import Tokenizer, has_tokenizers, train_tokenizers
 from weft.data.tokenizers.added_tokens import BLANK, add_tokens, load_extended, save_extended
-from weft.data.tokenizers.base import Tokenizer, has_tokenizers, train_tokenizers
 from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise
 from weft.errors import ConfigError, RunError
-from weft.evaluation.bleu_tokenization import USUAL, choose_tokenization
-from weft.evaluation.metrics import METRICS, Chrf, Metric, make_metrics, score
+from weft.evaluation.metrics import METRICS, USUAL, Chrf, Metric, choose_tokenization, make_metrics, score
 from weft.file_access import why_unwritable
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.inference.shortlist import FILE, Shortlist, cached_file
 from weft.models import MODELS
 from weft.models.base import Model, Network, Sizes
 from weft.models.composition import build_encoder_decoder
-from weft.models.ensemble import Ensemble
+from weft.models.wrapped_decoders import Ensemble
 from weft.tasks.base import LOSS, Measure, TaskContext, tokenizers_of
 from weft.tasks.corpus_task import Direction
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask

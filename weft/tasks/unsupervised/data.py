@@ -26,13 +26,13 @@ from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
 from weft.data.formats import Pairs, Texts, combine
 from weft.data.sentence_pairs import PairFilters, make_pairs
 from weft.data.text_lines import check_file, file_digest, read_lines
+from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.added_tokens import BLANK
-from weft.data.tokenizers.base import Tokenizer
 from weft.data.word_noise import CorpusNoise, text_of
 from weft.errors import DataError
 
 LANGUAGE = re.compile(r"([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)=(.+)", re.DOTALL)
-"""As `weft.config.data_paths` reads it."""
+"""As `weft.config.corpus_entries` reads it."""
 
 CORRELATED = 0.5
 """Correlation from which two texts count as translations of each other, line by line: that of how much longer or shorter each

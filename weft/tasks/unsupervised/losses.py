@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import EOS, PAD, Layout, Source
-from weft.decoding.beam_greedy_sample import LengthLimits
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.token_selection import LengthLimits
 from weft.inference.decoding_options import changed, resolve_options
 from weft.inference.predictor import pad
 from weft.inference.shortlist import BatchVocabulary
 from weft.models.base import Decoder, Encoded
 from weft.tasks.reward_sampling import PLAIN
-from weft.tasks.translation.join_segments import Translation
 from weft.tasks.translation.predictor import TranslationPredictor
-from weft.tasks.translation.segmenter import TextSegment
+from weft.tasks.translation.segmenter import TextSegment, Translation
 from weft.tasks.translation.task import TranslationTask
 from weft.tasks.unsupervised.data import UnpairedBatch
 from weft.tasks.unsupervised.model import BilingualModel

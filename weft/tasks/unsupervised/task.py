@@ -1,8 +1,14 @@
-"""Translation without translated text (Lample et al. 2018): denoising and online back-translation in one model."""
+"""How many words of texts belong to the language that they should be in.
+
+Translation by a model of two languages, in either direction.
+
+Translation without translated text (Lample et al. 2018): denoising and online back-translation in one model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
@@ -14,15 +20,14 @@ from torch import Tensor
 
 from weft.config.corpus_entries import TrainingCorpus, ValidationCorpus, names
 from weft.data.batch import PAD, Position, Source
+from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
-from weft.data.resumable_order import Batches
 from weft.data.sentence_pairs import random_pairs
+from weft.data.tokenizers import Tokenizer, has_tokenizers, train_tokenizer
 from weft.data.tokenizers.added_tokens import BLANK, ExtendedTokenizer, add_tokens, save_extended
-from weft.data.tokenizers.base import has_tokenizers, train_tokenizer
 from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise
-from weft.data.word_vectors.token_embeddings import place_vectors, token_tables
-from weft.data.word_vectors.vectors import split_words
+from weft.data.word_vectors.vectors import place_vectors, split_words, token_tables
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import make_metrics, score
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
@@ -31,6 +36,8 @@ from weft.models.composition import build_encoder_decoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.corpus_task import Direction
 from weft.tasks.seq2seq_task import Seq2SeqObjective
+from weft.tasks.translation.predictor import TranslationInput, TranslationPredictor
+from weft.tasks.translation.segmenter import TextSegment
 from weft.tasks.translation.task import TranslationTask
 from weft.tasks.unsupervised.data import (
     TOKENS,
@@ -43,11 +50,50 @@ from weft.tasks.unsupervised.data import (
     open_languages,
     prepare_unpaired,
 )
-from weft.tasks.unsupervised.dictionary_initialization import DictionaryInitialization
 from weft.tasks.unsupervised.losses import LanguagePair, back_translations, denoising_loss, masked_word_loss, nothing
-from weft.tasks.unsupervised.metrics import Purity
-from weft.tasks.unsupervised.model import BilingualModel, LanguageDiscriminator, second_decoder
-from weft.tasks.unsupervised.predictor import BilingualPredictor
+from weft.tasks.unsupervised.model import BilingualModel, DictionaryInitialization, LanguageDiscriminator, second_decoder
+
+FOREIGN = 3.0
+"""A word belongs to the other language if it is this many times as frequent there."""
+
+
+class Purity:
+    """Knows how frequent each word is in texts of two languages, which are given as words."""
+
+    def __init__(self, first: Iterable[str], second: Iterable[str]) -> None:
+        counts = [Counter(words) for words in (first, second)]
+        self.frequencies = [{word: count / each.total() for word, count in each.items()} for each in counts]
+
+    def __call__(self, words: Sequence[str], language: int) -> float:
+        """The percentage of words that are not much more frequent in the other language than in this one, 0 or 1."""
+        own, foreign = self.frequencies[language], self.frequencies[1 - language]
+        wrong = sum(foreign.get(word, 0.0) > FOREIGN * own.get(word, 0.0) for word in words)
+        return 100 * (1 - wrong / max(1, len(words)))
+
+
+class BilingualPredictor(TranslationPredictor):
+    """Every translation begins with the mark `into` of a language, which is not part of its text."""
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        resolved: DecodingOptions,
+        into: int,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(model, tokenizer, tokenizer, resolved, warn=warn)
+        self.into = into
+
+    def read(self, inputs: Sequence[TranslationInput], first_line: int) -> list[list[TextSegment]]:
+        groups = super().read(inputs, first_line)
+        for piece in (piece for pieces in groups for piece in pieces):
+            piece.prefix = [self.into, *piece.prefix]
+        return groups
+
+
+pass
+pass
 
 
 class UnsupervisedTask(TranslationTask):

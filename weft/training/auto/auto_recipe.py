@@ -15,9 +15,11 @@ from weft.config.overrides import parse_override
 from weft.config.sections import Config
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError
-from weft.training.auto import rules
+from weft.training.auto import choose_settings as rules
 from weft.training.auto.choose_settings import (
+    SHAPES,
     SettingsDraft,
+    Shape,
     TrainingFacts,
     choose_data,
     choose_model,
@@ -25,7 +27,6 @@ from weft.training.auto.choose_settings import (
     choose_training,
     first_shape,
 )
-from weft.training.auto.rules import SHAPES, Shape
 from weft.training.auto.speed_probe import Speed, probe, probe_seconds
 from weft.training.distributed import World
 from weft.training.log import PlainLines

@@ -1,4 +1,10 @@
-"""Chooses the settings of `auto` from the data and the device, and keeps those that the user has set."""
+"""The rules by which `auto` chooses: a table with a row per amount of data, and a few constants.
+
+docs/recipes.md shows the same table and says how it was found. `python benchmarks/fit.py --write-rules docs/recipes.md` writes
+it there.
+
+Chooses the settings of `auto` from the data and the device, and keeps those that the user has set.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +18,127 @@ import torch
 
 from weft.config.corpus_entries import names
 from weft.config.sections import Config
-from weft.data.corpus_cache import cache_folder
+from weft.data.corpus import cache_folder
 from weft.data.formats import Pairs, open_pairs
-from weft.data.tokenizers.base import train_tokenizers
+from weft.data.tokenizers import train_tokenizers
 from weft.data.validation_split import HELD_OUT, split
 from weft.errors import ConfigError
 from weft.layers.kernels import modern
-from weft.training.auto import rules
 from weft.training.auto.data_survey import DataSurvey, Lengths, lengths, survey
-from weft.training.auto.rules import SHAPES, Row, Shape
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Transformer with as many layers in the encoder as in the decoder, and the peak learning rate it is trained with."""
+
+    dim: int
+    heads: int
+    feedforward: int
+    layers: int
+    rate: float
+
+    @property
+    def weights(self) -> int:
+        """The weights of all layers, without embeddings."""
+        return self.layers * (12 * self.dim**2 + 4 * self.dim * self.feedforward)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What suits about `pairs` training pairs.
+
+    vocabulary: pieces of a shared BPE · shape: a name in SHAPES · dropout, attention_dropout, feedforward_dropout,
+    label_smoothing: as in a configuration · batch_tokens: tokens per step · passes: how often training sees each pair
+    """
+
+    pairs: int
+    vocabulary: int
+    shape: str
+    dropout: float
+    attention_dropout: float
+    feedforward_dropout: float
+    label_smoothing: float
+    batch_tokens: int
+    passes: int
+
+
+SHAPES = {
+    "mini": Shape(128, 4, 512, 2, 2.5e-3),
+    "tiny": Shape(192, 4, 768, 3, 2.0e-3),
+    "small": Shape(256, 4, 1024, 4, 1.8e-3),
+    "medium": Shape(384, 6, 1536, 4, 1.4e-3),
+    "base": Shape(512, 8, 2048, 6, 8.0e-4),
+}
+"""By increasing size."""
+
+TABLE = (
+    Row(500, 3_000, "small", 0.4, 0.1, 0.1, 0.3, 8_192, 3_600),
+    Row(3_000, 4_000, "small", 0.4, 0.1, 0.1, 0.3, 4_096, 170),
+    Row(12_000, 4_000, "small", 0.4, 0.1, 0.1, 0.2, 8_192, 110),
+    Row(29_000, 10_000, "small", 0.4, 0.1, 0.1, 0.1, 12_288, 95),
+    Row(162_000, 32_000, "base", 0.3, 0.1, 0.1, 0.1, 24_576, 48),
+    Row(1_000_000, 32_000, "base", 0.1, 0.1, 0.1, 0.1, 24_576, 15),
+    Row(5_000_000, 32_000, "base", 0.1, 0.1, 0.1, 0.1, 32_768, 8),
+)
+"""By increasing number of pairs. A step of the first row takes all its pairs. The row nearest in proportion applies: 20,000
+pairs use the row of 29,000."""
+
+CPU_SHAPE, CPU_BATCH, CPU_TOKENS = "tiny", 3_072, 8_000_000
+"""Without a GPU: the largest shape unless --time allows more, the largest batch, and the most tokens unless --time is given."""
+
+ENOUGH_PASSES, TOKENS_PER_WEIGHT = 25, 2
+"""--time suffices for a shape if it allows this many passes or this many tokens per weight; else a smaller one is taken."""
+
+WARMUP = 0.15
+"""The share of the steps that warm up the learning rate, at most LONGEST_WARMUP steps."""
+LONGEST_WARMUP = 4_000
+
+FEWEST_STEPS = 200
+EMA_SHARE, LONGEST_EMA = 0.1, 2_000
+"""The moving average of the weights looks back over this share of the steps, at most over LONGEST_EMA steps."""
+
+VALIDATIONS, SHORTEST_INTERVAL, PATIENCE = 20, 25, 6
+"""Validations per training, the fewest steps between two of them, and how many without improvement end training."""
+
+HELD_OUT_SHARE, HELD_OUT_LEAST, HELD_OUT_MOST = 0.05, 25, 1_000
+"""The share of the pairs that is held out for validation, and limits; never more than a tenth of the pairs."""
+
+SENTENCES, CPU_SENTENCES = 500, 200
+"""The most sentences that each validation decodes, with and without a GPU."""
+
+BEST_BY = "chrf2"
+"""The validation score that decides. Unlike BLEU, it is steady on few sentences and works for every script."""
+
+FEWEST_TO_CHOOSE = 50
+"""With fewer validation pairs, scores are too noisy to choose weights by: training keeps its last moving average."""
+
+LONGEST = 1_024
+"""The largest `data.max_length` that is chosen."""
+
+
+def row_for(pairs: int) -> Row:
+    """The row of the table that is nearest to a number of pairs, in proportion."""
+    return min(TABLE, key=lambda row: max(row.pairs, pairs) / max(1, min(row.pairs, pairs)))
+
+
+def held_out(pairs: int) -> int:
+    """The number of pairs to hold out for validation."""
+    return max(1, min(HELD_OUT_MOST, pairs // 10, max(HELD_OUT_LEAST, round(HELD_OUT_SHARE * pairs))))
+
+
+def markdown() -> str:
+    """The table as Markdown."""
+    dropouts = "dropout: residual, attention, feed-forward"
+    lines = [("pairs", "vocabulary", "model", dropouts, "label smoothing", "tokens per step", "passes"), ("---:",) * 7]
+    for row in TABLE:
+        shape = SHAPES[row.shape]
+        layers = f"{shape.layers} + {shape.layers} layers"
+        model = f"`{row.shape}`: width {shape.dim}, {shape.heads} heads, feed-forward {shape.feedforward:,}, {layers}"
+        dropouts = f"{row.dropout:g}, {row.attention_dropout:g}, {row.feedforward_dropout:g}"
+        sizes = (f"{row.pairs:,}", f"{row.vocabulary:,}", model, dropouts)
+        lines.append((*sizes, f"{row.label_smoothing:g}", f"{row.batch_tokens:,}", f"{row.passes:,}"))
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
 
 CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """What /proc/cpuinfo calls arithmetic in bf16, on x86 and on ARM."""
@@ -81,13 +199,13 @@ def choose_data(choice: SettingsDraft, out: Path, device: torch.device, processe
     pairs = [open_pairs(spec) for spec in config.data.files]
     found = survey(pairs)
     if not config.data.valid:
-        choice.put({"data.hold_out": rules.held_out(found.pairs)})
+        choice.put({"data.hold_out": held_out(found.pairs)})
     remaining = _hold_out(choice, pairs, out)
     if remaining is not pairs:
         found = replace(found, pairs=sum(1 for _ in chain.from_iterable(remaining)))
     held = [str(out / HELD_OUT)] if choice.config.data.hold_out else []
     validation = sum(1 for spec in names(choice.config.data.valid) or held for _ in open_pairs(spec))
-    row = rules.row_for(found.pairs)
+    row = row_for(found.pairs)
     _describe_data(choice, found, validation, out)
     return TrainingFacts(found, _choose_tokens(choice, found, row, remaining), validation, row, device, processes)
 
@@ -119,7 +237,7 @@ def _choose_tokens(choice: SettingsDraft, found: DataSurvey, row: Row, pairs: Se
     source, target = train_tokenizers(data.tokenizer, pairs, size=data.vocabulary, shared=data.shared_vocabulary, folder=cache)
     measured = lengths(pairs, found.pairs, source, target)
     if measured.longest > data.max_length:
-        longest = min(-(-measured.longest // 64) * 64, rules.LONGEST)
+        longest = min(-(-measured.longest // 64) * 64, LONGEST)
         choice.put({"data.max_length": longest, "decode.max_length": longest})
     sizes = f"{source.size:,} pieces" if source is target else f"{source.size:,} and {target.size:,} pieces"
     if choice.is_fixed("data.vocabulary") or choice.is_fixed("data.tokenizer"):
@@ -161,7 +279,7 @@ def choose_model(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, why:
 
 def first_shape(facts: TrainingFacts) -> tuple[Shape, str]:
     """The shape of the table; without a GPU, not more than a CPU can train. And why, unless the table says so."""
-    shape, small = SHAPES[facts.row.shape], SHAPES[rules.CPU_SHAPE]
+    shape, small = SHAPES[facts.row.shape], SHAPES[CPU_SHAPE]
     if facts.cpu and small.weights < shape.weights:
         return small, "as suits a CPU"
     return shape, ""
@@ -170,37 +288,37 @@ def first_shape(facts: TrainingFacts) -> tuple[Shape, str]:
 def choose_training(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, *, capped: bool = True) -> None:
     """Chooses the batch, the number of steps and what depends on them. capped: a CPU gets fewer steps than the table says."""
     row = facts.row
-    batch = min(row.batch_tokens, rules.CPU_BATCH) if facts.cpu else row.batch_tokens
+    batch = min(row.batch_tokens, CPU_BATCH) if facts.cpu else row.batch_tokens
     precision = "bf16" if has_bf16(facts.device) else "float32"
     choice.put({"train.accumulate": facts.processes, "train.precision": precision})
     batch = max(-(-batch // choice.config.train.accumulate), 2 * facts.lengths.longest)
     choice.put({"train.batch_tokens": batch, "train.schedule.rate": shape.rate})
     tokens = row.passes * facts.pass_tokens
     if facts.cpu and capped:
-        tokens = min(tokens, rules.CPU_TOKENS)
+        tokens = min(tokens, CPU_TOKENS)
     train = choice.config.train
-    choose_steps(choice, facts, max(rules.FEWEST_STEPS, round(tokens / (train.batch_tokens * train.accumulate))))
+    choose_steps(choice, facts, max(FEWEST_STEPS, round(tokens / (train.batch_tokens * train.accumulate))))
 
 
 def choose_steps(
-    choice: SettingsDraft, facts: TrainingFacts, steps: int, validations: int = rules.VALIDATIONS, why: str = ""
+    choice: SettingsDraft, facts: TrainingFacts, steps: int, validations: int = VALIDATIONS, why: str = ""
 ) -> None:
     """Chooses everything that follows from the number of steps, unless the user has set it."""
     choice.put({"train.steps": steps})
     steps = choice.config.train.steps
-    every = min(steps, max(rules.SHORTEST_INTERVAL, steps // validations))
-    decides = facts.validation >= rules.FEWEST_TO_CHOOSE
-    horizon = max(10.0, min(rules.LONGEST_EMA, rules.EMA_SHARE * steps))
+    every = min(steps, max(SHORTEST_INTERVAL, steps // validations))
+    decides = facts.validation >= FEWEST_TO_CHOOSE
+    horizon = max(10.0, min(LONGEST_EMA, EMA_SHARE * steps))
     choice.put(
         {
-            "train.schedule.warmup": max(1, min(rules.LONGEST_WARMUP, round(rules.WARMUP * steps))),
+            "train.schedule.warmup": max(1, min(LONGEST_WARMUP, round(WARMUP * steps))),
             "train.ema": round(1 - 1 / horizon, 4),
             "train.validate_every": every,
             "train.save_every": every,
-            "train.best_by": rules.BEST_BY if choice.config.train.validate_bleu else "loss",
+            "train.best_by": BEST_BY if choice.config.train.validate_bleu else "loss",
             "train.keep_best": decides,
-            "train.patience": rules.PATIENCE if decides else 0,
-            "train.validate_sentences": min(facts.validation, rules.CPU_SENTENCES if facts.cpu else rules.SENTENCES),
+            "train.patience": PATIENCE if decides else 0,
+            "train.validate_sentences": min(facts.validation, CPU_SENTENCES if facts.cpu else SENTENCES),
         }
     )
     train = choice.config.train

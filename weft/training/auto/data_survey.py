@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.data.formats import Pairs
 from weft.data.token_spelling import is_unspaced
-from weft.data.tokenizers.base import Tokenizer
+from weft.data.tokenizers import Tokenizer
 from weft.errors import DataError
 
 UNSPACED = 0.5

@@ -18,7 +18,7 @@ import torch
 from weft.config.sections import Config
 from weft.data.validation_split import HELD_OUT
 from weft.errors import Interrupted
-from weft.runs.device import choose_device
+from weft.runs.run_folder import choose_device
 from weft.training.distributed import World
 from weft.training.log import Log, Sink
 from weft.training.log_text import Record

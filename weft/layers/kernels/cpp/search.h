@@ -1,6 +1,6 @@
 // A whole search without Python between its steps: feeding the prefix, choosing tokens, and feeding them.
 //
-// `weft/decoding/cpp_search.py` has the same structs; `weft/decoding/beam_greedy_sample.py` defines what is computed here.
+// `weft/decoding/cpp_search.py` has the same structs; `weft/decoding/token_selection.py` defines what is computed here.
 // Shapes: G sources · K beams · V vocabulary · N finished hypotheses kept · T steps · P prefix tokens.
 
 #pragma once

@@ -1,1 +1,80 @@
-"""Documents that can be translated: plain text, HTML, XLIFF, Word, subtitles."""
+"""Documents that can be translated: plain text, HTML, XLIFF, Word, subtitles.
+
+The formats of texts that can be translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from weft.errors import ConfigError, DataError
+from weft.tasks.translation.documents.docx import WordDocument
+from weft.tasks.translation.documents.html import Document, html, plain_text, srt
+from weft.tasks.translation.documents.xliff import xliff
+from weft.tasks.translation.glossary import Terms
+from weft.tasks.translation.segmenter import Translation
+
+Format = Literal["text", "html", "srt", "xliff"]
+FORMATS: dict[str, Callable[[str, str | None], Document]] = {
+    "text": lambda text, language: plain_text(text),
+    "html": lambda text, language: html(text),
+    "srt": lambda text, language: srt(text),
+    "xliff": xliff,
+}
+
+SUFFIXES = {".txt": "text", ".html": "html", ".htm": "html", ".srt": "srt", ".xlf": "xliff", ".xliff": "xliff"}
+"""Formats of files in UTF-8 by the ends of their names. Word documents (.docx) can be translated, too."""
+
+
+def open_document(text: str, format: str, language: str | None = None) -> Document:
+    """The document of a text in this format. `language` is the target language, if it is known."""
+    if format not in FORMATS:
+        raise ConfigError(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}")
+    return FORMATS[format](text, language)
+
+
+class DocumentFile(NamedTuple):
+    """The document of a file, and how its translated text becomes a file."""
+
+    document: Document
+    write: Callable[[str], bytes]
+
+    def filled(self, answers: Sequence[Translation]) -> bytes:
+        """The translated file."""
+        return self.write(self.document.fill(answers))
+
+
+def open_file(content: bytes, suffix: str, language: str | None = None) -> DocumentFile:
+    """The document of a file whose name ends in `suffix`."""
+    if suffix == ".docx":
+        word = WordDocument(content)
+        return DocumentFile(html(word.html), word.filled)
+    if suffix not in SUFFIXES:
+        raise ConfigError(f"files of the kind {suffix!r} cannot be translated; choose one of {', '.join(SUFFIXES)}, .docx")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"the file is not UTF-8: there is a wrong byte at place {error.start + 1}") from None
+    return DocumentFile(open_document(text, SUFFIXES[suffix], language), str.encode)
+
+
+def fill_all(documents: Sequence[Document], answers: Iterable[Any]) -> list[Translation]:
+    """The translated documents. `answers` are the translations of the segments of all of them, in order."""
+    remaining = iter(answers)
+    return [document.filled([next(remaining) for _ in document.segments]) for document in documents]
+
+
+def translate_documents(
+    stream: Callable[..., Iterator[Any]],
+    texts: Sequence[str],
+    format: str,
+    terms: Sequence[Terms] | None = None,
+    language: str | None = None,
+) -> list[Translation]:
+    """Translates documents by `Trained.stream`, all segments together. terms: those of each document."""
+    documents = [open_document(text, format, language) for text in texts]
+    groups = [[segment.text for segment in document.segments] for document in documents]
+    wishes = None if terms is None else [each for wish, group in zip(terms, groups, strict=True) for each in wish.among(group)]
+    marks = [segment.marks for document in documents for segment in document.segments]
+    return fill_all(documents, stream([text for group in groups for text in group], terms=wishes, marks=marks))

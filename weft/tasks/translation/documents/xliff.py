@@ -9,8 +9,7 @@ from html import escape
 from xml.parsers import expat
 
 from weft.errors import DataError
-from weft.tasks.translation.documents.html import Document
-from weft.tasks.translation.documents.markup import Token, paired, tokens, trimmed
+from weft.tasks.translation.documents.html import Document, Token, paired, tokens, trimmed
 
 OPENS, CLOSES = {"bx", "bpt", "sc", "sm"}, {"ex", "ept", "ec", "em"}
 """Inline elements that open and close a range. They are elements of their own, so they may be anywhere in a unit."""

@@ -1,0 +1,137 @@
+"""Figures: a common style, and a bar chart of where the time of a step goes, for training and decoding.
+
+The figures as a table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal
+
+from rich.table import Table
+
+from weft.bench.measure import Bench, Figures
+from weft.bench.profiler import GROUPS, OVERHEAD, Profile
+from weft.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+pass
+
+DPI = 150
+ENDINGS = (".png", ".svg")
+WORK, WAIT = "#3b6ea5", "#c4622d"
+"""Colours of computation and of overhead."""
+
+
+def empty_figure(width: float, height: float) -> Figure:
+    """A figure that needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def style_axes(axes: Axes, grid: Literal["both", "x"] = "both") -> None:
+    """Draws a light grid, and no frame at the top and right."""
+    axes.grid(axis=grid, color="#e6e6e6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save_figure(figure: Figure, file: Path | IO[bytes], kind: str | None = None) -> None:
+    """Writes a figure as PNG or SVG, by the suffix of the path or by `kind`."""
+    svg = kind == "svg" or (isinstance(file, Path) and file.suffix == ".svg")
+    figure.savefig(file, dpi=DPI, format=kind, metadata={"Date": None} if svg else None)
+
+
+def check_file(file: Path) -> None:
+    """Raises ConfigError if a picture cannot be written to this file; called before anything is measured."""
+    if file.suffix not in ENDINGS:
+        raise ConfigError(f"{file}: a profile is drawn as PNG or SVG; give a name that ends in {' or '.join(ENDINGS)}")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {file.parent}; create it first, or choose another")
+
+
+def profile_figure(bench: Bench) -> Figure:
+    """A panel per kind of step, with the same groups from top to bottom."""
+    groups = [group for group in GROUPS if any(group in each.seconds for each in bench.profiles)]
+    figure = empty_figure(10.5, 1.8 + 0.34 * len(groups))
+    panels = figure.subplots(1, len(bench.profiles), sharey=True, squeeze=False)[0]
+    for axes, profile in zip(panels, bench.profiles, strict=True):
+        _bars(axes, profile, groups)
+    panels[0].invert_yaxis()  # the others share it
+    figure.suptitle(bench.title, fontsize=10, x=0.01, ha="left")
+    return figure
+
+
+def _bars(axes: Axes, profile: Profile, groups: list[str]) -> None:
+    whole = sum(profile.seconds.values())
+    values = [1000 * profile.seconds.get(group, 0.0) for group in groups]
+    colours = [WAIT if group == OVERHEAD else WORK for group in groups]
+    bars = axes.barh(groups, values, color=colours, height=0.72)
+    shares = [value / (10 * whole) for value in values]
+    labels = [f"{share:.0f} %" if share >= 1 else "< 1 %" if share else "" for share in shares]
+    axes.bar_label(bars, labels, padding=3, fontsize=8.5)
+    axes.set_title(f"{profile.name}, {duration(whole)}\n{profile.about}", fontsize=9, loc="left")
+    axes.set_xlabel("milliseconds")
+    axes.set_xlim(0, 1.15 * max(values))
+    style_axes(axes, "x")
+
+
+PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def heading(bench: Bench) -> str:
+    """A few lines about the machine, its limits and the model."""
+    model, ceilings = bench.subject.model, bench.ceilings
+    products = " · ".join(f"{kind} {amount(rate, 'FLOP/s')}" for kind, rate in ceilings.products.items())
+    memory = f"memory {amount(ceilings.memory, 'B/s')}, from caches {amount(max(ceilings.copies.values()), 'B/s')}"
+    weights = f"{model.count_parameters():,} parameters, {amount(bench.weights, 'B')}"
+    return f"{bench.title}\nmodel: {weights}\nlimits: products {products} · {memory}"
+
+
+def table(bench: Bench) -> Table:
+    """A column per kind of step."""
+    found = Table(title_justify="left")
+    found.add_column("", no_wrap=True)
+    for each in bench.figures:
+        found.add_column("\n".join([each.name, *each.about.split(", ")]), justify="right")
+    for row in zip(*(_rows(each) for each in bench.figures), strict=True):
+        found.add_row(row[0][0], *(value for _, value in row))
+    return found
+
+
+def _rows(step: Figures) -> list[tuple[str, str]]:
+    unit = "token" if "token" in step.counts else "text"
+    return [
+        ("FLOPs", amount(step.flops)),
+        (f"FLOPs per {unit}", amount(step.flops / step.count)),
+        ("bytes moved", amount(step.bytes, "B")),
+        (f"bytes per {unit}", amount(step.bytes / step.count, "B")),
+        ("lower bound by FLOPs", duration(step.least_by_flops)),
+        ("lower bound by bytes", duration(step.least_by_bytes)),
+        ("measured, fastest", duration(step.seconds)),
+        ("measured, median", duration(step.median)),
+        (f"{unit}s per second", f"{step.count / step.seconds:,.0f}"),
+        ("share of product limit", f"{100 * step.shares['products']:.1f} %"),
+        ("share of memory limit", f"{100 * step.shares['memory']:.1f} %"),
+        ("the closer limit", step.binds),
+    ]
+
+
+def amount(value: float, unit: str = "") -> str:
+    """1,234,567 → 1.23 M, with three significant digits."""
+    place = 0
+    while abs(value) >= 999.5 and place < len(PREFIXES) - 1:
+        value, place = value / 1000, place + 1
+    return f"{value:.3g} {PREFIXES[place]}{unit}".strip()
+
+
+def duration(seconds: float) -> str:
+    """12.3 ms, 1.23 s."""
+    return f"{1000 * seconds:,.3g} ms" if seconds < 1 else f"{seconds:,.2f} s"

@@ -1,0 +1,114 @@
+"""`weft distill` and `weft backtranslate`.
+
+`weft iterate`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer
+
+from weft.cli import options as completion
+from weft.cli.options import ANY_SET, BEAM, DECODE_SET, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, runs
+from weft.cli.output import Counter, tell
+from weft.errors import ConfigError
+
+SHARD = typer.Option(None, "--shard", help="Only every n-th line from the k-th on, as K/N, to divide work among machines.")
+
+
+def distill(
+    run: str = RUN,
+    data: list[str] = typer.Option(..., "--data", help=f"Training pairs: {PAIRS}. Repeatable.", metavar="FILES"),
+    out: Path = typer.Option(
+        ..., "--out", help="File for the translations, one per line; as pairs with their sources if it ends in .jsonl."
+    ),
+    beam: int = BEAM,
+    tag: str = TAG,
+    fast: bool = FAST,
+    device: str = DEVICE,
+    set: list[str] = DECODE_SET,
+) -> None:
+    """Translate the sources of training data as `weft translate` does, for a student to learn from.
+
+    Continues where an earlier call was interrupted.
+    """
+    from weft.data.formats import open_pairs
+    from weft.runs.distillation_and_backtranslation import Texts, check_out, translate_corpus
+
+    check_out(out, data)
+    options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
+    with Counter("translated", "lines") as counter:
+        texts = Texts([open_pairs(spec) for spec in data])
+        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, tell=counter.say)
+    tell(f"wrote {out}")
+
+
+def backtranslate(
+    run: str = RUN,
+    data: list[str] = typer.Option(..., "--data", help="Files with text of the target language. Repeatable.", metavar="FILE"),
+    out: Path = typer.Option(
+        ...,
+        "--out",
+        help="File for the pairs, if it ends in .jsonl: translations as sources, the text as targets; else translations only.",
+    ),
+    beam: int = BEAM,
+    tag: str = TAG,
+    shard: str = SHARD,
+    fast: bool = FAST,
+    device: str = DEVICE,
+    set: list[str] = DECODE_SET,
+) -> None:
+    """Translate text of the target language back into the source language, as further training pairs.
+
+    RUN translates in the opposite direction. --set decode.search=sample draws translations instead of searching for the best.
+    Train with `--data '{files: OUT, tag: bt}'` to mark the sources as machine-made; `noise` in the same braces changes them in
+    every epoch anew. Continues where an earlier call was interrupted.
+    """
+    from weft.data.formats import is_table
+    from weft.runs.distillation_and_backtranslation import Texts, check_out, translate_corpus
+    from weft.tasks.language_modeling.data import LineFile
+
+    check_out(out, data)
+    if tables := [name for name in data if is_table(name)]:
+        raise ConfigError(f"--data {tables[0]}: a table has pairs, and here plain text is read, a sentence per line")
+    options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
+    with Counter("translated", "lines") as counter:
+        texts = Texts([LineFile(name) for name in data], back=True, shard=_shard(shard))
+        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, tell=counter.say)
+    tell(f"wrote {out}")
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    """Parses K/N."""
+    if text is None:
+        return 1, 1
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ConfigError(f"--shard {text}: expected K/N with K from 1 to N, such as 2/8")
+    return int(match[1]), int(match[2])
+
+
+def iterate(
+    recipe: str = typer.Argument(help="A recipe or a YAML file, for all runs.", autocompletion=completion.recipes),
+    data: list[str] = typer.Option(..., "--data", help=f"Training pairs: {PAIRS}. Repeatable.", metavar="FILES"),
+    valid: list[str] = typer.Option(..., "--valid", help="Validation pairs, in the same forms. Repeatable.", metavar="FILES"),
+    target_text: list[str] = typer.Option([], "--target-text", help="File with text of the target language.", metavar="FILE"),
+    source_text: list[str] = typer.Option([], "--source-text", help="File with text of the source language.", metavar="FILE"),
+    rounds: int = typer.Option(2, "--rounds", min=1, help="Rounds of back-translation after the first models."),
+    out: Path = typer.Option(..., "--out", help="Folder for all runs."),
+    set: list[str] = ANY_SET,
+) -> None:
+    """Train models of both directions that translate text for each other, in rounds; the best of each stays.
+
+    OUT/forward and OUT/backward are the best runs by train.best_by, or by BLEU if that is the loss; OUT/rounds.json has all
+    scores. The same command continues after an interruption. --set changes all runs; decode settings apply to translating the
+    text as well.
+    """
+    from weft.training.iterative_backtranslation import BacktranslationData, iterate_backtranslation
+
+    mono = {"forward": target_text, "backward": source_text}
+    best = iterate_backtranslation(BacktranslationData(recipe, data, valid, mono, rounds, out, set), tell)
+    for direction, run in best.items():
+        tell(f"best {direction} model: {run}")

@@ -1,0 +1,115 @@
+"""`weft list`.
+
+`weft new`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from weft.cli.options import ANY_SET
+from weft.errors import ConfigError
+
+if TYPE_CHECKING:
+    from weft.config import registry
+
+
+TABLES = {
+    "models": "weft.models:MODELS",
+    "fronts": "weft.models:FRONTS",
+    "encoders": "weft.models:ENCODERS",
+    "decoders": "weft.models:DECODERS",
+    "attentions": "weft.attention:ATTENTIONS",
+    "mixers": "weft.attention.mixers:MIXERS",
+    "poolings": "weft.models:POOLINGS",
+    "tasks": "weft.tasks:TASKS",
+    "searches": "weft.decoding:SEARCHES",
+    "reranks": "weft.inference:RERANKS",
+    "fusions": "weft.inference:FUSIONS",
+    "rewards": "weft.evaluation:REWARDS",
+    "tokenizers": "weft.data:TOKENIZERS",
+}
+USES = ("encoder", "causal", "cross")
+"""What an attention or a mixer can be used for, in the order of the list."""
+What = StrEnum(
+    "What",
+    "models fronts encoders decoders attentions mixers poolings tasks searches reranks fusions rewards recipes tokenizers",
+)
+
+
+def list_parts(what: What = typer.Argument(None, help="What to list; default: everything.")) -> None:
+    """List the parts of models, tasks, searches, reranks, rewards, recipes or tokenizers, and the file or package of each."""
+    console = Console(highlight=False)
+    for name in [what] if what else list(What):
+        console.print(_recipes() if name is What.recipes else _parts(name), markup=False)
+
+
+def _recipes() -> Table:
+    from weft.config.sections import recipe_summary, recipes
+
+    table = _table("recipes", "name", "what it is")
+    for name, path in recipes().items():
+        table.add_row(name, recipe_summary(path))
+    return table
+
+
+def _parts(what: What) -> Table:
+    from weft.config.plugins import installed_in, package_of
+    from weft.config.registry import find_table
+
+    parts, installed = find_table(TABLES[what]), installed_in(TABLES[what])
+    files = {kind: place.partition(":")[0].replace(".", "/") + ".py" for kind, place in parts.items() if kind not in installed}
+    folder = posixpath.commonpath([posixpath.dirname(file) for file in files.values()])
+    facts = ["used in", "shows weights", "cost in length", "paper"] if what in ("attentions", "mixers") else ["what it is"]
+    table = _table(f"{what}: files in {folder}", "kind", *facts, "file")
+    for kind in parts:
+        place = posixpath.relpath(files[kind], folder) if kind in files else f"package {package_of(installed[kind])}"
+        table.add_row(kind, *_facts(parts, kind, len(facts)), place)
+    return table
+
+
+def _facts(parts: registry.Table, kind: str, count: int) -> list[str]:
+    """The facts about a part, or the error if its package cannot be imported."""
+    from weft.config.registry import first_line, load
+
+    try:
+        part = load(parts, kind)
+    except ConfigError as error:
+        return [*[""] * (count - 1), str(error)]
+    if count == 1:
+        return [first_line(part)]
+    uses = [use for use in USES if use in part.uses]
+    return [" ".join(uses), "yes" if part.weights_sum else "no", part.cost, part.paper]
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for heading in headings:
+        longest = max(map(len, [*heading.split(), *(USES if heading == "used in" else ())]))
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("kind", "name", "file"), min_width=longest + 1)
+    return table
+
+
+def new(
+    file: Path = typer.Argument(help="The YAML file to write."),
+    recipe: str = typer.Option("transformer-small", "--recipe", help="The recipe to start from."),
+    set: list[str] = ANY_SET,
+) -> None:
+    """Write a configuration file to start from: every setting with its default and a description."""
+    from weft.config.sections import commented_yaml, load_config, save_schema
+    from weft.errors import ConfigError
+
+    if file.exists():
+        raise ConfigError(f"{file}: exists already and is not overwritten; choose another name")
+    text = commented_yaml(load_config(recipe, set))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    schema = save_schema(file.parent)
+    file.write_text(f"# yaml-language-server: $schema={schema.name}\n{text}", encoding="utf-8")
+    typer.echo(f"wrote {file} (and {schema.name}, which lets editors complete it); train with: weft train {file}")

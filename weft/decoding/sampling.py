@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft.decoding.token_selection import LengthLimits, Selection, SelectorState, _extend, hashed
+
+
+class SamplingSelector:
+    """Samples `count` texts per source.
+
+    Random numbers are a hash of seed, sentence, sample and step, so a text does not depend on its batch.
+    """
+
+    def __init__(self, count: int = 1, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0) -> None:
+        self.width, self.temperature, self.top_k, self.top_p, self.seed = count, temperature, top_k, top_p, seed
+
+    def start(self, sources: int, device: torch.device) -> SelectorState:
+        return SelectorState.empty(sources, self.width, self.width, device)
+
+    def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
+        logits, sample = logits.float(), torch.arange(self.width, device=logits.device)
+        if self.temperature == 0:
+            token = logits.argmax(-1)
+        else:
+            values, order = (logits / self.temperature).sort(-1, descending=True)
+            chances = values.softmax(-1)
+            if self.top_k:
+                chances = chances.masked_fill(torch.arange(chances.size(-1), device=logits.device) >= self.top_k, 0.0)
+            if self.top_p < 1:
+                before = chances.cumsum(-1) - chances
+                chances = chances.masked_fill(before >= self.top_p * chances.sum(-1, keepdim=True), 0.0)
+            ladder = chances.cumsum(-1)
+            throw = uniform(self.seed, limits.ids, sample, t)[..., None] * ladder[..., -1:]
+            rung = (ladder <= throw).sum(-1, keepdim=True).clamp_max(ladder.size(-1) - 1)
+            token = order.gather(-1, rung)[..., 0]
+        logp = logits.gather(-1, token[..., None])[..., 0] - norm
+        return _extend(found, token, logp, t, limits)
+
+
+def uniform(seed: int, ids: Tensor, sample: Tensor, t: Tensor) -> Tensor:
+    """[G, K] numbers in [0, 1), one per sentence, sample and step."""
+    return hashed(ids[:, None] * 0x1E3779B97F4A7C15 + sample * 0x3F4A7C15D1B54A33 + t * 0x5851F42D4C957F2D, seed)

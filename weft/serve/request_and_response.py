@@ -1,0 +1,276 @@
+"""Request bodies that may be JSON or a form.
+
+Response bodies of the JSON API.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+import numpy as np
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from weft.data.batch import EOS
+from weft.explain.attention_heatmap import cross_attention
+from weft.explain.explanation import Side, join_words, make_side
+from weft.inference.predictor import Prediction, Weights
+from weft.serve.served_models import ServedModel
+from weft.tasks.translation.attention_alignment import token_texts
+from weft.tasks.translation.segmenter import Translation
+
+if TYPE_CHECKING:
+    from weft.serve.service import Service
+
+
+Fields = dict[str, Any]
+
+
+class PlainRoute(APIRoute):
+    """Calls an endpoint that reads the request and returns the response itself without looking for its parameters."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        plain = get_type_hints(self.endpoint) == {"request": Request, "return": Response}
+        return self.endpoint if plain else super().get_route_handler()
+
+
+async def read_fields(request: Request, files: int = 0) -> Fields:
+    """The fields of a request: its query string, and its body, which is JSON or a form with at most `files` files."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    fields: Fields = dict(request.query_params)
+    if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        form = await request.form(max_files=files)
+        return fields | {name: value for name, value in form.items() if files or not isinstance(value, UploadFile)}
+    raw = await request.body()
+    if not raw.strip():
+        return fields
+    if kind not in ("application/json", ""):
+        raise HTTPException(415, f"the content type {kind} is not supported; send application/json or a form")
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "Invalid request: the body is neither JSON nor a form") from None
+    if not isinstance(body, dict):
+        raise HTTPException(400, "Invalid request: the body must be a JSON object")
+    return fields | body
+
+
+async def admitted_fields(request: Request, service: Service, files: int = 0) -> Fields:
+    """Reads the fields of a request and checks its key, before anything in the body is judged. The key is not among them."""
+    refused, fields = None, dict[str, Any]()
+    try:
+        fields = await read_fields(request, files)
+    except HTTPException as error:
+        refused = error
+    given = [fields.pop(name, None) for name in ("api_key", "apiKey")]
+    service.admit(request, given[0] or given[1])
+    if refused is not None:
+        raise refused
+    return fields
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def admitted_body(request: Request, service: Service, kind: type[Body]) -> Body:
+    """Reads a request that has fields of this kind, and checks its key first."""
+    fields = await admitted_fields(request, service)
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+
+
+def body_schema(schema: Fields) -> Fields:
+    """Describes such a body for OpenAPI: one schema for JSON and for forms."""
+    kinds = ("application/json", "application/x-www-form-urlencoded")
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
+
+
+KEY_PLACES: Fields = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "query": {"type": "apiKey", "in": "query", "name": "api_key"},
+}
+"""Where a request may have its API key, as security schemes of OpenAPI. The field `api_key` of the body is one, too."""
+
+
+def with_security(schema: Fields, required: bool, public: Collection[str]) -> None:
+    """Adds the API key to a description: to all operations but those with a `public` path."""
+    schema["components"]["securitySchemes"] = KEY_PLACES
+    for path, operations in schema["paths"].items():
+        for operation in operations.values() if path not in public else ():
+            operation["security"] = [*({name: []} for name in KEY_PLACES), *([] if required else [{}])]
+
+
+def with_choices(schema: Fields, choices: dict[str, list[str]]) -> Fields:
+    """Returns a copy of a request schema that lists the allowed values of the named fields."""
+    properties = dict(schema["properties"])
+    for name, values in choices.items():
+        if name in properties:
+            # An optional field is a string or null.
+            kinds = properties[name].get("anyOf")
+            limited = {"anyOf": [{**kinds[0], "enum": values}, *kinds[1:]]} if kinds else {"enum": values}
+            properties[name] = {**properties[name], **limited}
+    return {**schema, "properties": properties}
+
+
+CHARACTER_LEVEL = 1.5
+"""Characters per token up to which an alignment is between tokens instead of words."""
+
+
+class AlignmentDocument(BaseModel):
+    """Source pieces, target pieces (usually words), and the attention from each target piece to each source piece."""
+
+    source: list[str] = Field(description="pieces of the text; the end of the text is an empty string")
+    target: list[str] = Field(description="pieces of the translation")
+    weights: list[list[float]] = Field(description="for each piece of the translation, its attention to each piece of the text")
+
+
+class TranslationDocument(BaseModel):
+    """One translation."""
+
+    text: str = Field(description="the translation")
+    score: float = Field(description="its log-probability, divided by its length as the length penalty says")
+    tokens: list[str] = Field(description="its tokens")
+    source_tokens: list[str] | None = Field(default=None, description="the tokens of the text")
+    alternatives: list[TranslationDocument] | None = Field(
+        default=None, description="the next best translations, if n_best is above 1"
+    )
+    alignment: AlignmentDocument | None = Field(default=None, description="on request, if the model attends to the text")
+    attention: dict[str, list[list[list[float]]]] | None = Field(
+        default=None, description="on request, by layer: the weights of each head, target token and source token"
+    )
+    unmet: list[str] | None = Field(
+        default=None, description="terms that it should contain but does not, because it reached its longest length first"
+    )
+
+
+class TranslateResponse(BaseModel):
+    """The model that was used, and one translation for each text."""
+
+    model: str = Field(description="name of the model")
+    source: str = Field(description="source language; the detected one, if it was auto")
+    target: str = Field(description="target language")
+    translations: list[TranslationDocument] = Field(description="one for each text, in order")
+
+
+class ModelDocument(BaseModel):
+    """A model of this server."""
+
+    name: str = Field(description="name of the model")
+    source: str = Field(description="source language")
+    target: str = Field(description="target language")
+    kind: str = Field(description="kind of model")
+    beam: int = Field(description="beam size, if a request sets none")
+    most_beam: int = Field(description="largest beam that a request may set")
+
+
+class ErrorDocument(BaseModel):
+    """An error message."""
+
+    error: str
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorDocument, "description": description}
+    for status, description in {
+        400: "the request is invalid",
+        403: "the API key is missing or invalid",
+        408: "the request body did not arrive in time",
+        413: "the request is too large",
+        422: "a field is missing or has an invalid value",
+        429: "too many requests; see Retry-After",
+        503: "the queue is full; see Retry-After",
+        504: "the translation took too long",
+    }.items()
+}
+
+
+def rounded(weights: Weights) -> Any:
+    """Weights as lists, with four digits."""
+    return np.round(weights.astype(np.float64), 4).tolist()
+
+
+def encode(response: TranslateResponse) -> bytes:
+    """A response as compact JSON. Large ones take a while: do not call this in the event loop."""
+    return response.model_dump_json(exclude_none=True).encode()
+
+
+def cells(predictions: Iterable[Prediction]) -> int:
+    """The number of attention weights."""
+    return sum(weights.size for each in predictions for weights in each.attention.values())
+
+
+def document(model: ServedModel, text: str, best: Prediction, *, attention: bool, alignment: bool) -> TranslationDocument:
+    """Converts a translation to a response, with its attention and alignment if requested."""
+    response = TranslationDocument(text=best.text, score=best.score, tokens=best.tokens, source_tokens=best.source_tokens)
+    if best.alternatives:
+        response.alternatives = [
+            TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in best.alternatives
+        ]
+    if alignment and "cross" in best.uses.values():
+        response.alignment = _alignment(model, text, best)
+    if attention:
+        response.attention = {name: rounded(weights) for name, weights in best.attention.items()}
+    return response
+
+
+def _alignment(model: ServedModel, text: str, translation: Prediction) -> AlignmentDocument | None:
+    """Aligns words, or tokens where these are single characters. None if the model read other tokens than those of `text`."""
+    if isinstance(translation, Translation) and translation.runs:
+        return None  # what was put into the text afterwards has no tokens
+    if isinstance(translation, Translation) and translation.parts:
+        return _joined([_alignment(model, part.source, part) for part in translation.parts])
+    translator, weights = model.translator, cross_attention(translation)
+    ids = [*translator.source.encode(text), EOS]
+    if weights.shape != (len(translation.ids), len(ids)):
+        return None
+    sides = (make_side(translator.source, ids), make_side(translator.target, translation.ids))
+    if len(translation.text) > CHARACTER_LEVEL * len(translation.ids):
+        rows, columns = sides[1].words, sides[0].words
+        names = [_word_texts(sides[0], ids), _word_texts(sides[1], translation.ids)]
+        weights = join_words(weights[None], rows, columns)[0]
+    else:
+        names = [token_texts(translator.source, ids), token_texts(translator.target, translation.ids)]
+    count = len(names[1]) - (translation.ids[-1] == EOS)
+    return AlignmentDocument(
+        source=names[0], target=names[1][:count], weights=np.round(weights[:count], 4).astype(float).tolist()
+    )
+
+
+def _joined(found: Sequence[AlignmentDocument | None]) -> AlignmentDocument | None:
+    """Joins the alignments of sentences. No sentence is aligned with another."""
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
+        return None
+    width = sum(len(each.source) for each in known)
+    rows: list[list[float]] = []
+    before = 0
+    for each in known:
+        after = width - before - len(each.source)
+        rows += [[0.0] * before + row + [0.0] * after for row in each.weights]
+        before += len(each.source)
+    source, target = _names(each.source for each in known), _names(each.target for each in known)
+    return AlignmentDocument(source=source, target=target, weights=rows)
+
+
+def _names(sides: Iterable[list[str]]) -> list[str]:
+    """The words of several sentences, with a space before each sentence but the first."""
+    names: list[str] = []
+    for side in sides:
+        names += [f" {side[0]}", *side[1:]] if names and side else side
+    return names
+
+
+def _word_texts(side: Side, ids: Sequence[int]) -> list[str]:
+    """The words of a side, each with the space before it. EOS, which can be attended to, becomes an empty string."""
+    names = [name if place == 0 else f" {name}" for place, name in enumerate(side.names)]
+    return ["" if ids[first] == EOS else name for (first, _), name in zip(side.words, names, strict=True)]

@@ -1,0 +1,117 @@
+"""Compiles the blocks of a model for training, where that pays.
+
+Captures forward and backward passes as CUDA graphs, one per batch size: Python launches small operations too slowly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.config.sections import TrainSection
+from weft.data.batch import Batch
+from weft.layers.kernels import triton_available, try_out
+from weft.layers.kernels.cuda_graph_capture import CudaGraphs
+from weft.models.base import Network
+from weft.tasks.base import Loss
+
+LARGE = 30_000_000
+"""Number of parameters from which compiling is worth half a minute. Smaller models have short steps and short trainings."""
+
+
+def compile_blocks(model: nn.Module, config: TrainSection, device: torch.device) -> bool:
+    """Compiles the blocks of a model on `device` in place, if the configuration says so. Returns whether it did."""
+    if not compiles(model, config, device):
+        return False
+    try_out(device)
+    for block in model.repeated if isinstance(model, Network) else [model]:
+        block.compile()
+    return True
+
+
+def compiles(model: nn.Module, config: TrainSection, device: torch.device) -> bool:
+    """Resolves train.compile; "auto" means where compiling is known to pay."""
+    if config.compile != "auto":
+        return config.compile
+    # Batches of ever different sizes would make the compiler recompile.
+    if device.type != "cuda" or config.packed is not True or not isinstance(model, Network):
+        return False
+    return model.compiles and model.count_parameters() >= LARGE and triton_available(next(model.parameters()))
+
+
+Work = Callable[[Batch, int], list[Loss]]
+"""Forward and backward of a micro-batch in the update of the given number.
+
+It adds to the gradients of the parameters and returns the detached losses.
+"""
+
+WARM = 2
+"""Batches of a size that run eagerly before their work is captured, so that libraries can initialise themselves."""
+
+MOST = 16
+"""Maximum number of captured sizes; each keeps its own memory for tensors that live from replay to replay."""
+
+
+@dataclass
+class CapturedStep:
+    """The captured work for one batch size. The losses are valid until the next replay."""
+
+    replay: Callable[[], None]
+    batch: Batch
+    losses: list[Loss]
+
+    def __call__(self, batch: Batch) -> list[Loss]:
+        for input, given in zip(self.batch.tensors(), batch.tensors(), strict=True):
+            input.copy_(given, non_blocking=True)
+        self.replay()
+        return self.losses
+
+
+class CudaGraphSteps:
+    """`work` on a CUDA device, captured as a graph for batch sizes that recur.
+
+    The work must be the same for all batches of a size, whatever the update: it may not depend on numbers that the host
+    computes or reads. If an operation cannot be captured, nothing is. Parameters, buffers and gradients must keep their
+    addresses: between updates gradients are set to zero, not to None.
+    """
+
+    def __init__(self, work: Work, device: torch.device) -> None:
+        self.work, self.device = work, device
+        self._seen: Counter[tuple[Any, ...]] = Counter()
+        self.captured: dict[tuple[Any, ...], CapturedStep] = {}
+        self._graphs = CudaGraphs()
+        self._refused = False
+
+    def __call__(self, batch: Batch, update: int) -> list[Loss]:
+        # The row numbers are only for reports, and their count varies with the number of sentences.
+        batch = replace(batch, rows=batch.rows[:0])
+        size = batch.outline()
+        captured = self.captured.get(size)
+        if captured is None:
+            self._seen[size] += 1
+            worthwhile = self._seen[size] > WARM and len(self.captured) < MOST and not self._refused
+            captured = self._capture(batch, update) if worthwhile else None
+            if captured is None:
+                return self.work(batch.to(self.device, non_blocking=True), update)
+            self.captured[size] = captured
+        return captured(batch)
+
+    def _capture(self, batch: Batch, update: int) -> CapturedStep | None:
+        # Use a copy with its own layouts: values that layers cache in a layout must be computed inside the graph.
+        batch = batch.to(self.device)
+        losses: list[Loss] = []
+        seed = torch.initial_seed()
+        try:
+            replay = self._graphs(lambda: losses.extend(self.work(batch, update)))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            self._refused = True
+            torch.manual_seed(seed)
+            return None
+        return CapturedStep(replay, batch, losses)
