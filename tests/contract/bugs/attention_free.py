@@ -93,15 +93,15 @@ ATTENTION_FREE = [
     Bug(
         "a gate reads padding",
         "attention.mixers.gmlp_and_mlp_mixer",
-        "if layout is not None:",
-        "if False:",
+        "if layout is not None:\n            v =",
+        "if False:\n            v =",
         ("gmlp-encoder-padding-content",),
     ),
     Bug(
         "a network over positions reads padding",
         "attention.mixers.gmlp_and_mlp_mixer",
-        "if layout is not None:",
-        "if False:",
+        "if layout is not None:\n            x =",
+        "if False:\n            x =",
         ("mlp_mixer-encoder-padding-content",),
     ),
     Bug(

@@ -48,7 +48,7 @@ COVERAGE = [
     ),
     Bug(
         "the penalty of another hypothesis",
-        "decoding.token_selection",
+        "decoding.beam_search",
         "limits.ending.gather(1, parent)",
         "limits.ending.gather(1, 0 * parent)",
         ("coverage_penalty: a_wide_beam_finds_the_best_of_all_texts(transformer)",),
