@@ -171,7 +171,7 @@ def test_cache_loses_sources_and_gains_room() -> None:
 
 
 def test_cache_above_the_widest_beam_owns_its_cells() -> None:
-    wide = KeyValueCache.widest + 1
+    wide = KeyValueCache.max_shared + 1
     cache = select(filled(1, room=3, count=1), torch.zeros(wide, dtype=torch.long))
     assert cache.owned
     cache = fed(cache, [float(beam + 1) for beam in range(wide)])

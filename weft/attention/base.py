@@ -17,7 +17,7 @@ from weft.layers.decoder_state import State
 
 Use = Literal["encoder", "causal", "cross"]
 View = Literal["encoder", "causal", "cross", "target"]
-"""What attention weights show: the use of a mechanism, or target, if all target tokens see each other."""
+"""Labels of attention weights: the use of a mechanism, or target, if all target tokens see each other."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,10 @@ def add_extras(extras: dict[str, Tensor], more: dict[str, Tensor]) -> None:
 
 
 class Facts(nn.Module):
-    """Declared properties of a mechanism. The contract tests verify each of them.
+    """Declared properties of a mechanism, each verified by the contract tests.
 
-    Configuration checks and pictures read them, and so does the trainer: `packs` and `packs_square` decide whether batches are
-    packed. A class declares its facts. An option that changes a fact, as rotary positions change `ignores_key_order`, overrides
-    it on the instance.
+    Configuration checks, pictures and the trainer, which decides whether to pack batches, read them. An option that changes a
+    fact, as rotary positions change `ignores_key_order`, overrides it on the instance.
 
     packs: the mechanism accepts packed rows
     packs_square: it does, but forms all pairs of a packed row, which is correct but slow
@@ -100,10 +99,9 @@ class Facts(nn.Module):
     def __init__(self, site: Site) -> None:
         super().__init__()
         if site.use not in self.uses:
-            name = type(self).__name__
-            why = f": {self.instead[site.use]}" if site.use in self.instead else ""
-            can = " or ".join(sorted(self.uses))
-            raise ConfigError(f"{name} does not support {site.use} use, only {can}{why}")
+            reason = f": {self.instead[site.use]}" if site.use in self.instead else ""
+            supported = " or ".join(sorted(self.uses))
+            raise ConfigError(f"{type(self).__name__} does not support {site.use} use, only {supported}{reason}")
         self.site = site
         self.max_length: int | None = None
         self.context_width: int = site.dim
@@ -131,7 +129,7 @@ class Facts(nn.Module):
 
 
 class Attention(Facts):
-    """Queries attend to keys. One method handles a whole sequence, a piece of it, and a single step.
+    """Queries attend to keys. One call handles a whole sequence, a chunk of it, or a single step.
 
     Self-attention always appends: `attention(x, attention.start(rows=B), append=x)`, where `append` is the query itself.
     Cross-attention passes memory to `start`. In causal use, memory given to `start` is an earlier segment of the same sequence.
@@ -160,7 +158,7 @@ class Attention(Facts):
         layout: Layout | None = None,
         need_weights: bool = False,
     ) -> Attended:
-        """The context of queries [B, T, D]. Weights are computed only on request."""
+        """The context of queries [B, T, D], by `run`. Weights are computed only on request."""
         return self.run(query, state, append, layout, need_weights)
 
     def predicting(self, states: Tensor) -> Tensor:
@@ -180,7 +178,6 @@ class Attention(Facts):
         raise NotImplementedError
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
-        """As `forward`."""
         raise NotImplementedError
 
 

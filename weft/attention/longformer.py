@@ -130,12 +130,9 @@ class GlobalAttention(PatternAttention, pattern=Global, learns=True):
 
 @dataclass(frozen=True)
 class Longformer(Global):
-    """A local window, and global tokens, which see everything. Positional parameter: see `Global`.
+    """A local window, and global tokens, which see everything.
 
     window: how far a query sees
-    tokens: number of global tokens at the start, which see and are seen by all
-    every: the token at every such position is global too; 0: none
-    last: number of global tokens at the end of a sentence; encoder only
     """
 
     _: KW_ONLY

@@ -1,7 +1,4 @@
-"""Global attention of Luong et al. 2015 with the scores dot, general, concat and location.
-
-Local attention of Luong et al. 2015: a window over the source, at a monotonic (local-m) or predicted (local-p) position.
-"""
+"""Attention of Luong et al. 2015: global, with the scores dot, general, concat and location, and local (local-m, local-p)."""
 
 from __future__ import annotations
 

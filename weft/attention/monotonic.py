@@ -103,8 +103,8 @@ class MonotonicAttention(SourceAttention):
         return bool((state.begin >= (extent - 1 if self.hold else extent + self.forced)).any())
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
-        find = self._expect if self.training else self._scan
-        return find(query, state, None if layout is None else layout.ok, need_weights)
+        attend = self._expect if self.training else self._scan
+        return attend(query, state, None if layout is None else layout.ok, need_weights)
 
     def _expect(self, query: Tensor, state: MonotonicState, real: Tensor | None, need_weights: bool) -> Attended:
         """The soft form. All queries are scored at once; only the recurrence over them is a loop."""

@@ -56,14 +56,8 @@ class RandomFeatureAttention(FeatureAttention):
 
 
 class GatedRandomFeatureAttention(RandomFeatureAttention):
-    """Random feature attention with decay: S_t = g_t S_{t−1} + (1 − g_t) φ(k_t)v_tᵀ and one gate g = σ(w·x + b) per head.
+    """Random feature attention with decay: S_t = g_t S_{t−1} + (1 − g_t) φ(k_t)v_tᵀ and one gate g = σ(w·x + b) per head."""
 
-    features: m, the number of ω; the error falls with its square root
-    redraw: average number of training steps between redraws of ω; 0: never
-    bias: whether the projections have a bias
-    """
-
-    paper = "Peng et al. 2021"
     uses = frozenset({"causal"})
     instead: ClassVar[dict[str, str]] = {"encoder": ORDERED, "cross": ORDERED}
     ignores_key_order = False

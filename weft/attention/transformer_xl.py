@@ -35,14 +35,14 @@ class XlScoring(RelativeScoring):
         self.distance_bias = nn.Parameter(torch.zeros(site.heads, 1, site.head_dim))
         nn.init.xavier_uniform_(self.distances.weight)
 
-    def find(
+    def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: RelativeOffsets, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         shifted = (q + self.distance_bias.to(q.dtype)) / math.sqrt(q.size(-1))
-        bias = self._in_line(shifted, k.size(2)) if places.in_line else self._anywhere(shifted, places.away)
+        bias = self._consecutive(shifted, k.size(2)) if places.consecutive else self._anywhere(shifted, places.away)
         return mix(q + self.content_bias.to(q.dtype), k, v, mask, dropout, need_weights, bias)
 
-    def _in_line(self, shifted: Tensor, keys: int) -> Tensor:
+    def _consecutive(self, shifted: Tensor, keys: int) -> Tensor:
         """[B, H, T, S] for queries that are the last of the tokens.
 
         Each row of products starts one position further left than the row above. Flattened, and reshaped to rows that are one
@@ -88,4 +88,4 @@ class XlRelativeAttention(MultiHeadAttention):
 
     def __init__(self, site: Site, *, max_distance: NonNegativeInt = 0, bias: bool = False) -> None:
         super().__init__(site)
-        self.heads = MultiHead(site, bias=bias, look=XlScoring(site, max_distance))
+        self.heads = MultiHead(site, bias=bias, scoring=XlScoring(site, max_distance))

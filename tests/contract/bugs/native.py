@@ -50,7 +50,7 @@ NATIVE = [
     Bug(
         "sums whose norm is one of the values",
         "attention.linear",
-        "beside(layers.width)",
+        "extended_width(layers.width)",
         "layers.width",
         ("transformer-cross-linear-native",),
     ),

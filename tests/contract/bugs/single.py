@@ -140,15 +140,15 @@ SINGLE = [
     Bug(
         "hard attention draws outside training",
         "attention.hard",
-        "if not self.training:",
-        "if log_probs.size(-1) == 0:",
+        "if self.training:  # a sample",
+        "if log_probs.size(-1) > 0:  # a sample",
         ("hard-cross-pure",),
     ),
     Bug(
         "hard attention takes the likeliest in training",
         "attention.hard",
-        "return (log_probs - noise).argmax(-1, keepdim=True)",
-        "return log_probs.argmax(-1, keepdim=True)",
+        "chosen = (log_probs - torch.empty_like(log_probs).exponential_().log())",
+        "chosen = log_probs",
         (
             "recurrent_attention: hard_finds_one_state",
             "recurrent_attention: hard_reinforce_is_the_exact_gradient_on_average(0)",
@@ -157,8 +157,8 @@ SINGLE = [
     Bug(
         "the draw is from a flatter distribution",
         "attention.hard",
-        "return (log_probs - noise)",
-        "return (log_probs / 2 - noise)",
+        "(log_probs - torch.empty_like",
+        "(log_probs / 2 - torch.empty_like",
         ("recurrent_attention: hard_reinforce_is_the_exact_gradient_on_average(0)",),
     ),
     Bug(
@@ -171,8 +171,8 @@ SINGLE = [
     Bug(
         "an empty row has a likelihood",
         "attention.hard",
-        "[..., 0].where(seen, 0.0),",
-        "[..., 0],",
+        "[..., 0].where(real.any(-1), 0.0)",
+        "[..., 0]",
         ("recurrent_attention: hard_has_terms_of_0_for_an_empty_row",),
     ),
 ]

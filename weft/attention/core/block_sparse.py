@@ -60,13 +60,13 @@ class PatternScoring:
     ) -> tuple[Tensor, Tensor | None]:
         extent, need_weights = q.size(2), options.need_weights
         if isinstance(store, SlidingWindowCache):
-            if store.pieces > 1 or need_weights:
-                return self._look_back(q, store, options)
+            if store.calls > 1 or need_weights:
+                return self._attend_window(q, store, options)
             k, v = store.k[:, :, -extent:], store.v[:, :, -extent:]
-            return self._look_around((q, k, v), options), None
+            return self._attend_sequence((q, k, v), options), None
         if isinstance(store, KeyValueCache) or need_weights or store.k is None or store.v is None or store.k.size(2) != extent:
             return attend(q, store, options, self._bound(q, options).mask)
-        return self._look_around((q, store.k, store.v), options), None
+        return self._attend_sequence((q, store.k, store.v), options), None
 
     def _bound(self, q: Tensor, options: AttendOptions) -> PatternScoring:
         """The patterns for the sentences of these rows. Causal ones do not depend on them."""
@@ -76,17 +76,17 @@ class PatternScoring:
         length = q.size(2) if layout is None else layout.remember("sentence lengths", lambda: _sentence_lengths(layout))
         return PatternScoring(tuple((pattern.bound(length), count) for pattern, count in self.runs))
 
-    def _look_around(self, heads: Heads, options: AttendOptions) -> Tensor:
+    def _attend_sequence(self, heads: Heads, options: AttendOptions) -> Tensor:
         """Attends within a whole sequence. Without a kernel for packed rows, their sentences are unpacked to rows first."""
         spans, layout = [pattern.span for pattern, _ in self.runs], options.layout
         if layout is not None and layout.packed and not (all(spans) and can_attend_window(heads[0], True)):
-            return by_rows(heads, layout, lambda inside, rows: self._look_around(inside, options._replace(layout=rows)))
+            return by_rows(heads, layout, lambda inside, rows: self._attend_sequence(inside, options._replace(layout=rows)))
         counts = [count for _, count in self.runs]
         split = zip(*(part.split(counts, 1) for part in heads), strict=True)
         contexts = [_attend(pattern, part, options) for (pattern, _), part in zip(self.runs, split, strict=True)]
         return contexts[0] if len(contexts) == 1 else torch.cat(contexts, 1)
 
-    def _look_back(self, q: Tensor, ring: SlidingWindowCache, options: AttendOptions) -> tuple[Tensor, Tensor | None]:
+    def _attend_window(self, q: Tensor, ring: SlidingWindowCache, options: AttendOptions) -> tuple[Tensor, Tensor | None]:
         """Attends from the newest tokens of a ring buffer to the tokens before them."""
         assert options.positions is not None
         (cell, real), positions = ring.cells(), options.positions
@@ -129,14 +129,14 @@ class PatternAttention(MultiHeadAttention):
         parameters = [own["self"], own["site"], *keywords, *([own["learned"]] if learns else []), own["bias"]]
         init.__dict__["__signature__"] = inspect.Signature(parameters)
         init.__annotations__ |= get_type_hints(pattern.__init__, include_extras=True)
-        init.__doc__ = f"{inspect.getdoc(pattern)}\n{inspect.cleandoc(init.__doc__ or '')}"
+        init.__doc__ = "\n".join(inspect.getdoc(each) or "" for each in (*pattern.__mro__[:-1], init))
         cls.__init__ = init  # type: ignore[method-assign, assignment]
 
     def __init__(self, site: Site, *patterns: Pattern, bias: bool, learned: int = 0) -> None:
         super().__init__(site)
         self.patterns = patterns
-        look = PatternScoring.of(patterns, site.heads)
-        self.heads = MultiHead(site, bias=bias, look=look, past=look.past)
+        scoring = PatternScoring.of(patterns, site.heads)
+        self.heads = MultiHead(site, bias=bias, scoring=scoring, past=scoring.past)
         self.learned: LearnedTokens | None = None
         if learned:
             self.learned, self.reach, self.weights_sum = LearnedTokens(site, learned), "all", "at most one"
@@ -218,11 +218,11 @@ def _attend(pattern: Pattern, heads: Heads, options: AttendOptions) -> Tensor:
     pattern = pattern.bound(layout.remember("lengths", lambda: layout.lengths) if layout is not None and padded else extent)
     if sparse:
         return _sparse(pattern, plan(pattern, causal), heads, layout if padded else None, dropout)
-    look = None if everything else (lambda query, key: pattern.allows(query, key)[:, None])
+    allows = None if everything else (lambda query, key: pattern.allows(query, key)[:, None])
     segments, positions = (None, None) if layout is None else (layout.segments, layout.positions)
     place = torch.arange(extent, device=q.device)[None] if positions is None else positions
     store = ConcatenatedKeyValues(k, v, segments, positions)
-    return attend(q, store, options._replace(positions=place), look)[0]
+    return attend(q, store, options._replace(positions=place), allows)[0]
 
 
 def plan(pattern: Pattern, causal: bool) -> list[Tiling]:
@@ -262,8 +262,7 @@ def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layou
         if tilings[0].causal:
             past = torch.arange(extent, device=q.device) <= places[:, None, :, None]
             mask = past if mask is None else past & mask
-        found, _ = mix(q.gather(2, where), k, v, mask, dropout, False)
-        context = context.scatter(2, where, found)
+        context = context.scatter(2, where, mix(q.gather(2, where), k, v, mask, dropout, False)[0])
     return context
 
 

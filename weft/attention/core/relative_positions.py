@@ -23,19 +23,18 @@ from weft.layers.norm_and_dropout import dropout as drop
 class RelativeOffsets:
     """The offset of each key from each query, away [B or 1, T, S].
 
-    in_line: in every row the keys are consecutive tokens and the queries the last T of them, so that away[t, s] = s − t − (S −
-      T).
+    consecutive: in every row the keys are consecutive tokens and the queries the last T of them: away[t, s] = s − t − (S − T).
     """
 
     away: Tensor
-    in_line: bool
+    consecutive: bool
 
 
 class RelativeScoring(nn.Module, ABC):
     """Attention with relative positions, in place of `dot_product.attend`."""
 
     @abstractmethod
-    def find(
+    def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: RelativeOffsets, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Attends from q [B, H, T, D] to k, v [B, H, S, D]."""
@@ -49,25 +48,26 @@ class RelativeScoring(nn.Module, ABC):
         if whole and layout is not None and layout.packed and not need_weights:
             assert isinstance(store, ConcatenatedKeyValues) and store.k is not None and store.v is not None
 
-            def look(heads: tuple[Tensor, Tensor, Tensor], rows: Layout) -> Tensor:
+            def attend_rows(heads: tuple[Tensor, Tensor, Tensor], rows: Layout) -> Tensor:
                 own = ConcatenatedKeyValues(heads[1], heads[2], rows.segments, rows.positions)
                 return self(heads[0], own, options._replace(layout=rows, positions=rows.positions))[0]
 
-            return by_rows((q, store.k, store.v), layout, look), None
+            return by_rows((q, store.k, store.v), layout, attend_rows), None
         k, v, mask = visible(store, q.size(2), options)
         place, at = positions, store.key_positions()
-        in_line = isinstance(store, ConcatenatedKeyValues) and (
+        consecutive = isinstance(store, ConcatenatedKeyValues) and (
             store.segments is None or (whole and not (layout and layout.packed))
         )
-        if in_line:  # positions are the same in all rows
+        if consecutive:  # positions are the same in all rows
             place, at = place[:1], at[:1]
-        return self.find(q, k, v, mask, RelativeOffsets(at[:, None, :] - place[:, :, None], in_line), dropout, need_weights)
+        offsets = RelativeOffsets(at[:, None, :] - place[:, :, None], consecutive)
+        return self.attend(q, k, v, mask, offsets, dropout, need_weights)
 
 
 class Alibi(RelativeScoring):
     """A score falls linearly with the distance, at a rate per head: − m_h · |i − j|, m_h = 2^(−8h/H) (Press et al. 2022)."""
 
-    def find(
+    def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: RelativeOffsets, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         heads = q.size(1)
@@ -92,7 +92,7 @@ class Shaw(RelativeScoring):
         for table in self.parameters():
             nn.init.xavier_uniform_(table)
 
-    def find(
+    def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: RelativeOffsets, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         which = (places.away.clamp(-self.furthest, self.furthest) + self.furthest)[:, None]

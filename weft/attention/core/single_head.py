@@ -220,8 +220,7 @@ class SingleHead(nn.Module):
 
     def scores(self, query: Tensor, source: SourceStates) -> Tensor:
         """query [B, T, D] → [B, T, S]."""
-        scores: Tensor = self.score(fold(query, source.keys.size(0)), source)
-        return unfold(scores, query.size(0))
+        return unfold(self.score(fold(query, source.keys.size(0)), source), query.size(0))
 
     def mix(self, weights: Tensor, source: SourceStates) -> Tensor:
         """weights [B, T, S] → [B, T, M], with dropout of the weights in training."""
@@ -233,8 +232,7 @@ class SingleHead(nn.Module):
         return Attended(self.mix(weights, source), source, weights[:, None] if need_weights else None)
 
     def plan(self, draft: PlanBuilder, query: Register, width: int) -> Register:
-        register: Register = draft.part(self.score, query, width)
-        return register
+        return draft.part(self.score, query, width)
 
 
 class SourceAttention(Attention):
@@ -263,8 +261,7 @@ class ScoredAttention(SourceAttention):
         return self.head.run(query, state, layout, need_weights)
 
     def plan(self, draft: PlanBuilder, query: Register) -> Register:
-        register: Register = draft.part(self.head, query, self.context_width)
-        return register
+        return draft.part(self.head, query, self.context_width)
 
 
 def fold(x: Tensor, sources: int) -> Tensor:
