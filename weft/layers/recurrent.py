@@ -1,10 +1,7 @@
-"""Packs ragged rows for torch's fused recurrent layers, and unpacks the sentences of a packed row to padded rows.
+"""Recurrent layers over ragged rows: fused kernels for whole sequences and cells for single steps, with equal results.
 
-Shapes: B rows · T positions · N tokens · m segments of a packed row (sentences, then padding) · W, D width.
-
-Recurrent layers over ragged rows: fused kernels for whole sequences and cells for single steps, with equal results.
-
-Shapes: B rows · T positions · W width of a layer's states, both directions together · N real tokens.
+Shapes: B rows · T positions · N real tokens · m segments of a packed row (sentences, then padding) · D width of the input ·
+W width of a layer's states, both directions together.
 """
 
 from __future__ import annotations
@@ -26,6 +23,16 @@ from weft.errors import ConfigError
 from weft.layers.kernels import computes_bf16
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.norm_and_dropout import Rate, dropout
+
+CellKind = Literal["gru", "lstm"]
+BridgeKind = Literal["zeros", "copy", "tanh"]
+ReadoutKind = Literal["tanh", "maxout", "none"]
+
+MARKS, HELD = 8, 1e4
+"""The number of inputs that mark padding, of which only the first is used (eight is fast), and their overwhelming weight."""
+
+Cell = tuple[Tensor, ...]
+"""The state of a layer: (h,) for a GRU, (h, c) for an LSTM, each [B, W]."""
 
 
 @dataclass(frozen=True)
@@ -87,19 +94,6 @@ def repack(rows: Tensor, layout: Layout) -> Tensor:
     """[m, T, D] → [1, N, D], the inverse of `unpack`; values after the last sentence are undefined."""
     row = (layout.segments[0].long() - 1).clamp_min(0)
     return rows[row, layout.positions[0]][None]
-
-
-pass
-
-CellKind = Literal["gru", "lstm"]
-BridgeKind = Literal["zeros", "copy", "tanh"]
-ReadoutKind = Literal["tanh", "maxout", "none"]
-
-MARKS, HELD = 8, 1e4
-"""The number of inputs that mark padding, of which only the first is used (eight is fast), and their overwhelming weight."""
-
-Cell = tuple[Tensor, ...]
-"""The state of a layer: (h,) for a GRU, (h, c) for an LSTM, each [B, W]."""
 
 
 @contextmanager

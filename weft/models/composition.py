@@ -1,7 +1,4 @@
-"""Model families, and how a front, an encoder and a decoder become one model.
-
-No encoder: a decoder that reads the vectors of a front.
-"""
+"""Model families, and how a frontend, an encoder and a decoder become one model."""
 
 from __future__ import annotations
 
@@ -71,6 +68,23 @@ class VectorEncoder(Encoder):
             f"model.encoder: {type(self).__name__} reads a source as a whole, so it cannot listen to sound as it comes; train "
             "with model.encoder: {kind: rnn, bidirectional: false}"
         )
+
+
+class IdentityEncoder(VectorEncoder):
+    """No encoder: the vectors of the front, normalised, are the memory, as the annotations of Xu et al. 2015.
+
+    dim: width of the vectors
+    """
+
+    packs = replays = compiles = True
+
+    def __init__(self, *, dim: PositiveInt = 256) -> None:
+        super().__init__()
+        self.input_width = self.width = dim
+        self.norm = nn.LayerNorm(dim)
+
+    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
+        return Encoded(self.norm(x), layout)
 
 
 class ModelFamily(ABC):
@@ -207,25 +221,3 @@ def build_encoder(spec: Spec, sizes: Sizes, where: str = "model") -> Encoder:
     """The encoder of the model that `spec` describes."""
     family: ModelFamily = build("weft.models:MODELS", spec, where=where)
     return family.build_encoder(sizes)
-
-
-pass
-
-
-class IdentityEncoder(VectorEncoder):
-    """No encoder: the vectors of the front, normalised, are the memory, as the annotations of Xu et al. 2015.
-
-    dim: width of the vectors
-    """
-
-    packs = True
-    replays = True
-    compiles = True
-
-    def __init__(self, *, dim: PositiveInt = 256) -> None:
-        super().__init__()
-        self.input_width = self.width = dim
-        self.norm = nn.LayerNorm(dim)
-
-    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
-        return Encoded(self.norm(x), layout)

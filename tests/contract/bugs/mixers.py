@@ -15,8 +15,8 @@ MIXERS = [
     Bug(
         "an attention in a self slot hides its reach",
         "attention.mixers.base",
-        "attention.weights_sum, attention.reach, attention.extras",
-        'attention.weights_sum, "all", attention.extras',
+        '"weights_sum", "reach", "extras"',
+        '"weights_sum", "extras"',
         ("mixer-local-encoder-reach",),
     ),
     Bug(

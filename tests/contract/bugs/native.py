@@ -15,7 +15,7 @@ NATIVE = [
     Bug(
         "a plan that forgets what it fed",
         "models.rnn",
-        "draft.hold(fed, found)",
+        "draft.hold(fed, hidden)",
         "pass",
         ("rnn-input-feeding-native",),
     ),

@@ -50,7 +50,7 @@ RECURRENT = [
     Bug(
         "the fed-back context is lost between calls",
         "models.rnn",
-        "fed=last[-1][0] if self.input_feeding else None, look=look)",
+        "fed=last[-1][0] if self.input_feeding else None, attention=attention)",
         "look=look)",
         ("rnn-input-feeding-chunks",),
     ),

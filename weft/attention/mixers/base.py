@@ -15,7 +15,7 @@ from weft.layers.recurrent import repack, unpack
 
 
 class Mixer(Facts, ABC):
-    """Mixes the tokens of a row, all at once (encoder) or each with those before it (causal), in pieces of any size."""
+    """Mixes the tokens of a row, all at once (encoder) or each with those before it (causal), in chunks of any size."""
 
     def start(self, *, rows: int = 1, room: int | None = None) -> State:
         """The initial state; an encoder has none."""
@@ -45,7 +45,7 @@ class RowMixer(Mixer):
 
     @abstractmethod
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        """x [B, T, D], with a sentence or a piece of one per row → context [B, T, D] and the state after it."""
+        """x [B, T, D], with a sentence or a chunk of one per row → context [B, T, D] and the state after it."""
 
 
 class SelfAttention(Mixer):
@@ -56,10 +56,8 @@ class SelfAttention(Mixer):
     def __init__(self, attention: Attention) -> None:
         super().__init__(attention.site)
         self.attention = attention
-        self.weights_sum, self.reach, self.extras = attention.weights_sum, attention.reach, attention.extras
-        self.ignores_key_order = attention.ignores_key_order
-        self.packs, self.packs_square = attention.packs, attention.packs_square
-        self.max_length = attention.max_length
+        for fact in ("weights_sum", "reach", "extras", "ignores_key_order", "packs", "packs_square", "max_length"):
+            setattr(self, fact, getattr(attention, fact))
         width, dim = attention.context_width, attention.site.dim
         self.project = nn.Identity() if width == dim else nn.Linear(width, dim)
 

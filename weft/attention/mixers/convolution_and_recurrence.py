@@ -1,7 +1,4 @@
-"""Gated convolutions in place of self-attention.
-
-A recurrent layer in place of self-attention.
-"""
+"""Gated convolutions, and recurrent layers, in place of self-attention."""
 
 from __future__ import annotations
 

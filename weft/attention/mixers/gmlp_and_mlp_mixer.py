@@ -1,7 +1,4 @@
-"""Gated multilayer perceptrons over positions in place of self-attention.
-
-A multilayer perceptron over positions in place of self-attention.
-"""
+"""Multilayer perceptrons over positions in place of self-attention: gMLP and MLP-Mixer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faster ways to compute: CUDA graphs (`graphs`), Triton kernels for GPUs (`triton`) and C++ kernels for CPUs (`cpp`).
+"""Faster ways to compute: CUDA graphs, Triton kernels for GPUs (`triton`) and C++ kernels for CPUs (`cpp`).
 
 This module says where the Triton kernels run. Each of them has a plain counterpart that computes the same, for devices on which
 Triton does not work.
@@ -44,7 +44,7 @@ def processors(device: torch.device) -> int:
 
 
 def _probed(device: torch.device) -> tuple[bool, bool]:
-    """What `_PROBED` holds for a device, which is probed on first use. GPUs of one machine may differ."""
+    """The entry of `_PROBED` for a device, which is probed on first use. GPUs of one machine may differ."""
     if device.type != "cuda":
         return False, False
     index = torch.cuda.current_device() if device.index is None else device.index
