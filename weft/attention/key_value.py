@@ -133,7 +133,7 @@ class KeyValueAttention(Attention):
     def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Projected keys and values [B, S, width] of states [B, S, M]."""
         key = states[..., : self.width]
-        return self.head.score.keys(key), key if self.parts == 1 else states[..., self.width : 2 * self.width]
+        return self.head.score.key(key), key if self.parts == 1 else states[..., self.width : 2 * self.width]
 
 
 def _check(site: Site, parts: int, span: int) -> None:

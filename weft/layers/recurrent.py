@@ -6,8 +6,7 @@ W width of a layer's states, both directions together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -96,17 +95,6 @@ def repack(rows: Tensor, layout: Layout) -> Tensor:
     return rows[row, layout.positions[0]][None]
 
 
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    """For CPUs without bf16, on which oneDNN's LSTM fails in bf16."""
-    usual = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(usual)
-
-
 class RecurrentLayer(nn.Module):
     """A GRU (Cho et al. 2014) or an LSTM (Hochreiter & Schmidhuber 1997), left to right or bidirectional.
 
@@ -138,7 +126,7 @@ class RecurrentLayer(nn.Module):
         """
         if self.parts == 1 or computes_bf16(x.device) or not (x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
             return self._forward(x, state, layout)
-        with _without_onednn():
+        with torch.backends.mkldnn.flags(enabled=False):  # oneDNN's LSTM fails in bf16 on CPUs without it
             return self._forward(x, state, layout)
 
     def _forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:

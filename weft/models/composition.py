@@ -23,7 +23,7 @@ Spec = Mapping[str, Any] | str
 
 
 class VectorEncoder(Encoder):
-    """An encoder of vectors, which its front makes from any kind of source.
+    """An encoder of vectors, which its frontend makes from any kind of source.
 
     input_width: of the vectors · depth: number of memories in `Encoded.layers` · finals: (tensors, width) of the last state of
     each layer, if it has one · paired: the memory holds keys and values side by side · embedding_scale, embedding_std: see
@@ -44,7 +44,7 @@ class VectorEncoder(Encoder):
         self.register_module("front", None)
 
     def attach(self, front: Frontend) -> None:
-        """Sets the front and combines its facts with those of the encoder."""
+        """Sets the frontend and combines its facts with those of the encoder."""
         self.front, self.shortens = front, front.shortens
         self.combine(self, front)
         self.max_source = least(front.max_length, times(self.max_length, front.shortens))
@@ -110,7 +110,7 @@ class ModelFamily(ABC):
 
 
 class ComposedFamily(ModelFamily):
-    """A family made of a front, an encoder and a decoder; each is built when it is known what it connects."""
+    """A family made of a frontend, an encoder and a decoder; each is built when it is known what it connects."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class ComposedFamily(ModelFamily):
 class FlatFamily(ComposedFamily):
     """A family of one kind of encoder and of decoder, which takes the options of both at once.
 
-    parts: encoder, decoder and, unless it is a plain `TokenFrontend`, the front, each with the family's names for its options
-    where they differ · derived: options of the parts that the family sets itself.
+    parts: encoder, decoder and, unless it is a plain `TokenFrontend`, the frontend, each with the family's names for its
+    options where they differ · derived: options of the parts that the family sets itself.
     """
 
     parts: ClassVar[Sequence[tuple[type, Mapping[str, str]]]]

@@ -100,8 +100,8 @@ RUNNING = [
     Bug(
         "random features are not saved",
         "attention.core.feature_maps",
-        'self.register_buffer("bits", draw(None).view(torch.int32))',
-        'self.register_buffer("bits", draw(None).view(torch.int32), persistent=False)',
+        'self.register_buffer("bits", draw(generator=None).view(torch.int32))',
+        'self.register_buffer("bits", draw(generator=None).view(torch.int32), persistent=False)',
         ("performer-encoder-checkpoint",),
     ),
     Bug(

@@ -53,8 +53,8 @@ SINGLE = [
     Bug(
         "location scores have an offset",
         "attention.core.single_head",
-        "scores: Tensor = self.place(query)",
-        "scores: Tensor = self.place(query + 1)",
+        "self.place(query)",
+        "self.place(query + 1)",
         ("recurrent_attention: location_without_a_query_is_the_mean",),
     ),
     Bug(

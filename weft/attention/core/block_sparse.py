@@ -25,7 +25,7 @@ from weft.attention.core import dot_product
 from weft.attention.core.dot_product import AttendOptions, attend, masked_softmax, mix
 from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache, SlidingWindowCache
 from weft.attention.core.multihead import MultiHead, MultiHeadAttention
-from weft.attention.core.packed_sequences import Heads, attend_window, by_rows, can_attend_window, packing
+from weft.attention.core.packed_sequences import Heads, attend_window, by_rows, flash_available, packing
 from weft.attention.core.sparsity_patterns import Everything, LearnedTokens, Pattern
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
@@ -79,7 +79,7 @@ class PatternScoring:
     def _attend_sequence(self, heads: Heads, options: AttendOptions) -> Tensor:
         """Attends within a whole sequence. Without a kernel for packed rows, their sentences are unpacked to rows first."""
         spans, layout = [pattern.span for pattern, _ in self.runs], options.layout
-        if layout is not None and layout.packed and not (all(spans) and can_attend_window(heads[0], True)):
+        if layout is not None and layout.packed and not (all(spans) and flash_available(heads[0])):
             return by_rows(heads, layout, lambda inside, rows: self._attend_sequence(inside, options._replace(layout=rows)))
         counts = [count for _, count in self.runs]
         split = zip(*(part.split(counts, 1) for part in heads), strict=True)
@@ -211,7 +211,7 @@ def _attend(pattern: Pattern, heads: Heads, options: AttendOptions) -> Tensor:
     (q, k, v), (causal, layout, _, dropout, _) = heads, options
     extent = q.size(2)
     padded = layout is not None and not layout.packed and layout.known != (extent,) * q.size(0)
-    if pattern.span and can_attend_window(q, causal or not padded):
+    if pattern.span and (causal or not padded) and flash_available(q):
         return attend_window(q, k, v, pattern.span, packing(layout), dropout)
     everything = isinstance(pattern, Everything)
     sparse = not everything and extent * extent > dot_product.SHORT and _pairs(pattern, causal, extent) < extent * extent

@@ -370,10 +370,10 @@ class RedrawnBuffer(nn.Module):
 
     bits: Tensor
 
-    def __init__(self, draw: Callable[[torch.Generator | None], Tensor], every: int) -> None:
+    def __init__(self, draw: Callable[..., Tensor], every: int) -> None:
         super().__init__()
         self.draw, self.every = draw, every
-        self.register_buffer("bits", draw(None).view(torch.int32))
+        self.register_buffer("bits", draw(generator=None).view(torch.int32))
 
     def forward(self) -> Tensor:
         return self.bits.view(torch.float32)
@@ -381,7 +381,7 @@ class RedrawnBuffer(nn.Module):
     def redraw(self, generator: torch.Generator) -> None:
         """Redraws with probability 1 / every. No counter is needed, so a resumed run redraws at the same steps."""
         if self.every and torch.rand((), generator=generator).item() * self.every < 1:
-            self.bits.copy_(self.draw(generator).view(torch.int32))
+            self.bits.copy_(self.draw(generator=generator).view(torch.int32))
 
 
 def _precise(x: Tensor) -> Tensor:

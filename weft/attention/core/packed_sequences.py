@@ -42,7 +42,7 @@ def can_attend_ragged(q: Tensor, queries: RaggedPacking | None, keys: RaggedPack
     """Whether fused kernels can be used: packed rows on a GPU, in half precision, with equally many segments on both sides."""
     if queries is None or keys is None:
         return False
-    return queries.offsets.numel() == keys.offsets.numel() and _flash(q)
+    return queries.offsets.numel() == keys.offsets.numel() and flash_available(q)
 
 
 def attend_ragged(
@@ -99,12 +99,8 @@ def _attend_short(parts: list[Tensor], queries: RaggedPacking, keys: RaggedPacki
     return attend_pieces(parts, *where, seed, dropout, keys.longest, causal)[0]
 
 
-def can_attend_window(q: Tensor, real: bool) -> bool:
-    """Whether FlashAttention can attend within a window: on a GPU, in half precision, and if all keys are `real`."""
-    return real and _flash(q)
-
-
-def _flash(q: Tensor) -> bool:
+def flash_available(q: Tensor) -> bool:
+    """Whether FlashAttention supports these queries: on a GPU, in half precision."""
     width = q.size(-1)
     return q.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= 256 and modern(q.device)
 
