@@ -139,7 +139,7 @@ def read(cache: KeyValueCache) -> list[list[float]]:
     """The tokens that each row sees, in order."""
     beams, (k, v) = cache.k.size(2), cache.dense()
     assert torch.equal(k, -v)
-    return [row[0, : int(cache.length[i // beams]), 0].tolist() for i, row in enumerate(k)]
+    return [row[0, : int(cache.ledger.length[i // beams]), 0].tolist() for i, row in enumerate(k)]
 
 
 def fed(cache: KeyValueCache, numbers: list[float], layout: Layout | None = None) -> KeyValueCache:
@@ -217,7 +217,7 @@ def test_only_layers_of_one_kind_share_a_ledger() -> None:
 def test_layers_that_are_alone_count_alone() -> None:
     one, other = (KeyValueCache.empty(1, 1, 4, 1, torch.zeros(1)) for _ in range(2))
     one = fed(one, [1.0])
-    assert (one.length.tolist(), other.length.tolist()) == ([1], [0])
+    assert (one.ledger.length.tolist(), other.ledger.length.tolist()) == ([1], [0])
 
 
 def test_what_stands_twice_is_copied_once_and_stays_one() -> None:

@@ -21,8 +21,7 @@ class Random(Pattern):
     A causal block draws from those before it, so a draw is the same at any length. An encoder's block draws from all blocks of
     its sentence, so a draw depends on the length of the sentence, but not on padding or on other sentences.
 
-    Positional parameters: blocks up to `near` away and the `first` blocks are visible anyway, so they are not drawn. `length`:
-    see `bound`.
+    Positional parameters: blocks up to `near` away and the `first` blocks are visible anyway, so they are not drawn.
 
     block: tokens per block
     blocks: random blocks per block of queries

@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.dot_product import KeyValueStore, masked_softmax
 from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache
 from weft.attention.core.single_head import AdditiveScore, SingleHead, SourceStates
 from weft.data.batch import Layout
@@ -160,7 +160,7 @@ def _over_all_tokens(weights: Tensor, length: Tensor) -> Tensor:
     return spread.scatter_add(-1, place.clamp_min(0), weights.where(place >= 0, 0.0))[:, None]
 
 
-def _before(store: ConcatenatedKeyValues | KeyValueCache, place: Tensor, layout: Layout | None) -> tuple[SourceStates, Tensor]:
+def _before(store: KeyValueStore, place: Tensor, layout: Layout | None) -> tuple[SourceStates, Tensor]:
     """The stored tokens as a source, and a mask of those before each of the newest tokens, at positions `place` [B, T]."""
     if isinstance(store, KeyValueCache):
         keys, values = store.dense()

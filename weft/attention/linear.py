@@ -9,10 +9,18 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.core.feature_maps import NOTHING, FeatureAttention, ScaledFeatures, accumulate, extended_width, into_chunks
+from weft.attention.core.feature_maps import (
+    NOTHING,
+    FeatureAttention,
+    MemorySums,
+    ScaledFeatures,
+    accumulate,
+    extended_width,
+    into_chunks,
+)
 from weft.attention.core.multihead import Projections
 from weft.data.batch import Layout
-from weft.layers.decoder_state import State, shared, spread
+from weft.layers.decoder_state import State, spread
 from weft.layers.kernels.cpp_plan import Keys, PlanBuilder, Register
 
 
@@ -69,13 +77,6 @@ class RunningMeans:
 
     values: Tensor
     level: Tensor
-
-
-@dataclass
-class MemoryMeans:
-    """The weighted means of a whole source, with one row per source."""
-
-    values: Tensor = shared()
 
 
 class EfficientAttention(Attention):
@@ -138,14 +139,14 @@ class EfficientAttention(Attention):
         return context.flatten(2, 3)[:, :, :extent], RunningMeans(run[:, :, -1].contiguous(), levels[:, :, -1].contiguous())
 
 
-def _means(k: Tensor, v: Tensor, layout: Layout | None) -> MemoryMeans:
+def _means(k: Tensor, v: Tensor, layout: Layout | None) -> MemorySums:
     """The mean of all real values for each key channel."""
     k, v = _real(k, v, layout)
     # A softmax over the last axis is several times faster on a GPU than over any other.
-    return MemoryMeans(k.transpose(-1, -2).softmax(-1).to(v.dtype) @ v)
+    return MemorySums(k.transpose(-1, -2).softmax(-1).to(v.dtype) @ v)
 
 
-def _mix(q: Tensor, means: MemoryMeans) -> Tensor:
+def _mix(q: Tensor, means: MemorySums) -> Tensor:
     return q.softmax(-1).to(means.values.dtype) @ spread(means.values, q.size(0))
 
 

@@ -120,8 +120,7 @@ class Global(Union):
 class GlobalAttention(PatternAttention, pattern=Global, learns=True):
     """Global tokens attend to all tokens and all tokens attend to them; no other pairs attend to each other.
 
-    On its own it sees little. Use it for some of the heads (`mixed`), or together with another pattern (`joined`,
-    `longformer`).
+    On its own it sees little. Use it for some of the heads (`mixed`), or with another pattern (`joined`, `longformer`).
     """
 
     paper = "Ainslie et al. 2020; Beltagy et al. 2020"

@@ -117,8 +117,7 @@ class LocalMonotonicAttention(SourceAttention):
 class LocalPredictiveAttention(SourceAttention):
     """A query attends around p = S·σ(vᵀ tanh(W s)): weights softmax(e)_j · exp(−(j − p)²/2σ²) with σ = D/2.
 
-    The softmax covers p − D … p + D, and S is the length of the source. As published, the Gaussian makes weights sum to less
-    than 1.
+    The softmax covers p − D … p + D, and S is the source length. As published, the Gaussian makes weights sum to less than 1.
 
     window: D, how far to either side of p a query sees
     score: dot sᵀh, general sᵀWh, or concat vᵀtanh(W[s; h])

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, split_heads
-from weft.attention.core.dot_product import AttendOptions, attend, attend_memory
+from weft.attention.core.dot_product import AttendOptions, KeyValueStore, attend, attend_memory
 from weft.attention.core.kv_cache import ConcatenatedKeyValues, CrossAttentionMemory, KeyValueCache
 from weft.attention.core.multihead import Projections
 from weft.data.batch import Layout
@@ -27,7 +27,7 @@ class CompressedCache:
       undefined values · count [B]: tokens fed. tail and count are None before the first token.
     """
 
-    store: ConcatenatedKeyValues | KeyValueCache
+    store: KeyValueStore
     stride: int
     tail: Tensor | None = None
     count: Tensor | None = None

@@ -182,7 +182,6 @@ class MonotonicAttention(SourceAttention):
 def advance(begin: Tensor, stop: Tensor, passed: Tensor) -> Tensor:
     """log α_j = log p_j + L_j + log Σ_{l ≤ j} exp(begin_l − L_l), with L_j = `passed` = Σ_{k < j} log(1 − p_k); all [B, S].
 
-    In logarithms nothing is divided by a product that underflows to 0. The published form clamps its products, and is off by
-    10⁻³ at a length of 100.
+    In logarithms nothing is divided by a product that underflows to 0, which the published form has to clamp.
     """
     return stop + passed + torch.logcumsumexp(begin - passed, -1)

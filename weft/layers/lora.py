@@ -120,8 +120,8 @@ def add_adapters(model: nn.Module, lora: Lora) -> None:
             users.setdefault(weight, []).append(module)
     named = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear}
     outputs = {layer for name, layer in named.items() if name.rpartition(".")[2] == OUTPUT}
-    wide = {name: layer for name, layer in named.items() if layer not in outputs and min(layer.weight.shape) > lora.rank}
-    free = [name for name, layer in wide.items() if len(users[layer.weight]) == 1]
+    inner = {name: layer for name, layer in named.items() if layer not in outputs and min(layer.weight.shape) > lora.rank}
+    free = [name for name, layer in inner.items() if len(users[layer.weight]) == 1]
     rank = 0 if lora.embedding_rank == "auto" else lora.embedding_rank
     # Matrices that only embeddings and output layers use.
     shared = [

@@ -38,8 +38,7 @@ def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
 def norm_sum(norm: nn.LayerNorm, x: Tensor, update: Tensor, share: float, training: bool) -> Tensor:
     """norm(x + dropout(update)).
 
-    In training on a GPU, a bf16 update gives a bf16 result, with sum and norm computed in float32: its readers would round it
-    anyway.
+    In training on a GPU, a bf16 update gives a bf16 result, with sum and norm computed in float32.
     """
     fused = training and update.dtype == torch.bfloat16 and update.size(-1) <= MAX_WIDTH and type(norm) is nn.LayerNorm
     if fused and triton_available(update):

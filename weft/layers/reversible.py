@@ -140,6 +140,6 @@ def _undo(
         added = sublayer.run(x)
     pairs = [(added.value, grad), *((term, dterms[name]) for name, term in added.extras.items())]
     pairs = [(output, back.to(output.dtype)) for output, back in pairs if output.requires_grad]
-    outputs, given = zip(*pairs, strict=True)
-    dx, *grads = torch.autograd.grad(outputs, [x, *sublayer.sources], given, allow_unused=True)
+    outputs, slopes = zip(*pairs, strict=True)
+    dx, *grads = torch.autograd.grad(outputs, [x, *sublayer.sources], slopes, allow_unused=True)
     return added.value.detach(), torch.zeros_like(x) if dx is None else dx, grads

@@ -101,8 +101,7 @@ class Supports(nn.Module):
 
 
 class Component(Supports):
-    """A frontend, encoder or decoder. max_length: the longest input it has positions for · repeated: layers of one kind, which
-    share one compilation."""
+    """A frontend, encoder or decoder. max_length: of its input, in positions · repeated: layers that share one compilation."""
 
     max_length: int | None = None
     repeated: Sequence[nn.Module] = ()

@@ -167,14 +167,14 @@ def mixture(logits: Tensor, gate: Tensor, mass: Tensor, columns: Tensor) -> Tens
     log mass + log Z − gate, since (1 − p_gen) / p_gen = exp(−gate). So no probability is ever rounded to 0 or 1.
     """
     logits, gate = to_float32(logits), to_float32(gate)
-    wide = F.pad(logits, (0, mass.size(-1) + 1), value=NEVER)
+    extended = F.pad(logits, (0, mass.size(-1) + 1), value=NEVER)
     tiny = torch.finfo(mass.dtype).tiny
     copied = mass.clamp_min(tiny).log() + (logits.logsumexp(-1) - gate)[..., None]
     copied = copied.masked_fill(mass < tiny, LOWEST)
-    written = wide.gather(-1, columns).clamp_min(LOWEST)
+    written = extended.gather(-1, columns).clamp_min(LOWEST)
     both = torch.logaddexp(copied, written)
     both = both.masked_fill((copied == LOWEST) & (written == LOWEST), NEVER)
-    return wide.scatter(-1, columns, both)[..., :-1]
+    return extended.scatter(-1, columns, both)[..., :-1]
 
 
 def _known(tokens: Tensor, size: int) -> Tensor:

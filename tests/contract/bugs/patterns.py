@@ -189,8 +189,8 @@ DISTANCES = [
     Bug(
         "alibi favours distant keys",
         "attention.core.relative_positions",
-        "bias = -places.away.abs()",
-        "bias = places.away.abs()",
+        "bias = -offsets.away.abs()",
+        "bias = offsets.away.abs()",
         ("relative: the_formula_pair_by_pair(alibi, causal)",),
     ),
     Bug(

@@ -1,7 +1,7 @@
 """Softmax attention by pattern, at a cost proportional to the visible pairs.
 
 A long sequence is cut into groups of queries, and each group gets the keys that its queries may attend to. All groups form one
-batch of small dense attentions, which a fused kernel can compute. Short sequences, pieces and single steps use a mask.
+batch of small dense attentions, which a fused kernel can compute. Short sequences, chunks and single steps use a mask.
 
 Shapes: B rows · H heads · n tokens · D head width · C groups · T queries and S keys of a group.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from weft.attention.base import Attended, Site
 from weft.attention.core import dot_product
-from weft.attention.core.dot_product import AttendOptions, attend, masked_softmax, mix
+from weft.attention.core.dot_product import AttendOptions, Context, KeyValueStore, attend, masked_softmax, mix
 from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache, SlidingWindowCache
 from weft.attention.core.multihead import MultiHead, MultiHeadAttention
 from weft.attention.core.packed_sequences import Heads, attend_window, by_rows, flash_available, packing
@@ -55,9 +55,7 @@ class PatternScoring:
         masks = [pattern.allows(query, key)[:, None].expand(-1, count, -1, -1) for pattern, count in self.runs]
         return masks[0][:, :1] if len(masks) == 1 else torch.cat(masks, 1)
 
-    def __call__(
-        self, q: Tensor, store: ConcatenatedKeyValues | KeyValueCache | SlidingWindowCache, options: AttendOptions
-    ) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, q: Tensor, store: KeyValueStore | SlidingWindowCache, options: AttendOptions) -> Context:
         extent, need_weights = q.size(2), options.need_weights
         if isinstance(store, SlidingWindowCache):
             if store.calls > 1 or need_weights:
@@ -86,7 +84,7 @@ class PatternScoring:
         contexts = [_attend(pattern, part, options) for (pattern, _), part in zip(self.runs, split, strict=True)]
         return contexts[0] if len(contexts) == 1 else torch.cat(contexts, 1)
 
-    def _attend_window(self, q: Tensor, ring: SlidingWindowCache, options: AttendOptions) -> tuple[Tensor, Tensor | None]:
+    def _attend_window(self, q: Tensor, ring: SlidingWindowCache, options: AttendOptions) -> Context:
         """Attends from the newest tokens of a ring buffer to the tokens before them."""
         assert options.positions is not None
         (cell, real), positions = ring.cells(), options.positions

@@ -28,6 +28,10 @@ BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacke
 SHORT = 128 * 128
 """Queries × keys up to which a CPU is faster without the fused kernel."""
 
+KeyValueStore = ConcatenatedKeyValues | KeyValueCache
+Context = tuple[Tensor, Tensor | None]
+"""The context of queries [B, H, T, D], and their weights [B, H, T, S] if requested."""
+
 Pattern = Callable[[Tensor, Tensor], Tensor]
 """(query positions [B, T, 1], key positions [B, 1, S]) → [B, H or 1, T, S] bool: which pairs may attend to each other."""
 
@@ -35,8 +39,7 @@ Pattern = Callable[[Tensor, Tensor], Tensor]
 class AttendOptions(NamedTuple):
     """Options of self-attention over a store to which the keys of the queries were appended last.
 
-    `positions` [B, T] are those of the queries (from `store.place` before appending); without a pattern, only a `KeyValueCache`
-    needs them.
+    `positions` [B, T] of the queries are from `store.place` before appending; only a pattern or a `KeyValueCache` needs them.
     """
 
     causal: bool
@@ -46,10 +49,8 @@ class AttendOptions(NamedTuple):
     need_weights: bool = False
 
 
-def attend(
-    q: Tensor, store: ConcatenatedKeyValues | KeyValueCache, options: AttendOptions, pattern: Pattern | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """The context of queries q [B, H, T, D], and their weights [B, H, T, S] if requested."""
+def attend(q: Tensor, store: KeyValueStore, options: AttendOptions, pattern: Pattern | None = None) -> Context:
+    """Self-attention of queries q [B, H, T, D]."""
     causal, layout, positions, dropout, need_weights = options
     if isinstance(store, KeyValueCache):
         assert positions is not None
@@ -71,9 +72,7 @@ def attend(
     return mix(q, store.k, store.v, mask, dropout, need_weights)
 
 
-def visible(
-    store: ConcatenatedKeyValues | KeyValueCache, extent: int, options: AttendOptions
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def visible(store: KeyValueStore, extent: int, options: AttendOptions) -> tuple[Tensor, Tensor, Tensor | None]:
     """k, v [B, H, S, D] and the mask [B, 1, T or 1, S] of the last `extent` tokens, for scores other than plain products."""
     if isinstance(store, KeyValueCache):
         assert options.positions is not None
@@ -97,7 +96,7 @@ def _seen_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
 
 def attend_memory(
     q: Tensor, memory: CrossAttentionMemory, *, layout: Layout | None, dropout: float = 0.0, need_weights: bool = False
-) -> tuple[Tensor, Tensor | None]:
+) -> Context:
     """Cross-attention of queries q [B, H, T, D]; the beams of a source become further queries over its single memory."""
     sources = memory.k.size(0)
     rows, heads, extent, width = q.shape
@@ -121,7 +120,7 @@ def attend_memory(
 
 def mix(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, share: float, need_weights: bool, bias: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
+) -> Context:
     """softmax(q kᵀ / √D + bias) v. A query that sees no key gets 0.
 
     Uses the fused kernel unless weights are needed; on a CPU only for long sequences, since plain products are up to six times
@@ -160,7 +159,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def _attend_cache(
     q: Tensor, store: KeyValueCache, positions: Tensor, pattern: Pattern | None, dropout: float, need_weights: bool
-) -> tuple[Tensor, Tensor | None]:
+) -> Context:
     sources, heads, beams, _, width = store.k.shape
     if pattern is None and not need_weights and _steps(q, store.k, dropout):
         return _attend_step(q, store.k, store.v, store.ledger), None

@@ -8,8 +8,7 @@ a few products, and a step takes a sum of constant size.
 Products may be in half precision. Sums are in float32, and each has its own scale: it holds Σ exp(log_weight − scale) …, where
 the scale is the largest log weight of the real tokens so far. Future tokens therefore never change a result.
 
-Shapes: B rows · H heads · T queries · S keys · M features · D value width · W extended value width · N chunks · C tokens of a
-chunk.
+Shapes: B rows · H heads · T queries · S keys · M features · D value width · W extended value width · N chunks of C tokens.
 """
 
 from __future__ import annotations

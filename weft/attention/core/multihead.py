@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
-from weft.attention.core.dot_product import AttendOptions, attend, attend_memory
+from weft.attention.core.dot_product import AttendOptions, Context, KeyValueStore, attend, attend_memory
 from weft.attention.core.kv_cache import ConcatenatedKeyValues, CrossAttentionMemory, KeyValueCache, SlidingWindowCache
 from weft.attention.core.packed_sequences import attend_joint, packing
 from weft.data.batch import Layout
@@ -20,9 +20,9 @@ from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear import xavier
 from weft.layers.positions import rotate, rotation
 
-Store = ConcatenatedKeyValues | KeyValueCache | SlidingWindowCache
+Store = KeyValueStore | SlidingWindowCache
 
-Scoring = Callable[[Tensor, Any, AttendOptions], tuple[Tensor, Tensor | None]]
+Scoring = Callable[[Tensor, Any, AttendOptions], Context]
 """How queries q [B, H, T, D] attend to a store, like `dot_product.attend`."""
 
 
@@ -189,9 +189,7 @@ class MultiheadBlock(nn.Module):
         self.network = nn.Linear(site.dim, site.dim)
         self.norm_attention, self.norm_network = nn.LayerNorm(site.dim), nn.LayerNorm(site.dim)
 
-    def forward(
-        self, x: Tensor, y: Tensor, layout: Layout | None = None, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, y: Tensor, layout: Layout | None = None, need_weights: bool = False) -> Context:
         """x [B, R, D], y [B, S, D] with its layout → [B, R, D], and the weights [B, H, R, S] if requested."""
         attended = self.attention.run(x, self.attention.start(y, layout, y.size(0), None), None, None, need_weights)
         hidden = self.norm_attention(x + attended.context)

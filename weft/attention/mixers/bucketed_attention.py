@@ -273,8 +273,7 @@ class RoutingMixer(BucketMixer):
     (Kitaev et al. 2020) in all uses: queries and keys share a projection, keys have length 1, and a token does not attend to
     itself. Roy et al. share the projection in causal use only, normalise queries too, and let a token attend to itself.
 
-    A training pass only sums the directions of each cluster's tokens; `refresh` then moves the centroids, identically in all
-    processes.
+    A training pass only sums the directions of each cluster's tokens; `refresh` moves the centroids, alike in all processes.
 
     clusters: centroids per head
     window: how many tokens of its cluster a token sees on each side, itself included

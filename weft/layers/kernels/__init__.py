@@ -1,7 +1,6 @@
 """Faster ways to compute: CUDA graphs, Triton kernels for GPUs (`triton`) and C++ kernels for CPUs (`cpp`).
 
-This module says where the Triton kernels run. Each of them has a plain counterpart that computes the same, for devices on which
-Triton does not work.
+This module says where the Triton kernels run. Each has a plain counterpart that computes the same, for other devices.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class FrozenConvolution(nn.Module):
         return F.relu6(x) if self.bends else x
 
     def _padding(self, extent: int) -> tuple[int, int]:
-        """What TensorFlow's padding `same` adds on both sides, the greater part after."""
+        """TensorFlow's padding `same`: the rows or columns added on both sides, the greater part after."""
         missing = max(0, (-(-extent // self.stride) - 1) * self.stride + self.kernel - extent)
         return missing // 2, missing - missing // 2
 
