@@ -35,9 +35,7 @@ class HardAttention(SourceAttention):
         rows, real = query.size(0), state.real(query.size(0))[:, None]
         scores = self.head.scores(query, state)
         log_probs = scores.masked_fill(~real, torch.finfo(scores.dtype).min).log_softmax(-1)
-        chosen = log_probs.argmax(-1, keepdim=True)
-        if self.training:  # a sample by the Gumbel-max trick, which does not synchronise
-            chosen = (log_probs - torch.empty_like(log_probs).exponential_().log()).argmax(-1, keepdim=True)
+        chosen = self._choose(log_probs)
         owner = torch.arange(rows, device=query.device) // (rows // state.values.size(0))
         # A row without tokens selects padding, so its context is set to 0.
         context = state.values[owner[:, None], chosen[..., 0]].where(real.any(-1, keepdim=True), 0.0)
@@ -48,3 +46,10 @@ class HardAttention(SourceAttention):
             extras["log_prob"] = log_probs.gather(-1, chosen)[..., 0].where(real.any(-1), 0.0)
             extras["entropy"] = -(log_probs.exp() * log_probs).masked_fill(~real, 0.0).sum(-1)
         return Attended(context, state, weights, extras)
+
+    def _choose(self, log_probs: Tensor) -> Tensor:
+        """[B, T, 1]: the likeliest; in training a sample, by the Gumbel-max trick, which does not synchronise."""
+        if not self.training:
+            return log_probs.argmax(-1, keepdim=True)
+        noise = torch.empty_like(log_probs).exponential_().log()
+        return (log_probs - noise).argmax(-1, keepdim=True)

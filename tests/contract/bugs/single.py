@@ -140,15 +140,15 @@ SINGLE = [
     Bug(
         "hard attention draws outside training",
         "attention.hard",
-        "if self.training:  # a sample",
-        "if log_probs.size(-1) > 0:  # a sample",
+        "if not self.training:",
+        "if log_probs.size(-1) == 0:",
         ("hard-cross-pure",),
     ),
     Bug(
         "hard attention takes the likeliest in training",
         "attention.hard",
-        "chosen = (log_probs - torch.empty_like(log_probs).exponential_().log())",
-        "chosen = log_probs",
+        "return (log_probs - noise).argmax(-1, keepdim=True)",
+        "return log_probs.argmax(-1, keepdim=True)",
         (
             "recurrent_attention: hard_finds_one_state",
             "recurrent_attention: hard_reinforce_is_the_exact_gradient_on_average(0)",
@@ -157,8 +157,8 @@ SINGLE = [
     Bug(
         "the draw is from a flatter distribution",
         "attention.hard",
-        "(log_probs - torch.empty_like",
-        "(log_probs / 2 - torch.empty_like",
+        "return (log_probs - noise)",
+        "return (log_probs / 2 - noise)",
         ("recurrent_attention: hard_reinforce_is_the_exact_gradient_on_average(0)",),
     ),
     Bug(
