@@ -7,13 +7,13 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
+from weft.attention.core import sparsity_patterns as patterns
 from weft.attention.core.block_sparse import PatternAttention
-from weft.attention.core.sparsity_patterns import LARGEST, SMALLEST, Pattern, margin, neighbours
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 
 
 @dataclass(frozen=True)
-class Local(Pattern):
+class Local(patterns.Pattern):
     """The tokens at most `window` positions away; in causal use the last `window` tokens, including the query's own.
 
     window: how far a query sees
@@ -29,7 +29,7 @@ class Local(Pattern):
 
     @property
     def chunk(self) -> int:
-        return max(SMALLEST, min(margin(self.window), LARGEST))
+        return max(patterns.SMALLEST, min(patterns.margin(self.window), patterns.LARGEST))
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         before, after = self.span
@@ -38,7 +38,7 @@ class Local(Pattern):
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
         before, after = self.span
-        return neighbours(x, chunk, margin(before), margin(after))
+        return patterns.neighbours(x, chunk, patterns.margin(before), patterns.margin(after))
 
 
 class LocalAttention(PatternAttention, pattern=Local):

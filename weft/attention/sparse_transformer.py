@@ -7,8 +7,9 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
+from weft.attention.core import sparsity_patterns as patterns
 from weft.attention.core.block_sparse import PatternAttention
-from weft.attention.core.sparsity_patterns import SMALLEST, Pattern, Union, for_each_group, margin, neighbours
+from weft.attention.core.sparsity_patterns import Pattern, Union
 from weft.errors import ConfigError
 
 
@@ -28,7 +29,7 @@ class Strided(Pattern):
         return (query - key) % self.stride == 0
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
-        return neighbours(x, self.stride, 0, 0).transpose(1, 2)
+        return patterns.neighbours(x, self.stride, 0, 0).transpose(1, 2)
 
     def split(self, x: Tensor, chunk: int) -> Tensor:
         return self.keys(x, chunk)
@@ -56,14 +57,14 @@ class OwnBlock(Pattern):
 
     @property
     def chunk(self) -> int:
-        return self.size * -(-SMALLEST // self.size)
+        return self.size * -(-patterns.SMALLEST // self.size)
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         return query // self.size == key // self.size
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
-        beyond = 0 if chunk % self.size == 0 else margin(self.size)
-        return neighbours(x, chunk, beyond, 0 if self.causal else beyond)
+        beyond = 0 if chunk % self.size == 0 else patterns.margin(self.size)
+        return patterns.neighbours(x, chunk, beyond, 0 if self.causal else beyond)
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class Summaries(Pattern):
         return key % self.size + 0 * query >= self.size - self.count
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
-        last = neighbours(x, self.size, 0, 0)[:, :, self.size - self.count :].flatten(1, 2)
-        return for_each_group(last, x.size(1), chunk)
+        last = patterns.neighbours(x, self.size, 0, 0)[:, :, self.size - self.count :].flatten(1, 2)
+        return patterns.for_each_group(last, x.size(1), chunk)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ CONVOLUTIONAL = [
         "ConvS2S loses the state of its attention",
         "models.convs2s",
         "x, tail, cross = layer(x, embedded, tail, cross, layout, extras)",
-        "x, tail, _ = layer(x, embedded, tail, look, layout, extras)",
+        "x, tail, _ = layer(x, embedded, tail, cross, layout, extras)",
         ("convs2s-cross-location_aware-ragged", "convs2s-cross-local_m-ragged"),
     ),
     Bug(

@@ -98,7 +98,7 @@ LAYERS = [
         "a network with a window loses its tail",
         "models.transformer_blocks",
         "update, tail = self.network.run(self.around_network.enter(x), tail, layout)",
-        "found, _ = self.network.run(self.around_network.enter(x), tail, layout)",
+        "update, _ = self.network.run(self.around_network.enter(x), tail, layout)",
         ("transformer-tagging-chunks",),
     ),
     Bug(

@@ -51,7 +51,7 @@ RECURRENT = [
         "the fed-back context is lost between calls",
         "models.rnn",
         "fed=last[-1][0] if self.input_feeding else None, attention=attention)",
-        "look=look)",
+        "attention=attention)",
         ("rnn-input-feeding-chunks",),
     ),
     Bug(
