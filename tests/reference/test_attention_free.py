@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.attention.base import Site, Use
+from weft.attention.base import Mixer, Site, Use
 from weft.attention.mixers import build_self
 from weft.attention.mixers.attention_free import AttentionFreeMixer, WeightedSum, prefix_sums
-from weft.attention.mixers.base import Mixer
 from weft.attention.mixers.fnet import FourierMixer
 from weft.attention.mixers.gmlp_and_mlp_mixer import GatedMlpMixer, TokenMlpMixer
 from weft.attention.mixers.induced_set import InducedSetMixer

@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Site, add_extras
+from weft.attention.base import Attended, Attention, Mixer, Site, add_extras
 from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.sparsity_patterns import Joined, PatternSpec, build_patterns
-from weft.attention.mixers.base import Mixer
 from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError

@@ -6,7 +6,7 @@ Shapes: G sources · K canvases per source · B rows · T target positions · S 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,6 +20,10 @@ from weft.models.base import Encoded, LinearDecoder
 
 Holds = Literal["text", "ended", "path"]
 """Contents of a canvas: a text; a text, its end and anything behind it; a path of CTC."""
+
+
+HashedDraw = Callable[[int, int], Tensor]
+"""(number of the draw, places) → [G, places]: uniform random numbers of a search that do not depend on the batch."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +69,6 @@ class LengthPredictor(nn.Module, ABC):
     def longest_source(self, positions: int) -> int | None:
         """The longest source whose canvas has at most this many positions; None if the text decides its length."""
         return None
-
-
-class HashedDraw(ABC):
-    """Random numbers of a search that do not depend on the batch."""
-
-    @abstractmethod
-    def __call__(self, number: int, places: int) -> Tensor:
-        """[G, places] uniform numbers for draw number `number`."""
 
 
 def source_lengths(source: Encoded) -> Tensor:

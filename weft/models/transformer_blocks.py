@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Site, add_extras
-from weft.attention.mixers.base import Mixer
+from weft.attention.base import Attended, Attention, Mixer, Site, add_extras
 from weft.config.registry import Among
 from weft.data.batch import Layout
 from weft.errors import ConfigError

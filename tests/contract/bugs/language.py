@@ -42,7 +42,7 @@ LANGUAGE = [
     ),
     Bug(
         "an earlier segment is forgotten",
-        "attention.mixers.base",
+        "attention.base",
         "return self.attention.start(memory, rows=memory.size(0))",
         "return self.attention.start(rows=memory.size(0))",
         ("language_model-xl_relative-recall", "language_model-local-recall"),

@@ -7,14 +7,14 @@ from tests.contract.planting import Bug
 MIXERS = [
     Bug(
         "an attention in a self slot loses its layout",
-        "attention.mixers.base",
+        "attention.base",
         "append=x, layout=layout, need",
         "append=x, need",
         ("mixer-full-encoder-padding-content",),
     ),
     Bug(
         "an attention in a self slot hides its reach",
-        "attention.mixers.base",
+        "attention.base",
         '"weights_sum", "reach", "extras"',
         '"weights_sum", "extras"',
         ("mixer-local-encoder-reach",),

@@ -132,7 +132,7 @@ SINGLE = [
     ),
     Bug(
         "a narrow context is not projected",
-        "attention.mixers.base",
+        "attention.base",
         "self.project = nn.Identity() if width == dim else nn.Linear(width, dim)",
         "self.project = nn.Identity()",
         ("mixer-key_value-causal-shapes",),

@@ -12,8 +12,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Site
-from weft.attention.mixers.base import RowMixer
+from weft.attention.base import RowMixer, Site
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import History, State

@@ -20,9 +20,8 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Site, join_heads, split_heads
+from weft.attention.base import Attended, Mixer, Site, join_heads, split_heads
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.mixers.base import Mixer
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import History, State

@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Site
-from weft.attention.mixers.base import Mixer
+from weft.attention.base import Attended, Mixer, Site
 from weft.data.batch import Layout
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Site
+from weft.attention.base import RowMixer, Site
 from weft.attention.core.dot_product import mix
-from weft.attention.mixers.base import RowMixer
 from weft.data.batch import Layout
 from weft.layers.decoder_state import History, State
 from weft.layers.linear import xavier
