@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from weft.data.formats import JsonPairs, Pairs, Texts
+from weft.data.formats import JsonPairs, Pairs, Texts, combine
 from weft.errors import DataError
 from weft.file_access import replace_file
 
@@ -46,8 +46,7 @@ class TrainingPairs(Pairs):
         return (pair for pair in self.pairs if not any(_normal(pair[side]) in sentences for side in sides))
 
     def digest(self) -> str:
-        parts = ["remaining", self.pairs.digest(), self.held.digest(), *map(str, self.sides)]
-        return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+        return combine("remaining", self.pairs.digest(), self.held.digest(), *map(str, self.sides))
 
 
 def split(pairs: Sequence[Pairs], run: Path, count: int, seed: int, sides: Sequence[int] = BOTH) -> tuple[list[Pairs], Pairs]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from weft.data.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs
+from weft.data.formats import MappedPairs, Pairs
 from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import DataError
@@ -31,7 +31,6 @@ from weft.tasks.tagging.crf import Allowed, LinearChain
 from weft.tasks.tagging.data import (
     Change,
     Lexicon,
-    Spaced,
     TaggedEncoding,
     Vocabulary,
     collate_tagged,
@@ -40,6 +39,7 @@ from weft.tasks.tagging.data import (
     open_tagged,
     prepare_tagged,
     split_tags,
+    split_words,
 )
 from weft.tasks.tagging.metrics import (
     EntityF1,
@@ -135,7 +135,7 @@ class TaggingTask(CorpusTask):
         labels = Labels(tags_of(_types(tags), self.scheme) if self.scheme else tags)
         self.tell(f"{len(labels):,} tags")
         self.report_tokenizer()
-        spaced = [Spaced(some) for some in train]
+        spaced = [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in train]
         tokenizer = train_tokenizer(data.tokenizer, spaced, size=data.vocabulary, folder=self.cache, start=self.start)
         save_extended(self.run, tokenizer, tokenizer)
         Lexicon.count((text for _, text in chain.from_iterable(train)), self.vocabulary).save(self.run / WORDS)
