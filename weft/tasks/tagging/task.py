@@ -27,7 +27,7 @@ from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.classification.data import SHOWN, Labels
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.tagging.crf import Allowed, LinearChain
+from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
 from weft.tasks.tagging.data import (
     Change,
     Lexicon,
@@ -157,7 +157,7 @@ class TaggingTask(CorpusTask):
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         count = max(1, len(self.labels))
         allowed = allowed_moves(self.labels.names, self.scheme) if self.scheme and len(self.labels) else None
-        transitions = LinearChain(count, allowed) if self.output == "crf" else None
+        transitions = LinearChainCrf(count, allowed) if self.output == "crf" else None
         return Tagger(build_encoder(spec, sizes), count, self.per_word, transitions, self.dropout)
 
     def vocabularies(self) -> list[str]:
@@ -260,10 +260,10 @@ def _types(tags: Iterable[str]) -> set[str]:
     return {split_tag(tag)[1] for tag in tags} - {""}
 
 
-def allowed_moves(names: Sequence[str], scheme: Scheme) -> Allowed:
+def allowed_moves(names: Sequence[str], scheme: Scheme) -> AllowedTransitions:
     """What may begin, follow and end in a scheme, for these tags."""
     moves = [[may_follow(before, after, scheme) for after in names] for before in names]
-    return Allowed(
+    return AllowedTransitions(
         torch.tensor([may_start(name) for name in names]),
         torch.tensor(moves),
         torch.tensor([may_end(name, scheme) for name in names]),
