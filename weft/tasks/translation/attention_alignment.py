@@ -24,9 +24,10 @@ from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.inference.predictor import pad
 from weft.inference.teacher_forcing import TeacherForced
 from weft.models.base import Model
-from weft.tasks.translation.markup_projection import Span
 
 Weights = NDArray[np.float32]
+Span = tuple[int, int]
+"""A range of characters."""
 Ink = tuple[float, float]
 """A range of ink."""
 

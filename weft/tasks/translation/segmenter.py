@@ -24,9 +24,10 @@ from weft.decoding.hypotheses import RefinementPass
 from weft.errors import DataError
 from weft.inference.predictor import BatchItem, Prediction, Weights
 from weft.tasks.translation.glossary import NO_TERMS, Terms
-from weft.tasks.translation.markup_projection import Run
 
 Encodes = Tokenizer | CopyIds
+Run = tuple[str, bool]
+"""A part of a translation, and whether it is markup."""
 
 
 def split_long(line: str, tokenizer: Encodes, room: int) -> list[list[int]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from html import escape, unescape
 from typing import Literal
 
-from weft.tasks.translation.markup_projection import HOLE, MarkupSpan
+from weft.tasks.translation.markup import HOLE, MarkupSpan
 from weft.tasks.translation.segmenter import Translation
 
 pass
@@ -302,10 +302,10 @@ def segment(items: Sequence[Item], offset: int) -> Segment:
             marks += found
         elif item.partner is None and token.kind in ("open", "close"):
             sides = ("", token.raw) if token.kind == "close" else (token.raw, "")
-            marks.append(MarkupSpan(len(text), len(text), *sides, kind="loose", depth=depth))
+            marks.append(MarkupSpan(len(text), len(text), *sides, kind="unpaired", depth=depth))
         elif item.partner is None:
-            seen = " " if token.raw.isspace() else ""
-            marks.append(MarkupSpan(len(text), len(text) + 1, token.raw, kind="held", seen=seen, depth=depth))
+            read_as = " " if token.raw.isspace() else ""
+            marks.append(MarkupSpan(len(text), len(text) + 1, token.raw, kind="opaque", read_as=read_as, depth=depth))
             text += HOLE
         elif item.partner > place:
             opened[place] = len(marks)
@@ -327,8 +327,8 @@ def _readable(raw: str, before: str, depth: int) -> tuple[str, list[MarkupSpan]]
         if letter.isalnum() or set(letter) <= READABLE:
             text += letter
         else:
-            seen = " " if letter.isspace() else ""
-            marks.append(MarkupSpan(len(text), len(text) + 1, match[0], kind="held", seen=seen, depth=depth))
+            read_as = " " if letter.isspace() else ""
+            marks.append(MarkupSpan(len(text), len(text) + 1, match[0], kind="opaque", read_as=read_as, depth=depth))
             text += HOLE
     return text, marks
 
