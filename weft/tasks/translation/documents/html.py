@@ -1,10 +1,7 @@
-"""Subtitles in the format SubRip (.srt).
+"""Documents whose segments are translated while everything around them stays as it is: plain text, HTML, subtitles (.srt).
 
-Documents: texts whose segments are translated while everything around them stays as it is.
-
-Reads HTML and XML as markup and text. Nothing is lost: the tokens of a text, joined, are the text.
-
-Broken markup is not an error. A tag without its counterpart is carried like an image. A tag that never ends stays as it is.
+HTML and XML are read as markup and text. Nothing is lost: the tokens of a text, joined, are the text. Broken markup is not an
+error. A tag without its counterpart is carried like an image. A tag that never ends stays as it is.
 """
 
 from __future__ import annotations
@@ -18,27 +15,6 @@ from typing import Literal
 from weft.tasks.translation.markup import HOLE, MarkupSpan
 from weft.tasks.translation.segmenter import Translation
 
-pass
-pass
-
-
-def srt(text: str) -> Document:
-    """Subtitles. The text of a cue is one segment; its line breaks and tags are carried along. Numbers and times stay."""
-    document, cue, inside = Document(), list[Token](), False
-    for line in text.splitlines(keepends=True):
-        content = line.splitlines()[0]
-        if inside and content.strip() and "-->" not in content:
-            cue += [*tokens(content), Token("other", line[len(content) :])]
-            continue
-        document.add(cue)
-        document.keep(line)
-        cue, inside = [], "-->" in content
-    document.add(cue)
-    return document
-
-
-pass
-
 LINE_END = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 
 RAW = frozenset({"script", "style", "textarea", "iframe", "noembed", "noframes", "xmp"})
@@ -48,13 +24,89 @@ KEPT = RAW | {"code", "pre", "kbd", "samp", "var", "svg", "math", "template", "o
 VOID = frozenset(
     {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
 )
-BLOCK_NAMES = """
-address article aside base blockquote body br button caption center col colgroup dd details dialog dir div dl dt fieldset
-figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link main menu meta
-nav noscript ol optgroup option p pre search section select summary table tbody td textarea tfoot th thead title tr ul
-"""
-BLOCK = frozenset(BLOCK_NAMES.split())
+BLOCK = frozenset(
+    [
+        "address",
+        "article",
+        "aside",
+        "base",
+        "blockquote",
+        "body",
+        "br",
+        "button",
+        "caption",
+        "center",
+        "col",
+        "colgroup",
+        "dd",
+        "details",
+        "dialog",
+        "dir",
+        "div",
+        "dl",
+        "dt",
+        "fieldset",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "frame",
+        "frameset",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "head",
+        "header",
+        "hgroup",
+        "hr",
+        "html",
+        "iframe",
+        "legend",
+        "li",
+        "link",
+        "main",
+        "menu",
+        "meta",
+        "nav",
+        "noscript",
+        "ol",
+        "optgroup",
+        "option",
+        "p",
+        "pre",
+        "search",
+        "section",
+        "select",
+        "summary",
+        "table",
+        "tbody",
+        "td",
+        "textarea",
+        "tfoot",
+        "th",
+        "thead",
+        "title",
+        "tr",
+        "ul",
+    ]
+)
 """Elements that end a sentence. All others are carried along inside of it."""
+
+Kind = Literal["text", "open", "close", "void", "other"]
+
+TOKEN = re.compile(
+    r"""(?P<other><!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<[!?][^>]*(?:>|\Z))"""
+    r"""|<(?P<slash>/?)(?P<name>[A-Za-z][^\s/>"'<]*+)(?P<attributes>(?:[^"'>]|"[^"]*"|'[^']*')*+)>"""
+    r"""|(?P<broken></?[A-Za-z][^>]*(?:>|\Z))""",
+    re.DOTALL,
+)
+ATTRIBUTE = re.compile(r"""([^\s"'>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});|\ufffc")
+READABLE = set("&<>\"'’‘“”«»…–—-.,;:!?()/")
+"""Marks that a model may read as text if they come as entities. Entities of other marks and of spaces are carried along."""
 
 
 class Document:
@@ -65,36 +117,38 @@ class Document:
 
     def __init__(self, write: Callable[[str], str] = str) -> None:
         self.segments: list[Segment] = []
-        self._pieces: list[str | None] = []
+        self._parts: list[str | None] = []
         self._write = write
 
     def keep(self, text: str) -> None:
         """Adds text that stays."""
-        self._pieces.append(text)
+        self._parts.append(text)
 
-    def translate(self, found: Segment) -> None:
+    def translate(self, segment: Segment) -> None:
         """Adds a segment to translate."""
-        self._pieces.append(None)
-        self.segments.append(found)
+        self._parts.append(None)
+        self.segments.append(segment)
 
     def filled(self, answers: Sequence[Translation]) -> Translation:
         """The translated document, with those of its segments as `parts`. Its score is the mean of theirs.
 
         Alternatives have the second-best translations of all segments, then the third-best, and so on.
         """
-        score = sum(answer.score for answer in answers) / max(1, len(answers))
-        tokens = [token for answer in answers for token in answer.tokens]
-        whole = Translation(self.fill(answers), score, tokens=tokens, parts=list(answers))
+        whole = self._translation(answers)
+        whole.tokens = [token for answer in answers for token in answer.tokens]
         for rank in range(max((len(answer.alternatives) for answer in answers), default=0)):
             ranked = [answer.alternatives[rank] if rank < len(answer.alternatives) else answer for answer in answers]
-            mean = sum(answer.score for answer in ranked) / len(ranked)
-            whole.alternatives.append(Translation(self.fill(ranked), mean, parts=ranked))
+            whole.alternatives.append(self._translation(ranked))
         return whole
+
+    def _translation(self, answers: Sequence[Translation]) -> Translation:
+        score = sum(answer.score for answer in answers) / max(1, len(answers))
+        return Translation(self.fill(answers), score, parts=list(answers))
 
     def fill(self, answers: Sequence[Translation]) -> str:
         """The text of the document with translated segments. Theirs is escaped, so a model cannot produce markup."""
         remaining = iter(answers)
-        return "".join(self._filled(next(remaining)) if piece is None else piece for piece in self._pieces)
+        return "".join(self._filled(next(remaining)) if part is None else part for part in self._parts)
 
     def _filled(self, answer: Translation) -> str:
         runs = answer.runs or [(answer.text, False)]
@@ -103,10 +157,7 @@ class Document:
     def add(self, found: Sequence[Token]) -> None:
         """Adds tokens that are translated as a whole, or kept if there are no words among them."""
         items = paired(found)
-        self.add_items(items, *trimmed(items))
-
-    def add_items(self, items: Sequence[Item], first: int, last: int) -> None:
-        """Adds items; those from `first` to `last` are translated."""
+        first, last = trimmed(items)
         inner = segment(items[first:last], first)
         if not has_words(inner.text):
             first = last = len(items)
@@ -130,11 +181,11 @@ def _shifted(mark: MarkupSpan, by: int, length: int) -> MarkupSpan:
 def plain_text(text: str) -> Document:
     """A text whose lines are translated; line breaks and blank lines stay."""
     document = Document()
-    for piece in LINE_END.split(text):
-        if piece.strip():
-            document.translate(Segment(piece))
+    for part in LINE_END.split(text):
+        if part.strip():
+            document.translate(Segment(part))
         else:
-            document.keep(piece)
+            document.keep(part)
     return document
 
 
@@ -145,8 +196,7 @@ def html(text: str) -> Document:
     """
     document = Document(lambda written: escape(written, quote=False))
     waiting: list[Token] = []
-    found = _with_kept(list(tokens(text, RAW, VOID)))
-    for token in found:
+    for token in _with_kept(list(tokens(text, RAW, VOID))):
         if token.name in BLOCK:
             document.add(waiting)
             document.keep(token.raw)
@@ -180,23 +230,24 @@ def _marked(token: Token) -> bool:
     return token.attributes.get("translate", "").lower() == "no" or "notranslate" in classes
 
 
-Kind = Literal["text", "open", "close", "void", "other"]
-
-TOKEN = re.compile(
-    r"""(?P<other><!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<[!?][^>]*(?:>|\Z))"""
-    r"""|<(?P<slash>/?)(?P<name>[A-Za-z][^\s/>"'<]*+)(?P<attributes>(?:[^"'>]|"[^"]*"|'[^']*')*+)>"""
-    r"""|(?P<broken></?[A-Za-z][^>]*(?:>|\Z))""",
-    re.DOTALL,
-)
-ATTRIBUTE = re.compile(r"""([^\s"'>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
-ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});|\ufffc")
-READABLE = set("&<>\"'’‘“”«»…–—-.,;:!?()/")
-"""Marks that a model may read as text if they come as entities. Entities of other marks and of spaces are carried along."""
+def srt(text: str) -> Document:
+    """Subtitles in SubRip format. The text of a cue is one segment; its line breaks and tags are carried along."""
+    document, cue, inside = Document(), list[Token](), False
+    for line in text.splitlines(keepends=True):
+        content = line.splitlines()[0]
+        if inside and content.strip() and "-->" not in content:
+            cue += [*tokens(content), Token("other", line[len(content) :])]
+            continue
+        document.add(cue)
+        document.keep(line)
+        cue, inside = [], "-->" in content
+    document.add(cue)
+    return document
 
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of markup or text. name: of a tag, in small letters · attributes: of an opening tag, by their names."""
+    """A tag, other markup or text. name: of a tag, in small letters · attributes: of an opening tag, by their names."""
 
     kind: Kind
     raw: str
@@ -249,15 +300,15 @@ class Item:
     partner: int | None = None
 
 
-def paired(found: Sequence[Token], key: Callable[[Token], str] = lambda token: token.name) -> list[Item]:
-    """Finds the counterpart of each tag, among tags that are properly nested. `key` is equal for both tags of an element."""
+def paired(found: Sequence[Token]) -> list[Item]:
+    """Finds the counterpart of each tag, among tags that are properly nested."""
     items = [Item(token) for token in found]
     stack: list[int] = []
     for place, token in enumerate(found):
         if token.kind == "open":
             stack.append(place)
         elif token.kind == "close":
-            match = next((each for each in reversed(stack) if key(found[each]) == key(token)), None)
+            match = next((each for each in reversed(stack) if found[each].name == token.name), None)
             if match is not None:
                 del stack[stack.index(match) :]
                 items[match], items[place] = replace(items[match], partner=place), replace(items[place], partner=match)

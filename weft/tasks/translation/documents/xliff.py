@@ -9,7 +9,7 @@ from html import escape
 from xml.parsers import expat
 
 from weft.errors import DataError
-from weft.tasks.translation.documents.html import Document, Token, paired, tokens, trimmed
+from weft.tasks.translation.documents.html import Document, Token, paired, tokens
 
 OPENS, CLOSES = {"bx", "bpt", "sc", "sm"}, {"ex", "ept", "ec", "em"}
 """Inline elements that open and close a range. They are elements of their own, so they may be anywhere in a unit."""
@@ -89,12 +89,9 @@ def _units(found: Sequence[Token], partners: Sequence[int | None]) -> list[_Unit
         source = inner.get("source")
         if source is None or source[0] == source[1]:
             continue
-        state = (
-            token.attributes.get("state"),
-            found[inner["target"][0]].attributes.get("state") if "target" in inner else None,
-        )
-        wanted = "final" not in state and not any(place < end for end in stays)
-        units.append(_Unit(source, inner.get("target"), wanted))
+        target = inner.get("target")
+        final = "final" in (token.attributes.get("state"), found[target[0]].attributes.get("state") if target else None)
+        units.append(_Unit(source, target, not final and not any(place < end for end in stays)))
     return units
 
 
@@ -129,8 +126,7 @@ def _add(document: Document, content: Sequence[Token]) -> None:
         else:
             joined.append(replace(token, kind="other", raw=raw) if whole else _without_cdata(token))
         at = last + 1
-    items = paired(joined)
-    document.add_items(items, *trimmed(items))
+    document.add(joined)
 
 
 def _without_cdata(token: Token) -> Token:
@@ -143,11 +139,10 @@ def _without_cdata(token: Token) -> Token:
 def _range(token: Token) -> str:
     """Names the range that a tag opens or closes."""
     ids = token.attributes
-    opens = token.name in OPENS
-    kind = "range" if token.name in ("bx", "ex", "bpt", "ept") else "code" if token.name in ("sc", "ec") else "note"
-    if kind == "range":
-        return f"{kind} {ids.get('rid') or ids.get('id', '')}"
-    return f"{kind} {ids.get('id', '') if opens else ids.get('startRef') or ids.get('startref', '')}"
+    if token.name in ("bx", "ex", "bpt", "ept"):
+        return f"range {ids.get('rid') or ids.get('id', '')}"
+    kind = "code" if token.name in ("sc", "ec") else "note"
+    return f"{kind} {ids.get('id', '') if token.name in OPENS else ids.get('startRef') or ids.get('startref', '')}"
 
 
 def _indent(found: Sequence[Token], place: int) -> str:
