@@ -24,75 +24,12 @@ KEPT = RAW | {"code", "pre", "kbd", "samp", "var", "svg", "math", "template", "o
 VOID = frozenset(
     {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
 )
-BLOCK = frozenset(
-    [
-        "address",
-        "article",
-        "aside",
-        "base",
-        "blockquote",
-        "body",
-        "br",
-        "button",
-        "caption",
-        "center",
-        "col",
-        "colgroup",
-        "dd",
-        "details",
-        "dialog",
-        "dir",
-        "div",
-        "dl",
-        "dt",
-        "fieldset",
-        "figcaption",
-        "figure",
-        "footer",
-        "form",
-        "frame",
-        "frameset",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "head",
-        "header",
-        "hgroup",
-        "hr",
-        "html",
-        "iframe",
-        "legend",
-        "li",
-        "link",
-        "main",
-        "menu",
-        "meta",
-        "nav",
-        "noscript",
-        "ol",
-        "optgroup",
-        "option",
-        "p",
-        "pre",
-        "search",
-        "section",
-        "select",
-        "summary",
-        "table",
-        "tbody",
-        "td",
-        "textarea",
-        "tfoot",
-        "th",
-        "thead",
-        "title",
-        "tr",
-        "ul",
-    ]
-)
+BLOCK_NAMES = """
+address article aside base blockquote body br button caption center col colgroup dd details dialog dir div dl dt fieldset
+figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link main menu meta
+nav noscript ol optgroup option p pre search section select summary table tbody td textarea tfoot th thead title tr ul
+"""
+BLOCK = frozenset(BLOCK_NAMES.split())
 """Elements that end a sentence. All others are carried along inside of it."""
 
 Kind = Literal["text", "open", "close", "void", "other"]
