@@ -31,6 +31,7 @@ Span = tuple[int, int]
 """A range of characters."""
 CharacterRange = tuple[float, float]
 """A range of characters that are not white space."""
+Ranges = Sequence[CharacterRange]
 
 SAME = 0.5
 """Added to the weight between units that are written alike, such as numbers, names and marks."""
@@ -40,7 +41,7 @@ NEAR = 0.05
 
 
 def units(text: str, opaque: Sequence[Span] = ()) -> list[Span]:
-    """The words and marks of a text as ranges of characters: runs of letters, single marks, single ideographs, opaque ranges."""
+    """The words of a text as ranges of characters: runs of letters, punctuation marks, single ideographs, opaque ranges."""
     spans: list[Span] = []
     ends = {start: end for start, end in opaque if end > start}
     at, grows = 0, False
@@ -89,10 +90,10 @@ class TokenWeights:
     """Attention weights [T, S] between the tokens of a pair, and the ranges of these tokens."""
 
     weights: Weights
-    target: Sequence[CharacterRange]
-    source: Sequence[CharacterRange]
+    target: Ranges
+    source: Ranges
 
-    def between(self, target: Sequence[CharacterRange], source: Sequence[CharacterRange]) -> Weights:
+    def between(self, target: Ranges, source: Ranges) -> Weights:
         """The weights between the tokens of other tokenizers."""
         return between_units(self.weights, (self.target, self.source), (target, source))
 
@@ -207,11 +208,7 @@ def unit_character_ranges(text: str, spans: Sequence[Span], opaque: Sequence[Spa
     return ranges
 
 
-def between_units(
-    weights: Weights,
-    tokens: tuple[Sequence[CharacterRange], Sequence[CharacterRange]],
-    spans: tuple[Sequence[CharacterRange], Sequence[CharacterRange]],
-) -> Weights:
+def between_units(weights: Weights, tokens: Sequence[Ranges], spans: Sequence[Ranges]) -> Weights:
     """Weights between units [U, U] from weights between tokens [T, S].
 
     tokens, spans: the ranges of target and source, of tokens and of units. A unit has the mean of its target tokens and
@@ -223,7 +220,7 @@ def between_units(
     return joined
 
 
-def _overlaps(tokens: Sequence[CharacterRange], spans: Sequence[CharacterRange]) -> Weights:
+def _overlaps(tokens: Ranges, spans: Ranges) -> Weights:
     """[tokens, units]: 1 where they overlap, else 0."""
     first, second = np.array(tokens, np.float64).reshape(-1, 1, 2), np.array(spans, np.float64).reshape(1, -1, 2)
     shared = np.minimum(first[..., 1], second[..., 1]) - np.maximum(first[..., 0], second[..., 0])

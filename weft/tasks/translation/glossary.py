@@ -69,10 +69,9 @@ class Glossary:
     def terms(self, text: str) -> Terms:
         """The terms that apply to this text."""
         entries = [(source, target, avoid) for pattern, source, target, avoid in self._entries if pattern.search(text)]
-        use, avoid = (
-            tuple(dict.fromkeys(target for _, target, kind in entries if kind is avoided)) for avoided in (False, True)
-        )
-        return Terms(use, avoid, tuple((source, target) for source, target, kind in entries if not kind))
+        use = tuple((source, target) for source, target, avoid in entries if not avoid)
+        avoided = dict.fromkeys(target for _, target, avoid in entries if avoid)
+        return Terms(tuple(dict.fromkeys(target for _, target in use)), tuple(avoided), use)
 
 
 @lru_cache(1024)

@@ -211,9 +211,7 @@ def join_segments(segments: Sequence[TextSegment], parts: Sequence[Translation],
     """
     if len(parts) < 2:
         return parts[0] if parts else Translation("", 0.0)
-    whole = Translation(
-        join_texts([part.text for part in parts], [segment.gap for segment in segments]), 0.0, parts=list(parts)
-    )
+    whole = Translation(join_texts([part.text for part in parts], [each.gap for each in segments]), 0.0, parts=list(parts))
     for part in parts:
         whole.ids += part.ids
         whole.tokens += part.tokens
