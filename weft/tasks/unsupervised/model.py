@@ -62,7 +62,7 @@ class DictionaryInitialization:
     def translator(self) -> Translate:
         """Translates word by word. Words are drawn, so that the model reads most words of a language; draws follow from the
         text."""
-        known = dict(zip(self.languages, (channel(self.mapped), channel(self.mapped.turned())), strict=True))
+        known = dict(zip(self.languages, (channel(self.mapped), channel(self.mapped.reversed())), strict=True))
         return lambda text, language: known[language].translate(text, Random(text))
 
     def vectors(self, tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
