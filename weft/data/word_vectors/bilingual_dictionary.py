@@ -100,11 +100,10 @@ class Dictionary:
         translations = self._translations(word)
         if not translations:
             return word
-        best = (
-            translations[0][0]
-            if draw is None
-            else draw.choices([each for each, _ in translations], [score for _, score in translations])[0]
-        )
+        best = translations[0][0]
+        if draw is not None:
+            words, scores = zip(*translations, strict=True)
+            best = draw.choices(words, scores)[0]
         capital = word[:1].isupper() and (first or word not in self.entries)
         return best[:1].upper() + best[1:] if capital else best
 
