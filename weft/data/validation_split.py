@@ -90,18 +90,18 @@ def choose(pairs: Sequence[Pairs], count: int, seed: int, sides: Sequence[int] =
 
 def _first(pairs: Sequence[Pairs], most: int, seed: int) -> dict[int, tuple[str, str]]:
     """The `most` different pairs with the lowest ranks, by rank. Pairs with an empty side have none."""
-    found: dict[int, tuple[str, str]] = {}
+    candidates: dict[int, tuple[str, str]] = {}
     heap: list[int] = []
     for source, target in chain.from_iterable(pairs):
         text = f"{seed}\0{_normal(source)}\0{_normal(target)}"
         rank = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
-        if rank in found or (len(heap) == most and rank > -heap[0]) or not (source.strip() and target.strip()):
+        if rank in candidates or (len(heap) == most and rank > -heap[0]) or not (source.strip() and target.strip()):
             continue
-        found[rank] = source, target
+        candidates[rank] = source, target
         heapq.heappush(heap, -rank)
         if len(heap) > most:
-            del found[-heapq.heappop(heap)]
-    return found
+            del candidates[-heapq.heappop(heap)]
+    return candidates
 
 
 def _occurrences(

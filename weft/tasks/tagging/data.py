@@ -186,13 +186,13 @@ class Lexicon:
     @staticmethod
     def count(sentences: Iterable[str], vocabulary: Vocabulary) -> Lexicon:
         """The lexicon of sentences as in a file (see `weft.tasks.tagging.data`)."""
-        found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        tags_of: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for sentence in sentences:
             for word, tag in zip(*split_tags(sentence), strict=True):
-                found[word][tag] += 1
-        words = sorted(found, key=lambda word: (-found[word].total(), word))
-        tags = {word: _first(found[word].elements()) for word in words}
-        return Lexicon({word: found[word].total() for word in words}, tags, vocabulary)
+                tags_of[word][tag] += 1
+        words = sorted(tags_of, key=lambda word: (-tags_of[word].total(), word))
+        tags = {word: _first(tags_of[word].elements()) for word in words}
+        return Lexicon({word: tags_of[word].total() for word in words}, tags, vocabulary)
 
     def save(self, path: Path) -> None:
         rows = [[word, count, self.tags[word]] for word, count in self.counts.items()]

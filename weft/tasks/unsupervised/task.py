@@ -288,10 +288,10 @@ class UnsupervisedTask(TranslationTask):
         if model.judge is None:
             yield loss
             return
-        yield loss.plus("confused", model.confused(encoded, language), self.adversarial_weight)
+        yield loss.plus("confused", model.confusion_loss(encoded, language), self.adversarial_weight)
         states = encoded.memory.new_tensor(encoded.memory.size(0) * encoded.memory.size(1))
         counted = states if encoded.layout is None else encoded.layout.ok.sum()
-        yield Loss(model.judged(encoded, language), counted, optimizer="judge")
+        yield Loss(model.discriminator_loss(encoded, language), counted, optimizer="judge")
 
     def parameters(self, model: torch.nn.Module) -> dict[str, list[torch.nn.Parameter]]:
         assert isinstance(model, BilingualModel)

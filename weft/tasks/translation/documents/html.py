@@ -91,9 +91,9 @@ class Document:
         runs = answer.runs or [(answer.text, False)]
         return "".join(text if markup else self._write(text) for text, markup in runs)
 
-    def add(self, found: Sequence[Token]) -> None:
+    def add(self, content: Sequence[Token]) -> None:
         """Adds tokens that are translated as a whole, or kept if there are no words among them."""
-        items = paired(found)
+        items = paired(content)
         first, last = trimmed(items)
         inner = segment(items[first:last], first)
         if not has_words(inner.text):
@@ -144,16 +144,16 @@ def html(text: str) -> Document:
     return document
 
 
-def _with_kept(found: list[Token]) -> list[Token]:
+def _with_kept(content: list[Token]) -> list[Token]:
     """Joins each element that stays as it is into one token."""
-    partners = [item.partner for item in paired(found)]
+    partners = [item.partner for item in paired(content)]
     joined: list[Token] = []
     at = 0
-    while at < len(found):
-        token, partner = found[at], partners[at]
+    while at < len(content):
+        token, partner = content[at], partners[at]
         stays = token.kind == "open" and (token.name in KEPT or _marked(token))
         if stays and partner is not None:
-            raw = "".join(each.raw for each in found[at : partner + 1])
+            raw = "".join(each.raw for each in content[at : partner + 1])
             joined.append(Token("other", raw, token.name if token.name in BLOCK else ""))
             at = partner + 1
         else:
@@ -237,15 +237,15 @@ class Item:
     partner: int | None = None
 
 
-def paired(found: Sequence[Token]) -> list[Item]:
+def paired(content: Sequence[Token]) -> list[Item]:
     """Finds the counterpart of each tag, among tags that are properly nested."""
-    items = [Item(token) for token in found]
+    items = [Item(token) for token in content]
     stack: list[int] = []
-    for place, token in enumerate(found):
+    for place, token in enumerate(content):
         if token.kind == "open":
             stack.append(place)
         elif token.kind == "close":
-            match = next((each for each in reversed(stack) if found[each].name == token.name), None)
+            match = next((each for each in reversed(stack) if content[each].name == token.name), None)
             if match is not None:
                 del stack[stack.index(match) :]
                 items[match], items[place] = replace(items[match], partner=place), replace(items[place], partner=match)
@@ -286,8 +286,8 @@ def segment(items: Sequence[Item], offset: int) -> Segment:
     for place, item in enumerate(items, start=offset):
         token, depth = item.token, len(opened)
         if token.kind == "text":
-            text, found = _readable(token.raw, text, depth)
-            marks += found
+            text, entities = _readable(token.raw, text, depth)
+            marks += entities
         elif item.partner is None and token.kind in ("open", "close"):
             sides = ("", token.raw) if token.kind == "close" else (token.raw, "")
             marks.append(MarkupSpan(len(text), len(text), *sides, kind="unpaired", depth=depth))
