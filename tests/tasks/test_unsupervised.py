@@ -59,7 +59,7 @@ def test_batches_hold_texts_noise_and_translations_word_by_word(files: list[str]
         assert target[0] == BOS and target[1] in (english, other) and target[1] != batch.other[row]
         assert labels == clean == [*target[2:], EOS]
         assert batch.labels[row, 0] == PAD
-    assert (batch.source.values == task.marked.mark("blank")).any()
+    assert (batch.source.values == task.marked.added_id("blank")).any()
 
 
 def test_noise_follows_from_the_position(files: list[str], tmp_path: Path) -> None:

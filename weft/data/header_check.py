@@ -32,7 +32,7 @@ ID = re.compile(r"[A-Za-z]{0,12}[-_:.#/]?\d+([-_:.]\d+)*|[0-9a-fA-F]{8}(-[0-9a-f
 
 
 def check_columns(pairs: Pairs, report: Callable[[str], None]) -> None:
-    """Raises DataError if the first row is a header or a column holds ids, and nobody chose the columns; otherwise reports it."""
+    """Raises DataError if the first row is a header or a column holds ids, and nobody chose the columns; otherwise warns."""
     if isinstance(pairs, TextPairs):
         first = next(iter(pairs))
         if _header(list(first)):

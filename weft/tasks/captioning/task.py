@@ -28,8 +28,8 @@ from weft.tasks.captioning.data import (
     SUFFIXES,
     captions_by_image,
     collate_captions,
-    make_captions,
     images_of,
+    make_captions,
     prepare_captions,
     prepare_images,
 )

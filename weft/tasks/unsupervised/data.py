@@ -1,4 +1,4 @@
-"""Monolingual texts of two languages, named `en=FILE`: one corpus of both, and batches of texts to restore from several sources.
+"""Monolingual texts of two languages, named `en=FILE`: one corpus of both, and batches of texts to restore.
 
 Shapes: B texts · T tokens of a text with the tag of its language · S tokens of a source.
 """
