@@ -103,10 +103,10 @@ def _line(found: Prediction, as_json: bool) -> str:
 
 def _listen(trained: Trained, text: str | None, options: dict[str, Any], output: Path | None) -> None:
     """Writes the text of a sound as it comes."""
-    from weft.tasks.transcription.log_mel import wav_pieces
+    from weft.tasks.transcription.log_mel import stream_wav
 
     rate = trained.config.task.get("rate", 0)
-    pieces = wav_pieces(sys.stdin.buffer if text in (None, "-") else str(text), rate)
+    pieces = stream_wav(sys.stdin.buffer if text in (None, "-") else str(text), rate)
     with opened(output) as target:
         for part in trained.listen(pieces, **options):
             target.write(part)

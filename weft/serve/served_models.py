@@ -22,7 +22,7 @@ from weft.runs.weight_files import share_equal
 from weft.serve.bounded_dict import BoundedCache
 from weft.serve.languages import UNKNOWN, known_code, languages_of
 from weft.tasks.translation.glossary import NO_TERMS, Terms
-from weft.tasks.translation.markup_projection import MarkupSpan
+from weft.tasks.translation.markup import MarkupSpan
 from weft.tasks.translation.predictor import TranslationPredictor
 
 if TYPE_CHECKING:
