@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 def align(
     run: str = RUN,
-    data: str = typer.Option(..., "--data", help=f"Pairs to align: {PAIRS}.", metavar="FILES"),
-    gold: Path = typer.Option(None, "--gold", help="File with gold links, one line per pair: 3-5 sure, 3p5 possible."),
+    data: str = typer.Option(..., help=f"Pairs to align: {PAIRS}.", metavar="FILES"),
+    gold: Path = typer.Option(None, help="File with gold links, one line per pair: 3-5 sure, 3p5 possible."),
     layer: int = typer.Option(
-        None, "--layer", help="The layer whose links are written, counted from 1; default: the last but one, or the only one."
+        None, help="The layer whose links are written, counted from 1; default: the last but one, or the only one."
     ),
     output: Path = OUTPUT,
     as_json: bool = typer.Option(False, "--json", help="Scores as a JSON document on standard error."),

@@ -23,21 +23,19 @@ Precision = StrEnum("Precision", ["float32", "bf16", "int8"])
 
 def bench(
     run: str = typer.Argument(help="Folder of a trained run, a recipe or a YAML file; recipes and files use initial weights."),
-    device: str = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:1, …"),
+    device: str = typer.Option(None, help="auto, cpu, cuda, cuda:1, …"),
     precision: Precision = typer.Option(
-        None, "--precision", help="Precision of training and decoding, instead of the run's own; int8: of decoding only."
+        None, help="Precision of training and decoding, instead of the run's own; int8: of decoding only."
     ),
-    batch: int = typer.Option(32, "--batch", help="Sources or texts per decoding batch.", min=1),
-    beam: int = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", min=1),
-    batch_tokens: int = typer.Option(
-        None, "--batch-tokens", help="Tokens per training batch; default: train.batch_tokens.", min=1
-    ),
+    batch: int = typer.Option(32, help="Sources or texts per decoding batch.", min=1),
+    beam: int = typer.Option(None, help="Beam size; 1 is greedy.", min=1),
+    batch_tokens: int = typer.Option(None, help="Tokens per training batch; default: train.batch_tokens.", min=1),
     length: int = typer.Option(
-        None, "--length", help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.", min=1
+        None, help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.", min=1
     ),
     fast: bool = FAST,
-    rounds: int = typer.Option(5, "--rounds", help="Most measurements of each step.", min=1),
-    profile: Path = typer.Option(None, "--profile", help="Draw where the time goes into this file, .png or .svg."),
+    rounds: int = typer.Option(5, help="Most measurements of each step.", min=1),
+    profile: Path = typer.Option(None, help="Draw where the time goes into this file, .png or .svg."),
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     set: list[str] = ANY_SET,
 ) -> None:

@@ -19,16 +19,13 @@ from weft.file_access import same_file
 def dictionary(
     file: Path = typer.Argument(help="The dictionary: a word, a tab, a translation, a tab and a score per line."),
     data: list[str] = typer.Option(
-        [],
-        "--data",
-        help="Learn it from these texts, which are not translations of each other. Repeatable.",
-        metavar="LANG=FILE",
+        [], help="Learn it from these texts, which are not translations of each other. Repeatable.", metavar="LANG=FILE"
     ),
     adversarial: bool = typer.Option(
         False, "--adversarial", help="Learn the first map against a discriminator, not from words that are spelt alike."
     ),
-    best: int = typer.Option(5, "--best", min=1, help="Most translations per word, if it is learnt."),
-    gold: Path = typer.Option(None, "--gold", help="Dictionary to compare with: prints the precision of first translations."),
+    best: int = typer.Option(5, min=1, help="Most translations per word, if it is learnt."),
+    gold: Path = typer.Option(None, help="Dictionary to compare with: prints the precision of first translations."),
     text: Path = typer.Option(None, "--translate", help="Text to translate word by word."),
     output: Path = OUTPUT,
 ) -> None:
@@ -79,10 +76,10 @@ def _check_kept(output: Path, inputs: Iterable[Path]) -> None:
 def vectors(
     texts: list[str] = typer.Argument(help="Text files, one sentence or paragraph per line, also .gz."),
     output: Path = typer.Option(..., "-o", "--output", help="File to write, in the text format of word2vec, also .gz."),
-    width: int = typer.Option(256, "--width", min=1, help="Dimensions of a vector."),
-    window: int = typer.Option(10, "--window", min=1, help="Distance up to which words are each other's contexts."),
-    most: int = typer.Option(20_000, "--most", min=2, help="Most words; the most frequent ones are kept."),
-    least: int = typer.Option(2, "--least", min=1, help="How often a word must occur."),
+    width: int = typer.Option(256, min=1, help="Dimensions of a vector."),
+    window: int = typer.Option(10, min=1, help="Distance up to which words are each other's contexts."),
+    most: int = typer.Option(20_000, min=2, help="Most words; the most frequent ones are kept."),
+    least: int = typer.Option(2, min=1, help="How often a word must occur."),
     spaces: bool = typer.Option(
         False, "--spaces", help="Split at spaces only, as data.tokenizer={kind: words, punctuation: false} does."
     ),
