@@ -29,19 +29,10 @@ class Finding:
     advice: str = ""
 
 
-CORE = (
-    "torch",
-    "numpy",
-    "tokenizers",
-    "safetensors",
-    "sacrebleu",
-    "pydantic",
-    "PyYAML",
-    "typer",
-    "rich",
-    "babel",
+CORE = [
+    *("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "pydantic", "PyYAML", "typer", "rich", "babel"),
     "matplotlib",
-)
+]
 """The packages that weft always needs."""
 
 EXTRAS = {
@@ -71,7 +62,7 @@ def diagnose() -> list[Finding]:
 
 
 def distribution() -> str:
-    """What this package is called for pip."""
+    """The name of this package for pip."""
     return (metadata.packages_distributions().get("weft") or ["weft"])[0]
 
 
@@ -131,9 +122,8 @@ def _gpus() -> Iterator[Finding]:
             yield Finding("GPU", "NVIDIA", "there is a driver, but torch was built for CPUs only", "problem", advice)
         else:
             advice = "compare `nvidia-smi` with the CUDA version of torch; a container may need --gpus all"
-            yield Finding(
-                "GPU", "NVIDIA", f"there is a driver, but torch (CUDA {torch.version.cuda}) sees no GPU", "problem", advice
-            )
+            text = f"there is a driver, but torch (CUDA {torch.version.cuda}) sees no GPU"
+            yield Finding("GPU", "NVIDIA", text, "problem", advice)
         return
     from weft.layers.kernels import modern
 
@@ -158,24 +148,17 @@ def _kernels() -> Iterator[Finding]:
         text = "kernels compile and run" if works else "does not work, so training is slower"
         yield Finding("kernels", "Triton", text, "ok" if works else "problem", advice)
     wanted = os.environ.get("CXX", "c++")
-    compiler = shutil.which(wanted)
-    if compiler is None:
-        yield Finding(
-            "kernels", "C++ compiler", f"{wanted} not found", "missing", "install g++, or set CXX; decode.compile needs it"
-        )
-    else:
+    if compiler := shutil.which(wanted):
         yield Finding("kernels", "C++ compiler", compiler)
+    else:
+        advice = "install g++, or set CXX; decode.compile needs it"
+        yield Finding("kernels", "C++ compiler", f"{wanted} not found", "missing", advice)
     try:
         library()
         yield Finding("kernels", "CPU kernels", "compiled (decode.compile: true uses them)")
     except CannotBuild as error:
-        yield Finding(
-            "kernels",
-            "CPU kernels",
-            f"not available: {error}",
-            "missing",
-            "weft works without them, decoding in int8 is slower",
-        )
+        advice = "weft works without them, decoding in int8 is slower"
+        yield Finding("kernels", "CPU kernels", f"not available: {error}", "missing", advice)
 
 
 def _fonts() -> Iterator[Finding]:

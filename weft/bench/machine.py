@@ -1,7 +1,4 @@
-"""The machine: its description for reports, and timing on it.
-
-Measures the limits of the machine: products of large matrices, and copies of several sizes.
-"""
+"""The machine: its description, timing on it, and its limits, measured by large matrix products and copies of memory."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor
 
 from weft.bench.flop_counter import Cost
 from weft.layers.int8 import Int8Linear
@@ -47,8 +44,6 @@ def finish(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
-
-pass
 
 PRODUCTS = {
     "cpu": ((512, 512, 512), (1024, 1024, 1024), (4096, 512, 2048)),
@@ -107,18 +102,11 @@ def measure_copies(device: torch.device, rounds: int) -> dict[int, float]:
 def _product(shape: tuple[int, int, int], precision: str, device: torch.device, rounds: int) -> float:
     rows, inputs, outputs = shape
     x, weight = (torch.randn(size, inputs, device=device) for size in (rows, outputs))
-    work = _multiply(x, weight, precision)
-    work()
-    return 2 * rows * inputs * outputs / min(timed(work, device, times=rounds, within=WITHIN))
-
-
-def _multiply(x: Tensor, weight: Tensor, precision: str) -> Callable[[], object]:
-    if precision == "int8":
-        layer = Int8Linear(weight, None)
-        return lambda: layer(x)
     if precision == "bf16":
         x, weight = x.bfloat16(), weight.bfloat16()
-    return lambda: torch.mm(x, weight.t())
+    work = partial(Int8Linear(weight, None), x) if precision == "int8" else partial(torch.mm, x, weight.t())
+    work()
+    return 2 * rows * inputs * outputs / min(timed(work, device, times=rounds, within=WITHIN))
 
 
 def _copy(size: int, device: torch.device, rounds: int) -> float:

@@ -1,7 +1,4 @@
-"""Figures: a common style, and a bar chart of where the time of a step goes, for training and decoding.
-
-The figures as a table.
-"""
+"""The report of `weft bench`: a table, and a bar chart of where the time of a step goes; and the style of all figures."""
 
 from __future__ import annotations
 
@@ -18,12 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-pass
-
 DPI = 150
 ENDINGS = (".png", ".svg")
-WORK, WAIT = "#3b6ea5", "#c4622d"
-"""Colours of computation and of overhead."""
+PREFIXES = ("", "k", "M", "G", "T", "P")
+COMPUTATION, OVERHEAD_COLOUR = "#3b6ea5", "#c4622d"
 
 
 def empty_figure(width: float, height: float) -> Figure:
@@ -72,7 +67,7 @@ def profile_figure(bench: Bench) -> Figure:
 def _bars(axes: Axes, profile: Profile, groups: list[str]) -> None:
     whole = sum(profile.seconds.values())
     values = [1000 * profile.seconds.get(group, 0.0) for group in groups]
-    colours = [WAIT if group == OVERHEAD else WORK for group in groups]
+    colours = [OVERHEAD_COLOUR if group == OVERHEAD else COMPUTATION for group in groups]
     bars = axes.barh(groups, values, color=colours, height=0.72)
     shares = [value / (10 * whole) for value in values]
     labels = [f"{share:.0f} %" if share >= 1 else "< 1 %" if share else "" for share in shares]
@@ -81,9 +76,6 @@ def _bars(axes: Axes, profile: Profile, groups: list[str]) -> None:
     axes.set_xlabel("milliseconds")
     axes.set_xlim(0, 1.15 * max(values))
     style_axes(axes, "x")
-
-
-PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def heading(bench: Bench) -> str:

@@ -1,7 +1,4 @@
-"""Growth of the time and memory of a training step with sequence length: measurements and fitted exponents.
-
-Measures a trained run: test scores, training and decoding speed, growth with length, attention maps.
-"""
+"""Measures a trained run: test scores, training and decoding speed, growth of time and memory with length, attention maps."""
 
 from __future__ import annotations
 
@@ -115,13 +112,11 @@ CANDIDATES, WORDS, MOST_TOKENS = 500, 10, 160
 
 @dataclass(frozen=True)
 class Measurements:
-    """What to measure.
+    """The measurements to take.
 
-    test       data to score
-    sentences  number of validation sentences to decode for the speed, if there is no test data
-    lengths    sequence lengths at which to measure growth
-    alone      train again for a moment, to measure the speed
-    look       compute the attention maps of one sentence
+    test: data to score · sentences: number of validation sentences to decode for the speed, if there is no test data ·
+    lengths: sequence lengths at which to measure growth · alone: train again for a moment, to measure the speed · look:
+    compute the attention maps of one sentence.
     """
 
     test: tuple[str, ...] = ()
