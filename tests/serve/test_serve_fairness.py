@@ -19,7 +19,7 @@ from weft.inference.predictor import BatchItem, ExpectedCost
 from weft.serve import request_batcher as batcher
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue
 from weft.serve.prometheus import Metrics
-from weft.serve.query_jobs import Job, RequestTicket, read
+from weft.serve.query_jobs import Job, RequestTicket, tokenize
 from weft.serve.request_batcher import CpuThreads
 from weft.serve.served_models import BatchResult, TranslationQuery
 from weft.serve.settings import Settings
@@ -55,7 +55,7 @@ def test_a_batch_is_bounded_by_the_measured_time_of_its_rows_and_steps() -> None
 
 def test_texts_are_read_in_turns(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
-    monkeypatch.setattr(batcher, "read", lambda queries: counts.append(len(queries)) or read(queries))
+    monkeypatch.setattr(batcher, "tokenize", lambda queries: counts.append(len(queries)) or tokenize(queries))
     tested, model = batcher.Batcher(Settings(), Metrics()), models.served[0]
 
     async def ask() -> list[list[Any]]:
@@ -73,8 +73,8 @@ def test_texts_are_read_in_turns(models: Any, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_batch_of_the_other_lane_begins_when_this_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     tested = batcher.Batcher(Settings(), Metrics())
-    monkeypatch.setattr(tested, "_ran", lambda batch, began, between: BatchResult([None], 1, 0.0))
-    monkeypatch.setattr(tested, "_finish", lambda batch, ran: None)
+    monkeypatch.setattr(tested, "_decode_batch", lambda batch, began, between: BatchResult([None], 1, 0.0))
+    monkeypatch.setattr(tested, "_finish", lambda batch, result: None)
     monkeypatch.setattr(tested, "_threads", SimpleNamespace(set=lambda *_, **__: None, learn=lambda *_: None))
     tested._running[1] = 5.0  # sent long ago, while the model process ran the batch of lane 0
     batch = Batch()
@@ -88,8 +88,8 @@ def test_a_wide_or_long_search_makes_small_batches(models: Any) -> None:
 
     def cost(**options: Any) -> ExpectedCost:
         terms = Terms(options.pop("use", ()))
-        (reading,) = read([TranslationQuery(model, "a b c", tuple(options.items()), terms=terms)])
-        return reading.predictor.effort(reading.parts[0])
+        (pending,) = tokenize([TranslationQuery(model, "a b c", tuple(options.items()), terms=terms)])
+        return pending.predictor.effort(pending.items[0])
 
     assert cost(beam=1) == (1, 4) and cost(beam=16) == (16, 4) and cost(n_best=7) == (7, 4)
     assert cost(beam=2, min_length=9).steps == 9 and cost(beam=2, use=("b",)).rows == 8

@@ -51,14 +51,14 @@ LETTERS = {"Chinese": "字", "Japanese": "か", "Korean": "한", "Arabic": "ع",
 
 def diagnose() -> list[Finding]:
     """All findings. A check that fails itself is a finding too."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for check in (_versions, _cpu, _gpus, _kernels, _fonts, _extras, _cache):
         try:
-            found += check()
+            findings += check()
         except Exception as error:  # a broken installation may raise anything, and the other checks should still run
             name = check.__name__.strip("_")
-            found.append(Finding(name, "check", f"failed: {type(error).__name__}: {error}", "problem", "reinstall weft"))
-    return found
+            findings.append(Finding(name, "check", f"failed: {type(error).__name__}: {error}", "problem", "reinstall weft"))
+    return findings
 
 
 def distribution() -> str:

@@ -56,15 +56,15 @@ class FlopCounter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = dict(kwargs or {})
+        options = dict(kwargs or {})
         with self:
-            decomposed = func.decompose(*args, **given)
+            decomposed = func.decompose(*args, **options)
         if decomposed is not NotImplemented:
             return decomposed
-        out = func(*args, **given)
+        out = func(*args, **options)
         names = (argument.name for argument in func._schema.arguments)
-        named = {**dict(zip(names, args, strict=False)), **given}
-        self.cost.add(flops(func, named, args, given, out), bytes_moved(func, named, out))
+        named = {**dict(zip(names, args, strict=False)), **options}
+        self.cost.add(flops(func, named, args, options, out), bytes_moved(func, named, out))
         return out
 
 
@@ -189,19 +189,19 @@ def bytes_moved(func: OpOverload, named: Named, out: Any) -> int:
     targets = tensors([named.get(each.name) for each in func._schema.arguments if each.alias_info and each.alias_info.is_write])
     left_out = {PICKED.get(name), *AGAIN}
     read = tensors([value for key, value in named.items() if key not in left_out])
-    made = tensors(out)
-    if not targets and made and _storages(made) <= _storages(tensors(list(named.values()))):
+    results = tensors(out)
+    if not targets and results and _storages(results) <= _storages(tensors(list(named.values()))):
         return 0  # a view
     if name in PICKED:
-        return sum(map(size, read)) + 2 * sum(map(size, made))
+        return sum(map(size, read)) + 2 * sum(map(size, results))
     if name in PUT:
-        given = [each for each in read if each is not targets[0]]
-        return sum(map(size, given)) + sum(map(size, tensors(named.get(PUT[name]))))
+        others = [each for each in read if each is not targets[0]]
+        return sum(map(size, others)) + sum(map(size, tensors(named.get(PUT[name]))))
     if name in WRITTEN_ONLY:
         read = [each for each in read if all(each is not target for target in targets)]
-    written = {id(each): each for each in (*targets, *made)}
+    written = {id(each): each for each in (*targets, *results)}
     # Packed int8 weights are not a tensor: one byte per input and output.
-    packed = made[0].size(-1) * int(named["X"].size(-1)) if "W_prepack" in named else 0
+    packed = results[0].size(-1) * int(named["X"].size(-1)) if "W_prepack" in named else 0
     return sum(map(size, read)) + sum(map(size, written.values())) + packed
 
 

@@ -20,8 +20,8 @@ def about(device: torch.device | None = None) -> dict[str, str]:
     """The date, the device (by default the GPU if there is one) and the versions."""
     cuda = torch.cuda.is_available() if device is None else device.type == "cuda"
     name = torch.cuda.get_device_name(device) if cuda else f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
-    found = {"date": time.strftime("%Y-%m-%d"), "device": name, "python": platform.python_version()}
-    return found | {"torch": torch.__version__, "weft": VERSION}
+    facts = {"date": time.strftime("%Y-%m-%d"), "device": name, "python": platform.python_version()}
+    return facts | {"torch": torch.__version__, "weft": VERSION}
 
 
 def timed(work: Callable[[], object], device: torch.device, *, times: int, within: float) -> list[float]:
@@ -29,14 +29,14 @@ def timed(work: Callable[[], object], device: torch.device, *, times: int, withi
 
     To compare with limits, take the fastest: disturbances only make work slower.
     """
-    found: list[float] = []
-    while not found or (len(found) < times and sum(found) < within):
+    seconds: list[float] = []
+    while not seconds or (len(seconds) < times and sum(seconds) < within):
         finish(device)
         began = time.perf_counter()
         work()
         finish(device)
-        found.append(time.perf_counter() - began)
-    return found
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def finish(device: torch.device) -> None:

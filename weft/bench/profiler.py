@@ -63,8 +63,8 @@ class ProfiledStep:
     def profile(self, work: Workload, measured: float | None) -> Profile:
         """measured: seconds of a step without the profiler, for a GPU, whose kernels the profiler does not slow down."""
         rest = max(0.0, (measured or self.seconds) - sum(self.busy.values()))
-        found = {**self.busy, OVERHEAD: rest}
-        return Profile(work.name, work.about, {group: found[group] for group in GROUPS if found.get(group)})
+        seconds = {**self.busy, OVERHEAD: rest}
+        return Profile(work.name, work.about, {group: seconds[group] for group in GROUPS if seconds.get(group)})
 
 
 def profile_step(work: Workload, subject: BenchmarkedModel) -> ProfiledStep:

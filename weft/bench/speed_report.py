@@ -44,7 +44,7 @@ def save_figure(figure: Figure, file: Path | IO[bytes], kind: str | None = None)
     figure.savefig(file, dpi=DPI, format=kind, metadata={"Date": None} if svg else None)
 
 
-def check_file(file: Path) -> None:
+def check_figure_name(file: Path) -> None:
     """Raises ConfigError if a picture cannot be written to this file; called before anything is measured."""
     if file.suffix not in ENDINGS:
         raise ConfigError(f"{file}: a profile is drawn as PNG or SVG; give a name that ends in {' or '.join(ENDINGS)}")
@@ -87,15 +87,15 @@ def heading(bench: Bench) -> str:
     return f"{bench.title}\nmodel: {weights}\nlimits: products {products} · {memory}"
 
 
-def table(bench: Bench) -> Table:
+def speed_table(bench: Bench) -> Table:
     """A column per kind of step."""
-    found = Table(title_justify="left")
-    found.add_column("", no_wrap=True)
+    table = Table(title_justify="left")
+    table.add_column("", no_wrap=True)
     for each in bench.figures:
-        found.add_column("\n".join([each.name, *each.about.split(", ")]), justify="right")
+        table.add_column("\n".join([each.name, *each.about.split(", ")]), justify="right")
     for row in zip(*(_rows(each) for each in bench.figures), strict=True):
-        found.add_row(row[0][0], *(value for _, value in row))
-    return found
+        table.add_row(row[0][0], *(value for _, value in row))
+    return table
 
 
 def _rows(step: Figures) -> list[tuple[str, str]]:

@@ -1,7 +1,4 @@
-"""`weft bench`.
-
-`weft doctor`.
-"""
+"""`weft bench` and `weft doctor`."""
 
 from __future__ import annotations
 
@@ -45,25 +42,25 @@ def bench(
     call: products of large matrices, and copies of memory.
     """
     from weft.bench.measure import bench as measured
-    from weft.bench.speed_report import check_file, heading, profile_figure, save_figure, table
+    from weft.bench.speed_report import check_figure_name, heading, profile_figure, save_figure, speed_table
     from weft.bench.workloads import open_benchmarked_model
 
     if profile is not None:
-        check_file(profile)
+        check_figure_name(profile)
     training = None if precision is Precision.int8 else precision
-    given = {"train.device": device, "train.batch_tokens": batch_tokens, "train.precision": training}
-    given |= {"decode.precision": precision, "decode.fast": "true" if fast else None}
-    sets = [f"{key}={value}" for key, value in given.items() if value is not None]
+    changes = {"train.device": device, "train.batch_tokens": batch_tokens, "train.precision": training}
+    changes |= {"decode.precision": precision, "decode.fast": "true" if fast else None}
+    sets = [f"{key}={value}" for key, value in changes.items() if value is not None]
     with StatusLine() as line:
         subject = open_benchmarked_model(run, [*set, *sets], length)
-        found = measured(subject, batch=batch, beam=beam, rounds=rounds, profiled=profile is not None, say=line.show)
+        result = measured(subject, batch=batch, beam=beam, rounds=rounds, profiled=profile is not None, say=line.show)
     if as_json:
-        typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(result.document(), indent=2, ensure_ascii=False))
     else:
-        typer.echo(heading(found))
-        Console().print(table(found))
+        typer.echo(heading(result))
+        Console().print(speed_table(result))
     if profile is not None:
-        save_figure(profile_figure(found), profile)
+        save_figure(profile_figure(result), profile)
         tell(f"written: {profile}")
 
 
@@ -78,13 +75,14 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="A JSON document i
     """
     from weft.bench.doctor import diagnose
 
-    found = diagnose()
-    broken = [each for each in found if each.state == "problem"]
+    findings = diagnose()
+    broken = [each for each in findings if each.state == "problem"]
     if as_json:
-        typer.echo(json.dumps({"ok": not broken, "findings": [asdict(each) for each in found]}, indent=2, ensure_ascii=False))
+        document = {"ok": not broken, "findings": [asdict(each) for each in findings]}
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         console, group = Console(highlight=False, soft_wrap=True), ""
-        for each in found:
+        for each in findings:
             if each.group != group:
                 group = each.group
                 console.print(f"[bold]{group}[/]")

@@ -1,19 +1,14 @@
-"""`weft dictionary`.
-
-`weft vectors`.
-"""
+"""`weft dictionary` and `weft vectors`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import typer
 
 from weft.cli.options import OUTPUT
-from weft.cli.output import opened, tell, write_line
+from weft.cli.output import check_kept, opened, tell, write_line
 from weft.errors import ConfigError, DataError
-from weft.file_access import same_file
 
 
 def dictionary(
@@ -40,11 +35,9 @@ def dictionary(
     if not data and gold is None and text is None:
         raise ConfigError("weft dictionary: give --data to learn a dictionary, --gold to score it or --translate to use it")
     inputs = [*(Path(split_language(spec)[1]) for spec in data), *(path for path in (gold, text) if path is not None)]
+    check_kept(output, file, *inputs)
     if data:
-        _check_kept(file, inputs)
-    if output is not None:
-        _check_kept(output, [file, *inputs])
-    if data:
+        check_kept(file, *inputs)
         source, target = open_languages(data, tell)
         learnt = learn_dictionary(source.lines(), target.lines(), best=best, adversarial=adversarial)[0]
         with opened(file) as out:
@@ -64,13 +57,6 @@ def dictionary(
         with opened(output) as out:
             for line in read_lines(text):
                 write_line(out, known.translate(line))
-
-
-def _check_kept(output: Path, inputs: Iterable[Path]) -> None:
-    """Raises ConfigError if writing the output would replace an input."""
-    for path in inputs:
-        if same_file(path, output):
-            raise ConfigError(f"weft dictionary: {output} would be written over {path}, which is read; choose another file")
 
 
 def vectors(

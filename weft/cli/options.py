@@ -207,10 +207,10 @@ ANY_SET = typer.Option(
 
 def runs(text: str) -> list[str]:
     """The run folders that `a,b` names. A folder whose name contains a comma is one run."""
-    found = [text] if text and os.path.isdir(text) else [part.strip() for part in text.split(",")]
-    if not all(found):
+    folders = [text] if text and os.path.isdir(text) else [part.strip() for part in text.split(",")]
+    if not all(folders):
         raise RunError(f"{text!r} names no run folder, or one too few; write RUN, or RUN,RUN for an ensemble")
-    return found
+    return folders
 
 
 def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, TAG, decode_options, runs
-from weft.cli.output import Counter, opened, warn, write_line
-from weft.errors import ConfigError, DataError
+from weft.cli.output import Counter, check_kept, opened, warn, write_line
+from weft.errors import ConfigError
 from weft.garbage_collection import paused_at_startup
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def predict(
 
     options = decode_options(set, beam=beam, tag=tag, n_best=n_best, fast=fast or None)
     check_input(text)
-    for read in filter(None, (prefix, glossary)):
-        _check_kept(check_file(read), output)
+    check_kept(output, *map(check_file, filter(None, (prefix, glossary))))
     terms_of = None if glossary is None else read_glossary(glossary).terms
     with paused_at_startup():
         trained = load_trained(runs(run), device=device, warn=warn)
@@ -73,7 +72,7 @@ def predict(
         return _transcribe_stream(trained, text, options, output)
     source = open_input(text, trained.task.inputs, trained.task.files)
     if source.file is not None:
-        _check_kept(source.file, output)
+        check_kept(output, source.file)
     if format is not Format.text:
         if prefix or n_best or as_json:
             raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; leave them out")
@@ -138,12 +137,6 @@ def _translate_document(
         target.write(translated)
 
 
-def _check_kept(read: Path, output: Path | None) -> None:
-    """Opening a file for writing empties it, so the output must not be one of the inputs."""
-    if output is not None and output.exists() and output.samefile(read):
-        raise DataError(f"{output}: would be overwritten while it is read; choose another file for the output")
-
-
 def generate(
     run: str = typer.Argument(help="Folder of a trained language model."),
     prompt: str = typer.Argument(None, help="The beginning of the text; default: standard input."),
@@ -174,9 +167,9 @@ def generate(
 
         if streams:
             write(beginning)
-        found = generator.generate(beginning, tokens=tokens, count=count, hear=write if streams else None, **options)
+        texts = generator.generate(beginning, tokens=tokens, count=count, hear=write if streams else None, **options)
         if as_json:
-            for each in found:
+            for each in texts:
                 write(json.dumps(each.document(), ensure_ascii=False) + "\n")
         else:
-            write("\n" if streams else "\n---\n".join(each.prompt + each.text for each in found) + "\n")
+            write("\n" if streams else "\n---\n".join(each.prompt + each.text for each in texts) + "\n")

@@ -87,7 +87,7 @@ def _check_packages() -> None:
 
 def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
     from weft.serve.access_control import read_keys
-    from weft.serve.served_models import Models, parse_place
+    from weft.serve.served_models import Models, parse_location
     from weft.serve.server import Server
     from weft.serve.server_processes import WORKER, Workers
 
@@ -101,11 +101,11 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> Non
     keys = read_keys(settings.keys, settings.key_file, settings.admin_keys)
     if not (settings.local or keys):
         warn(f"{settings.host} can be reached from other machines and no --api-key is set: anyone who reaches it may use it")
-    places = [parse_place(text) for text in run]
+    locations = [parse_location(text) for text in run]
     if settings.workers > 1 or settings.engines:
         server: Workers | Server = Workers(settings)
     else:
-        server = Server(settings, Models(places, device=device, fast=fast, tell=warn))
+        server = Server(settings, Models(locations, device=device, fast=fast, warn=warn))
     warn(f"{server.address} shows a page to try it; /docs describes the interface for programs")
     server.run()
 
@@ -113,20 +113,18 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> Non
 def _work(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
     """Runs one of several processes: one that runs models, or one that serves."""
     from weft.serve.engine_process import Remote, run_engine
-    from weft.serve.served_models import Models, parse_place
+    from weft.serve.served_models import Models, parse_location
     from weft.serve.server import Server
-    from weft.serve.server_processes import MODELS, REMOTE, WORKER
+    from weft.serve.server_processes import ENGINE_FD, ENGINE_PATH, WORKER
 
-    if number := os.environ.get(MODELS):
-        run_engine(int(number), lambda place: Models([place], device=device, fast=fast).served[0], settings.threads)
+    if number := os.environ.get(ENGINE_FD):
+        run_engine(int(number), lambda location: Models([location], device=device, fast=fast).served[0], settings.threads)
         return
-    places, path = [parse_place(text) for text in run], os.environ.get(REMOTE)
-    tell = warn if os.environ[WORKER] == "0" else lambda text: None  # once
-    if path:
-        models = Models(places, device="cpu", tell=tell, remote=Remote(path))
-    else:
-        models = Models(places, device=device, fast=fast, tell=tell)
-    Server(settings, models).run()
+    options: dict[str, Any] = {"device": device, "fast": fast}
+    if path := os.environ.get(ENGINE_PATH):
+        options = {"device": "cpu", "remote": Remote(path)}
+    report = warn if os.environ[WORKER] == "0" else lambda text: None  # once
+    Server(settings, Models([parse_location(text) for text in run], warn=report, **options)).run()
 
 
 def _engines(device: str, workers: int, wanted: bool | None) -> int:

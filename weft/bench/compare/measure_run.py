@@ -153,9 +153,8 @@ def _predictions(run: TrainedRun, wanted: Measurements) -> dict[str, Any]:
     test = run.task.examples(wanted.test)
     valid = run.task.examples(names(run.config.data.valid))[: max(wanted.sentences, CANDIDATES)]
     pairs = test or valid[: wanted.sentences]
-    chosen = choose_tokenization(
-        run.config.train.tokenize, run.config.data.target_language, [target for _, target in test or valid]
-    )
+    targets, config = [target for _, target in test or valid], run.config
+    chosen = choose_tokenization(config.train.tokenize, config.data.target_language, targets)
     metrics = run.task.metrics(tokenize=chosen.name)
     texts, seconds = _decode(translator, [source for source, _ in pairs])
     scores = score(texts, [target for _, target in test], metrics) if test else {}

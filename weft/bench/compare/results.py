@@ -65,8 +65,8 @@ def rank(rows: Sequence[Row], *, higher_is_better: bool) -> None:
     scored = [row for row in rows if row["quality"]]
     for row in rows:
         row["rank"] = None
-    found = ranks([row["quality"] for row in scored], higher_is_better=higher_is_better)
-    for row, place in zip(scored, found or (), strict=found is not None):
+    places = ranks([row["quality"] for row in scored], higher_is_better=higher_is_better)
+    for row, place in zip(scored, places or (), strict=places is not None):
         row["rank"] = list(place)
 
 
@@ -230,7 +230,7 @@ def column_notes(document: dict[str, Any]) -> list[str]:
 
 
 def seeds_note(document: dict[str, Any]) -> str:
-    """How far the quality can be trusted: its interval over several seeds, or that there is only one."""
+    """A note on the reliability of the quality: its interval over several seeds, or that there is only one."""
     seeds = sorted({len(row["quality"]["values"]) for row in document["entries"] if row["quality"]})
     if not seeds or seeds == [1]:
         return "1 seed per entry: no spread is known, and small differences may be chance (--repeat 3 trains three seeds)"
@@ -373,10 +373,10 @@ def ranks(stats: Sequence[Stat], *, higher_is_better: bool) -> list[tuple[int, i
     One entry is better than another if the difference of their means exceeds its 95 % interval by Student's t with the pooled
     spread. None if no entry has several seeds.
     """
-    found = pooled_spread(stats)
-    if found is None:
+    pooled = pooled_spread(stats)
+    if pooled is None:
         return None
-    spread, freedom = found
+    spread, freedom = pooled
 
     def better(one: Stat, other: Stat) -> bool:
         least = student(freedom) * spread * math.sqrt(1 / len(one["values"]) + 1 / len(other["values"]))
