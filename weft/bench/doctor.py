@@ -49,6 +49,11 @@ LETTERS = {"Chinese": "字", "Japanese": "か", "Korean": "한", "Arabic": "ع",
 """A character of scripts that need their own fonts in pictures."""
 
 
+def _check(group: str, name: str, text: str, works: bool, advice: str) -> Finding:
+    """A finding that is a problem, with advice, unless it works."""
+    return Finding(group, name, text) if works else Finding(group, name, text, "problem", advice)
+
+
 def diagnose() -> list[Finding]:
     """All findings. A check that fails itself is a finding too."""
     findings: list[Finding] = []
@@ -73,9 +78,8 @@ def _versions() -> Iterator[Finding]:
     except metadata.PackageNotFoundError:
         version = "not installed"
     yield Finding("versions", "weft", f"{version}, in {Path(__file__).parents[1]}")
-    old = sys.version_info < (3, 11)
-    advice = "install Python 3.11 or later" if old else ""
-    yield Finding("versions", "python", f"{platform.python_version()}, {sys.executable}", "problem" if old else "ok", advice)
+    python = f"{platform.python_version()}, {sys.executable}"
+    yield _check("versions", "python", python, sys.version_info >= (3, 11), "install Python 3.11 or later")
     for package in CORE:
         try:
             yield Finding("versions", package, metadata.version(package))
@@ -97,9 +101,8 @@ def _cpu() -> Iterator[Finding]:
     yield Finding("CPU", "instructions", ", ".join(has) or f"{platform.machine()}, none that weft uses specially")
     if memory := _lines("/proc/meminfo"):
         total, free = (int(memory[key].split()[0]) / 2**20 for key in ("MemTotal", "MemAvailable"))
-        low = free < 1
-        advice = "close other programs, or lower train.batch_tokens" if low else ""
-        yield Finding("CPU", "memory", f"{free:.1f} of {total:.1f} GiB available", "problem" if low else "ok", advice)
+        advice = "close other programs, or lower train.batch_tokens"
+        yield _check("CPU", "memory", f"{free:.1f} of {total:.1f} GiB available", free >= 1, advice)
 
 
 def _lines(file: str) -> dict[str, str]:
@@ -144,9 +147,9 @@ def _kernels() -> Iterator[Finding]:
 
     if torch.cuda.is_available() and modern(torch.device("cuda")):
         works = triton_available(torch.empty(0, device="cuda"))
-        advice = "" if works else "install triton, gcc and Python's header files (apt install gcc python3-dev)"
+        advice = "install triton, gcc and Python's header files (apt install gcc python3-dev)"
         text = "kernels compile and run" if works else "does not work, so training is slower"
-        yield Finding("kernels", "Triton", text, "ok" if works else "problem", advice)
+        yield _check("kernels", "Triton", text, works, advice)
     wanted = os.environ.get("CXX", "c++")
     if compiler := shutil.which(wanted):
         yield Finding("kernels", "C++ compiler", compiler)
@@ -196,5 +199,4 @@ def _cache() -> Iterator[Finding]:
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 2**20
     free = shutil.disk_usage(there).free / 2**30
     text = f"{folder}, {size:,.0f} MiB used, {free:,.1f} GiB free on the disk; it may be deleted at any time"
-    full = free < 1
-    yield Finding("cache", "folder", text, "problem" if full else "ok", "free some space" if full else "")
+    yield _check("cache", "folder", text, free >= 1, "free some space")

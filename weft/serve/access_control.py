@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from weft.data.text_lines import check_file, read_lines
 from weft.errors import ConfigError
-from weft.serve.bounded_dict import BoundedCache
+from weft.serve.bounded_cache import BoundedCache
 from weft.serve.prometheus import Metrics
 from weft.serve.settings import LOOPBACK, Settings
 

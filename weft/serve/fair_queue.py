@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from weft.serve.bounded_dict import BoundedCache
+from weft.serve.bounded_cache import BoundedCache
 from weft.serve.query_jobs import Job, RequestTicket
 
 KINDS, CLIENTS = 1000, 10_000

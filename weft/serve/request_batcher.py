@@ -18,7 +18,7 @@ import torch
 from starlette.exceptions import HTTPException
 
 from weft.inference.predictor import Prediction
-from weft.serve.bounded_dict import BoundedCache, bytes_of
+from weft.serve.bounded_cache import BoundedCache, bytes_of
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics

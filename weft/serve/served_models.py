@@ -20,7 +20,7 @@ from weft.explain.task_sections import Section
 from weft.inference.predictor import BatchItem, Predictor
 from weft.runs.translator import Translator, load
 from weft.runs.weight_files import share_equal
-from weft.serve.bounded_dict import BoundedCache
+from weft.serve.bounded_cache import BoundedCache
 from weft.serve.languages import UNKNOWN, known_code, languages_of
 from weft.tasks.translation.glossary import NO_TERMS, Terms
 from weft.tasks.translation.markup_projection import MarkupSpan
