@@ -41,16 +41,16 @@ def clients(queue: FairQueue, seconds: float = 1.0) -> list[str]:
 
 
 def test_a_batch_is_bounded_by_the_measured_time_of_its_rows_and_steps() -> None:
-    pace = BatchTimeModel(first=0.01)
-    queue = FairQueue(pace)
+    times = BatchTimeModel(first=0.01)
+    queue = FairQueue(times)
     queue.add(ticket("a", 1000, rows=4, steps=5))
     assert len(queue.take(1.0, 10_000).jobs) == 5  # 4 rows · 5 steps · 10 ms each
     for rows in (4, 40, 80) * 20:
-        pace.learn("kind", rows, 5, 5 * (0.05 + 0.001 * rows))
+        times.learn("kind", rows, 5, 5 * (0.05 + 0.001 * rows))
     assert len(queue.take(1.0, 10_000).jobs) == 37  # a step takes 50 ms and 1 ms per row
     assert len(queue.take(9.0, 10_000).jobs) == 80  # at most four times as many rows as before
     assert len(queue.take(0.0, 10_000).jobs) == 1
-    assert pace.seconds("kind", 100, 10) == pytest.approx(1.5, rel=0.1)
+    assert times.seconds("kind", 100, 10) == pytest.approx(1.5, rel=0.1)
 
 
 def test_texts_are_read_in_turns(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,8 +109,8 @@ class FairQueue:
     for ever. Not thread-safe.
     """
 
-    def __init__(self, pace: BatchTimeModel) -> None:
-        self.pace = pace
+    def __init__(self, times: BatchTimeModel) -> None:
+        self.times = times
         self._clients: dict[str, list[RequestTicket]] = {}
         self._used: BoundedCache[str, float] = BoundedCache(CLIENTS)
         self._got: dict[RequestTicket, float] = {}
@@ -177,7 +177,7 @@ class FairQueue:
         batch, passed = Batch(), set[RequestTicket]()
         if before is not None:
             client = before.jobs[0].ticket.client
-            most = self._used[client] + self.pace.seconds(before.kind, before.rows, before.steps)
+            most = self._used[client] + self.times.seconds(before.kind, before.rows, before.steps)
             passed = {each for each in self._got if each.client == client or self._used[each.client] > most}
         while ticket := self._next(passed):
             job = next((job for job in ticket.jobs if not batch.jobs or job.group == batch.jobs[0].group), None)
@@ -202,7 +202,7 @@ class FairQueue:
 
     def _charge(self, ticket: RequestTicket, job: Job) -> None:
         ticket.jobs.remove(job)
-        work = self.pace.seconds(job.kind, *job.cost)
+        work = self.times.seconds(job.kind, *job.cost)
         self._clock += work / len(self._clients)
         self._clocks[ticket.client] += work / len(self._clients[ticket.client])
         self._used[ticket.client] += work
@@ -215,4 +215,4 @@ class FairQueue:
         steps = max(batch.steps, job.cost.steps)
         rows = (batch.work + job.cost.rows * job.cost.steps) / max(1, steps)
         kind = batch.kind if batch.jobs else job.kind
-        return self.pace.known(kind, rows) and self.pace.seconds(kind, rows, steps) <= seconds
+        return self.times.known(kind, rows) and self.times.seconds(kind, rows, steps) <= seconds

@@ -65,7 +65,7 @@ class CpuThreads:
 
     def __init__(self, usual: int, alone: int) -> None:
         self.usual, self.alone = usual, alone or usual
-        self._pace = BatchTimeModel(first=0.0)  # so that each number is tried
+        self._times = BatchTimeModel(first=0.0)  # so that each number is tried
         self._turns = count(1)
         self._single = False
 
@@ -73,7 +73,7 @@ class CpuThreads:
         """Sets the threads of the calling thread for a batch; returns their number."""
         self._single, chosen = single and self.alone != self.usual, self.usual
         if self._single:
-            numbers = sorted((self.alone, self.usual), key=lambda n: self._pace.seconds(n, batch.rows, batch.steps))
+            numbers = sorted((self.alone, self.usual), key=lambda n: self._times.seconds(n, batch.rows, batch.steps))
             chosen = numbers[next(self._turns) % TRIES == 0]
         if chosen and chosen != torch.get_num_threads():
             torch.set_num_threads(chosen)  # the setting is per thread
@@ -82,7 +82,7 @@ class CpuThreads:
     def learn(self, batch: Batch, seconds: float) -> None:
         """Remembers how long the batch took."""
         if self._single:
-            self._pace.learn(torch.get_num_threads(), batch.rows, batch.steps, seconds)
+            self._times.learn(torch.get_num_threads(), batch.rows, batch.steps, seconds)
 
 
 class Batcher:
@@ -94,9 +94,9 @@ class Batcher:
     def __init__(self, settings: Settings, metrics: Metrics, log: Log = lambda facts: None) -> None:
         self.settings, self.metrics, self.log = settings, metrics, log
         self.clear_cache()
-        self.pace = BatchTimeModel()
+        self.times = BatchTimeModel()
         self.worked: dict[str, float] = {}  # when each model last gave a result
-        self._queue = FairQueue(self.pace)
+        self._queue = FairQueue(self.times)
         self._threads = CpuThreads(settings.threads, settings.alone)
         self._changed = threading.Condition()
         self._closing = False
@@ -143,7 +143,7 @@ class Batcher:
         )
 
     def warm_up(self, models: Sequence[ServedModel]) -> None:
-        """Loads the kernels of these models and measures their pace. Models that do not read text are left out."""
+        """Loads the kernels of these models and measures their speed. Models that do not read text are left out."""
         if self.settings.threads:
             torch.set_num_threads(self.settings.threads)  # the setting is per thread
         for model, (text, copies) in product(models, WARM_UP):
@@ -153,7 +153,7 @@ class Batcher:
                 for item in pending.items:
                     rows, steps = pending.predictor.effort(item)
                     result = pending.run([item] * copies, None)
-                    self.pace.learn(kind(pending, item), rows * copies, steps, result.batch_seconds, WARM_UP_WEIGHT)
+                    self.times.learn(kind(pending, item), rows * copies, steps, result.batch_seconds, WARM_UP_WEIGHT)
             except Exception as error:
                 self.log({"event": "warm-up failed", "model": model.name, "error": type(error).__name__})
 
@@ -292,7 +292,7 @@ class Batcher:
         model, jobs = batch.jobs[0].pending.query.model.name, batch.jobs
         self._seconds += 0.2 * (result.seconds / len(jobs) - self._seconds)
         if all(job.ticket.wanted for job in jobs):
-            self.pace.learn(batch.kind, batch.rows * result.together / len(jobs), batch.steps, result.batch_seconds)
+            self.times.learn(batch.kind, batch.rows * result.together / len(jobs), batch.steps, result.batch_seconds)
         # Count before answering, so that a client with an answer finds it in the metrics.
         tokens, texts = sum(job.item.size for job in jobs), len({id(job.pending) for job in jobs})
         self.metrics.count(texts=texts, tokens=tokens, batches=1, busy_seconds=result.seconds)
