@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from weft.cli import options as completion
+from weft.cli.options import complete_runs
 from weft.cli.output import tell
 from weft.errors import ConfigError, RunError
 
@@ -19,7 +19,7 @@ USUAL = 5
 
 
 def average(
-    run: Path = typer.Argument(help="Folder of a run.", autocompletion=completion.complete_runs),
+    run: Path = typer.Argument(help="Folder of a run.", autocompletion=complete_runs),
     last: int = typer.Option(
         None, "--last", help=f"Number of newest checkpoints to average; default: {USUAL}, or all if there are fewer.", min=1
     ),
@@ -58,7 +58,7 @@ def average(
 
 
 def merge(
-    run: Path = typer.Argument(help="Folder of a run with adapters (model.lora).", autocompletion=completion.complete_runs),
+    run: Path = typer.Argument(help="Folder of a run with adapters (model.lora).", autocompletion=complete_runs),
     out: Path = typer.Option(..., "--out", help="A new run folder for the result."),
 ) -> None:
     """Merge the adapters of a run with the weights it started from, into a run that needs no other."""
@@ -83,7 +83,7 @@ def merge(
 
 
 def shortlist(
-    run: Path = typer.Argument(help="Folder of a trained run.", autocompletion=completion.complete_runs),
+    run: Path = typer.Argument(help="Folder of a trained run.", autocompletion=complete_runs),
     data: list[str] = typer.Option([], "--data", help="Pairs to count; default: the run's training data.", metavar="FILES"),
 ) -> None:
     """Count the likely target tokens of each source token, for faster decoding with decode.shortlist."""

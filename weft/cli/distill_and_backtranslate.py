@@ -10,8 +10,7 @@ from pathlib import Path
 
 import typer
 
-from weft.cli import options as completion
-from weft.cli.options import ANY_SET, BEAM, DECODE_SET, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, runs
+from weft.cli.options import ANY_SET, BEAM, DECODE_SET, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, recipes, runs
 from weft.cli.output import Counter, tell
 from weft.errors import ConfigError
 
@@ -91,7 +90,7 @@ def _shard(text: str | None) -> tuple[int, int]:
 
 
 def iterate(
-    recipe: str = typer.Argument(help="A recipe or a YAML file, for all runs.", autocompletion=completion.recipes),
+    recipe: str = typer.Argument(help="A recipe or a YAML file, for all runs.", autocompletion=recipes),
     data: list[str] = typer.Option(..., "--data", help=f"Training pairs: {PAIRS}. Repeatable.", metavar="FILES"),
     valid: list[str] = typer.Option(..., "--valid", help="Validation pairs, in the same forms. Repeatable.", metavar="FILES"),
     target_text: list[str] = typer.Option([], "--target-text", help="File with text of the target language.", metavar="FILE"),

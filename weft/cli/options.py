@@ -18,7 +18,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.errors import ConfigError, RunError
 
 RUN_FILE = "config.yaml"
@@ -254,5 +254,5 @@ def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:
             section, name = "decode", section
         if not equals or section != "decode" or not name:
             raise ConfigError(f"--set {text}: a trained run only takes decoding settings, such as --set decode.beam=5")
-        options[name.removesuffix(".kind")] = document.value(value, f"--set {text}")
+        options[name.removesuffix(".kind")] = yaml_document.value(value, f"--set {text}")
     return options | {name: value for name, value in flags.items() if value is not None}

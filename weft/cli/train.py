@@ -14,8 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from weft.cli import options as completion
-from weft.cli.options import ANY_SET, PAIRS
+from weft.cli.options import ANY_SET, PAIRS, complete_runs, recipes
 from weft.cli.output import tell
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
@@ -31,7 +30,7 @@ def train(
     recipe: str = typer.Argument(
         None,
         help="A recipe (see `weft list recipes`) or a YAML file. Default: auto, which chooses all sizes from the data.",
-        autocompletion=completion.recipes,
+        autocompletion=recipes,
     ),
     data: list[str] = typer.Option(
         [],
@@ -44,14 +43,14 @@ def train(
     time: str = typer.Option(
         None, "--time", help="How long the whole command may take, such as 20m or 1h30m; sets the number of steps."
     ),
-    start: Path = typer.Option(None, "--from", help=FROM, metavar="RUN", autocompletion=completion.complete_runs),
-    teacher: Path = typer.Option(None, "--teacher", help=TEACHER, metavar="RUN", autocompletion=completion.complete_runs),
+    start: Path = typer.Option(None, "--from", help=FROM, metavar="RUN", autocompletion=complete_runs),
+    teacher: Path = typer.Option(None, "--teacher", help=TEACHER, metavar="RUN", autocompletion=complete_runs),
     resume: Path = typer.Option(
         None,
         "--resume",
         help="Continue this run exactly where it stopped.",
         metavar="RUN",
-        autocompletion=completion.complete_runs,
+        autocompletion=complete_runs,
     ),
     set: list[str] = ANY_SET,
 ) -> None:

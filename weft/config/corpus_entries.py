@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.config.registry import Options
 from weft.errors import ConfigError
 
@@ -121,7 +121,7 @@ def parse(text: str | Mapping[str, Any], option: str = "--data") -> str | Mappin
     """An entry as an option of the command line gives it: a name of files, or a mapping in braces."""
     if not isinstance(text, str) or not text.lstrip().startswith("{"):
         return text
-    found = document.value(text, f"{option} {text}")
+    found = yaml_document.value(text, f"{option} {text}")
     if not isinstance(found, dict):
         raise ConfigError(f"{option} {text}: expected a mapping, such as {{files: pairs.tsv, tag: de}}")
     return found

@@ -17,8 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from weft.config import schema
-from weft.config import yaml_document as document
+from weft.config import schema, yaml_document
 from weft.config.corpus_entries import Entry, TrainingCorpus, ValidationCorpus, absolute, absolute_path, located, names, renamed
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.plugins import KINDS
@@ -313,7 +312,7 @@ def recipe_summary(path: Path) -> str:
 def save_config(config: Config, path: str | Path) -> None:
     """Writes `config` with every default, so that a later version with other defaults builds the same model."""
     path = Path(path)
-    replace_file(path, _header(path.parent) + document.write(config.model_dump()))
+    replace_file(path, _header(path.parent) + yaml_document.write(config.model_dump()))
 
 
 def commented_yaml(config: Config) -> str:
@@ -347,14 +346,14 @@ def _header(folder: Path | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _read(path_or_recipe: str | Path) -> document.Document:
+def _read(path_or_recipe: str | Path) -> yaml_document.Document:
     known = recipes()
     name = str(path_or_recipe)
     path = known[name] if name in known and isinstance(path_or_recipe, str) else Path(path_or_recipe)
     if not os.path.exists(path) and why_unreadable(path) == NO_FILE:
         raise ConfigError(f"{name}: there is no such file or recipe; {suggest(name, known)}")
     try:
-        return document.read(path.read_text("utf-8"), name)
+        return yaml_document.read(path.read_text("utf-8"), name)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except OSError as error:

@@ -15,8 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from weft.errors import WeftError
-from weft.serve import file_api, json_api
-from weft.serve import libretranslate_api as libretranslate
+from weft.serve import file_api, json_api, libretranslate_api
 from weft.serve.middleware import GuardMiddleware, Log, log_line
 from weft.serve.request_and_response import with_choices, with_security
 from weft.serve.service import Service
@@ -62,7 +61,7 @@ def make_app(service: Service, log: Log = log_line) -> GuardMiddleware:
         lifespan=lifespan,
     )
     app.include_router(json_api.router(service))
-    app.include_router(libretranslate.router(service))
+    app.include_router(libretranslate_api.router(service))
     app.include_router(file_api.router(service))
 
     @app.get("/metrics", summary="Metrics in Prometheus format", tags=["weft"], response_class=PlainTextResponse)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.config.corpus_entries import parse
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
@@ -40,7 +40,7 @@ def train(
     like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts.
     """
     seconds = seconds_of(time)
-    sets = [f"{key}={document.scalar(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
+    sets = [f"{key}={yaml_document.scalar(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
     if resume:
         if out is None:
             raise ConfigError("`resume` needs `out`, the folder of the run to continue")

@@ -37,7 +37,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.config.corpus_entries import files_of, names
 from weft.config.sections import Config, load_config, save_config
 from weft.data.batch import Position
@@ -344,7 +344,7 @@ def check_changes(run: Path, config: Config) -> list[str]:
     differing = changes(trained_config(run), config)
     if refused := {path: values for path, values in differing.items() if reason(path)}:
         lines = [f"  {_shown(path, *values)}: {reason(path)}" for path, values in refused.items()]
-        sets = [shlex.quote(f"{path.removesuffix('.kind')}={document.scalar(new)}") for path, (_, new) in refused.items()]
+        sets = [shlex.quote(f"{path.removesuffix('.kind')}={yaml_document.scalar(new)}") for path, (_, new) in refused.items()]
         again = f"weft train {shlex.quote(str(run / CONFIG))} --out NEW --set {' '.join(sets)}"
         advice = f"Resume without these settings, or train anew: {again}"
         raise ConfigError("\n".join([f"{run}: a resumed run cannot change", *lines, advice]))
@@ -353,7 +353,7 @@ def check_changes(run: Path, config: Config) -> list[str]:
 
 
 def _shown(path: str, old: Any, new: Any) -> str:
-    return f"{path.removesuffix('.kind')} {document.scalar(old)} → {document.scalar(new)}"
+    return f"{path.removesuffix('.kind')} {yaml_document.scalar(old)} → {yaml_document.scalar(new)}"
 
 
 def trained_config(run: Path) -> Config:

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from weft.bench.compare.training_jobs import Training
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.config.registry import Among, nested, options_of, suggest
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
@@ -208,7 +208,7 @@ def slot_entries(bases: Sequence[Entry], slot: str, kinds: str, tell: Callable[[
     for base in bases:
         chosen = _buildable(base, slot, tell) if kinds.strip() == ALL else split(kinds)
         for kind in chosen:
-            name = _short(document.value(kind, f"--kinds {kind}"))
+            name = _short(yaml_document.value(kind, f"--kinds {kind}"))
             label = " ".join(filter(None, [base.label or (base.spec if len(bases) > 1 else ""), name]))
             entries.append(Entry(base.recipe, (*base.sets, f"{slot}={kind}"), label))
     return entries
@@ -244,7 +244,7 @@ def split(text: str) -> list[str]:
 
 def _label(entry: Entry, one_recipe: bool) -> str:
     settings = [(*change.partition("="), change) for change in entry.sets]
-    changes = [f"{key.rpartition('.')[2]}={_short(document.value(value, change))}" for key, _, value, change in settings]
+    changes = [f"{key.rpartition('.')[2]}={_short(yaml_document.value(value, change))}" for key, _, value, change in settings]
     return " ".join(changes if changes and one_recipe else [Path(entry.recipe).stem, *changes])
 
 
@@ -255,7 +255,7 @@ def _short(value: Any) -> str:
         return " ".join([str(value.get("kind", "")), *rest]).strip()
     if isinstance(value, list):
         return f"[{', '.join(map(_short, value))}]"
-    return document.scalar(value).strip("'\"")
+    return yaml_document.scalar(value).strip("'\"")
 
 
 def _buildable(base: Entry, slot: str, tell: Callable[[str], None]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from weft.data.tokenizers import Tokenizer
 from weft.inference.teacher_forcing import teacher_force
 from weft.models.base import Model
-from weft.tasks.translation import attention_alignment as alignment
+from weft.tasks.translation import attention_alignment
 from weft.tasks.translation.markup_projection import MarkupProjection, MarkupSpan, Span, unchanged, visible
 from weft.tasks.translation.protected_spans import Kind, find
 from weft.tasks.translation.segmenter import TextSegment, Translation
@@ -76,8 +76,8 @@ class MarkupTransfer:
             literals = [mark for mark in literals if not _take(said, mark.open)]
             own = [(mark.start, mark.end) for mark in find(whole.text, kinds) if mark.start >= len(prefix)]
         held = [(mark.start, mark.end) for mark in (*given.marks, *given.literals * bool(kinds)) if mark.kind == "held"]
-        spans = alignment.units(given.text, held)
-        targets = [unit for unit in alignment.units(whole.text, own) if unit not in own]
+        spans = attention_alignment.units(given.text, held)
+        targets = [unit for unit in attention_alignment.units(whole.text, own) if unit not in own]
         weights = self._weights(given.text, spans, held, pieces, whole, targets)
         runs = MarkupProjection(given.text, spans, whole.text, targets, weights).runs(given.marks, literals)
         return replace(whole, text="".join(text for text, _ in runs), runs=runs)
@@ -90,40 +90,43 @@ class MarkupTransfer:
         pieces: Sequence[TextSegment],
         whole: Translation,
         targets: Sequence[Span],
-    ) -> alignment.Weights:
+    ) -> attention_alignment.Weights:
         """[target units, source units]: the alignment of a translation. Only units of the same piece are aligned."""
         parts = whole.parts or [whole]
-        columns = np.array(alignment.unit_character_ranges(text, spans, held)).reshape(-1, 2)
+        columns = np.array(attention_alignment.unit_character_ranges(text, spans, held)).reshape(-1, 2)
         before = np.cumsum([0, *(not letter.isspace() for letter in whole.text)])
         rows = np.array([before[list(span)] for span in targets], np.float64).reshape(-1, 2)
-        columns *= sum(alignment.count_characters(piece.text) for piece in pieces) / max(1.0, columns.max(initial=0))
+        columns *= sum(attention_alignment.count_characters(piece.text) for piece in pieces) / max(1.0, columns.max(initial=0))
         weights = np.zeros((len(targets), len(spans)), np.float32)
         below = right = 0.0
         for piece, part in zip(pieces, parts, strict=True):
             block = self._block(piece, part)
-            end = below + alignment.count_characters(part.text), right + alignment.count_characters(piece.text)
+            end = (
+                below + attention_alignment.count_characters(part.text),
+                right + attention_alignment.count_characters(piece.text),
+            )
             mine = (rows[:, 0] >= below) & (rows[:, 0] < end[0])
             read = (columns[:, 0] < end[1]) & (columns[:, 1] > right + 1e-6) & (columns[:, 1] > columns[:, 0])
             names = [
                 [side[a:b] for (a, b), chosen in zip(each, which) if chosen]
                 for side, each, which in ((whole.text, targets, mine), (text, spans, read))
             ]
-            joined = alignment.spelling_and_position_similarity(*names)
+            joined = attention_alignment.spelling_and_position_similarity(*names)
             if block is not None and joined.size:
                 tokens = (
-                    alignment.target_character_ranges(self.target.named(piece.words), part.ids),
-                    alignment.source_character_ranges(self.source.named(piece.words), piece.ids, piece.text),
+                    attention_alignment.target_character_ranges(self.target.named(piece.words), part.ids),
+                    attention_alignment.source_character_ranges(self.source.named(piece.words), piece.ids, piece.text),
                 )
-                joined += alignment.between_units(
+                joined += attention_alignment.between_units(
                     block, tokens, ((rows[mine] - below).tolist(), (columns[read] - right).tolist())
                 )
             weights[np.ix_(mine, read)] = joined
             below, right = end
         return weights
 
-    def _block(self, piece: TextSegment, part: Translation) -> alignment.Weights | None:
+    def _block(self, piece: TextSegment, part: Translation) -> attention_alignment.Weights | None:
         forced = teacher_force(self.model, piece.ids, part.ids)
-        return alignment.cross_weights(forced, len(part.ids), len(piece.ids))
+        return attention_alignment.cross_weights(forced, len(part.ids), len(piece.ids))
 
 
 def _take(said: Counter[str], text: str) -> bool:
