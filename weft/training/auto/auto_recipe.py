@@ -15,9 +15,11 @@ from weft.config.overrides import parse_override
 from weft.config.sections import Config
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError
-from weft.training.auto import choose_settings
 from weft.training.auto.choose_settings import (
+    ENOUGH_PASSES,
     SHAPES,
+    TOKENS_PER_WEIGHT,
+    VALIDATIONS,
     SettingsDraft,
     Shape,
     TrainingFacts,
@@ -140,7 +142,7 @@ def _affordable(facts: TrainingFacts, shape: Shape, speed: Speed, clock: TimeBud
     most = SHAPES[facts.row.shape].weights
     shapes = sorted((each for each in SHAPES.values() if each.weights <= most), key=lambda each: -each.weights)
     for each in shapes:
-        enough = min(choose_settings.ENOUGH_PASSES * facts.pass_tokens, choose_settings.TOKENS_PER_WEIGHT * each.weights)
+        enough = min(ENOUGH_PASSES * facts.pass_tokens, TOKENS_PER_WEIGHT * each.weights)
         if tokens * shape.weights / each.weights >= enough:
             return each
     return shapes[-1]
@@ -149,9 +151,7 @@ def _affordable(facts: TrainingFacts, shape: Shape, speed: Speed, clock: TimeBud
 def _fill_time(choice: SettingsDraft, facts: TrainingFacts, speed: Speed, clock: TimeBudget) -> None:
     """Sets the steps that fit, at most as many as before, and training's hard stop."""
     left = max(1.0, clock.left() - speed.validation)
-    validations = max(
-        FEWEST_VALIDATIONS, min(choose_settings.VALIDATIONS, int(VALIDATING * left / max(speed.validation, 1e-3)))
-    )
+    validations = max(FEWEST_VALIDATIONS, min(VALIDATIONS, int(VALIDATING * left / max(speed.validation, 1e-3))))
     fits = max(FEWEST_STEPS, speed.planned(max(1.0, left - validations * speed.validation)))
     why = f"{speed.steps_a_second:.2g} steps per second here"
     choose_steps(choice, facts, min(choice.config.train.steps, fits), validations, why)
