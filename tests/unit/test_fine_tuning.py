@@ -17,12 +17,12 @@ from weft.errors import ConfigError, RunError
 from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.runs.open_run import open_run, run_config
+from weft.runs.warm_start import resolve_start, started_config
 from weft.runs.weight_files import read_tensors
 from weft.serve.served_models import ModelLocation, Models
 from weft.training import api, checkpoint
 from weft.training.gradual_unfreezing import LayerGroups, layers_of
 from weft.training.optimizer import take_step
-from weft.training.warm_start_settings import check_start
 
 STEPS = 6
 TUNED: dict[str, Any] = {
@@ -113,12 +113,12 @@ def test_new_data_is_not_replaced_by_the_texts_of_an_old_teacher(tuned: Any, tmp
     file = tmp_path / "taught" / "config.yaml"
     file.write_text(file.read_text().replace("teacher: null", f"teacher: {tuned('plain')}"))
     for new, teacher in ((True, None), (False, str(tuned("plain")))):
-        assert api._started(None, tmp_path / "taught", [], new_data=new)[1].data.teacher == teacher
+        assert started_config(tmp_path / "taught", None, new_data=new).data.teacher == teacher
 
 
 def test_tokens_are_added_to_a_vocabulary_that_is_there() -> None:
     with pytest.raises(ConfigError, match=r"start.extend: there is no vocabulary to add tokens to"):
-        check_start(load_config("transformer-tiny", ["start.extend=5"]))
+        resolve_start(load_config("transformer-tiny", ["start.extend=5"]))
 
 
 def test_layers_are_unfrozen_from_the_top(tuned: Any) -> None:
@@ -265,9 +265,9 @@ def test_adapters_of_runs_that_know_no_embedding_rank_load_and_resume(tuned: Any
 
 
 def test_a_vocabulary_that_grows_has_embeddings_that_are_trained_themselves(reverse_run: Path) -> None:
-    assert check_start(_started(reverse_run, {"start.extend": 3})).model["lora"]["embedding_rank"] == 0
-    assert check_start(_started(reverse_run, {})).model["lora"]["embedding_rank"] == 4
-    assert check_start(_started(reverse_run, {"model.lora.embedding_rank": 2})).model["lora"]["embedding_rank"] == 2
+    assert resolve_start(_started(reverse_run, {"start.extend": 3})).model["lora"]["embedding_rank"] == 0
+    assert resolve_start(_started(reverse_run, {})).model["lora"]["embedding_rank"] == 4
+    assert resolve_start(_started(reverse_run, {"model.lora.embedding_rank": 2})).model["lora"]["embedding_rank"] == 2
 
 
 def _started(base: Path, changes: dict[str, Any]) -> Config:

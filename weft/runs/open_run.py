@@ -13,7 +13,6 @@ from weft.file_access import why_unreadable
 from weft.layers.lora import Lora, add_adapters, merge_adapters
 from weft.models.base import Network, Sizes
 from weft.runs.run_folder import CONFIG, MODEL, choose_device
-from weft.runs.warm_start_weights import start_weights
 from weft.runs.weight_files import load_weights, zero_initialized
 from weft.tasks.base import Task, TaskContext, TeacherRun
 
@@ -54,12 +53,6 @@ def build_network(task: Task, config: Config, sizes: Sizes) -> Network:
     return model
 
 
-def start_from_base(model: Network, config: Config, folder: Path) -> str:
-    """Gives the model of the run in `folder` the weights of the run that it starts from, and says which it took."""
-    base = open_run(Path(config.start.run or ""))
-    return start_weights(model, config, folder, base.model, base.sizes)
-
-
 def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> TrainedRun:
     """Loads a trained run, with `sets` applied to its configuration, onto `device`. Adapters are merged with the weights."""
     config = run_config(folder, sets)
@@ -70,6 +63,8 @@ def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> 
     with zero_initialized():
         model = build_network(task, config, sizes)
     if config.model["lora"] is not None:
+        from weft.runs.warm_start import start_from_base  # which itself opens the run that this one starts from
+
         start_from_base(model, config, folder)
     load_weights(model, folder / MODEL)
     merge_adapters(model)

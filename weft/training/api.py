@@ -12,10 +12,10 @@ from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
 from weft.runs.open_run import run_config
 from weft.runs.run_folder import CONFIG
+from weft.runs.warm_start import started_config
 from weft.training.auto.auto_recipe import AUTO, chooser, seconds_of
 from weft.training.session import Result
 from weft.training.train_run import train_run
-from weft.training.warm_start_settings import inherited
 
 
 def train(
@@ -48,7 +48,12 @@ def train(
             raise ConfigError("--time plans a new run; to end a resumed one earlier, set train.seconds, its total time")
         config = run_config(Path(out), sets)
     elif start is not None:
-        recipe, config = _started(recipe, Path(start), sets, new_data=bool(data))
+        if isinstance(recipe, Config) or recipe == AUTO:
+            raise ConfigError(
+                "a run that starts from another one needs a recipe with a name, or a YAML file; auto chooses a model"
+            )
+        config = started_config(Path(start), recipe, sets, new_data=bool(data))
+        recipe = recipe or Path(start) / CONFIG
     elif isinstance(recipe, Config):
         config = recipe
         if sets:
@@ -63,20 +68,6 @@ def train(
         config = config.replaced({"data.teacher": str(teacher)})
     choose = None if resume else chooser(recipe == AUTO, sets, seconds, tell)
     return train_run(config, Path(out) if out else free_folder(recipe or AUTO), resume=resume, tell=tell, choose=choose)
-
-
-def _started(
-    recipe: str | Path | Config | None, run: Path, sets: Sequence[str], *, new_data: bool
-) -> tuple[str | Path, Config]:
-    """The recipe and the configuration of a run that starts from `run`. New data is not validated on the data of that run."""
-    if isinstance(recipe, Config) or recipe == AUTO:
-        raise ConfigError("a run that starts from another one needs a recipe with a name, or a YAML file; auto chooses a model")
-    run_config(run)  # fails now if there is no such run
-    over: dict[str, Any] = {}
-    if recipe is None:
-        recipe, over = run / CONFIG, {"train.packed": "auto", "train.rounded": "auto"}  # as another task or device needs it
-        over |= {"data.train": [], "data.valid": [], "data.teacher": None} if new_data else {}
-    return recipe, load_config(recipe, sets, over=inherited(run, load_config(recipe), new_data=new_data) | over)
 
 
 def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:

@@ -20,9 +20,9 @@ from weft.errors import ConfigError, Interrupted, RunError
 from weft.layers.kernels import computes_bf16, modern
 from weft.models.base import Network
 from weft.runs.distillation_and_backtranslation import OpenTeacher
-from weft.runs.open_run import build_network, build_task, start_from_base
+from weft.runs.open_run import build_network, build_task
 from weft.runs.run_folder import CONFIG, LOG, MODEL, RunLock, prepare_folder
-from weft.runs.warm_start_weights import start_vectors
+from weft.runs.warm_start import resolve_start, start_model
 from weft.tasks.base import Task
 from weft.training import checkpoint
 from weft.training.checkpoint import check_changes, check_data, check_identity, remember
@@ -30,7 +30,6 @@ from weft.training.distributed import World, start
 from weft.training.log import open_log
 from weft.training.loop import fit
 from weft.training.session import Result
-from weft.training.warm_start_settings import check_start
 
 
 def fit_steps(config: Config, tell: Callable[[str], None]) -> Config:
@@ -94,7 +93,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, ch
                     check_data(out, config)
                 return prepare_run(config, out, world.device, tell)
             if world.first:
-                chosen = check_start(fit_steps(choose(config, out, world) if choose else config, tell))
+                chosen = resolve_start(fit_steps(choose(config, out, world) if choose else config, tell))
                 save_schema(out)
                 save_config(chosen, out / CONFIG)
             return prepare_run(load_config(out / CONFIG), out, world.device, tell)
@@ -107,10 +106,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, ch
         resolved, task, model = _in_turn(world, prepare)
         train = resolved.train
         begins = world.broadcast(checkpoint.latest(out) is None)  # also if a resumed run has not saved anything yet
-        if resolved.start.run and (begins or resolved.model["lora"]):  # a checkpoint has all weights that are not borrowed
-            notes.append(start_from_base(model, resolved, out))
-        if resolved.start.vectors and begins:
-            notes.append(start_vectors(model, resolved, out))
+        notes += start_model(model, resolved, out, begins=begins)
         if resume and world.first:
             notes.extend(check_identity(out, task.identity()))
         unit = task.counts.split()[-1]
