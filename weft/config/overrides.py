@@ -1,7 +1,7 @@
 """Changes of a configuration: `--set section.key=value`, options of a call, and shorthands for options of `decode.search`.
 
-`decode.beam=5` is a shorthand for `decode.search: {kind: beam, width: 5}`. Configurations saved before `decode.search` existed
-have all shorthands with their defaults. There, those that the search does not use are ignored; in a change they are an error.
+`decode.beam=5` is a shorthand for `decode.search: {kind: beam, width: 5}`. A shorthand that the search does not use is ignored
+in a file, beside a search, and an error in a change.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from weft.config.plugins import KINDS
 from weft.config.registry import Among, Options, expand, find_table, problems, suggest
 from weft.errors import ConfigError
 from weft.file_access import NO_FILE, denied, replace_file, why_unreadable
+from weft.runs.migrations import migrate_config
 from weft.version import VERSION
 
 Part = dict[str, Any]
@@ -115,8 +116,6 @@ class TrainSection(Section):
     max_bad_steps: PositiveInt = Field(default=10, description="stop after this many consecutive steps with a non-finite loss")
     tensorboard: bool = Field(default=True, description="write TensorBoard events if the package is installed")
 
-
-pass
 
 SCHEMA_FILE = "weft.schema.json"
 """Editors use this file, next to a configuration, to complete and check keys."""
@@ -277,7 +276,7 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = (), *, over: M
     """
     base = _read(path_or_recipe)
     overrides = [parse_override(text) for text in sets]
-    data = expand(Config, base.data)
+    data = expand(Config, migrate_config(base.data))
     if str(path_or_recipe) not in recipes():
         _locate_data(data.get("data"), Path(path_or_recipe).absolute().parent)
     for path, value in (over or {}).items():

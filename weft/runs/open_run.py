@@ -12,6 +12,7 @@ from weft.errors import RunError
 from weft.file_access import why_unreadable
 from weft.layers.lora import Lora, add_adapters, merge_adapters
 from weft.models.base import Network, Sizes
+from weft.runs.migrations import check_format
 from weft.runs.run_folder import CONFIG, MODEL, choose_device
 from weft.runs.weight_files import load_weights, zero_initialized
 from weft.tasks.base import Task, TaskContext, TeacherRun
@@ -34,6 +35,7 @@ def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
         raise RunError(f"{folder}: {problem}")
     if not (folder / CONFIG).is_file():
         raise RunError(f"{folder}: this is not a run folder: it has no {CONFIG}")
+    check_format(folder)
     return load_config(folder / CONFIG, sets)
 
 

@@ -43,6 +43,7 @@ from weft.config.sections import Config, load_config, save_config
 from weft.data.batch import Position
 from weft.errors import ConfigError, DataError, RunError
 from weft.file_access import replace_file
+from weft.runs.migrations import find_file
 from weft.runs.run_folder import CHECKPOINTS, CONFIG, MODEL
 from weft.runs.weight_files import (
     copy_weights,
@@ -249,8 +250,7 @@ def published(run: Path) -> dict[str, str]:
 
 def published_by_command(facts: Mapping[str, str]) -> bool:
     """Whether a command other than `weft train` has published weights with this metadata."""
-    # Earlier versions did not save `by`; they saved `averaged` in `weft average` only.
-    return facts.get("by", "average" if "averaged" in facts else "train") != "train"
+    return facts.get("by", "train") != "train"
 
 
 def described(facts: Mapping[str, str]) -> str:
@@ -358,8 +358,7 @@ def _shown(path: str, old: Any, new: Any) -> str:
 
 def trained_config(run: Path) -> Config:
     """The configuration that the checkpoints of a run were trained with. config.yaml may have been edited since."""
-    file = run / CHECKPOINTS / CONFIG
-    return load_config(file if file.is_file() else run / CONFIG).absolute()
+    return load_config(find_file(run, f"{CHECKPOINTS}/{CONFIG}")).absolute()
 
 
 def remember(run: Path, config: Config, identity: str) -> None:
