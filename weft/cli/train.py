@@ -57,7 +57,8 @@ def train(
     """Train a model from a recipe or a configuration file, on your own data."""
     from weft.config.corpus_entries import weighed
     from weft.runs.open_run import run_config
-    from weft.training import api
+    from weft.training.train_run import free_folder
+    from weft.training.train_run import train as train_run
 
     if recipe is None and resume is None and start is None and data:
         recipe = "auto"
@@ -68,9 +69,9 @@ def train(
         )
     if resume is not None and out is not None:
         raise ConfigError("--resume continues in the run's own folder; remove --out")
-    folder = resume or out or api.free_folder(recipe or start / "config.yaml")
+    folder = resume or out or free_folder(recipe or start / "config.yaml")
     options = {"data": data, "valid": valid, "out": folder, "time": time, "resume": resume is not None, "set": set}
-    result = api.train(recipe, start=start, teacher=teacher, tell=tell, **options)
+    result = train_run(recipe, start=start, teacher=teacher, tell=tell, **options)
     if os.environ.get("RANK", "0") != "0":
         return  # one of several processes; only the first reports
     tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")
@@ -99,12 +100,13 @@ def demo(
     from weft.evaluation.metrics import make_metrics, score
     from weft.explain.attention_heatmap import draw_attention
     from weft.runs.translator import load
-    from weft.training import api
+    from weft.training.train_run import free_folder
+    from weft.training.train_run import train as train_run
 
     began = time.monotonic()
-    out = out or api.free_folder("demo")
+    out = out or free_folder("demo")
     typer.echo(f"weft demo: dates as people write them in {len(LANGUAGES)} languages, converted to ISO dates")
-    api.train("demo-dates", data=TRAIN, valid=VALID, out=out, set=set, tell=typer.echo)
+    train_run("demo-dates", data=TRAIN, valid=VALID, out=out, set=set, tell=typer.echo)
     translator = load(out)
     pairs = list(open_pairs(TEST))
     found = translator.translate([source for source, _ in pairs])

@@ -19,7 +19,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from weft.config.sections import load_config
 from weft.data.formats import swapped
 from weft.data.text_lines import check_file
 from weft.errors import ConfigError
@@ -29,7 +28,7 @@ from weft.runs.open_run import build_task, run_config
 from weft.runs.run_folder import CONFIG, complete, records
 from weft.tasks.base import Measure
 from weft.tasks.language_modeling.data import LineFile
-from weft.training import api
+from weft.training.train_run import train
 
 PLAN, SCORES = "plan.json", "rounds.json"
 TAG = "bt"
@@ -125,7 +124,7 @@ def _train(plan: BacktranslationData, direction: str, number: int, teachers: Map
     if complete(run):
         return run
     if (run / CONFIG).exists():
-        api.train(out=run, resume=True, tell=tell)
+        train(out=run, resume=True, tell=tell)
         return run
     data, valid = plan.pairs(direction)
     corpora: list[Any] = list(data)
@@ -137,7 +136,7 @@ def _train(plan: BacktranslationData, direction: str, number: int, teachers: Map
             device = run_config(teacher).train.device
             translate_corpus([teacher], Texts(texts, back=True), made, device=device, tell=tell)
         corpora.append({"files": str(made), "tag": TAG})
-    api.train(plan.recipe, data=corpora, valid=valid, out=run, set=plan.sets, tell=tell)
+    train(plan.recipe, data=corpora, valid=valid, out=run, set=plan.sets, tell=tell)
     return run
 
 
@@ -146,7 +145,7 @@ def _score(run: Path) -> tuple[Measure, dict[str, float]]:
 
     They are compared by train.best_by, or by BLEU if that is the loss: each run has its own tokens, so losses per token differ.
     """
-    config = load_config(run / CONFIG)
+    config = run_config(run)
     by = "bleu" if config.train.best_by == "loss" else config.train.best_by
     measure = build_task(config, run).measure(by)
     found = {key: value for key, value in records(run)[-1].items() if isinstance(value, float) and key != "seconds"}

@@ -32,7 +32,7 @@ from weft.training.auto.choose_settings import (
 from weft.training.auto.speed_probe import Speed, probe, probe_seconds
 from weft.training.distributed import World
 from weft.training.log import PlainLines
-from weft.training.train_run import Choose, fit_steps
+from weft.training.prepare_run import Report, lower_to_steps
 
 UNITS = {"h": 3600, "m": 60, "s": 1}
 
@@ -81,7 +81,11 @@ class TimeBudget:
         return self.seconds * (1 - MARGIN) - ENDING - (time.monotonic() - self._began)
 
 
-def chooser(auto: bool, sets: Sequence[str], seconds: float | None, tell: Callable[[str], None]) -> Choose | None:
+Choose = Callable[[Config, Path, World], Config]
+"""Completes the configuration of a new run, given its folder and the processes that will train it."""
+
+
+def chooser(auto: bool, sets: Sequence[str], seconds: float | None, report: Report) -> Choose | None:
     """The function that completes the configuration: for `auto`, for a time, or None if there is nothing to choose."""
     fixed = {".".join(parse_override(text).path) for text in sets}
     clock = None if seconds is None else TimeBudget(seconds)
@@ -97,7 +101,7 @@ def chooser(auto: bool, sets: Sequence[str], seconds: float | None, tell: Callab
         log = PlainLines(out / "train.log", 0)
         for topic, reason in choice.reasons.items():
             line = f"{topic + ':':<12}{reason}"
-            tell(line)
+            report(line)
             log.note(line)
         return choice.config
 
@@ -168,6 +172,6 @@ def _limit(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget) ->
     validations = train.steps // train.validate_every if train.validate_every else 0
     fits = speed.planned(max(1.0, left - validations * speed.validation))
     choice.put({"train.steps": min(train.steps, fits), "train.seconds": round(left, 1)})
-    choice.config = fit_steps(choice.config, lambda message: None)
+    choice.config = lower_to_steps(choice.config)
     steps = choice.config.train.steps
     choice.reasons["training"] = f"{steps:,} steps fit into the time, at {speed.steps_a_second:.2g} steps per second"
