@@ -138,8 +138,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, report: Report
 
         def write_settings() -> None:
             if world.first:
-                if not resume:
-                    save_schema(out)
+                write_format(out) if resume else save_schema(out)
                 save_config(task.config, out / CONFIG)
                 remember(out, task.config, task.identity())
 
