@@ -59,7 +59,7 @@ def test_an_interrupted_distillation_continues(
     part = tmp_path / "x.jsonl.part"
     assert len(part.read_text().splitlines()) == 4
     part.write_text(part.read_text() + '{"source": "half a li')  # the process was killed while it wrote a line
-    distillation.translate_corpus([reverse_run], Texts(pairs), out, device="cpu", options={"beam": 3}, tell=told.append)
+    distillation.translate_corpus([reverse_run], Texts(pairs), out, device="cpu", options={"beam": 3}, report=told.append)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [each["source"] for each in lines] == SOURCES
     assert [each["target"] for each in lines] == expected(reverse_run)

@@ -40,7 +40,7 @@ def distill(
     options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
     with Counter("translated", "lines") as counter:
         texts = Texts([open_pairs(spec) for spec in data])
-        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, tell=counter.say)
+        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, report=counter.say)
     tell(f"wrote {out}")
 
 
@@ -75,7 +75,7 @@ def backtranslate(
     options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
     with Counter("translated", "lines") as counter:
         texts = Texts([LineFile(name) for name in data], back=True, shard=_shard(shard))
-        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, tell=counter.say)
+        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, report=counter.say)
     tell(f"wrote {out}")
 
 

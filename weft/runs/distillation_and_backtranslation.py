@@ -34,7 +34,7 @@ from weft.errors import DataError
 from weft.file_access import same_file
 from weft.inference.decoding_options import changed
 from weft.inference.worker_processes import cores
-from weft.runs.open_run import run_config
+from weft.runs.open_run import Report, run_config, silent
 from weft.runs.run_folder import MODEL
 from weft.runs.translator import Translator, load
 from weft.tasks.base import Align, TeacherRun
@@ -46,14 +46,14 @@ pass
 class OpenTeacher(TeacherRun):
     """The run that data.teacher names, opened when it is needed."""
 
-    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, tell: Tell) -> None:
+    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, report: Report) -> None:
         teacher, texts = str(config.data.teacher), Texts(pairs)
         folder = (Path(config.data.cache).expanduser() if config.data.cache else cache_folder()) / "distilled"
         folder.mkdir(parents=True, exist_ok=True)
         kept = folder / f"{_identity([teacher], texts, {}, '.jsonl')}.jsonl"
         if not kept.exists():
-            tell(f"translating the training data with {teacher}")
-            translate_corpus([teacher], texts, kept, device=config.train.device, tell=tell)
+            report(f"translating the training data with {teacher}")
+            translate_corpus([teacher], texts, kept, device=config.train.device, report=report)
         shutil.copyfile(kept, aside := out.with_name(out.name + ".part"))
         aside.replace(out)
 
@@ -65,8 +65,6 @@ class OpenTeacher(TeacherRun):
 
 WINDOW = 8192
 """Lines translated together. After each window everything is on disk."""
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def translate_corpus(
     device: str = "auto",
     options: dict[str, Any] | None = None,
     advance: Callable[[], None] = lambda: None,
-    tell: Tell = lambda message: None,
+    report: Report = silent,
 ) -> None:
     """Writes the translation of each text into `out`, line by line; as pairs if its name ends in .jsonl.
 
@@ -119,8 +117,8 @@ def translate_corpus(
         done = _whole_lines(file) if same else file.truncate(0)
         mark.write_text(identity, "utf-8")
         if done:
-            tell(f"{out}: continuing after {done:,} lines")
-        translator = load(runs, device=device, warn=tell)
+            report(f"{out}: continuing after {done:,} lines")
+        translator = load(runs, device=device, warn=report)
         for text, translation in _translations(translator, texts, done, options):
             file.write((texts.pair(text, translation) if out.suffix == ".jsonl" else translation).encode() + b"\n")
             advance()

@@ -17,6 +17,13 @@ from weft.runs.run_folder import CONFIG, MODEL, choose_device
 from weft.runs.weight_files import load_weights, zero_initialized
 from weft.tasks.base import Task, TaskContext, TeacherRun
 
+Report = Callable[[str], None]
+"""Receives messages about the progress."""
+
+
+def silent(message: str) -> None:
+    """Reports nothing."""
+
 
 @dataclass(frozen=True)
 class TrainedRun:
@@ -39,11 +46,9 @@ def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
     return load_config(folder / CONFIG, sets)
 
 
-def build_task(
-    config: Config, folder: Path, tell: Callable[[str], None] = lambda message: None, teacher: TeacherRun | None = None
-) -> Task:
+def build_task(config: Config, folder: Path, report: Report = silent, teacher: TeacherRun | None = None) -> Task:
     """The task of a configuration, for a run in `folder`."""
-    task: Task = build("weft.tasks:TASKS", config.task, TaskContext(config, folder, tell, teacher), where="task")
+    task: Task = build("weft.tasks:TASKS", config.task, TaskContext(config, folder, report, teacher), where="task")
     return task
 
 

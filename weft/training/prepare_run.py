@@ -6,7 +6,6 @@ resolved. The configuration that results is `Task.config`; `weft.training.train_
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,15 +15,8 @@ from weft.errors import ConfigError
 from weft.layers.kernels import computes_bf16, modern
 from weft.models.base import Network
 from weft.runs.distillation_and_backtranslation import OpenTeacher
-from weft.runs.open_run import build_network, build_task
+from weft.runs.open_run import Report, build_network, build_task, silent
 from weft.tasks.base import Task
-
-Report = Callable[[str], None]
-"""Receives messages about the progress."""
-
-
-def silent(message: str) -> None:
-    """Reports nothing."""
 
 
 def lower_to_steps(config: Config, report: Report = silent) -> Config:

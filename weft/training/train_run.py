@@ -21,7 +21,7 @@ from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.models.base import Network
 from weft.runs.migrations import write_format
-from weft.runs.open_run import run_config
+from weft.runs.open_run import Report, run_config, silent
 from weft.runs.run_folder import CONFIG, LOG, MODEL, RunLock, clear_unbegun, prepare_folder
 from weft.runs.warm_start import resolve_start, start_model, started_config
 from weft.tasks.base import Task
@@ -31,7 +31,7 @@ from weft.training.checkpoint import check_changes, check_data, check_identity, 
 from weft.training.distributed import World, join_processes
 from weft.training.log import open_log
 from weft.training.loop import fit
-from weft.training.prepare_run import Report, lower_to_steps, prepare_run, silent
+from weft.training.prepare_run import lower_to_steps, prepare_run
 from weft.training.session import Result
 
 

@@ -199,14 +199,14 @@ def parse_entry(text: str) -> Entry:
     return Entry(recipe, sets, labels[0] if labels else "")
 
 
-def slot_entries(bases: Sequence[Entry], slot: str, kinds: str, tell: Callable[[str], None]) -> list[Entry]:
+def slot_entries(bases: Sequence[Entry], slot: str, kinds: str, report: Callable[[str], None]) -> list[Entry]:
     """Each base with each of the comma-separated `kinds` in a slot such as model.encoder_self.
 
-    `all` means every kind that works in the slot with its default options; `tell` reports the others, and why they do not.
+    `all` means every kind that works in the slot with its default options; the others are reported, and why they do not.
     """
     entries = []
     for base in bases:
-        chosen = _buildable(base, slot, tell) if kinds.strip() == ALL else split(kinds)
+        chosen = _buildable(base, slot, report) if kinds.strip() == ALL else split(kinds)
         for kind in chosen:
             name = _short(yaml_document.value(kind, f"--kinds {kind}"))
             label = " ".join(filter(None, [base.label or (base.spec if len(bases) > 1 else ""), name]))
@@ -258,7 +258,7 @@ def _short(value: Any) -> str:
     return yaml_document.scalar(value).strip("'\"")
 
 
-def _buildable(base: Entry, slot: str, tell: Callable[[str], None]) -> Iterator[str]:
+def _buildable(base: Entry, slot: str, report: Callable[[str], None]) -> Iterator[str]:
     """The kinds with which the model of the base can be built."""
     config = load_config(base.recipe, base.sets)
     for kind in _table(config, slot).entries:
@@ -268,7 +268,7 @@ def _buildable(base: Entry, slot: str, tell: Callable[[str], None]) -> Iterator[
                 task = build_task(changed, Path())
                 task.build(changed.model, task.outline())
         except ConfigError as error:
-            tell(f"leaving out {kind}: {error}")
+            report(f"leaving out {kind}: {error}")
             continue
         yield kind
 

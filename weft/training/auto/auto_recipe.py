@@ -15,6 +15,7 @@ from weft.config.overrides import parse_override
 from weft.config.sections import Config
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError
+from weft.runs.open_run import Report
 from weft.training.auto.choose_settings import (
     ENOUGH_PASSES,
     SHAPES,
@@ -32,7 +33,7 @@ from weft.training.auto.choose_settings import (
 from weft.training.auto.speed_probe import Speed, probe, probe_seconds
 from weft.training.distributed import World
 from weft.training.log import PlainLines
-from weft.training.prepare_run import Report, lower_to_steps
+from weft.training.prepare_run import lower_to_steps
 
 UNITS = {"h": 3600, "m": 60, "s": 1}
 
