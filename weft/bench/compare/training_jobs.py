@@ -25,8 +25,6 @@ from weft.runs.run_folder import CONFIG, choose_device, complete, records
 from weft.runs.warm_start import started_config
 from weft.training.auto.auto_recipe import AUTO
 
-pass
-
 __all__ = ["Training", "complete", "records", "train"]
 
 LOWERED = (("data", "vocabulary"), ("data", "hold_out"), ("train", "batch_tokens"), ("train", "average_last"))
