@@ -1,9 +1,4 @@
-"""`weft average`.
-
-`weft merge`.
-
-`weft shortlist`.
-"""
+"""`weft average`, `weft merge` and `weft shortlist`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`weft train`.
-
-`weft demo`.
-"""
+"""`weft train` and `weft demo`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Entries of data.train and data.valid: a name of files, or a mapping with its own weight, tag, noise and filters.
 
-The files that data settings name. A run saves them as absolute paths, so that it can be continued from any folder.
+A run saves the files as absolute paths, so that it can be continued from any folder.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ValidationCorpus(Options):
 
     @property
     def label(self) -> str:
-        """What reports call it: its tags, or its files without their folders."""
+        """Its name in reports: its tags, or its files without their folders."""
         return "+".join(self.tags) or ", ".join(",".join(Path(part).name for part in name.split(",")) for name in self.files)
 
 
@@ -144,7 +144,7 @@ def grouped(specs: Sequence[str | Kind], kind: type[Kind]) -> list[Kind]:
 
 
 def labels(corpora: Sequence[ValidationCorpus]) -> list[str]:
-    """What reports call each of several corpora. A name that occurs again gets a number."""
+    """The names of several corpora in reports. A name that occurs again gets a number."""
     seen: Counter[str] = Counter()
     found = []
     for corpus in corpora:

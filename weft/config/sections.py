@@ -1,6 +1,4 @@
-"""The sections of a configuration that say how a run is trained.
-
-The configuration of a run: one YAML file with the sections data, model, task, train and decode.
+"""The configuration of a run: one YAML file with the sections data, start, model, task, train and decode.
 
 Validation is strict: an unknown key is an error that names its line and the nearest known key. A configuration is immutable;
 `Config.replaced` returns a changed copy. The `config.yaml` that a run saves spells out every default.

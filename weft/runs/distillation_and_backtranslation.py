@@ -1,16 +1,13 @@
-"""Another run as a teacher: opened once, for its translations and alignments.
-
-Translating a corpus into a file, for another model to learn from.
+"""Distillation and back-translation: a trained run translates a corpus, for another model to learn from.
 
 Distillation (Kim & Rush 2016): a trained run, the teacher, translates the sources of training data. A student that trains on
 the teacher's translations instead of the references learns an easier task, because equal sources get equal words in equal
-order.
+order. A teacher also aligns pairs, for students that learn how many tokens each source token stands for.
 
 Back-translation (Sennrich et al. 2016): a run of the opposite direction translates text of the target language. The pairs of
 these translations and the true text are further training data.
 
-A line is translated as `weft translate` does. A teacher also aligns pairs, for students that learn how many tokens each source
-token stands for.
+A line is translated as `weft translate` does.
 """
 
 from __future__ import annotations
@@ -67,7 +64,7 @@ WINDOW = 8192
 
 @dataclass(frozen=True)
 class Texts:
-    """What to translate: the sources of pairs, or every n-th of them.
+    """Texts to translate: the sources of pairs, or every n-th of them.
 
     back: whether the translations are the sources of the pairs that are written, and the texts the targets.
     shard: (k, n) takes the lines k, k + n, k + 2n, …, counted from 1.

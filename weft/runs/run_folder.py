@@ -1,7 +1,4 @@
-"""The folder of a run: never overwritten silently, and used by one process at a time.
-
-The device and the precision of computations.
-"""
+"""The folder of a run: never overwritten silently, and used by one process at a time. And the device it is used on."""
 
 from __future__ import annotations
 

@@ -145,18 +145,18 @@ def start_from_base(model: Network, config: Config, run: Path) -> str:
         changed = f"have changed since {run / CONFIG} was trained from them (start.weights)"
         raise RunError(f"{base / MODEL}: the weights {changed}; restore them, or train {run} anew")
     sizes = other.sizes
-    moved = cache(lambda: _moved(base, run, config, sizes))
-    taken = _take(model, other.model.state_dict(), {sizes.source, sizes.target}, moved)
-    if not taken.equal and not taken.longer:
+    moved = cache(lambda: _moved_tokens(base, run, config, sizes))
+    copied = _copy_fitting(model, other.model.state_dict(), {sizes.source, sizes.target}, moved)
+    if not copied.equal and not copied.extended:
         raise ConfigError(
             f"start.run: no weight of {base} fits this model; take its settings too: `weft train RECIPE --from {base}`"
         )
     if config.model["lora"] is not None:
         named = dict(model.named_parameters())
-        model.borrowed = frozenset(name for name in taken.equal if name in named)
+        model.borrowed = frozenset(name for name in copied.equal if name in named)
         for name in model.borrowed:
             named[name].requires_grad_(False)
-    return f"from {base}: {taken.describe(model)}"
+    return f"from {base}: {copied.describe(model)}"
 
 
 def _start_vectors(model: Network, config: Config, run: Path) -> str:
@@ -181,64 +181,66 @@ def _start_vectors(model: Network, config: Config, run: Path) -> str:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _CopiedWeights:
     """Names of weights: taken as they are, taken with vectors for new tokens, and new."""
 
     equal: list[str]
-    longer: list[str]
+    extended: list[str]
     new: list[str]
 
     def describe(self, model: Network) -> str:
         tensors = without_ties(model.state_dict())
         sizes = {name: tensor.numel() for name, tensor in tensors.items() if not name.endswith(ADAPTER)}
         new = [name for name in self.new if name in sizes]
-        mine = [name for name in (*self.equal, *self.longer) if name in sizes]
+        mine = [name for name in (*self.equal, *self.extended) if name in sizes]
         share = 100 * sum(sizes[name] for name in mine) / max(1, sum(sizes.values()))
-        longer = f"; with vectors for new tokens: {_listed(self.longer)}" if self.longer else ""
+        longer = f"; with vectors for new tokens: {_listed(self.extended)}" if self.extended else ""
         return f"{len(mine)} of {len(sizes)} weights, {share:.1f} % of the numbers{longer}" + (
             f"; new: {_listed(new)}" if new else ""
         )
 
 
 @torch.no_grad()
-def _take(model: Network, others: Mapping[str, Tensor], sizes: set[int], tokens: Callable[[], Mapping[str, _Moved]]) -> _Taken:
+def _copy_fitting(
+    model: Network, others: Mapping[str, Tensor], sizes: set[int], tokens: Callable[[], Mapping[str, _MovedTokens]]
+) -> _CopiedWeights:
     """Copies tensors by name. A new token that the old ones do not write starts as the mean of all."""
-    found = _Taken([], [], [])
+    copied = _CopiedWeights([], [], [])
     for name, tensor in model.state_dict().items():
         # A classifier reads with the decoder of a language model, as its encoder: encoder.decoder.… is decoder.…
         other = next((others[each] for each in (name, name.partition(".")[2]) if each in others), None)
         if other is not None and other.shape == tensor.shape:
             tensor.copy_(other)
-            found.equal.append(name)
+            copied.equal.append(name)
         elif other is not None and len(other) in sizes and len(tensor) > len(other) and tensor[0].shape == other[0].shape:
             tensor[: len(other)] = other
             tensor[len(other) :] = other.mean(0)
             moved = tokens()["encoder" if name.startswith("encoder.") else "decoder"]
             for place, ids in enumerate(moved.written, moved.first):
                 tensor[place] = other[ids].mean(0) if ids else other.mean(0)
-            found.longer.append(name)
+            copied.extended.append(name)
         else:
-            found.new.append(name)
-    return found
+            copied.new.append(name)
+    return copied
 
 
 @dataclass(frozen=True)
-class _Moved:
+class _MovedTokens:
     """For each new token from the `first` on that is not the old one of its number, the old tokens that it is written with."""
 
     first: int
     written: list[list[int]]
 
 
-def _moved(base: Path, run: Path, config: Config, sizes: Sizes) -> dict[str, _Moved]:
-    """What has moved on each side: marks lie behind all pieces of a tokenizer, and behind them what the model alone has."""
+def _moved_tokens(base: Path, run: Path, config: Config, sizes: Sizes) -> dict[str, _MovedTokens]:
+    """The tokens that have moved on each side: marks lie behind all pieces, and behind them what the model alone has."""
     pairs = zip(*(load_extended(folder, config.data.tokenizer) for folder in (base, run)), strict=True)
     found = {}
     for (old, new), side, size in zip(pairs, ("encoder", "decoder"), (sizes.source, sizes.target), strict=True):
         first = old.size - len(old.marks)
         pieces = [old.spelled(new.piece(number)) for number in range(first, new.size - len(new.marks))]
         marks = [old.tags(name) if name in old.marks else [] for name in new.marks]
-        found[side] = _Moved(first, [*pieces, *marks, *([number] for number in range(old.size, size))])
+        found[side] = _MovedTokens(first, [*pieces, *marks, *([number] for number in range(old.size, size))])
     return found
 
 

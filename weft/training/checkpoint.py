@@ -10,15 +10,12 @@ A checkpoint is the folder `checkpoints/step-00000500` of a run:
 
 There is no generator state: the seed of a micro-batch is a function of its position in the data stream.
 
-Published weights: the run's `model.safetensors`, and `published.jsonl` with a line for each time it was replaced.
+Training also publishes weights, as the run's `model.safetensors`, with a line in `published.jsonl` each time. It replaces what
+training has published. Weights that a command has published (`weft average`) stay until training has made further steps, and
+then, as whatever such a command replaces, they are kept as `model.average-400.safetensors`.
 
-Training replaces what training has published. Weights that a command has published (`weft average`) stay until training
-has made further steps, and then, as whatever such a command replaces, they are kept as `model.average-400.safetensors`.
-
-What may change when a run is resumed.
-
-A setting that the weights, the tokenizer or the position in the data depend on is refused: the run would be damaged although
-it seems to continue. Other changes are listed in the log.
+A resumed run cannot change a setting that the weights, the tokenizer or the position in the data depend on: it would be damaged
+although it seems to continue. Other changes are listed in the log.
 """
 
 from __future__ import annotations
@@ -254,7 +251,7 @@ def published_by_command(facts: Mapping[str, str]) -> bool:
 
 
 def described(facts: Mapping[str, str]) -> str:
-    """What weights with this metadata are, for messages."""
+    """A name for weights with this metadata, for messages."""
     if "averaged" in facts:
         return f"the average of steps {facts['averaged'].replace(',', ', ')}"
     return f"the {facts.get('weights', 'unknown')} weights of step {facts.get('step', 'unknown')}"

@@ -39,7 +39,7 @@ OTHER = {"forward": "backward", "backward": "forward"}
 
 @dataclass(frozen=True)
 class BacktranslationData:
-    """What the rounds train on.
+    """The data that the rounds train on.
 
     mono: for each direction the text of its target language, which the other direction translates; a direction without any is
     trained once.

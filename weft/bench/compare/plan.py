@@ -1,6 +1,6 @@
 """The plan of a comparison: its settings, the training budget of each entry, and the trainings it consists of.
 
-The entries of a comparison: recipes and files, each with its own changes.
+Its entries are recipes and files, each with its own changes:
 
     transformer-small                                      a recipe
     mine.yaml                                              a file

@@ -1,7 +1,4 @@
-"""Durations as people write them.
-
-The recipe `auto`, and `--time`: completes the configuration of a new run once its folder is there.
-"""
+"""The recipe `auto`, and `--time`: completes the configuration of a new run once its folder is there."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ def seconds_of(text: str | float | None) -> float | None:
 
 
 class TimeBudget:
-    """What is left of a time that began before this program was loaded."""
+    """The rest of a time that began before this program was loaded."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
