@@ -10,9 +10,9 @@ import tiny
 from serving import running
 
 import weft
-from weft.evaluation.couplets import score_couplets
 from weft.runs.translator import Translator
 from weft.serve.served_models import ModelLocation, Models
+from weft_studies.couplets import score_couplets
 
 FIRST, SECOND = "天山花风春红日", "地水鸟月秋绿夜"
 ANSWERS = str.maketrans(FIRST + SECOND, SECOND + FIRST)
