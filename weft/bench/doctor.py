@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from weft.config.plugins import BUNDLED, REINSTALL, advice_if_stale
 from weft.file_access import why_unwritable
 
 State = Literal["ok", "missing", "problem"]
@@ -82,6 +83,8 @@ def _versions() -> Iterator[Finding]:
     except metadata.PackageNotFoundError:
         version = "not installed"
     yield Finding("versions", "weft", f"{version}, in {Path(__file__).parents[1]}")
+    if advice_if_stale():
+        yield Finding("versions", BUNDLED, "not registered, so its tasks, models and recipes are unknown", "problem", REINSTALL)
     old = sys.version_info < (3, 11)
     advice = "install Python 3.11 or later" if old else ""
     yield Finding("versions", "python", f"{platform.python_version()}, {sys.executable}", "problem" if old else "ok", advice)

@@ -26,6 +26,7 @@ GROUP = "weft.parts"
 RECIPES = "weft.recipes"
 BUNDLED = "weft_studies"
 """The package of the same distribution."""
+REINSTALL = f"reinstall {DISTRIBUTION}, in a checkout with: pip install -e ."
 
 KINDS = {
     "attention": ("weft.attention:ATTENTIONS", "weft.attention.mixers:SELF", "weft.models.convs2s:CROSS"),
@@ -71,9 +72,7 @@ def is_bundled(entry: EntryPoint) -> bool:
 
 def advice_if_stale() -> str:
     """The end of a message about an unknown name, if pip has not seen the entry points of this code yet; otherwise nothing."""
-    if any(map(is_bundled, installed_parts().values())):
-        return ""
-    return f" ({BUNDLED} is not registered; reinstall {DISTRIBUTION}, in a checkout with: pip install -e .)"
+    return "" if any(map(is_bundled, installed_parts().values())) else f" ({BUNDLED} is not registered; {REINSTALL})"
 
 
 @functools.cache
