@@ -16,7 +16,7 @@ import string
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import date, timedelta
-from functools import cache
+from functools import cache, cached_property
 from random import Random
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
@@ -74,7 +74,7 @@ class PairGenerator:
         if self.shortest > self.longest:
             raise DataError(f"generated:{self.kind}: longest must be at least shortest={self.shortest}.")
 
-    @property
+    @cached_property
     def _draw(self) -> Callable[..., tuple[str, str, str]]:
         draw: Callable[..., tuple[str, str, str]] = load(find_table(GENERATORS), self.kind)
         return draw
