@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.config.corpus_entries import TrainingCorpus, ValidationCorpus, grouped, weighed
-from weft.config.registry import load, suggest
+from weft.config.registry import find_table, load, suggest
 from weft.config.sections import DataSection
 from weft.data.batch import PairBatch
 from weft.data.corpus import Corpus, Rows
@@ -30,7 +30,6 @@ from weft.evaluation.metrics import USUAL, Chrf, Metric, choose_tokenization, ma
 from weft.file_access import why_unwritable
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.inference.shortlist import FILE, Shortlist, cached_file
-from weft.models import MODELS
 from weft.models.base import Model, Network, Sizes
 from weft.models.composition import build_encoder_decoder
 from weft.models.wrapped_decoders import Ensemble
@@ -259,7 +258,7 @@ class TranslationTask(Seq2SeqTask):
 
     @property
     def _copies(self) -> bool:
-        return bool(load(MODELS, self.config.model["kind"]).copies)
+        return bool(load(find_table("weft.models:MODELS"), self.config.model["kind"]).copies)
 
     def noising(self, corpus: TrainingCorpus) -> CorpusNoise | None:
         found = make_noising(corpus, self.source, self.target, self.config.data.max_length)
