@@ -318,10 +318,13 @@ class Translator(Trained):
                 f"the text has {count} parts that are translated one by one; explain them with explain_sentences(text), or the "
                 "text as a whole with sentences='off'"
             )
-        found = explain(predictor, text, target=target, run=run, influence=influence)
+        explanation = explain(predictor, text, target=target, run=run, influence=influence)
         data = self.config.data
-        found.model, found.languages = self.config.model["kind"], (data.source_language or "", data.target_language or "")
-        return found
+        explanation.model, explanation.languages = (
+            self.config.model["kind"],
+            (data.source_language or "", data.target_language or ""),
+        )
+        return explanation
 
     def explain_sentences(self, text: str, **settings: Any) -> list[Explanation | Section]:
         """An explanation for each part of a text that is translated by itself; `settings` are those of `explain`."""
