@@ -233,14 +233,14 @@ class _MovedTokens:
 
 
 def _moved_tokens(base: Path, run: Path, config: Config, sizes: Sizes) -> dict[str, _MovedTokens]:
-    """The tokens that have moved on each side: marks lie behind all pieces, and behind them what the model alone has."""
+    """The tokens that have moved on each side: added ones lie behind all pieces, and behind them what the model alone has."""
     pairs = zip(*(load_extended(folder, config.data.tokenizer) for folder in (base, run)), strict=True)
     moved = {}
     for (old, new), side, size in zip(pairs, ("encoder", "decoder"), (sizes.source, sizes.target), strict=True):
-        first = old.size - len(old.marks)
-        pieces = [old.spelled(new.piece(number)) for number in range(first, new.size - len(new.marks))]
-        marks = [old.tags(name) if name in old.marks else [] for name in new.marks]
-        moved[side] = _MovedTokens(first, [*pieces, *marks, *([number] for number in range(old.size, size))])
+        first = old.size - len(old.added)
+        pieces = [old.spelled(new.piece(number)) for number in range(first, new.size - len(new.added))]
+        added = [old.tags(name) if name in old.added else [] for name in new.added]
+        moved[side] = _MovedTokens(first, [*pieces, *added, *([number] for number in range(old.size, size))])
     return moved
 
 
