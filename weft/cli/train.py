@@ -93,7 +93,7 @@ def demo(
 ) -> None:
     """Train a model that reads dates in dozens of languages, in a few minutes on a laptop; evaluate it; draw its attention."""
     from weft.data.formats import open_pairs
-    from weft.data.generators.pair_generators import LANGUAGES
+    from weft.data.generators import LANGUAGES
     from weft.evaluation.metrics import make_metrics, score
     from weft.explain.attention_heatmap import draw_attention
     from weft.runs.translator import load
