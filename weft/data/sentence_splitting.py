@@ -68,7 +68,7 @@ class Sentence:
 
 
 class SentenceSplitter:
-    """Splits lines into parts of up to `usual` sentences; 0: no line is split. `warn` is called once if sentencex is missing."""
+    """Splits lines into parts of up to `usual` sentences; 0: no line is split. `warn`: called if sentencex is missing."""
 
     def __init__(self, language: str | None = None, usual: int = 1, warn: Callable[[str], None] = lambda text: None) -> None:
         self.language, self.usual, self.warn, self.warned = language, usual, warn, False
