@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.attention.base import Facts
-from weft.attention.mixers.base import Mixer
+from weft.attention.base import Facts, Mixer
 from weft.data.batch import BOS, PAD, Layout, Source
 from weft.losses.cross_entropy import label_smoothed_cross_entropy
 from weft.models.base import Model

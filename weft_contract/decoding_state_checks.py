@@ -119,7 +119,7 @@ def check_beams(subject: Subject) -> None:
 
 def check_wide_beams(subject: Subject) -> None:
     """The same with more beams than the cache tracks by ancestry."""
-    _follow_beams(subject.steps(), ROOMS, beam_size=KeyValueCache.widest + 1, prefix=(2, 1, 3))
+    _follow_beams(subject.steps(), ROOMS, beam_size=KeyValueCache.max_shared + 1, prefix=(2, 1, 3))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use, join_heads
-from weft.attention.core.prefix_sums import accumulate
+from weft.attention.core.feature_maps import accumulate
 from weft.attention.full import FullAttention
 from weft.attention.linear import EfficientAttention, LinearAttention
 from weft.attention.performer import PerformerAttention

@@ -246,10 +246,10 @@ class MediaPredictor(Predictor[Input, Prediction], ABC, Generic[Input]):
     @torch.inference_mode()
     def add_attention(self, written: Prediction, source: Source) -> Encoded:
         """Adds the weights of every layer that has any, and returns what the encoder made of the source."""
-        with record(self.model) as tape:
+        with record(self.model) as recorded:
             encoded: Encoded = self.model.encode(source)
             if isinstance(self.model, Model):
                 fed = torch.tensor([[BOS, *written.ids[:-1]]], device=self.model.device)
                 self.model.decoder.features(fed, self.model.decoder.start(encoded))
-        written.attention, written.uses = first_row(self.model, tape)
+        written.attention, written.uses = first_row(self.model, recorded)
         return encoded

@@ -149,8 +149,8 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
 
     def _add_attention(self, found: Tagged, part: TagPart) -> None:
         """Adds the weights of every layer that has any, over the words or pieces of a sentence (of its first part)."""
-        with record(self.model) as tape:
+        with record(self.model) as recorded:
             self._scores(self._batch([part]))
-        found.attention, found.uses = first_row(self.model, tape)
+        found.attention, found.uses = first_row(self.model, recorded)
         pieces = [piece for each in part.pieces for piece in each]
         found.source_tokens = found.words[: len(part.ids)] if self.reading.whole else self.reading.tokenizer.tokens(pieces)
