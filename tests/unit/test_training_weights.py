@@ -42,7 +42,7 @@ SLOW = [
     "torch._inductor",
     "weft.cli.train",
     "weft.data.generators.babi",
-    "weft.explain.explain_translation",
+    "weft.tasks.translation.explanation",
     "weft.tasks.translation.documents.xliff",
 ]
 """Modules that take time to import and that translating a line does not need."""

@@ -17,7 +17,7 @@ from weft.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from weft.attention.base import View
     from weft.explain.explanation import Explanation
-    from weft.explain.task_sections import Section
+    from weft.explain.html_page import Section
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -74,7 +74,7 @@ def explain(
         uses: dict[What, View] = {What.cross: "cross", What.encoder: "encoder", What.decoder: own}
         draw(view_of(found[0], uses[look], layer=layer, head=chosen, words=words), output, warn=warn)
     else:
-        from weft.explain.task_sections import explain_page
+        from weft.explain.html_page import explain_page
 
         page = explain_page(found)
         with opened(output) as written:
@@ -86,15 +86,15 @@ def _explanations(
     names: Sequence[str], given: ExplainInput, device: str, influence: bool | None, options: dict[str, Any]
 ) -> list[Explanation | Section]:
     """One per sentence and run. Runs are loaded one by one, so that only one is in memory."""
-    from weft.runs.translator import load
+    from weft.runs.translator import load_trained
 
     found: list[Explanation | Section] = []
     for name in names:
-        translator = load(runs(name), device=device, warn=warn)
-        pairs = given.pairs(translator.task.inputs)
+        trained = load_trained(runs(name), device=device, warn=warn)
+        pairs = given.pairs(trained.task.inputs)
         for number, (text, target) in enumerate(pairs, start=1):
             try:
-                found += translator.explain_sentences(text, target=target, influence=influence, run=name, **options)
+                found += trained.explain_sentences(text, target=target, influence=influence, run=name, **options)
             except DataError as error:
                 raise DataError(f"sentence {number}: {error}" if len(pairs) > 1 else str(error)) from None
     return found

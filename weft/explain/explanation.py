@@ -16,12 +16,9 @@ from numpy.typing import NDArray
 
 from weft.attention.base import View
 from weft.data.batch import BOS, EOS, SPECIALS
-from weft.data.token_spelling import is_unspaced
+from weft.data.token_spelling import is_unspaced, token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
-from weft.tasks.translation.attention_alignment import token_texts
-from weft.tasks.translation.segmenter import Translation
-
-pass
+from weft.inference.predictor import Prediction
 
 How = Literal["weights", "influence"]
 Fate = Literal["kept", "finished", "dropped"]
@@ -128,7 +125,7 @@ class Explanation:
     score: float
     steps: list[DecodingStep]
     maps: list[AttentionMap]
-    best: list[Translation]
+    best: Sequence[Prediction]
     tree: list[Node] = field(default_factory=list)
     passes: list[WritingPass] = field(default_factory=list)
     forced: bool = False

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
 from weft.explain.explanation import Explanation
-from weft.explain.task_sections import Section
+from weft.explain.html_page import Section
 from weft.inference.predictor import BatchItem, Predictor
 from weft.runs.translator import Translator, load
 from weft.runs.weight_files import share_equal
@@ -23,7 +23,6 @@ from weft.serve.bounded_dict import BoundedCache
 from weft.serve.languages import UNKNOWN, known_code, languages_of
 from weft.tasks.translation.glossary import NO_TERMS, Terms
 from weft.tasks.translation.markup_projection import MarkupSpan
-from weft.tasks.translation.predictor import TranslationPredictor
 
 if TYPE_CHECKING:
     from weft.serve.engine_process import Remote
@@ -150,9 +149,7 @@ class ServedModel:
 
     def sentences(self, text: str) -> list[str]:
         """The parts of a text that are translated one by one."""
-        predictor = self.predictor(())
-        found = predictor.reader.sentences(text) if isinstance(predictor, TranslationPredictor) else []
-        return [each.text for each in found] or [text]
+        return self.predictor(()).sentences(text)
 
     def explain(self, sentence: str, query: Query) -> Explanation | Section:
         """Explains what the model makes of a sentence, with the options of a query."""

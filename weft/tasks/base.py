@@ -29,8 +29,10 @@ from weft.data.text_lines import read_lines
 from weft.data.tokenizers import ExtraWords, InheritedTokenizers, Tokenizer
 from weft.data.tokenizers.added_tokens import load_extended
 from weft.data.word_vectors.vectors import read_vectors
-from weft.errors import ConfigError, RunError
+from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import Metric
+from weft.explain.explanation import Explanation
+from weft.explain.html_page import Section
 from weft.file_access import why_unreadable
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import Predictor
@@ -230,6 +232,28 @@ class Task(ABC):
     ) -> Predictor[Any, Any]:
         """A trained model that answers inputs."""
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
+
+    def explain(
+        self, predictor: Any, text: str, *, target: str | None = None, influence: bool | None = None, run: str = ""
+    ) -> Explanation | Section:
+        """Explains what the model makes of an input, for the page of `weft explain`.
+
+        target: the output to explain instead of the model's own, for tasks that translate · influence: whether to add the
+        influence of each input token on each output token; None: if there is nothing else · run: what the page calls the model.
+        """
+        if target is not None:
+            raise ConfigError("a target can be given to runs that translate; leave it out")
+        (found,) = predictor.predict([predictor.parse(text, attention=True)])
+        if not (found.text or found.source_tokens):
+            raise DataError("there is nothing to explain in an empty input; give a text, a document or the name of a file")
+        return Section(run, " ".join(found.text.split()), self.explanation(predictor, found, text))
+
+    def explanation(self, predictor: Any, prediction: Any, text: str) -> str:
+        """HTML that shows what a prediction for an input is based on. `weft.explain.html_parts` has images and bars for it."""
+        raise ConfigError(
+            f"{self.run}: its task, {self.config.task['kind']}, does not translate lines of text and has no explanation of its "
+            f"own; use the run with: {self.commands[0].format(run=self.run)}"
+        )
 
     def open(self, spec: str) -> Pairs:
         """The data that `spec` names, as pairs of an input and its reference, to train on or to score with."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from weft.data.corpus import Corpus
 from weft.data.formats import Pairs
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import RESERVED
+from weft.explain.html_parts import meter
 from weft.inference.decoding_options import DecodingOptions
+from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
 from weft.models.pooling import MeanPooling
@@ -24,7 +27,9 @@ from weft.tasks.answering.memory_network import MemoryEncoder, MemoryNetwork
 from weft.tasks.answering.predictor import AnsweringPredictor
 from weft.tasks.base import TaskContext
 from weft.tasks.classification.data import make_labelled
+from weft.tasks.classification.explanation import probability_table
 from weft.tasks.classification.model import Classifier, ClassifierOutput
+from weft.tasks.classification.predictor import Label
 from weft.tasks.classification.task import LabelTask
 
 WORDS = 6
@@ -83,6 +88,18 @@ class AnsweringTask(LabelTask):
     ) -> AnsweringPredictor:
         longest = self.config.data.max_length
         return AnsweringPredictor(model, self.source, self.labels, resolved, longest=longest, warn=warn)
+
+    def explanation(self, predictor: Predictor[Any, Any], prediction: Label, text: str) -> str:
+        """The probabilities of answers, and the facts of the story in order, with a bar for each hop."""
+        if not prediction.hops:
+            return super().explanation(predictor, prediction, text)
+        rows = "".join(
+            f"<tr><td>{escape(fact)}</td>{''.join(f'<td>{meter(weight)} {weight:.3f}</td>' for weight in weights)}</tr>"
+            for fact, *weights in zip(prediction.facts, *prediction.hops, strict=True)
+        )
+        heads = "".join(f"<th>hop {number}</th>" for number in range(1, len(prediction.hops) + 1))
+        facts = f"<table><tr><th>fact</th>{heads}</tr>{rows}</table>\n<p>{escape(text)}</p>\n"
+        return probability_table(prediction) + facts
 
     def judge(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
         if isinstance(model, MemoryNetwork):

@@ -8,6 +8,7 @@ Sequences of bit vectors, as Neural Turing Machines are tested on: copying, repe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from torch import Tensor, nn
 from weft.data.batch import Source
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
+from weft.errors import ConfigError
+from weft.explain.html_parts import image
 from weft.inference.decoding_options import DecodingOptions
+from weft.inference.predictor import Prediction
 from weft.models.base import Encoder, Network, Sizes
 from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext
@@ -43,7 +47,8 @@ class FrameClassifier(Network):
         return logits
 
 
-pass
+USED = 0.05
+"""The least weight of a slot of a memory that an explanation shows."""
 
 
 class BitsTask(CorpusTask):
@@ -103,6 +108,18 @@ class BitsTask(CorpusTask):
     @property
     def typical_length(self) -> int:
         return min(41, self.config.data.max_length)
+
+    def explanation(self, predictor: BitsPredictor, prediction: Prediction, text: str) -> str:
+        """Where the heads of a Neural Turing Machine write and read: a row for each slot in use, a column for each step."""
+        if not prediction.attention:
+            raise ConfigError("there is nothing to explain: only a Neural Turing Machine has heads that look at a memory")
+        used = np.max([weights.max((0, 1)) for weights in prediction.attention.values()], 0) >= USED
+        rows = ""
+        for name in ("write", "read"):
+            for weights in prediction.attention[name]:
+                slots = (255 * weights.T[used]).astype(np.uint8)
+                rows += f"<tr><th>{name}</th><td>{image(slots, f'slots that a head {name}s', kind='slots')}</td></tr>\n"
+        return f"<table>{rows}</table>\n<p>{escape(' '.join(prediction.source_tokens))}</p>\n"
 
     def describe(self) -> dict[str, Any]:
         facts = {"training sequences": len(self.train)}

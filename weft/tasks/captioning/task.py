@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from weft.data.formats import Pairs
 from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.evaluation.metrics import Metric, score
+from weft.explain.attention_heatmap import mean_attention
+from weft.explain.html_parts import image, notes
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.inference.predictor import Prediction
 from weft.models.base import Model, Network, Sizes
 from weft.models.wrapped_decoders import Ensemble
 from weft.tasks.base import LOSS, Measure, Share, TaskContext
@@ -32,10 +36,14 @@ from weft.tasks.captioning.data import (
     pictures_of,
     prepare_captions,
     prepare_pictures,
+    read_picture,
 )
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD
 from weft.tasks.captioning.predictor import CaptionPredictor
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
+
+DARKEST = 215
+"""How much of a place without attention is hidden on a page that explains a caption, of 255."""
 
 
 class CaptioningTask(Seq2SeqTask):
@@ -125,6 +133,21 @@ class CaptioningTask(Seq2SeqTask):
             found = score(texts, [captions for _, captions in known], self.metrics())
             scores |= {each.key: each.value for each in found.values()}
         return scores
+
+    def explanation(self, predictor: CaptionPredictor, prediction: Prediction, text: str) -> str:
+        """The picture, and for each token the picture, dark where there is no attention: the mean of all layers and heads."""
+        picture = image(read_picture(text.strip(), self.size).transpose(1, 2, 0), "the picture")
+        weights = mean_attention(prediction, "cross")
+        if weights is None:
+            return f"<figure class=picture>{picture}</figure>\n{notes(['the decoder shows no attention weights'])}"
+        side = int(weights.shape[-1] ** 0.5)
+        figures = [f"<figure class=picture>{picture}<figcaption></figcaption></figure>\n"]
+        for token, row in zip(prediction.tokens, weights[:, : side * side], strict=True):
+            shade = np.zeros((side, side, 4), np.uint8)
+            shade[..., 3] = (DARKEST * (1 - row / max(float(row.max()), 1e-9))).reshape(side, side)
+            over = image(shade, f"attention of {token}")
+            figures.append(f"<figure class=picture>{picture}{over}<figcaption>{escape(token)}</figcaption></figure>\n")
+        return "".join(figures)
 
     def identity(self) -> str:
         return f"{self.train.folder.name} {self.pictures[self.train.folder].folder.name}"

@@ -27,6 +27,7 @@ from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
 from weft.inference.decoding_options import DecodingOptions
+from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
@@ -40,9 +41,10 @@ from weft.tasks.classification.data import (
     mark_labels,
     prepare_labels,
 )
+from weft.tasks.classification.explanation import probability_table, weighted_sentences
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import Classifier, ClassifierEnsemble, ClassifierOutput
-from weft.tasks.classification.predictor import ClassificationPredictor
+from weft.tasks.classification.predictor import ClassificationPredictor, Label
 from weft.tasks.corpus_task import CorpusTask
 
 LABELS = "labels.json"
@@ -164,6 +166,10 @@ class LabelTask(CorpusTask):
         if self.labels.several:
             return [self.labels.join(row.nonzero()[:, 0].tolist()) for row in labels.cpu()]
         return [self.labels.names[label] for label in labels.tolist()]
+
+    def explanation(self, predictor: Predictor[Any, Any], prediction: Label, text: str) -> str:
+        """The probabilities of labels, and the weights of sentences and words."""
+        return probability_table(prediction) + weighted_sentences(prediction)
 
     def describe(self) -> dict[str, int]:
         facts = {"ids": self.source.size, f"{self.noun}s": len(self.labels), f"training {self.counts}": len(self.train)}

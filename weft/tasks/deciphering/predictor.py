@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,10 +35,6 @@ class DecipheringPredictor(Predictor[str, Prediction]):
     ) -> None:
         super().__init__(model, resolved, warn)
         self.alphabet, self.extent, self.period = alphabet, extent, period
-
-    def parse(self, line: str, **fields: Any) -> str:
-        fields.pop("attention", None)  # `mapping` shows the same for all texts
-        return str(super().parse(line, **fields))
 
     def read(self, inputs: Sequence[str], first_line: int) -> list[list[BatchItem]]:
         texts = [self.alphabet.read(line) for line in inputs]

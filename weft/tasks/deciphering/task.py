@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +23,10 @@ from weft.data.formats import Pairs
 from weft.data.tokenizers import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Metric
+from weft.explain.explanation import shown
+from weft.explain.html_parts import image
 from weft.inference.decoding_options import DecodingOptions
+from weft.inference.predictor import Prediction
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_model
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext
@@ -271,6 +275,18 @@ class DecipheringTask(CorpusTask):
     def plain_pairs(self) -> NDArray[np.int64]:
         """How often each symbol is followed by each other one in plain windows of the training text [V, V]."""
         return count_pairs(windows(self.train, self.sides[0], self.extent), len(self.symbols))
+
+    def explanation(self, predictor: DecipheringPredictor, prediction: Prediction, text: str) -> str:
+        """For each place of the key, a picture: a row per symbol of the cipher, a column per plain symbol, dark where the model
+        expects that one; and the symbols of the text with the plain symbols they were read as."""
+        pictures = ""
+        for place, chances in enumerate(predictor.mapping().numpy(), start=1):
+            shade = (255 * (1 - chances)).astype(np.uint8)
+            pictures += f"<figure class='picture exact'>{image(shade, 'the learnt mapping')}"
+            pictures += f"<figcaption>place {place} of the key: cipher ↓ plain →</figcaption></figure>\n"
+        pairs = dict.fromkeys(zip(prediction.source_tokens, prediction.tokens, strict=True))
+        rows = "".join(f"<tr><th>{escape(shown(one))}</th><td>{escape(shown(other))}</td></tr>\n" for one, other in pairs)
+        return f"{pictures}<table class=sound>\n{rows}</table>\n"
 
     def describe(self) -> dict[str, Any]:
         return {"symbols": len(self.symbols), "training texts": len(self.train)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from html import escape
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
+from weft.explain.html_parts import meter, notes
 from weft.inference.decoding_options import DecodingOptions, resolve_options
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
@@ -56,7 +58,7 @@ from weft.tasks.tagging.metrics import (
     tags_of,
 )
 from weft.tasks.tagging.model import PerWord, Tagger
-from weft.tasks.tagging.predictor import TaggingPredictor
+from weft.tasks.tagging.predictor import Tagged, TaggingPredictor
 
 TAGS, WORDS = "tags.json", "words.json"
 ACCURACIES = (Measure("accuracy", "accuracy"), Measure("unknown_accuracy", "accuracy on unknown words"))
@@ -241,6 +243,15 @@ class TaggingTask(CorpusTask):
         change = self._change("iob2" if self.scheme == "bioes" else None)
         longest = self.config.data.max_length
         return TaggingPredictor(model, self.reading, self.labels, resolved, change=change, longest=longest, warn=warn)
+
+    def explanation(self, predictor: TaggingPredictor, prediction: Tagged, text: str) -> str:
+        """Each word with its tag and the probability that its own scores give to this tag."""
+        rows = "".join(
+            f"<tr><td>{escape(word)}</td><td>{escape(tag)}</td><td>{share:.3f}</td><td>{meter(share)}</td></tr>"
+            for word, tag, share in zip(prediction.words, prediction.tags, prediction.probabilities, strict=True)
+        )
+        note = "Probabilities are those of a word by itself; the tags are the best sequence."
+        return f"<table>{rows}</table>\n{notes([note] if predictor.model.chain else [])}"
 
     def describe(self) -> dict[str, Any]:
         facts = {"words": len(self.lexicon.counts), "tags": len(self.labels), "training sentences": len(self.train)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from html import escape
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,14 +22,17 @@ from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import ConfigError
 from weft.evaluation.metrics import ExactMatch, Metric, score
+from weft.explain.attention_heatmap import mean_attention
+from weft.explain.html_parts import image
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.inference.predictor import Prediction
 from weft.losses.ctc_loss import CtcLoss, ctc_loss
 from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.composition import build_encoder, build_encoder_decoder
 from weft.models.ctc_model import CtcModel, JointModel
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.transcription.data import count_unalignable, prepare_recordings
+from weft.tasks.transcription.data import count_unalignable, features, prepare_recordings
 from weft.tasks.transcription.log_mel import LogMel, Scaling, read_wav
 from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
 from weft.tasks.transcription.predictor import TranscriptionPredictor
@@ -227,6 +231,23 @@ class TranscriptionTask(CorpusTask):
         predictor = self.predictor(model, resolve_options(section, model.device))
         inputs = (predictor.parse(name) for name, _ in self.valid_pairs)
         return [found.text for found in predictor.predict(inputs, together=True)]
+
+    def explanation(self, predictor: TranscriptionPredictor, prediction: Prediction, text: str) -> str:
+        """The spectrogram, and below it where each token was heard: by attention (mean of all layers and heads), and by CTC."""
+        frames = features(text.strip(), self.mel)
+        low, high = float(frames.min()), float(frames.max())
+        spectrum = (255 * (frames.T[::-1] - low) / max(high - low, 1e-9)).astype(np.uint8)
+        views = {"attention": mean_attention(prediction, "cross")}
+        if "ctc" in prediction.attention:
+            views["CTC"] = prediction.attention["ctc"][0]
+        seconds = len(frames) * self.mel.step / self.mel.rate
+        rows = f"<tr><th>{seconds:.2f} s</th><td>{image(spectrum, 'spectrogram', kind='wide')}</td></tr>\n"
+        for name, weights in views.items():
+            for token, row in zip(prediction.tokens, [] if weights is None else weights):
+                shade = (255 * row / max(float(row.max()), 1e-9)).astype(np.uint8)[None]
+                line = image(shade, f"{name} of {token}", kind="wide")
+                rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
+        return f"<table class=sound>{rows}</table>\n"
 
     def describe(self) -> dict[str, Any]:
         facts = {"ids": self.target.size, "training recordings": len(self.train)}

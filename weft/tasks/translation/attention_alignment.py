@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from weft.attention.base import Attended, Attention
 from weft.attention.core.weight_recorder import observe
 from weft.data.batch import BOS, EOS, UNK, Layout, Source
-from weft.data.token_spelling import is_letter
+from weft.data.token_spelling import is_letter, token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.inference.predictor import pad
 from weft.inference.teacher_forcing import TeacherForced
@@ -154,17 +154,6 @@ class CharacterCounter:
             self.known[token] = count_characters(self.tokenizer.decode([token])) if token >= RESERVED else 0
         sizes = [self.known[token] for token in ids]
         return _ranges(sizes) if sum(sizes) == count_characters(text) else source_character_ranges(self.tokenizer, ids, text)
-
-
-def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Returns the text that each token adds. A character of several bytes counts for its last token; special ids add none."""
-    whole = tokenizer.decode(ids)
-    ends = [0]
-    for count, token in enumerate(ids, start=1):
-        start = tokenizer.decode(ids[:count]) if token >= RESERVED else ""
-        common = takewhile(lambda pair: pair[0] == pair[1], zip(start, whole, strict=False))
-        ends.append(max(ends[-1], len(list(common))))
-    return [whole[start:end] for start, end in pairwise(ends)]
 
 
 def source_character_ranges(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[Ink]:

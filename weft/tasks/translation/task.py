@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,7 +24,7 @@ from weft.data.sentence_splitting import SentenceCounts, SentenceSplitter, count
 from weft.data.tokenizers import Tokenizer, has_tokenizers, train_tokenizers
 from weft.data.tokenizers.added_tokens import BLANK, add_tokens, load_extended, save_extended
 from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise
-from weft.errors import ConfigError, RunError
+from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import METRICS, USUAL, Chrf, Metric, choose_tokenization, make_metrics, score
 from weft.file_access import why_unwritable
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
@@ -37,6 +37,9 @@ from weft.tasks.base import LOSS, Measure, TaskContext, tokenizers_of
 from weft.tasks.corpus_task import Direction
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
 from weft.tasks.translation.predictor import TranslationPredictor
+
+if TYPE_CHECKING:
+    from weft.explain.explanation import Explanation
 
 
 def with_marks(data: DataSection, source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
@@ -168,6 +171,28 @@ class TranslationTask(Seq2SeqTask):
         shortlist = self.shortlist if resolved.section.shortlist else None
         split = SentenceSplitter(self.source_language, SentenceCounts.load(self.run).usual, warn or (lambda message: None))
         return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist, split=split)
+
+    def explain(
+        self,
+        predictor: TranslationPredictor,
+        text: str,
+        *,
+        target: str | None = None,
+        influence: bool | None = None,
+        run: str = "",
+    ) -> Explanation:
+        from weft.tasks.translation.explanation import explain_translation  # slow to import, and not needed to translate
+
+        count = 1 if target is not None else len(predictor.sentences(text))
+        if count > 1:
+            raise DataError(
+                f"the text has {count} parts that are translated one by one; explain them with explain_sentences(text), or the "
+                "text as a whole with sentences='off'"
+            )
+        found = explain_translation(predictor, text, target=target, run=run, influence=influence)
+        data = self.config.data
+        found.model, found.languages = self.config.model["kind"], (data.source_language or "", data.target_language or "")
+        return found
 
     @property
     def tags(self) -> Sequence[str]:
