@@ -59,8 +59,6 @@ class Fused(Model):
         self.max_source = model.max_source
 
 
-pass
-
 OpenLanguage = Callable[[str], tuple[LanguageModel, int]]
 """Opens the language model in a run folder, over the target vocabulary; and its token for the end of a line."""
 

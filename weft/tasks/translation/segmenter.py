@@ -169,8 +169,6 @@ class Segmenter:
         return TextSegment(ids, CopyIds(self.target, words).find(start, piece.prefix), words, text=piece.text)
 
 
-pass
-
 CELLS = 1 << 22
 """The most weights per layer that the attention of several pieces is joined to; `parts` has the weights in any case."""
 
