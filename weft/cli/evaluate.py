@@ -68,7 +68,7 @@ def evaluate(
     options = decode_options([text for text in set if text not in task_sets], beam=beam, tag=tag, fast=fast or None)
     systems = {name: load_trained(runs(name), device=device, warn=warn, set=task_sets) for name in (run, against) if name}
     for name, system in systems.items():
-        if (two := system.task.languages) and not (options.get("into") or system.config.decode.into):
+        if (two := system.languages) and not (options.get("into") or system.config.decode.into):
             warn(f"{name}: translations into {two[1]} are scored; --set decode.into={two[0]} scores those into {two[0]}")
     if not systems[run].task.metrics():
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)

@@ -42,9 +42,9 @@ STALE = 86_400.0
 """Seconds after which an abandoned build is removed."""
 
 
-def cache_folder() -> Path:
-    """The default place of prepared data."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
+def cache_folder(chosen: str | None = None) -> Path:
+    """The place of prepared data: `chosen` (data.cache), by default the cache of the user."""
+    return Path(chosen).expanduser() if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
 
 
 def find_or_build(folder: Path, key: Any, opened: Callable[[Path], Kept], build: Callable[[Path], None]) -> Kept:

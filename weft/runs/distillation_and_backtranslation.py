@@ -46,7 +46,7 @@ class OpenTeacher(TeacherRun):
 
     def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, tell: Tell) -> None:
         teacher, texts = str(config.data.teacher), Texts(pairs)
-        folder = (Path(config.data.cache).expanduser() if config.data.cache else cache_folder()) / "distilled"
+        folder = cache_folder(config.data.cache) / "distilled"
         folder.mkdir(parents=True, exist_ok=True)
         kept = folder / f"{_identity([teacher], texts, {}, '.jsonl')}.jsonl"
         if not kept.exists():

@@ -39,6 +39,7 @@ from weft.tasks.transcription.log_mel import Samples
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.markup_projection import MarkupSpan
 from weft.tasks.translation.predictor import TranslationPredictor
+from weft.tasks.translation.task import TranslationTask
 
 if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
@@ -150,13 +151,18 @@ class Trained:
         self._converted: dict[tuple[str, bool], Network] = {}
         self.companions = AuxiliaryModels(task, lambda run: load_trained(run, device=str(self.model.device)))
 
+    @property
+    def languages(self) -> Sequence[str]:
+        """The two languages of a model that translates in both directions; decode.into names one. Empty for other models."""
+        return self.task.languages if isinstance(self.task, TranslationTask) else ()
+
     def predictor(self, *, auto_workers: int = 1, **options: Any) -> Predictor[Any, Any]:
         """The predictor, with these options of the section decode changed: beam=4, search="sample", n_best=3, …
 
         auto_workers: the number of worker processes on a CPU if the options leave it to `auto`.
         """
         section = changed(self.config.decode, options)
-        if section.into and not self.task.languages:
+        if section.into and not self.languages:
             raise ConfigError(
                 f"decode.into: a run of the task {self.config.task['kind']} translates in one direction only, or has tags "
                 "(decode.tag); remove it"
@@ -379,7 +385,7 @@ def load_trained(
             raise RunError(
                 f"{other.folder}: its tokenizer differs from that of {first.folder}; the runs of an ensemble share one"
             )
-    model = task.join([run.model for run in (first, *others)]) if others else first.model
+    model = task.ensemble([run.model for run in (first, *others)]) if others else first.model
     model = model.to(choose_device(device))
     return Translator(model, task, config, warn) if isinstance(task, CorpusTask) else Trained(model, task, config, warn)
 

@@ -23,6 +23,7 @@ from weft.serve.bounded_dict import BoundedCache
 from weft.serve.languages import UNKNOWN, known_code, languages_of
 from weft.tasks.translation.glossary import NO_TERMS, Terms
 from weft.tasks.translation.markup_projection import MarkupSpan
+from weft.tasks.translation.task import TranslationTask
 
 if TYPE_CHECKING:
     from weft.serve.engine_process import Remote
@@ -205,7 +206,7 @@ class Models:
         self.served: list[ServedModel] = []
         for place in places:
             self.served.append(first := self._open(place, self._free_name(place), self.served))
-            if place.languages is None and first.translator.task.languages:
+            if place.languages is None and first.translator.languages:
                 back = ModelLocation(place.folders, (first.target, first.source))
                 self.served.append(self._open(back, self._free_name(back), self.served))
 
@@ -219,19 +220,19 @@ class Models:
         named = zip(("source", "target"), place.languages or (), strict=False)
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
         translator = load(place.folders, device=self.device, set=sets)
-        if translator.task.files:
+        if translator.task.file_suffixes:
             raise ConfigError(
                 f"{place.folders[0]}: its task, {translator.config.task['kind']}, reads files, which a server does not accept; "
                 f"use weft predict {place.folders[0]} FILE"
             )
         share_equal(translator.model, (other.translator.model for other in others))
-        source, target = languages_of(translator.config, two := translator.task.languages, place.folders[0])
+        source, target = languages_of(translator.config, two := translator.languages, place.folders[0])
         if two:
             place, translator.config = (
                 ModelLocation(place.folders, (source, target)),
                 translator.config.replaced({"decode.into": target}),
             )
-        elif target in translator.task.tags:
+        elif isinstance(translator.task, TranslationTask) and target in translator.task.tags:
             translator.config = translator.config.replaced({"decode.tag": target})
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(

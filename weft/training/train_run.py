@@ -23,7 +23,7 @@ from weft.runs.distillation_and_backtranslation import OpenTeacher
 from weft.runs.open_run import build_network, build_task, start_from_base
 from weft.runs.run_folder import CONFIG, LOG, MODEL, RunLock, prepare_folder
 from weft.runs.warm_start_weights import start_vectors
-from weft.tasks.base import Task
+from weft.tasks.base import Task, check_length
 from weft.training import checkpoint
 from weft.training.checkpoint import check_changes, check_data, check_identity, remember
 from weft.training.distributed import World, start
@@ -113,7 +113,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, ch
             notes.append(start_vectors(model, resolved, out))
         if resume and world.first:
             notes.extend(check_identity(out, task.identity()))
-        unit = task.counts.split()[-1]
+        unit = task.count_unit.split()[-1]
         log = open_log(out, train.steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
         for note in notes:
@@ -161,8 +161,8 @@ def prepare_run(
     task = build_task(config, out, tell)
     with torch.device("meta"):
         # A model without weights or data, so that errors in its configuration show before a large corpus is read.
-        outline = build_network(task, config, task.outline())
-    task.check_length(outline, config.data.max_length)
+        outline = build_network(task, config, task.placeholder_sizes())
+    check_length(task, outline)
     if config.data.validates:
         task.measure(config.train.best_by)
     if config.train.precision == "bf16" and not computes_bf16(device):
@@ -182,7 +182,7 @@ def resolve_batches(config: Config, outline: Network, task: Task, device: torch.
     packed, rounded = config.train.packed, config.train.rounded
     # Whether work on batches of one size can be captured on this device and for this task.
     repeats = task.capturable and device.type == "cuda" and config.train.precision == "bf16"
-    fits = outline.longest is None or task.max_row_length(config.data.max_length) <= outline.longest
+    fits = outline.longest is None or task.row_length(config.data.max_length, rounded=True) <= outline.longest
     if packed == "auto":
         packed = repeats and modern(device) and outline.packs and not outline.packs_square
     if rounded == "auto":

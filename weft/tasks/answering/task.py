@@ -48,10 +48,10 @@ class AnsweringTask(LabelTask):
     example = "stories.jsonl (story, question and answer on each line)"
     commands = ('weft predict {run} "A story. Its end. A question?"', "weft evaluate {run} --data FILES")
     noun = "answer"
-    counts = "questions"
+    count_unit = "questions"
 
-    def __init__(self, setting: TaskContext, *, linear_start: NonNegativeInt = 0) -> None:
-        super().__init__(setting)
+    def __init__(self, context: TaskContext, *, linear_start: NonNegativeInt = 0) -> None:
+        super().__init__(context)
         self.linear_start = linear_start
 
     def open(self, spec: str) -> Pairs:

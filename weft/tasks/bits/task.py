@@ -61,18 +61,18 @@ class BitsTask(CorpusTask):
     commands = ('weft predict {run} "01101001 11100010 | _ _"', "weft evaluate {run} --data FILES")
     measures = (Measure("bit_errors", "bit errors (%)", higher_is_better=False), Measure("exact", "exact"), LOSS)
     sentences = (0,)
-    counts = "bits"
-    inference = "forward"
+    count_unit = "bits"
+    inference_kind = "forward"
     capturable = True
 
-    def __init__(self, setting: TaskContext, *, width: PositiveInt = 8) -> None:
-        super().__init__(setting)
+    def __init__(self, context: TaskContext, *, width: PositiveInt = 8) -> None:
+        super().__init__(context)
         self.width = width
 
     def reopen(self) -> Sizes:
         return Sizes(self.width + 2, self.width + 1, reads="frames")
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         return self.reopen()
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:

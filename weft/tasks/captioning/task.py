@@ -17,7 +17,7 @@ from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.file_lists import open_listed
 from weft.data.formats import Pairs
-from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
+from weft.data.tokenizers import RESERVED, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.evaluation.metrics import Metric, score
 from weft.explain.attention_heatmap import mean_attention
@@ -41,6 +41,7 @@ from weft.tasks.captioning.data import (
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD
 from weft.tasks.captioning.predictor import CaptionPredictor
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
+from weft.tasks.tokenizer_setup import learn_tokenizer
 
 DARKEST = 215
 """How much of a place without attention is hidden on a page that explains a caption, of 255."""
@@ -60,11 +61,11 @@ class CaptioningTask(Seq2SeqTask):
     measures = (*(Measure(metric.key(), metric.name) for metric in (CiderD, CaptionBleu)), LOSS)
     sentences = (0,)
     mixes = False
-    files = SUFFIXES
+    file_suffixes = SUFFIXES
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         objective: Seq2SeqObjective,
         size: PositiveInt = 96,
@@ -72,18 +73,18 @@ class CaptioningTask(Seq2SeqTask):
         crop: Share = 0.2,
         lowercase: bool = True,
     ) -> None:
-        super().__init__(setting, objective=objective)
+        super().__init__(context, objective=objective)
         self.size, self.flip, self.crop, self.lowercase = size, flip, crop, lowercase
         self.pictures: dict[Path, Corpus] = {}
 
     def open(self, spec: str) -> Pairs:
         return open_listed(spec, lowercase=self.lowercase)
 
-    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """Each picture with all its captions, one per line."""
         return by_picture([self.open(spec) for spec in data])
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         return Sizes(CHANNELS, 8, reads="image")
 
     def reopen(self) -> Sizes:
@@ -93,7 +94,7 @@ class CaptioningTask(Seq2SeqTask):
     def vocabularies(self) -> list[str]:
         return [self.target.digest(), str(self.size)]
 
-    def join(self, models: Sequence[Network]) -> Network:
+    def ensemble(self, models: Sequence[Network]) -> Network:
         return Ensemble([model for model in models if isinstance(model, Model)])
 
     def predictor(
@@ -169,9 +170,7 @@ class CaptioningTask(Seq2SeqTask):
     def learn(self, train: list[Pairs]) -> None:
         if has_tokenizers(self.run):
             return
-        data = self.config.data
-        self.report_tokenizer()
-        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, side=1, start=self.start)
+        tokenizer = learn_tokenizer(self.config, train, self.report, side=1)
         save_extended(self.run, tokenizer, tokenizer)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:

@@ -87,12 +87,12 @@ class DecipheringTask(CorpusTask):
     commands = ('weft predict {run} "a text in the cipher"', "weft evaluate {run} --data TEXT")
     measures = (Measure("accuracy", "accuracy"), Measure("divergence", "divergence", higher_is_better=False), LOSS)
     sentences = (0,)
-    counts = "texts"
-    inference = "forward"
+    count_unit = "texts"
+    inference_kind = "forward"
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         cipher: Kind = "shift",
         key: list[NonNegativeInt] = [3],  # noqa: B006
@@ -107,7 +107,7 @@ class DecipheringTask(CorpusTask):
         judges: Annotated[dict[str, Any], Among("weft.training:OPTIMIZERS")] = JUDGES,
         pool: NonNegativeInt = 0,
     ) -> None:
-        super().__init__(setting)
+        super().__init__(context)
         _check_tokenizer(self.config.data.tokenizer)
         if not key or (cipher != "vigenere" and len(key) > 1):
             raise ConfigError(f"task.key: {key}: give one number, or with task.cipher: vigenere at least one")
@@ -121,7 +121,7 @@ class DecipheringTask(CorpusTask):
     def open(self, spec: str) -> Pairs:
         return CipherText(spec)
 
-    def inspect(self, pairs: Pairs, tell: Callable[[str], None]) -> None:
+    def check_data(self, pairs: Pairs, report: Callable[[str], None]) -> None:
         """Any text will do."""
 
     def learn(self, train: list[Pairs]) -> None:
@@ -146,7 +146,7 @@ class DecipheringTask(CorpusTask):
         """The symbols: UNK and all units of the tokenizer."""
         return range(self.source.size - UNK)
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         return Sizes(8, self.extent)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
@@ -169,9 +169,6 @@ class DecipheringTask(CorpusTask):
     def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
         return {"discriminator": self.judges}
 
-    def check_length(self, model: Network, longest: int) -> None:
-        """Windows have one length."""
-
     def predictor(
         self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
     ) -> DecipheringPredictor:
@@ -180,7 +177,7 @@ class DecipheringTask(CorpusTask):
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         return [SymbolAccuracy(self.alphabet.separator, self.alphabet.unknown)]
 
-    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """Windows of the data in the cipher, each with its plain text."""
         corpus = self.encode([self.open(spec) for spec in data], training=False, folder=self.cache, progress=lambda read: None)
         plain = windows(corpus, np.arange(len(corpus)), self.extent)
@@ -237,10 +234,10 @@ class DecipheringTask(CorpusTask):
         shown, self._pools[side] = replay_fakes(None if pool is None else pool.to(fakes.device), fakes, self.pool)
         return shown
 
-    def carried(self) -> dict[str, Tensor]:
+    def extra_state(self) -> dict[str, Tensor]:
         return {f"pool/{side}/{_process()}": pool.cpu() for side, pool in self._pools.items()}
 
-    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
         names = {side: f"pool/{side}/{_process()}" for side in SIDES}
         self._pools = {side: tensors[name].clone() for side, name in names.items() if name in tensors}
 

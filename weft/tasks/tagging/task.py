@@ -18,7 +18,7 @@ from torch import nn
 from weft.data.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
-from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
+from weft.data.tokenizers import RESERVED, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
@@ -59,6 +59,7 @@ from weft.tasks.tagging.metrics import (
 )
 from weft.tasks.tagging.model import PerWord, Tagger
 from weft.tasks.tagging.predictor import Tagged, TaggingPredictor
+from weft.tasks.tokenizer_setup import learn_tokenizer
 
 TAGS, WORDS = "tags.json", "words.json"
 ACCURACIES = (Measure("accuracy", "accuracy"), Measure("unknown_accuracy", "accuracy on unknown words"))
@@ -85,12 +86,12 @@ class TaggingTask(CorpusTask):
     example = "sentences.tsv (a word, a tab and a tag per line, a blank line between sentences)"
     commands = ("weft predict {run} sentences.txt", "weft evaluate {run} --data FILE.tsv")
     sentences = (0,)
-    counts = "words"
-    inference = "forward"
+    count_unit = "words"
+    inference_kind = "forward"
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         per_word: PerWord = "front",
         output: Literal["softmax", "crf"] = "softmax",
@@ -100,7 +101,7 @@ class TaggingTask(CorpusTask):
         label_smoothing: Share = 0.0,
         dropout: Share = 0.3,
     ) -> None:
-        super().__init__(setting)
+        super().__init__(context)
         self.per_word, self.output, self.smoothing, self.dropout = per_word, output, label_smoothing, dropout
         self.scheme: Scheme | None = None if entities == "none" else entities
         most = self.config.data.vocabulary if per_word == "front" else 0  # otherwise words have no embeddings
@@ -125,20 +126,17 @@ class TaggingTask(CorpusTask):
         """Collects the tags and counts the words as well."""
         if has_tokenizers(self.run) and all((self.run / name).exists() for name in (TAGS, WORDS)):
             return
-        data = self.config.data
         tags = Counter(tag for _, text in chain.from_iterable(train) for tag in split_tags(text)[1])
         names = ", ".join(some.name for some in train)
         if len(tags) < 2:
             raise DataError(f"{names}: there is only the tag {next(iter(tags), '')!r}, and a tagger needs at least two.")
         if self.scheme is None and all(tag == "O" or tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags):
-            self.tell(
+            self.report(
                 "warning: the tags look like entities; set task.entities: bioes (or iob2) to train and score them as such"
             )
         labels = Labels(tags_of(_types(tags), self.scheme) if self.scheme else tags)
-        self.tell(f"{len(labels):,} tags")
-        self.report_tokenizer()
-        spaced = [Spaced(some) for some in train]
-        tokenizer = train_tokenizer(data.tokenizer, spaced, size=data.vocabulary, folder=self.cache, start=self.start)
+        self.report(f"{len(labels):,} tags")
+        tokenizer = learn_tokenizer(self.config, [Spaced(some) for some in train], self.report)
         save_extended(self.run, tokenizer, tokenizer)
         Lexicon.count((text for _, text in chain.from_iterable(train)), self.vocabulary).save(self.run / WORDS)
         labels.save(self.run / TAGS)
@@ -150,7 +148,7 @@ class TaggingTask(CorpusTask):
         self.reading = TaggedEncoding(self.source, self.lexicon, self.per_word == "front")
         return self._sizes(self.lexicon.size, self.source.size)
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         return self._sizes(8, 8)
 
     def _sizes(self, words: int, pieces: int) -> Sizes:
@@ -167,14 +165,14 @@ class TaggingTask(CorpusTask):
 
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
-            self._remark(pairs, self.tell)
+            self._remark(pairs, self.report)
 
-    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         for pairs in map(self.open, data):
-            self._remark(pairs, tell)
-        return super().examples(data, tell)
+            self._remark(pairs, report)
+        return super().examples(data, report)
 
-    def _remark(self, pairs: Pairs, tell: Callable[[str], None]) -> None:
+    def _remark(self, pairs: Pairs, report: Callable[[str], None]) -> None:
         """Tells which tags training does not have, and how good the most frequent tag of each word is."""
         texts = [text for _, text in pairs]
         tags = Counter(tag for text in texts for tag in split_tags(text)[1])
@@ -182,12 +180,12 @@ class TaggingTask(CorpusTask):
         unseen = {tag: count for tag, count in tags.items() if tag not in known}
         if unseen:
             shown = ", ".join(map(repr, islice(sorted(unseen), SHOWN))) + (", …" if len(unseen) > SHOWN else "")
-            tell(
+            report(
                 f"warning: {pairs.name}: {sum(unseen.values()):,} words have a tag that does not occur in training, so they "
                 f"count as wrong: {shown}"
             )
         scores = ", ".join(f"{name} {value:.1f}" for name, value in self.floor(texts).items())
-        tell(f"{pairs.name}: the most frequent tag of each word would have: {scores}")
+        report(f"{pairs.name}: the most frequent tag of each word would have: {scores}")
 
     def floor(self, texts: Sequence[str]) -> dict[str, float]:
         """What the most frequent tag of each word scores on tagged sentences, by the names of metrics."""

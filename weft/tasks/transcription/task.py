@@ -18,7 +18,7 @@ from weft.data.batch import PairBatch, Position
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.sentence_pairs import collate_pairs, make_pairs
-from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
+from weft.data.tokenizers import RESERVED, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import ConfigError
 from weft.evaluation.metrics import ExactMatch, Metric, score
@@ -32,6 +32,7 @@ from weft.models.composition import build_encoder, build_encoder_decoder
 from weft.models.ctc_model import CtcModel, JointModel
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.tokenizer_setup import learn_tokenizer
 from weft.tasks.transcription.data import count_unalignable, features, prepare_recordings
 from weft.tasks.transcription.log_mel import LogMel, Scaling, read_wav
 from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
@@ -76,11 +77,11 @@ class TranscriptionTask(CorpusTask):
     )
     sentences = (0,)
     bf16_weights = False
-    files = (".wav",)
+    file_suffixes = (".wav",)
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         ctc_weight: Weight = 0.3,
         decode_ctc: Weight | None = None,
@@ -98,7 +99,7 @@ class TranscriptionTask(CorpusTask):
         pitch: Share = 0.0,
         level: NonNegativeFloat = 0.0,
     ) -> None:
-        super().__init__(setting)
+        super().__init__(context)
         if decode_ctc is not None and ctc_weight in (0, 1) and decode_ctc != ctc_weight:
             raise ConfigError(
                 f"task.decode_ctc: {decode_ctc:g} needs a model that was trained by attention and CTC, and task.ctc_weight is "
@@ -122,20 +123,16 @@ class TranscriptionTask(CorpusTask):
             first = next(iter(train[0]))[0]
             self.mel = replace(self.mel, rate=read_wav(first).rate)
             self.config = self.config.replaced({"task.rate": self.mel.rate})
-            self.tell(f"task.rate: {self.mel.rate:,} samples per second, as in {first}")
+            self.report(f"task.rate: {self.mel.rate:,} samples per second, as in {first}")
         if not has_tokenizers(self.run):
-            data = self.config.data
-            self.report_tokenizer()
-            tokenizer = train_tokenizer(
-                data.tokenizer, train, size=data.vocabulary, folder=self.cache, side=1, start=self.start
-            )
+            tokenizer = learn_tokenizer(self.config, train, self.report, side=1)
             save_extended(self.run, tokenizer, tokenizer)
 
     def reopen(self) -> Sizes:
         self.source = self.target = load_extended(self.run, self.config.data.tokenizer)[1]
         return Sizes(self.mel.mels, self.target.size, reads="frames")
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         return Sizes(self.mel.mels, 8, reads="frames")
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
@@ -153,7 +150,7 @@ class TranscriptionTask(CorpusTask):
         """Says how many training recordings are too short for their texts, once the data is there."""
         count = count_unalignable(self.train, shortens) if hasattr(self, "train") else 0
         if count:
-            self.tell(
+            self.report(
                 f"warning: {count:,} of {len(self.train):,} training recordings have too few vectors for CTC to align their "
                 f"texts (one vector per {shortens} frames), and add nothing to its loss; shorten less in model.front, or use a "
                 "tokenizer with longer tokens"

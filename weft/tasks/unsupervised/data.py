@@ -78,7 +78,9 @@ def languages_of(specs: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(split_language(spec)[0] for spec in specs))
 
 
-def open_languages(specs: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> tuple[Monolingual, Monolingual]:
+def open_languages(
+    specs: Sequence[str], report: Callable[[str], None] = lambda message: None
+) -> tuple[Monolingual, Monolingual]:
     """The texts of two languages, in the order in which the languages come first. Refuses texts that look parallel."""
     files: dict[str, list[str]] = {}
     for spec in specs:
@@ -92,11 +94,11 @@ def open_languages(specs: Sequence[str], tell: Callable[[str], None] = lambda me
         names = ", ".join(files) or "none"
         raise DataError(f"texts of two languages are needed, such as en=FILE and fr=FILE; there is {names}.")
     first, second = (Monolingual(language, paths) for language, paths in files.items())
-    check_unpaired(first, second, tell)
+    check_unpaired(first, second, report)
     return first, second
 
 
-def check_unpaired(first: Monolingual, second: Monolingual, tell: Callable[[str], None]) -> None:
+def check_unpaired(first: Monolingual, second: Monolingual, report: Callable[[str], None]) -> None:
     """Raises DataError if a text is empty, or if both are translations line by line or have a file in common.
 
     Tells if they may be translations in another order.
@@ -118,7 +120,7 @@ def check_unpaired(first: Monolingual, second: Monolingual, tell: Callable[[str]
                 raise DataError(f"{first.name} and {second.name} look like translations of each other, line by line: {advice}.")
     if shortest < longest:
         return
-    tell(
+    report(
         f"{first.name} and {second.name} have the same number of lines. If one is a translation of the other in another order, "
         f"results do not show what can be learnt without translations: {advice}."
     )

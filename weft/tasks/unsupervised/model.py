@@ -42,7 +42,7 @@ class DictionaryInitialization:
     languages: Sequence[str]
     adversarial: bool
     cache: Path
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def key(self) -> list[Any]:
@@ -55,7 +55,7 @@ class DictionaryInitialization:
         return find_or_build(self.cache, ["mapped", *self.key], MappedVectors.load, self._map)
 
     def _map(self, folder: Path) -> None:
-        self.tell("learning word vectors of both languages and a map between them")
+        self.report("learning word vectors of both languages and a map between them")
         first, second = (text.lines() for text in self.texts)
         map_texts(first, second, adversarial=self.adversarial).save(folder)
 
