@@ -91,7 +91,7 @@ def _explanations(
     found: list[Explanation | Section] = []
     for name in names:
         trained = load_trained(runs(name), device=device, warn=warn)
-        pairs = given.pairs(trained.task.inputs)
+        pairs = given.pairs(trained.task.data_format.inputs)
         for number, (text, target) in enumerate(pairs, start=1):
             try:
                 found += trained.explain_sentences(text, target=target, influence=influence, run=name, **options)

@@ -75,7 +75,8 @@ def predict(
         if prefix or glossary or n_best or as_json or format is not What.text:
             raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
         return _listen(trained, text, options, output)
-    given = open_input(text, trained.task.inputs, trained.task.file_suffixes)
+    written = trained.task.data_format
+    given = open_input(text, written.inputs, written.suffixes)
     if given.file is not None:
         _keep_apart(given.file, output)
     total = given.count() if output is not None else None

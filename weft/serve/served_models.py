@@ -220,7 +220,7 @@ class Models:
         named = zip(("source", "target"), place.languages or (), strict=False)
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
         translator = load(place.folders, device=self.device, set=sets)
-        if translator.task.file_suffixes:
+        if translator.task.data_format.suffixes:
             raise ConfigError(
                 f"{place.folders[0]}: its task, {translator.config.task['kind']}, reads files, which a server does not accept; "
                 f"use weft predict {place.folders[0]} FILE"

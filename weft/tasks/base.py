@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
@@ -15,11 +15,9 @@ from weft.config.registry import build
 from weft.config.sections import Config
 from weft.data.batch import Batch, Position
 from weft.data.batching import round_up
-from weft.data.file_lists import open_listed, read_listed
-from weft.data.formats import Pairs, is_json, open_pairs, read_sources
-from weft.data.header_check import check_columns
+from weft.data.data_format import DataFormat
+from weft.data.formats import Pairs
 from weft.data.sentence_pairs import random_pairs
-from weft.data.text_lines import read_lines
 from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import Metric
 from weft.explain.explanation import Explanation
@@ -146,7 +144,7 @@ class Task(ABC):
     count_unit: what the count of a loss counts, and so the unit of training speed.
     commands: how to use a trained {run} on the command line, shown after training.
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
-    file_suffixes: suffixes of files that are one input each, such as .jpg, for tasks that read files instead of texts.
+    data_format: how its data is written in files.
     inference_kind: what a trained model does: search texts for sources, continue texts without a source, or a forward pass.
     config: the configuration of the run. `prepare` may lower sizes in it to what the data allows; the run saves the result.
     """
@@ -156,7 +154,7 @@ class Task(ABC):
     count_unit: str = "target tokens"
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
-    file_suffixes: Sequence[str] = ()
+    data_format: DataFormat = DataFormat()
     inference_kind: Literal["search", "continue", "forward"] = "search"
 
     def __init__(self, context: TaskContext) -> None:
@@ -235,27 +233,12 @@ class Task(ABC):
             f"own; use the run with: {self.commands[0].format(run=self.run)}"
         )
 
-    def open(self, spec: str) -> Pairs:
-        """The data that `spec` names, as pairs of an input and its reference, to train on or to score with."""
-        return open_listed(spec) if self.file_suffixes else open_pairs(spec)
-
-    def check_data(self, pairs: Pairs, report: Callable[[str], None]) -> None:
-        """Raises DataError if data is obviously not what the task needs; tells if it may not be."""
-        if not self.file_suffixes:
-            check_columns(pairs, report)
-
     def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """All inputs of some data, each with the reference for `metrics`; `report` receives remarks about the data."""
-        opened = [self.open(spec) for spec in data]
+        opened = [self.data_format.open(spec) for spec in data]
         for pairs in opened:
-            self.check_data(pairs, report)
+            self.data_format.check(pairs, report)
         return [pair for pairs in opened for pair in pairs]
-
-    def inputs(self, file: Path) -> Iterable[str]:
-        """The inputs in a file: its lines, or the texts in its JSON lines; for tasks that read files, those that it lists."""
-        if self.file_suffixes:
-            return read_listed(file)
-        return read_sources(file) if is_json(file) else read_lines(file)
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         """Metrics that compare predictions with references, line by line; none if the task is scored by `score` only.

@@ -86,11 +86,13 @@ class CorpusTask(Task):
         corpora, directions = weighed(data.train), grouped(data.valid, ValidationCorpus)
         if not self.mixes and max(len(corpora), len(directions)) > 1:
             raise ConfigError(f"data.train: the task {self.config.task['kind']} cannot mix corpora; name files without braces")
-        train, valid = [[self.open(name) for part in parts for name in part.files] for parts in (corpora, directions)]
+        train, valid = [
+            [self.data_format.open(name) for part in parts for name in part.files] for parts in (corpora, directions)
+        ]
         new = not has_tokenizers(self.run)  # a run that is resumed keeps its data
         if new:
             for pairs in (*train, *valid):
-                self.check_data(pairs, self.report)
+                self.data_format.check(pairs, self.report)
         if data.hold_out:
             if not valid and any(corpus.tag for corpus in corpora):
                 raise ConfigError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import nn
 
 from weft.data.batch import EOS, UNK, LabelBatch
 from weft.data.corpus import Corpus
+from weft.data.data_format import DataFormat
 from weft.data.formats import Pairs
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import RESERVED
@@ -48,18 +49,12 @@ class AnsweringTask(LabelTask):
     example = "stories.jsonl (story, question and answer on each line)"
     commands = ('weft predict {run} "A story. Its end. A question?"', "weft evaluate {run} --data FILES")
     noun = "answer"
+    data_format = DataFormat(open_stories, read_lines)  # a line is a story, in any of the ways that stories are written
     count_unit = "questions"
 
     def __init__(self, context: TaskContext, *, linear_start: NonNegativeInt = 0) -> None:
         super().__init__(context)
         self.linear_start = linear_start
-
-    def open(self, spec: str) -> Pairs:
-        return open_stories(spec)
-
-    def inputs(self, file: Path) -> Iterable[str]:
-        """A story per line, in any of the ways that stories are written."""
-        return read_lines(file)
 
     def reopen(self) -> Sizes:
         super().reopen()

@@ -15,7 +15,7 @@ from torch import nn
 from weft.data.batch import PairBatch, Position
 from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
-from weft.data.file_lists import open_listed
+from weft.data.data_format import listed_files
 from weft.data.formats import Pairs
 from weft.data.tokenizers import RESERVED, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
@@ -61,7 +61,6 @@ class CaptioningTask(Seq2SeqTask):
     measures = (*(Measure(metric.key(), metric.name) for metric in (CiderD, CaptionBleu)), LOSS)
     sentences = (0,)
     mixes = False
-    file_suffixes = SUFFIXES
 
     def __init__(
         self,
@@ -74,15 +73,13 @@ class CaptioningTask(Seq2SeqTask):
         lowercase: bool = True,
     ) -> None:
         super().__init__(context, objective=objective)
-        self.size, self.flip, self.crop, self.lowercase = size, flip, crop, lowercase
+        self.size, self.flip, self.crop = size, flip, crop
+        self.data_format = listed_files(SUFFIXES, lowercase=lowercase)
         self.pictures: dict[Path, Corpus] = {}
-
-    def open(self, spec: str) -> Pairs:
-        return open_listed(spec, lowercase=self.lowercase)
 
     def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """Each picture with all its captions, one per line."""
-        return by_picture([self.open(spec) for spec in data])
+        return by_picture([self.data_format.open(spec) for spec in data])
 
     def placeholder_sizes(self) -> Sizes:
         return Sizes(CHANNELS, 8, reads="image")

@@ -19,6 +19,7 @@ from weft.config.registry import Among
 from weft.data.batch import UNK, Position
 from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
+from weft.data.data_format import DataFormat, accept_all
 from weft.data.formats import Pairs
 from weft.data.tokenizers import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError
@@ -88,6 +89,7 @@ class DecipheringTask(CorpusTask):
     measures = (Measure("accuracy", "accuracy"), Measure("divergence", "divergence", higher_is_better=False), LOSS)
     sentences = (0,)
     count_unit = "texts"
+    data_format = DataFormat(CipherText, check=accept_all)
     inference_kind = "forward"
 
     def __init__(
@@ -117,12 +119,6 @@ class DecipheringTask(CorpusTask):
         self.loss, self.draws, self.cycle_weight, self.penalty, self.pool = loss, draws, cycle_weight, penalty, pool
         self.cycle_steps, self.judges, self.spread = cycle_steps, judges, spread
         self._pools: dict[str, Tensor] = {}
-
-    def open(self, spec: str) -> Pairs:
-        return CipherText(spec)
-
-    def check_data(self, pairs: Pairs, report: Callable[[str], None]) -> None:
-        """Any text will do."""
 
     def learn(self, train: list[Pairs]) -> None:
         data = self.config.data
@@ -179,7 +175,9 @@ class DecipheringTask(CorpusTask):
 
     def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """Windows of the data in the cipher, each with its plain text."""
-        corpus = self.encode([self.open(spec) for spec in data], training=False, folder=self.cache, progress=lambda read: None)
+        corpus = self.encode(
+            [self.data_format.open(spec) for spec in data], training=False, folder=self.cache, progress=lambda read: None
+        )
         plain = windows(corpus, np.arange(len(corpus)), self.extent)
         texts = zip(self.cipher(plain).tolist(), plain.tolist(), strict=True)
         return [(self.alphabet.write(cipher), self.alphabet.write(window)) for cipher, window in texts]

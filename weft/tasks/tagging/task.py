@@ -17,6 +17,7 @@ from torch import nn
 
 from weft.data.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Rows
+from weft.data.data_format import DataFormat
 from weft.data.formats import Pairs
 from weft.data.tokenizers import RESERVED, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
@@ -42,6 +43,7 @@ from weft.tasks.tagging.data import (
     open_tagged,
     prepare_tagged,
     split_tags,
+    tagged_inputs,
 )
 from weft.tasks.tagging.metrics import (
     EntityF1,
@@ -108,19 +110,11 @@ class TaggingTask(CorpusTask):
         self.vocabulary = Vocabulary(least_count, lowercase, most)
         self.measures = (*ACCURACIES, LOSS) if self.scheme is None else (*SHARES, *ACCURACIES, LOSS)
         self.labels = Labels()
+        self.data_format = DataFormat(partial(open_tagged, change=self._change("iob2")), tagged_inputs)
 
     def _change(self, scheme: Scheme | None) -> Change:
         """How tags are rewritten in a scheme; not at all if they mark no entities."""
         return list if self.scheme is None or scheme is None else partial(convert, scheme=scheme)
-
-    def open(self, spec: str) -> Pairs:
-        return open_tagged(spec, self._change("iob2"))
-
-    def inputs(self, file: Path) -> Iterable[str]:
-        """The words of a table (.tsv), or lines of text."""
-        if not file.name.removesuffix(".gz").endswith(".tsv"):
-            return super().inputs(file)
-        return (words for words, _ in open_tagged(str(file)))
 
     def learn(self, train: list[Pairs]) -> None:
         """Collects the tags and counts the words as well."""
@@ -168,7 +162,7 @@ class TaggingTask(CorpusTask):
             self._remark(pairs, self.report)
 
     def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
-        for pairs in map(self.open, data):
+        for pairs in map(self.data_format.open, data):
             self._remark(pairs, report)
         return super().examples(data, report)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import PairBatch, Position
 from weft.data.corpus import Corpus, Rows
+from weft.data.data_format import listed_files
 from weft.data.formats import Pairs
 from weft.data.sentence_pairs import collate_pairs, make_pairs
 from weft.data.tokenizers import RESERVED, has_tokenizers
@@ -77,7 +78,7 @@ class TranscriptionTask(CorpusTask):
     )
     sentences = (0,)
     bf16_weights = False
-    file_suffixes = (".wav",)
+    data_format = listed_files((".wav",))
 
     def __init__(
         self,
