@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.runs.translator import Trained
 
 
-class TestData(StrEnum):
+class SignificanceTest(StrEnum):
     randomisation = "randomisation"
     bootstrap = "bootstrap"
 
@@ -47,7 +47,7 @@ def evaluate(
         help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; default: the run's own.",
     ),
     lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
-    test: TestData = typer.Option(TestData.randomisation, "--test", help="Significance test."),
+    test: SignificanceTest = typer.Option(SignificanceTest.randomisation, "--test", help="Significance test."),
     samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
     fast: bool = FAST,
     device: str = DEVICE,
@@ -102,7 +102,7 @@ def _report(
     metrics: Sequence[Metric],
     options: dict[str, Any],
     output: Path | None,
-    test: tuple[TestData, int],
+    test: tuple[SignificanceTest, int],
 ) -> Evaluation:
     """Predicts all lines with each system and scores the first; a second one is its baseline."""
     from weft.evaluation import report

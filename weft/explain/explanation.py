@@ -1,6 +1,6 @@
-"""The data of an explanation. Shapes: H heads · T target tokens · S source tokens.
+"""The data of an explanation: two sides of a sentence pair with their words, attention maps, decoding steps and the beam tree.
 
-One side of a sentence pair for display: its tokens, words and writing direction.
+Shapes: H heads · T target tokens · S source tokens.
 """
 
 from __future__ import annotations

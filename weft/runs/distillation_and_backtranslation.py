@@ -37,8 +37,8 @@ from weft.inference.worker_processes import cores
 from weft.runs.open_run import run_config
 from weft.runs.run_folder import MODEL
 from weft.runs.translator import Translator, load
-from weft.tasks.base import Align, TeacherRun
-from weft.tasks.translation.attention_alignment import CharacterCounter, weights_of
+from weft.tasks.base import TeacherRun
+from weft.tasks.translation.attention_alignment import Align, CharacterCounter, weights_of
 
 
 class OpenTeacher(TeacherRun):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -26,10 +26,9 @@ from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder_decoder
-from weft.tasks.translation.attention_alignment import TokenWeights
 
-Align = Callable[[Sequence[tuple[str, str]]], list[TokenWeights | None]]
-"""The attention of another run between the tokens of each pair of texts, if it has any. All pairs are one batch."""
+if TYPE_CHECKING:
+    from weft.tasks.translation.attention_alignment import Align
 
 
 class TeacherRun(ABC):
@@ -48,7 +47,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What a task is built for: the configuration and folder of a run, and a function that receives progress messages.
+    """The surroundings of a task: the configuration and folder of a run, and a function that receives progress messages.
 
     teacher: opens another run, where that is possible.
     """
@@ -275,7 +274,7 @@ class Task(ABC):
 
     @abstractmethod
     def losses(self, model: nn.Module, batch: Any, update: int) -> Iterator[Loss]:
-        """What to minimise in update number `update`, counted from 1. Schedules inside a task may depend on nothing else.
+        """The losses of update number `update`, counted from 1. Schedules inside a task may depend on nothing else.
 
         The trainer runs the backward pass of each loss before it takes the next one.
         """

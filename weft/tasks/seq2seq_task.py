@@ -1,6 +1,6 @@
 """Tasks that write a text for a source of any kind: cross-entropy with teacher forcing, and what may be added to it.
 
-Models that write a text about a file, such as a picture or a recording.
+`MediaPredictor` is the base of predictors that write a text about a file, such as a picture or a recording.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from weft.tasks.reward_sampling import RewardSampler
 
 @dataclass(frozen=True)
 class Seq2SeqObjective:
-    """What is minimised when a decoder writes a text.
+    """Losses of a decoder that writes a text.
 
     label_smoothing: share of the probability that is spread evenly over the vocabulary
     reinforce_weight: weight of REINFORCE for attention that samples (hard)

@@ -1,8 +1,7 @@
-"""Any encoder with independent yes-or-no outputs at each position.
+"""Sequences of bit vectors, as Neural Turing Machines are tested on: copying, repeating, recalling; scored by wrong bits.
 
+The model is any encoder with independent yes-or-no outputs at each position.
 Shapes: B rows · S positions · C outputs.
-
-Sequences of bit vectors, as Neural Turing Machines are tested on: copying, repeating, recalling; scored by wrong bits.
 """
 
 from __future__ import annotations

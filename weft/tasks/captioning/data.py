@@ -1,10 +1,6 @@
-"""Images with captions: read from files or .zip files, kept as bytes in a corpus, and laid out as batches.
-
-Pictures: read from files or from inside .zip files, cut to a square, and kept as bytes in a corpus.
+"""Images with captions: read from files or .zip files, cut to a square, kept as bytes in a corpus, and laid out as batches.
 
 Shapes: N pictures · S side of a picture in pixels.
-
-Pictures with captions, as a corpus and as batches.
 
 A picture may have several lines, one per caption. The corpus of captions has the columns `target`, with EOS at the end, and
 `picture`, the row of its picture in another corpus.

@@ -101,7 +101,7 @@ SEPARATOR = re.compile("[,\n]")
 """Separates the labels of a text that has several."""
 
 NONE = ","
-"""What stands for no label where a text may have any number."""
+"""Stands for no label where a text may have any number."""
 
 
 class Labels:

@@ -1,7 +1,4 @@
-"""Tasks whose models choose a label for a whole input, or any number of labels: their losses and scores.
-
-Classification: a label for each text, or any number of them, scored by loss, accuracy and F1.
-"""
+"""Classification: a label for each text, or any number of them, scored by loss, accuracy and F1; and the base of such tasks."""
 
 from __future__ import annotations
 
@@ -121,7 +118,7 @@ class LabelTask(CorpusTask):
         return collate_labels(corpus, rows, self.labels, budget=budget, rounded=rounded)
 
     def judge(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
-        """What the model thinks of a training batch in an update."""
+        """The output of the model for a training batch in an update."""
         judged: ClassifierOutput = model(batch.source)
         return judged
 

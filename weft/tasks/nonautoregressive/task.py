@@ -1,8 +1,6 @@
-"""What a decoder that writes all tokens at once reads in training: blanks, some true tokens, or a glance at them.
+"""Translation with a decoder that writes all tokens at once: its training with blanks, masks, glancing and CTC.
 
 Shapes: B rows · T target positions.
-
-Translation with a decoder that writes all tokens at once: blanks, masks, glancing and CTC.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 NEVER = -1e4
-"""What is added for a forbidden transition where sums are formed: its share of them is exactly 0, and gradients stay finite."""
+"""Is added for a forbidden transition where sums are formed: its share of them is exactly 0, and gradients stay finite."""
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ class EntityMetric(Metric):
 
     @abstractmethod
     def below(self, sums: Counts) -> Counts:
-        """What the number of entities that are right is divided by."""
+        """The number by which that of right entities is divided."""
 
     def value(self, sums: Counts) -> Counts:
         return np.asarray(100 * sums[..., 0] / np.maximum(self.below(sums), 1e-9))

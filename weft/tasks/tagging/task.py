@@ -182,7 +182,7 @@ class TaggingTask(CorpusTask):
         report(f"{pairs.name}: the most frequent tag of each word would have: {scores}")
 
     def floor(self, texts: Sequence[str]) -> dict[str, float]:
-        """What the most frequent tag of each word scores on tagged sentences, by the names of metrics."""
+        """Scores of a baseline on tagged sentences, the most frequent tag of each word, by the names of metrics."""
         guesses = [join_tags(words, map(self.lexicon.guess, words)) for words, _ in map(split_tags, texts)]
         found = score(guesses, texts, self.metrics()).values()
         return {each.name: each.value for each in found if each.key in FLOORS}
@@ -264,7 +264,7 @@ def _types(tags: Iterable[str]) -> set[str]:
 
 
 def allowed_moves(names: Sequence[str], scheme: Scheme) -> Allowed:
-    """What may begin, follow and end in a scheme, for these tags."""
+    """Which of these tags may begin, follow and end in a scheme."""
     moves = [[may_follow(before, after, scheme) for after in names] for before in names]
     return Allowed(
         torch.tensor([may_start(name) for name in names]),

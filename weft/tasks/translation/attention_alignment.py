@@ -7,7 +7,7 @@ Shapes: T target tokens · S source tokens · U units of a text.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -93,6 +93,10 @@ class TokenWeights:
     def between(self, target: Sequence[Ink], source: Sequence[Ink]) -> Weights:
         """The weights between the tokens of other tokenizers."""
         return between_units(self.weights, (self.target, self.source), (target, source))
+
+
+Align = Callable[[Sequence[tuple[str, str]]], list[TokenWeights | None]]
+"""The attention of another run between the tokens of each pair of texts, if it has any. All pairs are one batch."""
 
 
 @torch.inference_mode()

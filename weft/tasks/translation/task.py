@@ -1,6 +1,6 @@
-"""Tags and noise of the corpora of a translation task.
+"""Translation: pairs of texts, cross-entropy with teacher forcing, scored by the loss and by metrics of decoded text.
 
-Translation: pairs of texts, cross-entropy with teacher forcing, scored by the loss and by metrics of decoded text.
+Corpora may have tags and noise of their own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Text of single languages, named `en=FILE`, for learning to translate without translated text.
-
-Texts of two languages without translations: one corpus of both, and batches of texts to restore from several sources.
+"""Texts of two languages without translations, named `en=FILE`: one corpus of both, and batches of texts to restore from
+several sources.
 
 Shapes: B texts · T tokens of a text with the mark of its language · S tokens of a source.
 """

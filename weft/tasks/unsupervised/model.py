@@ -1,6 +1,5 @@
-"""What a model of two languages begins with: translations word by word and word vectors, from its training texts alone.
-
-A model of two languages: one encoder for both, and one decoder for both or one for each.
+"""A model of two languages: one encoder for both, one decoder for both or one for each; and its initialisation by a dictionary
+and word vectors that are learnt from its training texts alone.
 
 Shapes: B texts · S source positions · D width of the memory.
 """
@@ -46,7 +45,7 @@ class DictionaryInitialization:
 
     @property
     def key(self) -> list[Any]:
-        """What the words follow from."""
+        """Everything that decides the words."""
         return [METHOD, *["adversarial"] * self.adversarial, *(text.digest() for text in self.texts)]
 
     @cached_property
@@ -118,13 +117,13 @@ class BilingualModel(Model):
         return self._others[0] if language and self._others else self
 
     def judged(self, encoded: Encoded, language: Tensor) -> Tensor:
-        """What the judge minimises: the cross-entropy of the true languages [B], summed over all states, without gradient."""
+        """The loss of the judge: the cross-entropy of the true languages [B], summed over all states, without gradient."""
         assert self.judge is not None
         smooth = SMOOTHING + (1 - 2 * SMOOTHING) * language.to(encoded.memory.dtype)
         return _entropy(self.judge(encoded.memory.detach()), smooth, encoded)
 
     def confused(self, encoded: Encoded, language: Tensor) -> Tensor:
-        """What the encoder minimises: the cross-entropy of the wrong languages. The judge gets no gradient."""
+        """The loss of the encoder: the cross-entropy of the wrong languages. The judge gets no gradient."""
         assert self.judge is not None
         fixed = {name: parameter.detach() for name, parameter in self.judge.named_parameters()}
         logits = torch.func.functional_call(self.judge, fixed, (encoded.memory,))

@@ -1,9 +1,4 @@
-"""How many words of texts belong to the language that they should be in.
-
-Translation by a model of two languages, in either direction.
-
-Translation without translated text (Lample et al. 2018): denoising and online back-translation in one model.
-"""
+"""Translation without translated text (Lample et al. 2018): denoising and online back-translation in one model."""
 
 from __future__ import annotations
 
