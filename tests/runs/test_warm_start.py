@@ -71,7 +71,7 @@ def test_tags_move_behind_new_tokens(reverse_run: Path, tmp_path: Path) -> None:
     settings = {**common, **slow, "start.extend": 3, "task.reward": {"kind": "minimum_risk", "samples": 2}}
     api.train(start=tmp_path / "tagged", data=[{"files": str(data), "tag": "new"}], out=tmp_path / "run", set=settings)
     old, new = (weft.load(tmp_path / run).source for run in ("tagged", "run"))
-    assert (old.marks, new.marks, new.size) == (("reverse", "copy"), ("reverse", "copy", "new"), old.size + 2)
+    assert (old.added, new.added, new.size) == (("reverse", "copy"), ("reverse", "copy", "new"), old.size + 2)
     before, after = (
         read_tensors(tmp_path / run / "model.safetensors")["encoder.front.table.weight"] for run in ("tagged", "run")
     )

@@ -28,7 +28,7 @@ from weft.tasks.classification.data import (
     TextReader,
     collate_labels,
     make_labelled,
-    mark_labels,
+    multi_hot,
     prepare_labels,
     sentences_of,
 )
@@ -213,7 +213,7 @@ def test_several_labels_are_split_scored_and_filled_up() -> None:
     assert micro.score(micro.count(said, true)).value == pytest.approx(100 * 2 * 2 / (3 + 3))
     assert exact.score(exact.count(said, true)).value == pytest.approx(200 / 3)
     assert macro.score(macro.count(said, true)).value == pytest.approx(100 * (1 + 2 / 3 + 0) / 3)
-    assert mark_labels(np.array([0, 2, 1]), np.array([2, 0, 1]), 3).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert multi_hot(np.array([0, 2, 1]), np.array([2, 0, 1]), 3).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
 def test_the_loss_of_several_labels_is_that_of_each(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from weft.data.batch import TagBatch
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
 from weft.models.composition import build_encoder
-from weft.tasks.tagging.crf import LinearChain
+from weft.tasks.tagging.crf import LinearChainCrf
 from weft.tasks.tagging.data import Lexicon, Vocabulary, join_words, make_tagged, open_tagged, split_tags, split_words
 from weft.tasks.tagging.model import PerWord, Tagger
 from weft.tasks.tagging.predictor import Tagged
@@ -185,7 +185,7 @@ def test_neither_padding_nor_other_rows_change_a_sentence(per_word: PerWord, fro
     torch.manual_seed(0)
     sizes = Sizes(20, reads="words", pieces=20) if per_word == "front" else Sizes(20)
     spec = {"kind": "composed", "front": front, "encoder": {"kind": "rnn", "dim": 16}}
-    model = Tagger(build_encoder(spec, sizes), 3, per_word, LinearChain(3) if chain else None).eval()
+    model = Tagger(build_encoder(spec, sizes), 3, per_word, LinearChainCrf(3) if chain else None).eval()
     lengths = [7, 1, 4]
     together = batch(lengths, per_word == "front")
     scores = model(together.source, together.words, together.starts)

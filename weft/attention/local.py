@@ -51,5 +51,4 @@ class LocalAttention(PatternAttention, pattern=Local):
     cost = "n·window"
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
-        register: Register = draft.part(self.heads, x)
-        return register
+        return draft.part(self.heads, x)

@@ -41,8 +41,7 @@ class Strided(Pattern):
 class StridedAttention(PatternAttention, pattern=Strided):
     """Every query attends to the keys at distances that are multiples of `stride`, including its own.
 
-    The Sparse Transformer combines it with attention to the last `stride` tokens, in separate heads (`mixed`) or in one
-    (`joined`).
+    The Sparse Transformer combines it with attention to the last `stride` tokens, by `mixed` heads or in `joined` ones.
     """
 
     paper = "Child et al. 2019"

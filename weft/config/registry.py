@@ -211,8 +211,8 @@ def with_description(part: Any, name: str, hint: Any) -> Any:
 
 @functools.cache
 def descriptions(part: Any) -> dict[str, str]:
-    """The descriptions in a part's docstring, by the name before them."""
-    texts = [part, part.__init__] if inspect.isclass(part) and part.__init__ is not object.__init__ else [part]
+    """The descriptions in the docstrings of a part and of its base classes, by the name before them."""
+    texts = [part, part.__init__, *part.__mro__[1:-1]] if inspect.isclass(part) else [part]
     text = "\n".join(inspect.getdoc(each) or "" for each in texts)
     found = [(match[2], " ".join(match[3].split())) for match in DESCRIBED.finditer(text)]
     return dict(reversed(found))  # of several with one name, the first

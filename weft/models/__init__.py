@@ -9,8 +9,8 @@ MODELS = {
     "pointer": "weft.models.pointer_generator:Pointer",
     "memory_network": "weft.tasks.answering.memory_network:MemoryNetworkFamily",
     "cipher_gan": "weft.tasks.deciphering.cipher_gan:CipherGanFamily",
-    "language_model": "weft.models.transformer_lm:LanguageModelFamily",
-    "rnn_language_model": "weft.models.rnn_lm:RecurrentLanguageModelFamily",
+    "language_model": "weft.models.language_model:TransformerLanguageModelFamily",
+    "rnn_language_model": "weft.models.language_model:RecurrentLanguageModelFamily",
 }
 
 FRONTS = {

@@ -37,7 +37,7 @@ from weft.tasks.language_modeling.predictor import Generated, GenerationPredicto
 from weft.tasks.language_modeling.task import LanguageModelTask
 from weft.tasks.transcription.log_mel import Samples
 from weft.tasks.translation.glossary import Terms
-from weft.tasks.translation.markup_projection import MarkupSpan
+from weft.tasks.translation.markup import MarkupSpan
 from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.translation.task import TranslationTask
 

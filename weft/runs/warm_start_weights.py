@@ -126,9 +126,9 @@ def _moved(base: Path, run: Path, config: Config, sizes: Sizes) -> dict[str, _Mo
     pairs = zip(*(load_extended(folder, config.data.tokenizer) for folder in (base, run)), strict=True)
     found = {}
     for (old, new), side, size in zip(pairs, ("encoder", "decoder"), (sizes.source, sizes.target), strict=True):
-        first = old.size - len(old.marks)
-        pieces = [old.spelled(new.piece(number)) for number in range(first, new.size - len(new.marks))]
-        marks = [old.tags(name) if name in old.marks else [] for name in new.marks]
+        first = old.size - len(old.added)
+        pieces = [old.spelled(new.piece(number)) for number in range(first, new.size - len(new.added))]
+        marks = [old.tags(name) if name in old.added else [] for name in new.added]
         found[side] = _Moved(first, [*pieces, *marks, *([number] for number in range(old.size, size))])
     return found
 

@@ -30,13 +30,13 @@ from weft.tasks.base import LOSS, Measure, Share, TaskContext
 from weft.tasks.captioning.data import (
     CHANNELS,
     SUFFIXES,
-    by_picture,
+    captions_by_image,
     collate_captions,
+    images_of,
     make_captions,
-    pictures_of,
     prepare_captions,
-    prepare_pictures,
-    read_picture,
+    prepare_images,
+    read_image,
 )
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD
 from weft.tasks.captioning.predictor import CaptionPredictor
@@ -79,7 +79,7 @@ class CaptioningTask(Seq2SeqTask):
 
     def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """Each picture with all its captions, one per line."""
-        return by_picture([self.data_format.open(spec) for spec in data])
+        return captions_by_image([self.data_format.open(spec) for spec in data])
 
     def placeholder_sizes(self) -> Sizes:
         return Sizes(CHANNELS, 8, reads="image")
@@ -124,7 +124,7 @@ class CaptioningTask(Seq2SeqTask):
         assert isinstance(model, Model)
         scores = {"loss": self.mean_loss(model)[0]}
         if self.config.train.validate_bleu:
-            known = list(islice(by_picture(self.references), self.config.train.validate_sentences or None))
+            known = list(islice(captions_by_image(self.references), self.config.train.validate_sentences or None))
             section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
             predictor = self.predictor(model, resolve_options(section, model.device))
             texts = [found.text for found in predictor.predict((predictor.parse(path) for path, _ in known), together=True)]
@@ -134,7 +134,7 @@ class CaptioningTask(Seq2SeqTask):
 
     def explanation(self, predictor: CaptionPredictor, prediction: Prediction, text: str) -> str:
         """The picture, and for each token the picture, dark where there is no attention: the mean of all layers and heads."""
-        picture = image(read_picture(text.strip(), self.size).transpose(1, 2, 0), "the picture")
+        picture = image(read_image(text.strip(), self.size).transpose(1, 2, 0), "the picture")
         weights = mean_attention(prediction, "cross")
         if weights is None:
             return f"<figure class=picture>{picture}</figure>\n{notes(['the decoder shows no attention weights'])}"
@@ -171,8 +171,8 @@ class CaptioningTask(Seq2SeqTask):
         save_extended(self.run, tokenizer, tokenizer)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        data, pictures = self.config.data, pictures_of(pairs)
-        shown = prepare_pictures(pictures, self.size, folder=folder, progress=progress)
+        data, pictures = self.config.data, images_of(pairs)
+        shown = prepare_images(pictures, self.size, folder=folder, progress=progress)
         corpus = prepare_captions(
             pairs,
             pictures.places,

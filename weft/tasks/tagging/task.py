@@ -18,7 +18,7 @@ from torch import nn
 from weft.data.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Rows
 from weft.data.data_format import DataFormat
-from weft.data.formats import Pairs
+from weft.data.formats import MappedPairs, Pairs
 from weft.data.tokenizers import RESERVED, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import DataError
@@ -30,11 +30,10 @@ from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.classification.data import SHOWN, Labels
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.tagging.crf import Allowed, LinearChain
+from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
 from weft.tasks.tagging.data import (
     Change,
     Lexicon,
-    Spaced,
     TaggedEncoding,
     Vocabulary,
     collate_tagged,
@@ -43,6 +42,7 @@ from weft.tasks.tagging.data import (
     open_tagged,
     prepare_tagged,
     split_tags,
+    split_words,
     tagged_inputs,
 )
 from weft.tasks.tagging.metrics import (
@@ -130,7 +130,8 @@ class TaggingTask(CorpusTask):
             )
         labels = Labels(tags_of(_types(tags), self.scheme) if self.scheme else tags)
         self.report(f"{len(labels):,} tags")
-        tokenizer = learn_tokenizer(self.config, [Spaced(some) for some in train], self.report)
+        spaced = [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in train]
+        tokenizer = learn_tokenizer(self.config, spaced, self.report)
         save_extended(self.run, tokenizer, tokenizer)
         Lexicon.count((text for _, text in chain.from_iterable(train)), self.vocabulary).save(self.run / WORDS)
         labels.save(self.run / TAGS)
@@ -151,7 +152,7 @@ class TaggingTask(CorpusTask):
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         count = max(1, len(self.labels))
         allowed = allowed_moves(self.labels.names, self.scheme) if self.scheme and len(self.labels) else None
-        transitions = LinearChain(count, allowed) if self.output == "crf" else None
+        transitions = LinearChainCrf(count, allowed) if self.output == "crf" else None
         return Tagger(build_encoder(spec, sizes), count, self.per_word, transitions, self.dropout)
 
     def vocabularies(self) -> list[str]:
@@ -263,10 +264,10 @@ def _types(tags: Iterable[str]) -> set[str]:
     return {split_tag(tag)[1] for tag in tags} - {""}
 
 
-def allowed_moves(names: Sequence[str], scheme: Scheme) -> Allowed:
+def allowed_moves(names: Sequence[str], scheme: Scheme) -> AllowedTransitions:
     """Which of these tags may begin, follow and end in a scheme."""
     moves = [[may_follow(before, after, scheme) for after in names] for before in names]
-    return Allowed(
+    return AllowedTransitions(
         torch.tensor([may_start(name) for name in names]),
         torch.tensor(moves),
         torch.tensor([may_end(name, scheme) for name in names]),

@@ -1,7 +1,6 @@
-"""Texts of two languages without translations, named `en=FILE`: one corpus of both, and batches of texts to restore from
-several sources.
+"""Monolingual texts of two languages, named `en=FILE`: one corpus of both, and batches of texts to restore.
 
-Shapes: B texts · T tokens of a text with the mark of its language · S tokens of a source.
+Shapes: B texts · T tokens of a text with the tag of its language · S tokens of a source.
 """
 
 from __future__ import annotations
@@ -41,6 +40,14 @@ ENOUGH = 30
 NEAR = 0.05
 """Share of lines that one of two translations may lack, at its beginning or its end."""
 
+TOKENS, WORDS, LANGUAGE_COLUMN = "tokens", "words", "language"
+
+FOREIGN = 10.0
+"""A token belongs to the other language if it is this many times as frequent there."""
+
+Translate = Callable[[str, str], str]
+"""A text and its language to a first translation into the other language."""
+
 
 class Monolingual(Pairs):
     """Texts of one language, one per line: pairs of a line and the language. first, end: which lines, all by default."""
@@ -66,10 +73,10 @@ class Monolingual(Pairs):
 
 def split_language(spec: str) -> tuple[str, str]:
     """The language and the file of `en=FILE`."""
-    found = LANGUAGE.fullmatch(spec)
-    if found is None:
+    match = LANGUAGE.fullmatch(spec)
+    if match is None:
         raise DataError(f"{spec!r} names no language: write, for example, en=FILE for an English text.")
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 def languages_of(specs: Sequence[str]) -> list[str]:
@@ -100,9 +107,7 @@ def open_languages(
 def check_unpaired(first: Monolingual, second: Monolingual, report: Callable[[str], None]) -> None:
     """Raises DataError if a text is empty, or if both are translations line by line or have a file in common.
 
-    Tells if they may be translations in another order.
-
-    A shuffled translation is still a translation: each sentence has its partner, which real texts in two languages lack.
+    Reports if they may be translations in another order, since each sentence then has its partner, which real texts lack.
     """
     sizes = [np.fromiter((len(line.strip()) for line in text.lines()), np.float64) for text in (first, second)]
     for text, lengths in zip((first, second), sizes, strict=True):
@@ -132,21 +137,12 @@ def disjoint_halves(pairs: Sequence[tuple[str, str]], seed: int = 1) -> tuple[li
     return [pairs[row][0] for row in order[:half]], [pairs[row][1] for row in order[half:]]
 
 
-TOKENS, WORDS, LANGUAGE_COLUMN = "tokens", "words", "language"
-
-FOREIGN = 10.0
-"""A token belongs to the other language if it is this many times as frequent there."""
-
-Translate = Callable[[str, str], str]
-"""A text and its language to a first translation into the other language."""
-
-
 @dataclass(frozen=True)
 class UnpairedBatch(PairBatch):
-    """Texts of either language. Targets begin with BOS and the mark of the language; nobody has to predict the mark.
+    """Texts of either language. Targets begin with BOS and the tag of the language, which is not predicted.
 
     source: the texts with noise · clean: the texts as they are · words: their translations word by word, with noise · other:
-    [B] the mark of the language that a text is not in.
+    [B] the tag of the language that a text is not in.
     """
 
     clean: Source

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from weft.attention.core.kv_cache import KeyValueCache
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, grow, select
-from weft_contract.entries import same
+from weft_contract.mechanism_entries import same
 
 SOURCES = 3
 ROOMS = ("none", "from the start", "later")
@@ -119,7 +119,7 @@ def check_beams(subject: Subject) -> None:
 
 def check_wide_beams(subject: Subject) -> None:
     """The same with more beams than the cache tracks by ancestry."""
-    _follow_beams(subject.steps(), ROOMS, wide=KeyValueCache.widest + 1, prefix=(2, 1, 3))
+    _follow_beams(subject.steps(), ROOMS, wide=KeyValueCache.max_shared + 1, prefix=(2, 1, 3))
 
 
 @dataclass(frozen=True)
