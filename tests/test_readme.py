@@ -106,9 +106,9 @@ def test_a_configuration_is_valid(block: Block) -> None:
 def test_names_and_files_in_the_text_exist(file: Path) -> None:
     words = re.findall(r"`([^`\n]+)`", CODE.sub("", file.read_text("utf-8")))
     for word in words:
-        if re.fullmatch(r"weft\.\w+\.\w+[\w.]*", word):
+        if re.fullmatch(r"(weft\.\w+\.\w+|weft_studies\.\w+)[\w.]*", word):
             find_name(word)
-        if re.fullmatch(r"(weft|weft_contract|tests|docs|benchmarks|notebooks)/[\w./-]+", word):
+        if re.fullmatch(r"(weft|weft_contract|weft_studies|tests|docs|benchmarks|notebooks)/[\w./-]+", word):
             assert (ROOT / word).exists(), f"`{word}` does not exist"
 
 

@@ -27,8 +27,8 @@ VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
 """Source and target lengths of a small batch."""
 
-ONE_SIDED = {"language_model", "rnn_language_model", "memory_network", "cipher_gan"}
-"""Models that have no encoder, or write no text."""
+ONE_SIDED = {"language_model", "rnn_language_model"}
+"""Models that have no encoder."""
 
 TABLES = {"base": "weft.models:MODELS", "encoder": "weft.models:ENCODERS", "decoder": "weft.models:DECODERS"}
 """Option of a model → the table of its parts."""

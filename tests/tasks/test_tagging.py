@@ -24,7 +24,7 @@ from weft.tasks.tagging.crf import LinearChainCrf
 from weft.tasks.tagging.data import Lexicon, Vocabulary, join_words, make_tagged, open_tagged, split_tags, split_words
 from weft.tasks.tagging.model import PerWord, Tagger
 from weft.tasks.tagging.predictor import Tagged
-from weft.training import api
+from weft.training import train_run
 from weft.training.session import Result
 
 SETTINGS: dict[str, Any] = {
@@ -60,7 +60,7 @@ def write(path: Path, count: int, seed: int) -> Path:
 
 
 def train(out: Path, data: Path | str, settings: Mapping[str, Any] | None = None, **options: Any) -> Result:
-    return api.train("tagger-crf", out=out, data=str(data), set={**SETTINGS, **(settings or {})}, **options)
+    return train_run.train("tagger-crf", out=out, data=str(data), set={**SETTINGS, **(settings or {})}, **options)
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +134,9 @@ def test_an_encoder_may_read_pieces_and_sentences_may_be_held_out(files: tuple[P
         "task": {"kind": "tagging", "per_word": "mean", "entities": "iob2"},
         "train": {"steps": 2, "batch_tokens": 400, "best_by": "f1", "device": "cpu", "threads": 1, "tensorboard": False},
     }
-    result = api.train("tagger", out=tmp_path / "run", data=str(files[0]), set=settings)
+    result = train_run.train("tagger", out=tmp_path / "run", data=str(files[0]), set=settings)
     assert 0 <= result.scores["f1"] <= 100 and result.scores["loss"] < 5
-    api.train(out=tmp_path / "run", resume=True, set={"train.steps": 3})
+    train_run.train(out=tmp_path / "run", resume=True, set={"train.steps": 3})
     tagger = weft.load(tmp_path / "run", device="cpu")
     found = tagger.translate(["the bilking of", "a"])
     assert [len(each.tags) for each in found if isinstance(each, Tagged)] == [3, 1]

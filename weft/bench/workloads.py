@@ -36,7 +36,7 @@ from weft.training.compile_and_cuda_graphs import CudaGraphSteps, compile_blocks
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
 from weft.training.loop import Meter, optimizer_step, worker
-from weft.training.train_run import resolve_batches
+from weft.training.prepare_run import resolve_batches
 
 STEPS = 32
 """Tokens that a search writes, if the model has positions for that many."""

@@ -77,7 +77,7 @@ def _translate(run: str, texts: Texts, out: Path, device: str, options: dict[str
     from weft.runs.distillation_and_backtranslation import translate_corpus
 
     with Counter("translated", "lines") as counter:
-        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, tell=counter.say)
+        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, report=counter.say)
     tell(f"wrote {out}")
 
 

@@ -1,12 +1,6 @@
-"""The inputs of a predictor, made from the texts that a program passes, with checks that they are texts.
+"""Trained runs at work: the `Translator` and the `Generator` that `weft.load` and `weft.load_generator` return.
 
-Checks that what a program passes as text is text, and says what it is otherwise.
-
-Makes the inputs of a predictor from lines and what belongs to each line.
-
-Other runs that take part in decoding: one that reranks translations, or a language model.
-
-Trained runs at work: what `weft.load` returns.
+Below them: checks that what a program passes is text, the inputs of a predictor, and other runs that take part in decoding.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from weft.data.tokenizers.added_tokens import load_extended
 from weft.data.word_vectors.vectors import read_vectors
 from weft.errors import RunError
 from weft.file_access import why_unreadable
+from weft.runs.migrations import check_format
 
 Report = Callable[[str], None]
 
@@ -23,6 +24,7 @@ def tokenizers_of(config: Config) -> tuple[Config, Tokenizer, Tokenizer]:
     run = Path(str(config.data.tokenizer_of))
     if problem := why_unreadable(run / "config.yaml", "run"):
         raise RunError(f"data.tokenizer_of: {run}: {problem}")
+    check_format(run)
     data = load_config(run / "config.yaml").data
     settings = {f"data.{key}": getattr(data, key) for key in ("tokenizer", "vocabulary", "shared_vocabulary")}
     return config.replaced(settings), *load_extended(run, data.tokenizer)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft.config.corpus_entries import TrainingCorpus, ValidationCorpus, grouped, weighed
-from weft.config.registry import load, suggest
+from weft.config.registry import find_table, load, suggest
 from weft.config.sections import DataSection
 from weft.data.batch import PairBatch
 from weft.data.corpus import Corpus, Rows
@@ -25,11 +25,11 @@ from weft.data.tokenizers import Tokenizer, has_tokenizers
 from weft.data.tokenizers.added_tokens import BLANK, add_tokens, load_extended, save_extended
 from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise
 from weft.errors import ConfigError, DataError, RunError
-from weft.evaluation.metrics import METRICS, USUAL, Chrf, Metric, choose_tokenization, make_metrics, score
+from weft.evaluation import METRICS
+from weft.evaluation.metrics import USUAL, Chrf, Metric, choose_tokenization, make_metrics, score
 from weft.file_access import why_unwritable
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.inference.shortlist import FILE, Shortlist, cached_file
-from weft.models import MODELS
 from weft.models.base import Model, Network, Sizes
 from weft.models.composition import build_encoder_decoder
 from weft.models.wrapped_decoders import Ensemble
@@ -108,7 +108,8 @@ class TranslationTask(Seq2SeqTask):
 
     def __init__(self, context: TaskContext, *, objective: Seq2SeqObjective) -> None:
         super().__init__(context, objective=objective)
-        texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in METRICS.values()]
+        metrics = [load(METRICS, name) for name in METRICS]
+        texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in metrics]
         self.measures = (*texts, LOSS) if self.config.train.validate_bleu else (LOSS, *texts)
         self.quick: dict[str, Any] = {"search": "greedy", "rerank": "none", "n_best": 1, "fusion": "none"}
         self.valid_pairs: dict[str, list[tuple[str, str]]] = {}
@@ -286,7 +287,7 @@ class TranslationTask(Seq2SeqTask):
 
     @property
     def _copies(self) -> bool:
-        return bool(load(MODELS, self.config.model["kind"]).copies)
+        return bool(load(find_table("weft.models:MODELS"), self.config.model["kind"]).copies)
 
     def noising(self, corpus: TrainingCorpus) -> CorpusNoise | None:
         found = make_noising(corpus, self.source, self.target, self.config.data.max_length)

@@ -12,7 +12,7 @@ import weft
 from weft.data.formats import open_pairs
 from weft.errors import DataError
 from weft.runs.translator import load_trained
-from weft.tasks.bits.data import DEVIATION, MEAN, read_frames, read_target, write_target
+from weft_studies.bits.data import DEVIATION, MEAN, read_frames, read_target, write_target
 
 NTM = {"kind": "composed", "front": "vectors", "encoder": {"kind": "ntm", "dim": 16, "slots": 6, "slot_width": 6}}
 RNN = {"kind": "composed", "front": "vectors", "encoder": {"kind": "rnn", "dim": 32, "bidirectional": False, "dropout": 0.0}}

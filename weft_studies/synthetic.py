@@ -1,18 +1,21 @@
-"""Generated data with long-range dependencies, of any length.
+"""Generated data that is solvable by rule: letters and numbers, and long-range dependencies of any length.
 
+    copy          "k d q" → "k d q"        reverse  "k d q" → "q d k"        sort  "k d q" → "d k q"
+    addition      "417+85" → "502"
     listops       "[MAX 4 3 [MIN 2 3 ] 1 0 ]" → "4": nested operations on digits (Nangia & Bowman 2018), one of ten labels
     recall        "k 3 q 7 d 1 ? q" → "7": the value of a key (Graves et al. 2014), one of ten labels
     distant_copy  "k d q . . . . ?" → "k d q": the letters before a long gap
     verdict       "d red k\\nblue q final\\nw blue" → "blue": the colour in the sentence with `final`, one of four labels
 
-A function draws the subject of a pair, its source and its target. Sources have `shortest` to `longest` tokens; 0 means the
-default length of the kind for `longest`, and a quarter of `longest` for `shortest`. For verdicts, both count sentences.
+A function draws the subject of a pair, its source and its target. `shortest` and `longest` count symbols (copy, reverse, sort:
+1 to 10), digits (addition: 4), source tokens (listops, recall, distant_copy) or sentences (verdict: 8). 0 means the default
+for `longest`, and for long-range data a quarter of `longest` for `shortest`.
 """
 
 from __future__ import annotations
 
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 from statistics import median
@@ -38,6 +41,36 @@ KEPT = 8
 COLOURS = ("red", "green", "blue", "white")
 DECIDES = "final"
 """The word that marks the deciding sentence of a verdict."""
+
+
+def copy(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Letters as they are."""
+    return _letters(list, random, shortest, longest)
+
+
+def reverse(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Letters from the last to the first."""
+    return _letters(reversed, random, shortest, longest)
+
+
+def sort(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Letters in the order of the alphabet."""
+    return _letters(sorted, random, shortest, longest)
+
+
+def _letters(
+    arrange: Callable[[list[str]], Iterable[str]], random: Random, shortest: int, longest: int
+) -> tuple[str, str, str]:
+    letters = random.choices(string.ascii_lowercase, k=random.randint(shortest or 1, longest or 10))
+    subject = "".join(sorted(letters)) if arrange is sorted else " ".join(letters)
+    return subject, " ".join(letters), " ".join(arrange(letters))
+
+
+def addition(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Sums of two numbers."""
+    digits = longest or 4
+    first, second = (random.randrange(10 ** random.randint(1, digits)) for _ in range(2))
+    return f"{min(first, second)}+{max(first, second)}", f"{first}+{second}", str(first + second)
 
 
 class _Expression:

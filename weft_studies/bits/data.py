@@ -1,4 +1,4 @@
-"""Sequences of bit vectors, written as text, as a corpus, and as batches.
+"""Sequences of bit vectors (Graves et al. 2014), generated, written as text, as a corpus, and as batches.
 
     0110 1011 | _ _ → 0110 1011             copy (a delimiter; then a blank for each vector to write)
     0110 1011 *2 _ _ _ _ _ → 0110 1011 0110 1011 .    repeat copy (the number of copies; the end is written as .)
@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,9 @@ from weft.data.batch import Batch, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Corpus, Rows, prepare
 from weft.data.formats import Pairs, Texts
-from weft.data.generators.bit_sequences import BLANK, END
 from weft.errors import DataError
 
+BLANK, END = "_", "."
 BITS = re.compile("[01]+")
 COPIES = re.compile(r"\*(\d+)")
 MEAN, DEVIATION = 5.5, 8.25**0.5
@@ -124,3 +125,29 @@ def make_bits(
     place = np.arange(labels.shape[1])
     labels[: len(rows)][(place >= (lengths - blanks)[:, None]) & (place < lengths[:, None])] = target
     return BitBatch(torch.from_numpy(rows), Source(spread(frames, layout), layout), torch.from_numpy(labels))
+
+
+def bits_copy(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Vectors of 8 bits to copy: 1 to 20 by default."""
+    said = _vectors(random, random.randint(shortest or 1, longest or 20), 8)
+    return said, f"{said} |{f' {BLANK}' * len(said.split())}", said
+
+
+def bits_repeat(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """1 to 10 vectors of 8 bits, and up to as many copies of them."""
+    longest = longest or 10
+    said, copies = _vectors(random, random.randint(shortest or 1, longest), 8), random.randint(1, longest)
+    target = " ".join([*[said] * copies, END])
+    return said, f"{said} *{copies}{f' {BLANK}' * len(target.split())}", target
+
+
+def bits_recall(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """2 to 6 items of three vectors of 6 bits; the one after the item in question is to be written."""
+    items = [_vectors(random, 3, 6) for _ in range(max(2, random.randint(shortest or 2, longest or 6)))]
+    asked = random.randrange(len(items) - 1)
+    text = " ".join(f"| {item}" for item in items)
+    return text, f"{text} ? {items[asked]}{f' {BLANK}' * 3}", items[asked + 1]
+
+
+def _vectors(random: Random, count: int, width: int) -> str:
+    return " ".join(f"{random.getrandbits(width):0{width}b}" for _ in range(count))

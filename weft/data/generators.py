@@ -1,11 +1,9 @@
 """Generated data for demonstrations and tests, which needs no files and no licence.
 
     dates     "Dienstag, 3. März 2026" → "2026-03-03", in forty languages with several formats each
-    copy      "k d q" → "k d q"        reverse  "k d q" → "q d k"        sort  "k d q" → "d k q"
-    addition  "417+85" → "502"
-    listops, recall, distant_copy, verdict: see `weft.data.generators.long_range`
-    bits_copy, bits_repeat, bits_recall: see `weft.data.generators.bit_sequences`
-    babi      "Mary went to the kitchen.⇥Where is Mary?" → "kitchen": see `weft.data.generators.babi`
+
+Installed packages add other kinds (entry points `generator.NAME`), weft_studies for instance. A generator is a function that
+draws a subject, a source and a target, given the smallest and the largest length; with a keyword-only `task` if it has several.
 
 Pair i depends only on the kind, the seed and i. A hash of the subject of a pair (the day, the letters, the numbers) decides
 whether the pair belongs to train, valid or test, so that these never share a subject, whatever the seeds.
@@ -15,22 +13,20 @@ from __future__ import annotations
 
 import hashlib
 import string
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import date, timedelta
-from functools import cache, partial
+from functools import cache, cached_property
 from random import Random
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
 
-from weft.config.registry import suggest
-from weft.data.generators.babi import draw_story
-from weft.data.generators.bit_sequences import bits_copy, bits_recall, bits_repeat
-from weft.data.generators.long_range import distant_copy, listops, recall, verdict
+from weft.config.plugins import advice_if_stale
+from weft.config.registry import find_table, keyword_options, load, suggest
 from weft.errors import DataError
 
+GENERATORS = "weft.data:GENERATORS"
 Split = Literal["train", "valid", "test"]
-Arrange = Callable[[list[str]], Iterable[str]]
 
 # fmt: off
 LANGUAGES = [
@@ -52,11 +48,8 @@ ATTEMPTS = 1000
 class PairGenerator:
     """`count` pairs of the given kind, the same on every iteration.
 
-    longest   maximum number of symbols (copy, reverse, sort; default 10), of digits (addition; default 4), of source
-              tokens (listops, recall, distant_copy), or of sentences (verdict; default 8); ignored for dates
-    shortest  minimum number of symbols (default 1) or of source tokens (default: a quarter of the maximum); ignored for
-              dates and addition
-    task      number of the task, from 1 to 20 (babi only)
+    longest, shortest: maximum and minimum length, in what the kind counts; 0: its default. Ignored for dates
+    task: number of the task, of a kind that has several
     """
 
     kind: str
@@ -68,16 +61,23 @@ class PairGenerator:
     task: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in (*KINDS, "babi"):
-            raise DataError(f"generated:{self.kind}: there is no such generator; {suggest(self.kind, (*KINDS, 'babi'))}.")
+        kinds = find_table(GENERATORS)
+        if self.kind not in kinds:
+            near = suggest(self.kind, kinds) + advice_if_stale()
+            raise DataError(f"generated:{self.kind}: there is no such generator; {near}.")
         if self.split not in get_args(Split):
             raise DataError(f"generated:{self.kind}: there is no split {self.split!r}; {suggest(self.split, get_args(Split))}.")
         if self.count < 1 or self.longest < 0 or self.shortest < 0:
             raise DataError(f"generated:{self.kind}: count must be at least 1, longest and shortest at least 0.")
-        if (self.task > 0) != (self.kind == "babi"):
+        if (self.task > 0) != any(name == "task" for name, *_ in keyword_options(self._draw)):
             raise DataError(f"generated:{self.kind}: `task` is the number of a task of babi, as in generated:babi?task=1.")
         if self.shortest > self.longest:
             raise DataError(f"generated:{self.kind}: longest must be at least shortest={self.shortest}.")
+
+    @cached_property
+    def _draw(self) -> Callable[..., tuple[str, str, str]]:
+        draw: Callable[..., tuple[str, str, str]] = load(find_table(GENERATORS), self.kind)
+        return draw
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return (self.pair(index) for index in range(self.count))
@@ -89,11 +89,9 @@ class PairGenerator:
         """Pair number `index`, drawn repeatedly until its subject belongs to this split."""
         kind = f"{self.kind}{self.task or ''}"
         random = Random(int.from_bytes(_hash(f"{kind} {self.seed} {index}")[:8], "little"))
+        draw, options = self._draw, {"task": self.task} if self.task else {}
         for _ in range(ATTEMPTS):
-            if self.task:
-                subject, source, target = draw_story(random, self.task)
-            else:
-                subject, source, target = KINDS[self.kind](random, self.shortest, self.longest)
+            subject, source, target = draw(random, self.shortest, self.longest, **options)
             if split_of(f"{kind} {subject}") == self.split:
                 return source, target
         raise DataError(f"generated:{self.kind}: no pair found for {self.split!r}; increase `longest`.")
@@ -129,7 +127,8 @@ def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def _date(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+def dates(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Days from 1900 to 2099 as forty languages write them, to ISO 8601."""
     day = FIRST_DAY + timedelta(days=random.randrange((LAST_DAY - FIRST_DAY).days + 1))
     language = random.choice(LANGUAGES)
     text = write_date(day, language, random.choice(patterns(language)))
@@ -163,32 +162,3 @@ def _clear(pattern: str) -> bool:
         return True
     year, month, day = (pattern.index(letter) for letter in "yMd")
     return year < month < day or (day < month < year and "/" not in pattern and "-" not in pattern)
-
-
-def _letters(arrange: Arrange, random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
-    letters = random.choices(string.ascii_lowercase, k=random.randint(shortest or 1, longest or 10))
-    subject = "".join(sorted(letters)) if arrange is sorted else " ".join(letters)
-    return subject, " ".join(letters), " ".join(arrange(letters))
-
-
-def _addition(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
-    digits = longest or 4
-    first, second = (random.randrange(10 ** random.randint(1, digits)) for _ in range(2))
-    return f"{min(first, second)}+{max(first, second)}", f"{first}+{second}", str(first + second)
-
-
-KINDS: dict[str, Callable[[Random, int, int], tuple[str, str, str]]] = {
-    "dates": _date,
-    "copy": partial(_letters, list),
-    "reverse": partial(_letters, reversed),
-    "sort": partial(_letters, sorted),
-    "addition": _addition,
-    "listops": listops,
-    "recall": recall,
-    "distant_copy": distant_copy,
-    "verdict": verdict,
-    "bits_copy": bits_copy,
-    "bits_repeat": bits_repeat,
-    "bits_recall": bits_recall,
-}
-"""kind → function that draws (subject, source, target), given the minimum and maximum length."""

@@ -19,12 +19,11 @@ from weft.errors import ConfigError, DataError
 from weft.inference.decoding_options import resolve_options
 from weft.runs.open_run import build_task
 from weft.runs.weight_files import read_tensors
-from weft.tasks.deciphering.cipher_gan import CipherGan, Tables, gradient_penalty, replay_fakes, straight_through_sample
-from weft.tasks.deciphering.data import Cipher, compare_frequencies, divide_windows, make_cipher
-from weft.tasks.deciphering.metrics import count_pairs, divergence
-from weft.tasks.deciphering.task import DecipheringTask
 from weft.training.gradual_unfreezing import LayerGroups
 from weft.training.optimizer import take_step
+from weft_studies.deciphering.cipher_gan import CipherGan, Tables, gradient_penalty, replay_fakes, straight_through_sample
+from weft_studies.deciphering.data import Cipher, compare_frequencies, divide_windows, make_cipher
+from weft_studies.deciphering.task import DecipheringTask, count_pairs, divergence
 
 SETTINGS: dict[str, Any] = {
     **CIPHER,

@@ -15,13 +15,14 @@ from weft.config.sections import DecodeSection
 from weft.data.batch import BOS, EOS, PAD, UNK, Layout
 from weft.data.tokenizers.word_character_byte import CharacterTokenizer
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.constraints import ForbidTokens, SourceRules
+from weft.decoding.constraints import ForbidTokens
 from weft.decoding.search_loop import run_search
 from weft.errors import ConfigError
 from weft.inference.decoding_options import resolve_options
 from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.tasks.translation.predictor import TranslationPredictor, make_rules
+from weft_studies.couplets import SourceRules
 
 ALL = ("same_length", "mirror_repeats", "no_shared")
 USUAL = ForbidTokens([PAD, BOS, UNK])

@@ -1,14 +1,8 @@
-"""Stories with questions and answers, as in bAbI: its world, its relations, and the table of its twenty tasks.
+"""Twenty kinds of stories with questions, as in bAbI (Weston et al. 2015), drawn by simulating a small world.
 
-People who move, take, give and drop things: the world of bAbI tasks 1 to 3, 5 to 9 and 11 to 13 (Weston et al. 2015).
-
-Each function draws the facts of a story, a question and its answer.
-
-Relations between places, sizes, kinds, times and motives: bAbI tasks 4, 10 and 14 to 20 (Weston et al. 2015).
-
-Twenty kinds of stories with questions, as in bAbI (Weston et al. 2015), drawn by simulating a small world.
-
-The texts follow bAbI's, but they are not its files: every story ends with its only question, and splits share no story.
+The texts follow bAbI's, but they are not its files: every story ends with its only question, and splits share no story. A
+function for each task draws the facts of a story, a question and its answer: first those about people who move, take, give
+and drop things, then those about relations between places, sizes, kinds, times and motives.
 """
 
 from __future__ import annotations
@@ -460,8 +454,8 @@ TASKS: Mapping[int, tuple[str, Callable[[Random], Story]]] = {
 """Number → name and function that draws a story."""
 
 
-def draw_story(random: Random, task: int) -> tuple[str, str, str]:
-    """(subject, source, target) of a pair: the facts alone, the facts and the question with tabs between them, the answer."""
+def draw_story(random: Random, shortest: int, longest: int, *, task: int) -> tuple[str, str, str]:
+    """Stories with questions, as in bAbI (`task` 1 to 20): facts and question with tabs between them, and the answer."""
     if task not in TASKS:
         raise DataError(f"generated:babi: there is no task {task}; tasks are numbered from 1 to {max(TASKS)}.")
     facts, question, answer = TASKS[task][1](random)

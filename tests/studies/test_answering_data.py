@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from weft.data.generators.babi import TASKS, draw_story
+from weft_studies.answering.babi import TASKS, draw_story
 
 OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
 STEPS = {"left": (-1, 0), "right": (1, 0), "above": (0, 1), "below": (0, -1)}
@@ -169,7 +169,7 @@ SOLVERS: dict[int, Solve] = {
 @pytest.mark.parametrize("task", SOLVERS)
 def test_the_answer_follows_from_the_text(task: int) -> None:
     for seed in range(150):
-        _, text, answer = draw_story(Random(seed), task)
+        _, text, answer = draw_story(Random(seed), 0, 0, task=task)
         *facts, question = [sentence.rstrip(".?").split() for sentence in text.split("\t")]
         assert SOLVERS[task](facts, question) == answer, text
     assert set(TASKS) - set(SOLVERS) == {20}
@@ -179,6 +179,6 @@ def test_task_4_depends_on_the_order_of_words() -> None:
     """Questions with the same words in another order have other answers, so a bag of words cannot answer them."""
     found: dict[tuple[str, ...], set[str]] = {}
     for seed in range(3000):
-        _, text, answer = draw_story(Random(seed), 4)
+        _, text, answer = draw_story(Random(seed), 0, 0, task=4)
         found.setdefault(tuple(sorted(text.replace("?", ".").replace("\t", " ").split())), set()).add(answer)
     assert sum(len(answers) > 1 for answers in found.values()) > 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft.errors import DataError
-from weft.evaluation.couplets import mirrors, repeats, score_couplets, shares
+from weft_studies.couplets import mirrors, repeats, score_couplets, shares
 
 
 def test_repeats_are_mirrored_at_the_same_places() -> None:

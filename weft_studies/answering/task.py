@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,27 +12,87 @@ import numpy as np
 from pydantic import NonNegativeInt
 from torch import nn
 
-from weft.data.batch import EOS, UNK, LabelBatch
+from weft.data.batch import EOS, UNK, LabelBatch, Layout, Source
 from weft.data.corpus import Corpus
 from weft.data.data_format import DataFormat
 from weft.data.formats import Pairs
 from weft.data.text_lines import read_lines
-from weft.data.tokenizers import RESERVED
+from weft.data.tokenizers import RESERVED, Tokenizer
+from weft.decoding.search_loop import Cancellation
 from weft.explain.html_parts import meter
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import Predictor
+from weft.inference.predictor import BatchItem, Predictor, pad, refuse
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
 from weft.models.pooling import MeanPooling
-from weft.tasks.answering.data import open_stories, prepare_stories
-from weft.tasks.answering.memory_network import MemoryEncoder, MemoryNetwork
-from weft.tasks.answering.predictor import AnsweringPredictor
 from weft.tasks.base import TaskContext
-from weft.tasks.classification.data import make_labelled
+from weft.tasks.classification.data import Labels, make_labelled
 from weft.tasks.classification.explanation import probability_table
 from weft.tasks.classification.model import Classifier, ClassifierOutput
-from weft.tasks.classification.predictor import Label
+from weft.tasks.classification.predictor import NO_PREFIX, Label, LabelPredictor
 from weft.tasks.classification.task import LabelTask
+from weft_studies.answering.data import encode_stories, open_stories, prepare_stories, read_story
+from weft_studies.answering.memory_network import MemoryEncoder, MemoryNetwork
+
+
+@dataclass(frozen=True)
+class Question:
+    """The sentences of a story, the question last. attention: whether to add the weights of each hop as an array."""
+
+    sentences: tuple[str, ...]
+    attention: bool = False
+
+
+class AnsweringPredictor(LabelPredictor[Question]):
+    """A model that answers questions. It reads the latest `longest` tokens of a story."""
+
+    def __init__(
+        self,
+        model: Network,
+        source: Tokenizer,
+        labels: Labels,
+        resolved: DecodingOptions,
+        *,
+        longest: int,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(model, labels, resolved, warn=warn)
+        self.source, self.longest = source, longest
+
+    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> Question:
+        refuse(fields, NO_PREFIX)
+        return Question(tuple(read_story(line)), attention)
+
+    def read(self, inputs: Sequence[Question], first_line: int) -> list[list[BatchItem]]:
+        encoded = encode_stories([given.sentences for given in inputs], self.source, self.longest)
+        for line, (given, ids) in enumerate(zip(inputs, encoded, strict=True), start=first_line):
+            if (read := ids.count(EOS)) < len(given.sentences):
+                self.warn(f"line {line} has {len(given.sentences):,} sentences; only the latest {read:,} are read")
+            for word in dict.fromkeys(word for sentence in given.sentences for word in self.source.unknown(sentence)):
+                self.warn(f"line {line}: the word {word!r} did not occur in training")
+        return [[BatchItem(ids)] if ids else [] for ids in encoded]
+
+    def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[Label]:
+        rows = [part.ids for part in parts]
+        judged = self.judge(Source(pad(rows), Layout.padded([len(ids) for ids in rows])))
+        results = [self.give(logits, self.source.tokens(ids)) for logits, ids in zip(judged.logits.float().cpu(), rows)]
+        if isinstance(self.model, MemoryNetwork) and judged.weights is not None:
+            for answer, ids, weights in zip(results, rows, judged.weights.float().cpu(), strict=True):
+                seen = min(ids.count(EOS) - 1, weights.size(-1))
+                answer.hops = weights[:, :seen].flip(-1).tolist()
+        return results
+
+    def join(self, given: Question, parts: list[BatchItem], results: list[Label]) -> Label:
+        if not results:
+            return Label("", 0.0)
+        (answer,) = results
+        if answer.hops:
+            seen = len(answer.hops[0])
+            answer.facts = list(given.sentences[len(given.sentences) - 1 - seen : -1])
+            if given.attention:
+                answer.attention["hops"] = np.asarray(answer.hops, np.float32)[:, None]
+        return answer
+
 
 WORDS = 6
 """Words of a typical sentence."""

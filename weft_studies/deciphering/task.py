@@ -22,18 +22,19 @@ from weft.data.corpus import Corpus, Rows
 from weft.data.data_format import DataFormat, accept_all
 from weft.data.formats import Pairs
 from weft.data.tokenizers import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
-from weft.evaluation.metrics import Metric
+from weft.evaluation.metrics import Counts, Metric
 from weft.explain.explanation import shown
 from weft.explain.html_parts import image
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import Prediction
+from weft.inference.predictor import BatchItem, Prediction, Predictor, pad
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_model
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext
 from weft.tasks.corpus_task import CorpusTask, Direction
-from weft.tasks.deciphering.cipher_gan import AdversarialLoss as Losses
-from weft.tasks.deciphering.cipher_gan import (
+from weft_studies.deciphering.cipher_gan import AdversarialLoss as Losses
+from weft_studies.deciphering.cipher_gan import (
     CipherGan,
     GeneratorOutput,
     Tables,
@@ -42,7 +43,7 @@ from weft.tasks.deciphering.cipher_gan import (
     replay_fakes,
     straight_through_sample,
 )
-from weft.tasks.deciphering.data import (
+from weft_studies.deciphering.data import (
     Alphabet,
     CipherBatch,
     CipherText,
@@ -55,8 +56,101 @@ from weft.tasks.deciphering.data import (
     prepare_windows,
     windows,
 )
-from weft.tasks.deciphering.metrics import SymbolAccuracy, count_pairs, divergence
-from weft.tasks.deciphering.predictor import DecipheringPredictor
+
+
+def count_pairs(texts: NDArray[np.int64], symbols: int) -> NDArray[np.int64]:
+    """How often each symbol [V] is followed by each other one [V] in texts [B, T]."""
+    pairs = texts[:, :-1] * symbols + texts[:, 1:]
+    return np.bincount(pairs.ravel(), minlength=symbols * symbols).reshape(symbols, symbols)
+
+
+def divergence(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
+    """The Jensen–Shannon divergence of two distributions, given as counts, in bits: 0 if they are equal, at most 1."""
+    first, second = one / max(1, one.sum()), other / max(1, other.sum())
+    middle = (first + second) / 2
+
+    def bits(chances: NDArray[np.float64]) -> float:
+        some = chances > 0
+        return float((chances[some] * np.log2(chances[some] / middle[some])).sum())
+
+    return (bits(first) + bits(second)) / 2
+
+
+class SymbolAccuracy(Metric):
+    """The share of symbols that are right, place by place; places where the reference has `unknown` do not count.
+
+    separator: what stands between symbols; nothing if each character is one.
+    """
+
+    name = "accuracy"
+
+    def __init__(self, separator: str, unknown: str) -> None:
+        self.separator, self.unknown = separator, unknown
+
+    @property
+    def signature(self) -> str:
+        return f"symbols:{'words' if self.separator else 'characters'}|unknown:not counted"
+
+    def units(self, text: str) -> Sequence[str]:
+        return text.split(self.separator) if self.separator else list(text)
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
+        rows = []
+        for ours, theirs in zip(map(self.units, hypotheses), map(self.units, references), strict=True):
+            counted = [n for n, unit in enumerate(theirs) if unit != self.unknown]
+            rows.append([sum(n < len(ours) and ours[n] == theirs[n] for n in counted), len(counted)])
+        return np.array(rows, np.float64).reshape(-1, 2)
+
+
+class DecipheringPredictor(Predictor[str, Prediction]):
+    """A model that deciphers. A long text is read in windows of `extent` symbols. `score` is the log-probability of the text.
+
+    period: places after which the cipher repeats.
+    """
+
+    forks = False
+
+    def __init__(
+        self,
+        model: Network,
+        resolved: DecodingOptions,
+        alphabet: Alphabet,
+        extent: int,
+        warn: Callable[[str], None] | None = None,
+        *,
+        period: int = 1,
+    ) -> None:
+        super().__init__(model, resolved, warn)
+        self.alphabet, self.extent, self.period = alphabet, extent, period
+
+    def read(self, inputs: Sequence[str], first_line: int) -> list[list[BatchItem]]:
+        texts = [self.alphabet.read(line) for line in inputs]
+        return [[BatchItem(text[at : at + self.extent]) for at in range(0, len(text), self.extent)] for text in texts]
+
+    def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[tuple[list[int], float]]:
+        with self.resolved.arithmetic(next(self.model.parameters()).dtype):
+            logits = self.model.solve(pad([part.ids for part in parts]).to(self.model.device)).float()
+        best = logits.log_softmax(-1).max(-1)
+        return [
+            (found[: part.size], sum(scores[: part.size]))
+            for found, scores, part in zip(best.indices.tolist(), best.values.tolist(), parts, strict=True)
+        ]
+
+    def join(self, given: str, parts: list[BatchItem], results: list[tuple[list[int], float]]) -> Prediction:
+        symbols = [symbol for found, _ in results for symbol in found]
+        ids, tokens = [symbol + UNK for symbol in symbols], self.alphabet.tokenizer.tokens
+        text, given_tokens = self.alphabet.write(symbols), tokens([symbol + UNK for part in parts for symbol in part.ids])
+        return Prediction(text, sum(score for _, score in results), ids, tokens(ids), given_tokens)
+
+    @torch.no_grad()
+    def mapping(self) -> Tensor:
+        """How the model reads each symbol of the cipher [P, V, V]: probabilities of plain symbols, the mean over all places
+        of a text that have the same key."""
+        size = len(self.alphabet.units)
+        every = torch.arange(size, device=self.model.device)[:, None].expand(-1, self.extent)
+        chances: Tensor = self.model.solve(every).softmax(-1).cpu()
+        return torch.stack([chances[:, place :: self.period].mean(1) for place in range(self.period)])
+
 
 SIDES = ("plain", "cipher")
 JUDGES: dict[str, Any] = {"kind": "adam", "betas": [0.0, 0.9], "factor": 0.1}

@@ -12,12 +12,12 @@ import weft
 from tests.helpers import tiny
 from weft.data.batch import EOS
 from weft.data.formats import open_pairs
-from weft.data.generators.babi import TASKS
-from weft.data.generators.pair_generators import split_of
+from weft.data.generators import split_of
 from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.errors import DataError
 from weft.runs.translator import load_trained
-from weft.tasks.answering.data import encode_stories, open_stories, read_story
+from weft_studies.answering.babi import TASKS
+from weft_studies.answering.data import encode_stories, open_stories, read_story
 
 SETTINGS: dict[str, Any] = {
     "train.steps": 300,
