@@ -93,8 +93,11 @@ def shortlist(
 ) -> None:
     """Count the likely target tokens of each source token, for faster decoding with decode.shortlist."""
     from weft.runs.open_run import build_task, run_config
+    from weft.tasks.translation.task import TranslationTask
 
     config = run_config(run).replaced({"data.valid": [], **({"data.train": data} if data else {})})
     task = build_task(config, run, tell)
+    if not isinstance(task, TranslationTask):
+        raise ConfigError(f"{run}: its task is {config.task['kind']}; only translation has a shortlist")
     file = task.build_shortlist()
     typer.echo(f"wrote {file}; use it with --set decode.shortlist=100")

@@ -91,10 +91,10 @@ class MovingBaseline:
         # In place, because a recorded step reads it from there.
         before.copy_(torch.where(tokens > 0, KEPT * before + (1 - KEPT) * mean, before))
 
-    def carried(self) -> dict[str, Tensor]:
+    def extra_state(self) -> dict[str, Tensor]:
         return {self.name: self._mean.clone()}
 
-    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
         if self.name in tensors:
             self._mean = tensors[self.name].clone()
 

@@ -22,7 +22,7 @@ Kind = Literal["nothing", "memory", "state"]
 
 @dataclass(frozen=True)
 class SegmentRecurrence:
-    """State that is carried into the next segment.
+    """The state that is carried into the next segment.
 
     nothing: each segment starts afresh. memory: every layer keeps its inputs of the last `memory` tokens, without gradient, and
     attends to them with its current weights (Dai et al. 2019, section 3.2). state: every layer continues with its state,

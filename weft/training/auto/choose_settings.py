@@ -231,7 +231,7 @@ def _choose_tokens(choice: SettingsDraft, surveyed: DataSurvey, row: Row, pairs:
         choice.put({"data.tokenizer": {"kind": "bpe"}, "data.vocabulary": row.vocabulary + extra})
         why = f"as suits about {row.pairs:,} pairs" + (", and a large alphabet" if extra else "")
     data = choice.config.data
-    cache = Path(data.cache).expanduser() if data.cache else cache_folder()
+    cache = cache_folder(data.cache)
     source, target = train_tokenizers(data.tokenizer, pairs, size=data.vocabulary, shared=data.shared_vocabulary, folder=cache)
     measured = lengths(pairs, surveyed.pairs, source, target)
     if measured.longest > data.max_length:
