@@ -16,7 +16,7 @@ from weft.errors import RunError
 from weft.runs.migrations import FORMAT, MIGRATIONS, check_format, find_file, migrate_config, migrate_metadata, migrate_weights
 from weft.runs.open_run import open_run
 from weft.runs.weight_files import read_tensors
-from weft.tasks.base import tokenizers_of
+from weft.tasks.tokenizer_setup import tokenizers_of
 from weft.training.checkpoint import published, published_by_command, trained_config
 from weft.version import VERSION
 

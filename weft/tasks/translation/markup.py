@@ -392,3 +392,8 @@ def visible(text: str, spans: Sequence[MarkupSpan]) -> str:
         elif kept[-1:].isspace() and (not text[at:] or text[at].isspace() or text[at] in CLOSING):
             kept = kept.rstrip()
     return (kept + text[at:]).strip() if opaque else text
+
+
+def has_words(text: str) -> bool:
+    """Whether there is anything to translate."""
+    return any(map(str.isalnum, text))

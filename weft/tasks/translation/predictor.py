@@ -34,9 +34,16 @@ from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.losses.log_likelihood import log_likelihoods
 from weft.models.base import Model
 from weft.models.wrapped_decoders import ShortlistDecoder
-from weft.tasks.translation.documents.html import has_words
 from weft.tasks.translation.glossary import NO_TERMS, Terms, term_automata
-from weft.tasks.translation.markup import MarkedUpText, MarkupSpan, MarkupTransfer, find_literals, repeated, untranslated
+from weft.tasks.translation.markup import (
+    MarkedUpText,
+    MarkupSpan,
+    MarkupTransfer,
+    find_literals,
+    has_words,
+    repeated,
+    untranslated,
+)
 from weft.tasks.translation.protected_spans import hint, kinds
 from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, join_segments
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from html import escape, unescape
 from typing import Literal
 
-from weft.tasks.translation.markup import HOLE, MarkupSpan
+from weft.tasks.translation.markup import HOLE, MarkupSpan, has_words
 from weft.tasks.translation.segmenter import Translation
 
 LINE_END = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
@@ -325,8 +325,3 @@ def _spaced(text: str, raw: str) -> str:
     """`text` with `raw` added, runs of white space as one space."""
     added = re.sub(r"\s+", " ", raw)
     return text + (added.lstrip() if text.endswith(" ") else added)
-
-
-def has_words(text: str) -> bool:
-    """Whether there is anything to translate."""
-    return any(map(str.isalnum, text))
