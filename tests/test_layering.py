@@ -1,6 +1,7 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
-From the bottom: errors, version, file_access and garbage_collection; the registry; batches; layers (with kernels); the cross-
+From the bottom: errors, version, file_access and garbage_collection; migrations of older runs, which every reader of files
+asks; the registry; batches; layers (with kernels); the cross-
 entropy of output layers; attention (with mixers); models; the other losses and decoding; inference; tasks; explain; runs;
 training; serve; bench; cli. Three packages know almost nothing, and only packages from inference upwards may import them: data
 (whose batches are open to all), evaluation and config (whose registry is open to all). The contract suite, weft_contract, may
@@ -19,6 +20,7 @@ PACKAGE = Path(__file__).parent.parent / "weft"
 
 LADDER = (
     {"errors", "version", "file_access", "garbage_collection"},
+    {"runs.migrations"},
     {"config.registry"},
     {"data.batch"},
     {"layers"},
@@ -40,12 +42,13 @@ LADDER = (
 BESIDE = {
     "data": {"errors", "file_access", "version", "config.registry", "data.batch"},
     "evaluation": {"errors", "file_access", "config.registry"},
-    "config": {"errors", "file_access", "version", "config.registry"},
+    "config": {"errors", "file_access", "version", "config.registry", "runs.migrations"},
 }
 OPEN = {
     "config": ("config.registry", {"registry", "plugins"}),
     "data": ("data.batch", {"batch"}),
     "losses": ("losses.cross_entropy", {"cross_entropy"}),
+    "runs": ("runs.migrations", {"migrations"}),
 }
 """Modules that have a place of their own in the order, because everything may import them."""
 SUITE = "weft_contract"

@@ -18,11 +18,10 @@ from weft.config.registry import build, find_table
 from weft.errors import ConfigError
 from weft.models.base import Reads, Sizes
 from weft.models.frontends.base import FrontendSite
-from weft_contract.crosses import crosses
-from weft_contract.entries import Entry, entries
-from weft_contract.models import DecoderEntry, cross_slots, self_slots
-from weft_contract.poolings import PoolingEntry
-from weft_contract.refusals import check_refused, refusals
+from weft_contract.mechanism_checks import check_refused, refusals
+from weft_contract.mechanism_entries import Entry, entries
+from weft_contract.model_entries import DecoderEntry, cross_slots, cross_variants, self_slots
+from weft_contract.pooling_checks import PoolingEntry
 from weft_contract.suite import Case, cross_cases, decoder_cases, mechanism_cases, pooling_cases
 
 
@@ -41,7 +40,7 @@ def installed_cases() -> Iterator[Case]:
 
 def _attention(kind: str) -> Iterator[Case]:
     yield from _mechanism(list(entries([kind], [])), {**self_slots([kind]), **cross_slots([kind])})
-    yield from cross_cases(crosses([kind]))
+    yield from cross_cases(cross_variants([kind]))
 
 
 def _mixer(kind: str) -> Iterator[Case]:

@@ -19,7 +19,8 @@ from weft.attention.sparse_transformer import Strided
 from weft.config.registry import build, fill
 from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft_contract.patterned import DIM, HEADS, make, same, whole
+from weft_contract.mechanism_entries import same
+from weft_contract.self_attention_fixture import DIM, HEADS, make, whole
 
 USES: tuple[Use, ...] = ("encoder", "causal")
 

@@ -22,7 +22,7 @@ from weft.attention.performer import PerformerAttention
 from weft.attention.random_features import GatedRandomFeatureAttention, RandomFeatureAttention
 from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft_contract.looking import scattered
+from weft_contract.mechanism_entries import perturbed
 
 DIM, HEADS, EXTENT = 16, 4, 150
 SELF_USES: tuple[Use, ...] = ("encoder", "causal")
@@ -30,7 +30,7 @@ SELF_USES: tuple[Use, ...] = ("encoder", "causal")
 
 def make(kind: type[Attention], use: Use, **options: Any) -> Any:
     """The mechanism with nonzero biases, in evaluation mode."""
-    return scattered(kind(Site(use, DIM, HEADS), **options), by=0.1)
+    return perturbed(kind(Site(use, DIM, HEADS), **options), by=0.1)
 
 
 def like(part: Any, use: Use, **options: Any) -> Any:

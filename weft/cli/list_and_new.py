@@ -1,7 +1,4 @@
-"""`weft list`.
-
-`weft new`.
-"""
+"""`weft list` and `weft new`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.config.registry import TABLE_MARK, Among, find_table, inside, members, nested, options_of
 
 Json = dict[str, Any]
@@ -27,7 +27,7 @@ def type_name(annotation: Any, marks: Iterable[Any] = ()) -> str:
     if origin is typing.Annotated:
         name = type_name(inner[0], inner[1:])
     elif origin is Literal:
-        name = f"one of {', '.join(map(document.scalar, inner))}"
+        name = f"one of {', '.join(map(yaml_document.scalar, inner))}"
     elif origin in (Union, UnionType):
         name = " or ".join(map(type_name, inner))
     elif origin in (list, tuple):
@@ -49,7 +49,7 @@ def _rows(root: type[BaseModel], data: Mapping[str, Any], depth: int) -> Iterato
         within = nested(field)
         model = inside(within, item)
         if model is None or not isinstance(item, Mapping):
-            yield _row(f"{indent}{name}: {document.scalar(item)}", _note(field))
+            yield _row(f"{indent}{name}: {yaml_document.scalar(item)}", _note(field))
             continue
         note = field.description or (model.__doc__ or "").strip().split("\n")[0]
         if depth == 0:

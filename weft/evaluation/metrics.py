@@ -3,9 +3,10 @@
 A metric is computed in two steps: counts for each sentence, and a value from their sums. Tests of significance can then
 resample the counts instead of the text. sacreBLEU is imported only where it is used, so that translating does not wait.
 
-Shapes: N sentences · S counts per sentence.
+BLEU needs the tokenizer of sacreBLEU that suits the language: the usual one finds words at spaces, which some languages do not
+write.
 
-Which of sacreBLEU's tokenizers BLEU needs: the usual one finds words at spaces, which some languages do not write.
+Shapes: N sentences · S counts per sentence.
 """
 
 from __future__ import annotations
@@ -27,7 +28,30 @@ Counts = NDArray[np.float64]
 PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"} | dict.fromkeys(
     ("spm", "flores101", "flores200", "spBLEU-1K"), "sentencepiece"
 )
-"""What to install for tokenizers that sacreBLEU does not bring along."""
+"""Packages to install for tokenizers that sacreBLEU does not bring along."""
+
+USUAL = "13a"
+
+LANGUAGES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("zh", "cmn", "yue"), ("zh",)),
+    **dict.fromkeys(("ja", "jpn"), ("ja-mecab", "char")),
+    **dict.fromkeys(("ko", "kor"), ("ko-mecab", USUAL)),
+    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), ("char",)),
+}
+"""Language → its tokenizer and, if that may not be installed, the one to use instead. All others have the usual one."""
+
+SCRIPTS = (
+    ("ja", "Japanese", re.compile(r"[\u3040-\u30ff]"), 0.05),
+    ("zh", "Chinese", re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"), 0.5),
+    ("th", "Thai, Lao, Khmer, Burmese or Tibetan", re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]"), 0.5),
+)
+"""Language, script, its characters, and the share of them from which on a text is in it; the first that applies."""
+
+SAMPLE = 1000
+"""Texts whose script is counted."""
+
+SPACED = 1 / 8
+"""A text with more spaces per letter has been split into words already."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +73,7 @@ class Metric(ABC):
 
     @classmethod
     def key(cls) -> str:
-        """What logs, `train.best_by` and results call it: bleu, chrf2, macro_f1."""
+        """Its name in logs, `train.best_by` and results: bleu, chrf2, macro_f1."""
         return cls.name.lower().replace(" ", "_")
 
     @property
@@ -61,9 +85,9 @@ class Metric(ABC):
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
         """[N, S]: the counts of each sentence."""
 
-    @abstractmethod
     def value(self, sums: Counts) -> Counts:
-        """[…, S] → […]: the value of each row of sums."""
+        """[…, S] → […]: the value of each row of sums; unless overridden, the first count in percent of the second."""
+        return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)
 
     def score(self, counts: Counts) -> MetricScore:
         """The value over all sentences."""
@@ -173,9 +197,6 @@ class ExactMatch(Metric):
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
         return np.array([[ours.strip() == theirs.strip(), 1] for ours, theirs in zip(hypotheses, references)], np.float64)
 
-    def value(self, sums: Counts) -> Counts:
-        return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)
-
 
 class TokenAccuracy(Metric):
     """The share of words that equal the reference at the same position; missing and extra words count as wrong."""
@@ -257,39 +278,6 @@ def by_length(
     return buckets
 
 
-USUAL = "13a"
-
-LANGUAGES: dict[str, tuple[str, ...]] = {
-    "zh": ("zh",),
-    "cmn": ("zh",),
-    "yue": ("zh",),
-    "ja": ("ja-mecab", "char"),
-    "jpn": ("ja-mecab", "char"),
-    "ko": ("ko-mecab", USUAL),
-    "kor": ("ko-mecab", USUAL),
-    "th": ("char",),
-    "lo": ("char",),
-    "km": ("char",),
-    "my": ("char",),
-    "bo": ("char",),
-    "dz": ("char",),
-}
-"""Language → its tokenizer and, if that may not be installed, the one to use instead. All others have the usual one."""
-
-SCRIPTS = (
-    ("ja", "Japanese", re.compile(r"[\u3040-\u30ff]"), 0.05),
-    ("zh", "Chinese", re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"), 0.5),
-    ("th", "Thai, Lao, Khmer, Burmese or Tibetan", re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]"), 0.5),
-)
-"""Language, script, its characters, and the share of them from which on a text is in it; the first that applies."""
-
-SAMPLE = 1000
-"""Texts that are looked at to find the script."""
-
-SPACED = 1 / 8
-"""A text with more spaces per letter has been split into words already."""
-
-
 @dataclass(frozen=True)
 class Tokenization:
     """The name of a tokenizer, and a sentence that says why it was chosen, if it is not the usual one."""
@@ -307,18 +295,14 @@ def choose_tokenization(wanted: str, language: str | None, references: Sequence[
     if not language:
         code, script = script_of(references[:SAMPLE])
         why = f"the references are in {script} script"
-    first, *others = LANGUAGES.get(code, (USUAL,))
-    problem = ""
-    for name in (first, *others):
-        try:
-            Bleu(tokenize=name)
-        except ConfigError as error:
-            problem = f" ({error})"
-            continue
-        return Tokenization(
-            name, f"BLEU uses sacreBLEU's tokenizer {name}, because {why}{problem}" if code in LANGUAGES else ""
-        )
-    raise AssertionError(f"no tokenizer for {code} works without other packages")
+    if code not in LANGUAGES:
+        return Tokenization(USUAL)
+    name, problem = LANGUAGES[code][0], ""
+    try:
+        Bleu(tokenize=name)
+    except ConfigError as error:
+        name, problem = LANGUAGES[code][-1], f" ({error})"
+    return Tokenization(name, f"BLEU uses sacreBLEU's tokenizer {name}, because {why}{problem}")
 
 
 def script_of(texts: Sequence[str]) -> tuple[str, str]:

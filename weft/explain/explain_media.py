@@ -14,7 +14,7 @@ from weft.errors import ConfigError
 from weft.explain.explanation import Weights
 from weft.inference.predictor import Prediction
 from weft.tasks.bits.predictor import BitsPredictor
-from weft.tasks.captioning.data import read_picture
+from weft.tasks.captioning.data import read_image
 from weft.tasks.captioning.predictor import CaptionPredictor
 from weft.tasks.transcription.data import features
 from weft.tasks.transcription.predictor import TranscriptionPredictor
@@ -30,7 +30,7 @@ DARKEST = 215
 
 def caption_body(predictor: CaptionPredictor, caption: Prediction, path: str) -> str:
     """The picture, and for each token the picture, dark where there is no attention: the mean of all layers and heads."""
-    picture = image(read_picture(path.strip(), predictor.side).transpose(1, 2, 0), "the picture")
+    picture = image(read_image(path.strip(), predictor.side).transpose(1, 2, 0), "the picture")
     weights = _cross(caption)
     if weights is None:
         return f"<figure class=picture>{picture}</figure>\n<p class=note>the decoder shows no attention weights</p>\n"

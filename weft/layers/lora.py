@@ -112,7 +112,7 @@ def add_adapters(model: nn.Module, lora: Lora) -> None:
     """Puts adapters beside the linear layers that `lora` names, and beside embeddings and output layers if it says so.
 
     Layers that are no wider than the rank get none, nor do weights that other kinds of layers share. An `embedding_rank` of
-    auto is 0 here: a new run has replaced it by a number, and a run without it was trained before it existed.
+    auto is 0 here; a run has replaced it by a number.
     """
     users: dict[Tensor, list[nn.Module]] = {}
     for module in model.modules():

@@ -97,7 +97,7 @@ class RewardSampler:
         """
         config = self.task.config
         search: dict[str, Any] = {"search": {"kind": "sample"} if samples else {"kind": "greedy"}, "n_best": max(1, samples)}
-        tag = next(iter(self.task.source.marks), None)  # any, because the sources have their tags
+        tag = next(iter(self.task.source.added), None)  # any, because the sources have their tags
         section = changed(config.decode, {**PLAIN, **search, "tag": tag, "precision": config.train.precision})
         predictor = self.task.predictor(model, resolve_options(section, model.device))
         assert isinstance(predictor, TranslationPredictor)

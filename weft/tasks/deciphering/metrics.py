@@ -52,6 +52,3 @@ class SymbolAccuracy(Metric):
             counted = [n for n, unit in enumerate(theirs) if unit != self.unknown]
             rows.append([sum(n < len(ours) and ours[n] == theirs[n] for n in counted), len(counted)])
         return np.array(rows, np.float64).reshape(-1, 2)
-
-    def value(self, sums: Counts) -> Counts:
-        return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)

@@ -99,7 +99,7 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
 
     def _parts(self, words: list[str], line: int) -> list[TagPart]:
         parts: list[TagPart] = []
-        ids, pieces = self.reading.lexicon.find(words), self.reading.pieces(words) if words else []
+        ids, pieces = self.reading.lexicon.find(words), self.reading.subwords(words) if words else []
         begin = 0
         while begin < len(words):
             end, width = begin, 0

@@ -35,9 +35,8 @@ from weft.models.base import Model
 from weft.models.wrapped_decoders import ShortlistDecoder
 from weft.tasks.translation.documents.html import has_words
 from weft.tasks.translation.glossary import NO_TERMS, Terms, term_automata
-from weft.tasks.translation.markup_projection import MarkupSpan
-from weft.tasks.translation.markup_transfer import MarkedUpText, MarkupTransfer, marked, untranslated
-from weft.tasks.translation.protected_spans import hint, kinds, repeated
+from weft.tasks.translation.markup import MarkedUpText, MarkupSpan, MarkupTransfer, find_literals, repeated, untranslated
+from weft.tasks.translation.protected_spans import hint, kinds
 from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, join_segments
 
 
@@ -187,7 +186,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             text = self._marked(given)
             hidden = text.masked if text.literals else ""
             if not text.literals or has_words(hidden):
-                texts.append((number, text.seen, False))
+                texts.append((number, text.visible, False))
             if text.literals and has_words(hidden):
                 texts.append((number, hidden, True))
         prefixes = [inputs[number].prefix for number, _, _ in texts]
@@ -202,7 +201,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         return groups
 
     def _marked(self, given: TranslationInput) -> MarkedUpText:
-        return marked(given.text, given.marks, self.protected)
+        return find_literals(given.text, given.marks, self.protected)
 
     def _add_terms(self, given: TranslationInput, pieces: list[TextSegment], where: str) -> None:
         if given.terms and self.model.copies:
@@ -275,7 +274,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             rest = [each for each in rest if repeated(text.literals, self.protected, each.text)]
         if given.marks or masked:
             own, kinds = [piece for piece, _ in chosen], self.protected if masked else ()
-            best, *rest = (self.carrier.carry(text, own, each, kinds, given.prefix) for each in (best, *rest))
+            best, *rest = (self.carrier.transfer(text, own, each, kinds, given.prefix) for each in (best, *rest))
         best.alternatives = rest
         return best
 

@@ -1,13 +1,10 @@
-"""Finds the parts of a text that a translation has to repeat: placeholders, URLs, e-mail addresses and numbers."""
+"""Protected spans, which a translation has to repeat: placeholders, URLs, e-mail addresses and numbers."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
-
-from weft.tasks.translation.markup_projection import MarkupSpan
 
 Kind = Literal["placeholders", "urls", "emails", "numbers"]
 
@@ -30,7 +27,7 @@ HINTS: dict[Kind, re.Pattern[str]] = {
     "placeholders": re.compile("[{%]"),
     "numbers": re.compile(r"\d"),
 }
-"""What a text must have to be searched for each kind. Most texts have none of it."""
+"""A text is searched for a kind only if this occurs in it. Most texts have none of it."""
 
 AUTO: tuple[Kind, ...] = ("urls", "emails", "placeholders")
 TRAILING = ".,;:!?'\""
@@ -49,23 +46,15 @@ def hint(wanted: Sequence[Kind]) -> re.Pattern[str] | None:
     return re.compile("|".join(HINTS[kind].pattern for kind in wanted), re.IGNORECASE) if wanted else None
 
 
-def find(text: str, wanted: Sequence[Kind], taken: Collection[tuple[int, int]] = ()) -> list[MarkupSpan]:
-    """What is to be repeated in a text, in order, without overlaps and outside of the ranges `taken`."""
-    found: list[MarkupSpan] = []
-    used = list(taken)
+def find(text: str, wanted: Sequence[Kind], taken: Collection[tuple[int, int]] = ()) -> list[tuple[int, int]]:
+    """The ranges of a text that have to be repeated, in order, without overlaps and outside of the ranges `taken`."""
+    spans: list[tuple[int, int]] = []
     for kind in wanted:
-        if not HINTS[kind].search(text):
-            continue
-        for start, end in _matches(text, kind):
-            if not any(start < b and a < end for a, b in used):
-                used.append((start, end))
-                found.append(MarkupSpan(start, end, text[start:end], kind="held", literal=True))
-    return sorted(found, key=lambda mark: mark.start)
-
-
-def repeated(marks: Sequence[MarkupSpan], wanted: Sequence[Kind], translation: str) -> bool:
-    """Whether a translation has all of these, each as often as its source, and none of its own."""
-    return Counter(mark.open for mark in marks) == Counter(mark.open for mark in find(translation, wanted))
+        if HINTS[kind].search(text):
+            for start, end in _matches(text, kind):
+                if not any(start < b and a < end for a, b in (*taken, *spans)):
+                    spans.append((start, end))
+    return sorted(spans)
 
 
 def _matches(text: str, kind: Kind) -> Iterator[tuple[int, int]]:

@@ -43,7 +43,7 @@ def with_marks(data: DataSection, source: Tokenizer, target: Tokenizer) -> tuple
     """The tokenizers with the tags of all corpora as tokens of their own and, if noise needs it, the blank."""
     corpora, directions = weighed(data.train), grouped(data.valid, ValidationCorpus)
     tags = dict.fromkeys(tag for part in corpora for tag in part.tags)
-    known = [*tags, *source.marks]
+    known = [*tags, *source.added]
     for tag in (tag for part in directions for tag in part.tags if tag not in known):
         raise ConfigError(f"data.valid: no training data has the tag {tag}; {suggest(tag, known)}")
     if BLANK in tags:
@@ -171,7 +171,7 @@ class TranslationTask(Seq2SeqTask):
 
     @property
     def tags(self) -> Sequence[str]:
-        return self.source.marks
+        return self.source.added
 
     @property
     def source_language(self) -> str | None:

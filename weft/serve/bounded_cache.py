@@ -1,4 +1,4 @@
-"""Dictionaries that forget."""
+"""A cache that keeps the entries that were set last, up to a total size."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import Layout
-from weft_contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, same, vectors
+from weft_contract.mechanism_entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, same, vectors
 
 PACKED, BUDGET = (26, 1, 71, 40, 9), 151
 """Sentence lengths of a packed row and its size: one is longer than a chunk of 64, and two cross from one chunk to the next."""
@@ -23,10 +23,10 @@ def check_padding_content(entry: Entry) -> None:
         part = entry.make(train=train)
         for loudness, need_weights in product((1, 12), (False, True)):
             keys = loudness * part.keys(extent=EXTENT + 4)
-            clean = part.look(keys, layout, need_weights=need_weights).context
+            clean = part.attend(keys, layout, need_weights=need_weights).context
             for junk in (1e3, -1e4) if loudness == 1 else (0.0,):
                 spoilt = torch.where(layout.ok[..., None], keys, junk)
-                dirty = part.look(spoilt, layout, need_weights=need_weights).context
+                dirty = part.attend(spoilt, layout, need_weights=need_weights).context
                 same(part.real(dirty, layout), part.real(clean, layout), f"junk {junk}, weights {need_weights}")
 
 
@@ -34,11 +34,11 @@ def check_padding_length(entry: Entry) -> None:
     """A row in a padded batch equals the row alone, with and without a layout of its own."""
     part, layout = entry.make(), Layout.padded(LENGTHS)
     keys, queries = part.keys(), vectors(len(LENGTHS), QUERIES, DIM, seed=5)
-    together = part.look(keys, layout, queries=queries).context
+    together = part.attend(keys, layout, queries=queries).context
     for row, length in enumerate(LENGTHS):
         one = slice(row, row + 1)
         for own in (None, Layout.padded([length])):
-            alone = part.look(keys[one, :length].contiguous(), own, queries=queries[one]).context
+            alone = part.attend(keys[one, :length].contiguous(), own, queries=queries[one]).context
             same(together[one, : alone.size(1)], alone, f"row of {length}")
 
 
@@ -48,10 +48,10 @@ def check_future(entry: Entry) -> None:
         part = entry.make(train=train)
         keys = part.keys(rows=1).expand(EXTENT, -1, -1)
         past = torch.ones(EXTENT, EXTENT, dtype=torch.bool).tril()
-        before = part.look(keys).context
+        before = part.attend(keys).context
         for need_weights in (False, True):
             other = torch.where(past[..., None], keys, 3 * part.keys(rows=EXTENT, seed=11 + need_weights))
-            after = part.look(other, need_weights=need_weights).context
+            after = part.attend(other, need_weights=need_weights).context
             same(after[past], before[past], "the past after another future")
 
 
@@ -65,7 +65,7 @@ def check_reach(entry: Entry) -> None:
     keys = (part.keys(rows=1) / 2).expand(extent, -1, -1).clone().requires_grad_()
     queries = (vectors(1, QUERIES, DIM, seed=5) / 2).expand(extent, -1, -1)
     place = torch.arange(extent)
-    own = part.look(keys, queries=queries).context[place, place]
+    own = part.attend(keys, queries=queries).context[place, place]
     (grad,) = torch.autograd.grad((own * torch.randn(own.shape, generator=torch.Generator().manual_seed(9))).sum(), keys)
     hit = grad.abs().amax(-1) > 0
     want = part.part.sees(EXTENT)[:extent] if part.part.reach == "pattern" else torch.ones_like(hit)
@@ -86,8 +86,8 @@ def check_alive(entry: Entry) -> None:
         place = torch.arange(EXTENT)
         other[place, place] = part.keys(rows=1, seed=13)[0]
         queries = vectors(1, QUERIES, DIM, seed=5)
-        before = part.look(base, queries=queries).context
-        after = part.look(other, queries=queries.expand(EXTENT, -1, -1)).context
+        before = part.attend(base, queries=queries).context
+        after = part.attend(other, queries=queries.expand(EXTENT, -1, -1)).context
         moved = (after - before).abs().amax(-1) > 1e-5
         if part.use != "cross":
             moved[place, place] = False
@@ -104,7 +104,7 @@ def check_empty_row(entry: Entry) -> None:
     for need_weights in (False, True):
         part, layout = entry.make(train=True), Layout.padded((EXTENT, 0, 5))
         keys = part.keys(rows=3).requires_grad_()
-        context = part.look(keys, layout, need_weights=need_weights).context
+        context = part.attend(keys, layout, need_weights=need_weights).context
         assert context.isfinite().all(), f"{entry}: an empty row is not finite"
         context.pow(2).sum().backward()
         assert keys.grad is not None

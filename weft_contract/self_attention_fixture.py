@@ -1,4 +1,4 @@
-"""Helpers for limit tests of patterns: self-attention over a small sequence."""
+"""Self-attention over a small sequence, for reference tests of sparsity patterns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Attention, Site, Use
 from weft.config.registry import build
 from weft.layers.decoder_state import State
+from weft_contract.mechanism_entries import perturbed
 
 DIM, HEADS = 16, 4
 
@@ -17,10 +18,7 @@ DIM, HEADS = 16, 4
 def make(spec: dict[str, Any], use: Use) -> Attention:
     torch.manual_seed(3)
     part: Attention = build("weft.attention:ATTENTIONS", spec, Site(use, DIM, HEADS))
-    with torch.no_grad():
-        for parameter in part.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return part.eval()
+    return perturbed(part, 0.1)
 
 
 def whole(part: nn.Module, x: Tensor) -> Tensor:
@@ -31,7 +29,3 @@ def whole(part: nn.Module, x: Tensor) -> Tensor:
 def step(part: Attention, token: Tensor, state: State) -> Attended:
     found: Attended = part(token, state, append=token)
     return found
-
-
-def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
-    torch.testing.assert_close(a, b, atol=atol, rtol=1e-3)

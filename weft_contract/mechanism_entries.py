@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.attention import ATTENTIONS
 from weft.attention.base import Attended, Facts, Site, Use
@@ -19,6 +19,8 @@ from weft.attention.mixers import MIXERS, build_self
 from weft.config.registry import build, find_table, load
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
+
+Module = TypeVar("Module", bound=nn.Module)
 
 DIM, HEADS, MEMORY = 16, 4, 24
 """Model width, number of heads, and (in cross use) memory width."""
@@ -128,10 +130,7 @@ class Entry:
         spec = {"kind": self.kind, **self.options}
         torch.manual_seed(seed)
         part = build("weft.attention:ATTENTIONS", spec, site) if self.direct else build_self(spec, site)
-        with torch.no_grad():
-            for parameter in part.parameters():
-                parameter += 0.1 * torch.randn_like(parameter)
-        return Mechanism(part.train(train), self.use, self.direct)
+        return Mechanism(perturbed(part, 0.1).train(train), self.use, self.direct)
 
     def steps(self) -> MechanismSteps:
         return MechanismSteps(self.make())
@@ -163,7 +162,7 @@ class Mechanism:
             return self.part(x, state, append=x, layout=layout, need_weights=need_weights)
         return self.part(x, state, layout=layout, need_weights=need_weights)
 
-    def look(
+    def attend(
         self, keys: Tensor, layout: Layout | None = None, *, queries: Tensor | None = None, need_weights: bool = False
     ) -> Attended:
         """Computes everything at once. In self use the keys are the queries; in cross use the queries are given, or fixed.
@@ -187,7 +186,7 @@ class Mechanism:
 
 @dataclass
 class MechanismSteps:
-    """A mechanism fed piece by piece, as `weft_contract.stepping` expects. In cross use every source has its memory."""
+    """A mechanism fed step by step, as `decoding_state_checks` expects. In cross use every source has its memory."""
 
     mechanism: Mechanism
     extent: int = EXTENT
@@ -206,6 +205,14 @@ class MechanismSteps:
     def feed(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[Tensor, State]:
         found = self.mechanism.feed(tokens, state, layout)
         return found.context, found.state
+
+
+def perturbed(module: Module, by: float = 0.5) -> Module:
+    """The module with every parameter moved from its initial value, in evaluation mode."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += by * torch.randn_like(parameter)
+    return module.eval()
 
 
 def vectors(rows: int, extent: int, width: int, seed: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from weft.attention.core.kv_cache import KeyValueCache
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, grow, select
-from weft_contract.entries import same
+from weft_contract.mechanism_entries import same
 
 SOURCES = 3
 ROOMS = ("none", "from the start", "later")

@@ -1,9 +1,10 @@
-"""Checks of models and their decoders, beyond those of `weft_contract.stepping`."""
+"""Checks of models and their decoders, beyond those of `weft_contract.decoding_state_checks`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +14,8 @@ from weft.attention.base import Facts, Mixer
 from weft.data.batch import BOS, PAD, Layout, Source
 from weft.losses.cross_entropy import label_smoothed_cross_entropy
 from weft.models.base import Model
-from weft_contract.entries import same
-from weft_contract.models import SOURCE, TARGET, VOCABULARY, DecoderEntry, finite, ids
+from weft_contract.mechanism_entries import same
+from weft_contract.model_entries import SOURCE, TARGET, VOCABULARY, DecoderEntry, finite, ids
 
 Laid = Literal["padded", "packed", "rounded"]
 
@@ -110,28 +111,35 @@ def check_loss(entry: DecoderEntry) -> None:
     """A decoder's own loss equals the plain loss over its logits, and so do all gradients, which are finite and not 0."""
     model, below = entry.make(train=True), Layout.padded(TARGET)
     source, labels = ids(4, 27, seed=2), ids(4, 30, seed=3).where(below.ok, PAD)
-    results = []
-    for own in (True, False):
-        model.zero_grad()
+
+    def read() -> tuple[Tensor, Tensor]:
         state = model.decoder.start(model.encode(Source(source, Layout.padded(SOURCE))))
         torch.manual_seed(0)  # what is drawn in training is drawn alike
         found = model.decoder.features(ids(4, 30, seed=4), state, below)
-        hidden, extras = found.hidden, sum(term.sum() for term in found.extras.values())
-        loss = (
-            model.decoder.loss(hidden, labels, 0.1)
-            if own
-            else label_smoothed_cross_entropy(model.decoder.logits(hidden), labels, 0.1)
-        )
+        return found.hidden, sum((term.sum() for term in found.extras.values()), torch.zeros(()))
+
+    compare_losses(model, read, labels, 0.1)
+
+
+def compare_losses(model: Any, read: Callable[[], tuple[Tensor, Tensor]], labels: Tensor, smoothing: float) -> None:
+    """Compares a decoder's own loss with the plain loss over its logits, and all gradients. read: hidden states and extras."""
+    results = []
+    for loss_of in (
+        lambda hidden: model.decoder.loss(hidden, labels, smoothing),
+        lambda hidden: label_smoothed_cross_entropy(model.decoder.logits(hidden), labels, smoothing),
+    ):
+        model.zero_grad()
+        hidden, extras = read()
+        loss = loss_of(hidden)
         (loss[0] + extras).backward()
         results.append((loss, {name: value.grad for name, value in model.named_parameters()}))
     (mine, grads), (plain, others) = results
     same(mine[0], plain[0], "loss")
     same(mine[1], plain[1], "likelihood")
     for name, grad in grads.items():
-        other = others[name]
-        assert grad is not None and other is not None, f"{entry}: {name} gets no gradient"
-        assert grad.isfinite().all() and grad.any(), f"{entry}: the gradient of {name} is 0 or not finite"
-        same(grad, other, f"gradient of {name}", atol=1e-4)
+        assert grad is not None and others[name] is not None, f"{name} gets no gradient"
+        assert grad.isfinite().all() and grad.any(), f"the gradient of {name} is 0 or not finite"
+        same(grad, others[name], f"gradient of {name}", atol=1e-4)
 
 
 def check_pure(entry: DecoderEntry) -> None:

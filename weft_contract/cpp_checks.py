@@ -18,8 +18,8 @@ from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.kernels.cpp import CannotBuild, Kernels, kernels, using
 from weft.layers.kernels.cpp_plan import NotPlanned
 from weft.models.base import Encoded, Model
-from weft_contract.entries import same
-from weft_contract.models import SOURCE, ids
+from weft_contract.mechanism_entries import same
+from weft_contract.model_entries import SOURCE, ids
 
 PREFIXES, LONGEST = (3, 1, 2, 3), (12, 9, 14, 11)
 """Tokens that are given, and the most that are written, for each source."""

@@ -1,23 +1,41 @@
-"""Checks of the facts that a mechanism declares, and of what all mechanisms guarantee: purity, precision, gradients."""
+"""Checks of the facts that a mechanism declares, of what all mechanisms guarantee (purity, precision, gradients), and of
+errors: building a mechanism for a use that it does not support must raise one with the reason and an alternative."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, get_args
 
+import pytest
 import torch
 from torch import Tensor
 
-from weft.attention.base import Facts
+from weft.attention.base import Facts, Site, Use
+from weft.attention.mixers import SELF
+from weft.config.registry import build, find_table
 from weft.data.batch import Layout
+from weft.errors import ConfigError
 from weft.layers.decoder_state import grow
-from weft_contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, Mechanism, same, vectors
+from weft_contract.mechanism_entries import (
+    DIM,
+    EXTENT,
+    HEADS,
+    LENGTHS,
+    QUERIES,
+    REFUSED,
+    Entry,
+    Mechanism,
+    facts_of,
+    same,
+    vectors,
+)
 
 
 def check_shapes(entry: Entry) -> None:
     """The context has the declared width in every use; requesting room where nothing grows changes nothing."""
     part = entry.make()
     keys = part.keys()
-    found = part.look(keys)
+    found = part.attend(keys)
     rows, extent = len(LENGTHS), QUERIES if part.use == "cross" else EXTENT
     assert found.context.shape == (rows, extent, part.part.context_width)
     assert part.part.max_length is None or part.part.max_length >= EXTENT
@@ -29,7 +47,7 @@ def check_weights(entry: Entry) -> None:
     """Requesting weights changes nothing else; they sum as declared, and are exactly 0 for keys that a query may not see."""
     part, layout = entry.make(), Layout.padded(LENGTHS)
     keys = part.keys()
-    asked, plain = part.look(keys, layout, need_weights=True), part.look(keys, layout)
+    asked, plain = part.attend(keys, layout, need_weights=True), part.attend(keys, layout)
     same(part.real(asked.context, layout), part.real(plain.context, layout), "context with and without weights")
     assert plain.weights is None, f"{entry}: weights without a request"
     if part.part.weights_sum is None:
@@ -53,7 +71,7 @@ def check_step_weights(entry: Entry) -> None:
     """The weights of a step equal those of the whole sequence, also from a cache with unused room."""
     part = entry.make()
     keys = part.keys(rows=2)[..., :DIM]
-    whole = part.look(keys, need_weights=True).weights
+    whole = part.attend(keys, need_weights=True).weights
     for room in (None, EXTENT + 5):
         state, fed = part.start(2, room=room), 0
         for piece in keys.split([40, 1, 30], 1):
@@ -76,7 +94,7 @@ def check_earlier_segment(entry: Entry) -> None:
         found = part.feed(keys[:, 40:].contiguous(), state).context
         for row, length in enumerate(lengths):
             one = keys[row : row + 1]
-            alone = part.look(torch.cat([one[:, :length], one[:, 40:]], 1)).context
+            alone = part.attend(torch.cat([one[:, :length], one[:, 40:]], 1)).context
             same(found[row : row + 1], alone[:, -after:], f"room {room}, after a segment of {length}")
 
 
@@ -92,7 +110,7 @@ def check_gradients(entry: Entry) -> None:
         part.part.double()
 
     def loss() -> Tensor:
-        found = part.look(keys, layout)
+        found = part.attend(keys, layout)
         return part.real(found.context, layout).sin().sum() + sum(term.sum() for term in found.extras.values())
 
     loss().backward()
@@ -131,7 +149,7 @@ def check_key_order(entry: Entry) -> None:
     order = torch.randperm(extent, generator=torch.Generator().manual_seed(3))
     if part.use == "causal":  # the last query stays, and those before it are permuted
         order = torch.cat([torch.randperm(extent - 1, generator=torch.Generator().manual_seed(3)), torch.tensor([extent - 1])])
-    before, after = part.look(keys).context, part.look(keys[:, order].contiguous()).context
+    before, after = part.attend(keys).context, part.attend(keys[:, order].contiguous()).context
     if part.use == "encoder":
         before = before[:, order]
     elif part.use == "causal":
@@ -146,14 +164,14 @@ def check_extras(entry: Entry) -> None:
     """Terms are as declared, with one value per query, and exist only in training."""
     part = entry.make(train=True)
     keys = part.keys()
-    extras = part.look(keys).extras
+    extras = part.attend(keys).extras
     assert set(extras) == set(part.part.extras), f"{entry}: gives extras {sorted(extras)}"
     extent = QUERIES if part.use == "cross" else EXTENT
     for name, term in extras.items():
         assert term.shape == (len(LENGTHS), extent), f"{entry}: term {name} has shape {tuple(term.shape)}"
         assert term.isfinite().all()
     part.part.eval()
-    assert not part.look(keys).extras, f"{entry}: extras outside training"
+    assert not part.attend(keys).extras, f"{entry}: extras outside training"
 
 
 def check_pure(entry: Entry) -> None:
@@ -163,8 +181,8 @@ def check_pure(entry: Entry) -> None:
     buffers = {name: value.clone() for name, value in part.part.named_buffers()}  # including non-persistent ones
     draws = torch.get_rng_state()
     for need_weights in (False, True):
-        first = part.look(keys, layout, need_weights=need_weights).context
-        again = part.look(keys, layout, need_weights=need_weights).context
+        first = part.attend(keys, layout, need_weights=need_weights).context
+        again = part.attend(keys, layout, need_weights=need_weights).context
         assert torch.equal(first, again), f"{entry}: twice the same is not the same"
     assert torch.equal(draws, torch.get_rng_state()), f"{entry}: draws random numbers outside training"
     for name, value in part.part.named_buffers():
@@ -175,24 +193,24 @@ def check_checkpoint(entry: Entry) -> None:
     """The state dict holds everything that training and refreshing changed."""
     part, other = entry.make(train=True), entry.make(seed=99)
     keys = part.keys()
-    part.look(keys)
+    part.attend(keys)
     for module in part.part.modules():
         if isinstance(module, Facts):
             module.refresh(torch.Generator().manual_seed(1))
     other.part.load_state_dict(part.part.state_dict())
     part.part.eval()
-    same(other.look(keys).context, part.look(keys).context, "after a checkpoint", atol=0)
+    same(other.attend(keys).context, part.attend(keys).context, "after a checkpoint", atol=0)
 
 
 def check_half(entry: Entry) -> None:
     """bf16 weights and bf16 autocast give about the same as float32."""
     part, layout = entry.make(), Layout.padded(LENGTHS)
     keys = part.keys()
-    exact = part.real(part.look(keys, layout).context, layout)
+    exact = part.real(part.attend(keys, layout).context, layout)
     with torch.autocast("cpu", torch.bfloat16):
-        _near(part.real(part.look(keys, layout).context, layout), exact, f"{entry}: autocast", _chooses(entry))
+        _near(part.real(part.attend(keys, layout).context, layout), exact, f"{entry}: autocast", _chooses(entry))
     part.part.to(torch.bfloat16)
-    _near(part.real(part.look(keys.bfloat16(), layout).context, layout), exact, f"{entry}: bf16 weights", _chooses(entry))
+    _near(part.real(part.attend(keys.bfloat16(), layout).context, layout), exact, f"{entry}: bf16 weights", _chooses(entry))
 
 
 def check_half_steps(entry: Entry) -> None:
@@ -202,7 +220,7 @@ def check_half_steps(entry: Entry) -> None:
     keys = vectors(1, 2 * half, DIM, seed=1) / 2
     keys[:, :half] += 1.5  # the second half differs, so a sum that is stuck shows
     keys[:, half:] -= 1.5
-    exact = part.look(keys).context[:, -20:]
+    exact = part.attend(keys).context[:, -20:]
     found = []
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         state = part.feed(keys[:, :half], part.start(1, room=256)).state
@@ -211,6 +229,36 @@ def check_half_steps(entry: Entry) -> None:
             state = result.state
             found.append(result.context)
     _near(torch.cat(found[-20:], 1), exact, f"{entry}: bf16 steps", _chooses(entry))
+
+
+def refusals(kinds: Collection[str] = SELF) -> Iterator[tuple[str, dict[str, Any], Use]]:
+    """(kind, options, use) for every use that a kind does not support, or that its options rule out."""
+    for kind in kinds:
+        yield from ((kind, {}, use) for use in get_args(Use) if use not in facts_of(kind).uses)
+    yield from (case for case in REFUSED if case[0] in kinds)
+
+
+def check_refused(kind: str, options: dict[str, Any], use: Use) -> None:
+    table = "weft.attention:ATTENTIONS"
+    if kind not in find_table(table):
+        table = "weft.attention.mixers:SELF"
+    with pytest.raises(ConfigError) as caught:
+        build(table, {"kind": kind, **options}, Site(use, DIM, HEADS))
+    facts = facts_of(kind)
+    if use in facts.uses and "position" not in options:
+        assert any(f"{name}: " in str(caught.value) for name in options), f"{kind}: no option is named: {caught.value}"
+        return
+    if use in facts.uses:
+        name, value = next(iter(options.items()))
+        wanted = [f"position: {value}", "use position: none"] if name == "position" else [name]
+    else:
+        wanted = [
+            facts.__name__,
+            f"does not support {use} use, only {' or '.join(sorted(facts.uses))}",
+            facts.instead.get(use, ""),
+        ]
+    missing = [words for words in wanted if words not in str(caught.value)]
+    assert not missing, f"{kind}: the error does not say {missing}: {caught.value}"
 
 
 def _forbidden(part: Mechanism, layout: Layout) -> Tensor:

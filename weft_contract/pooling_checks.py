@@ -13,7 +13,7 @@ from weft.config.registry import build
 from weft.data.batch import Layout
 from weft.models import POOLINGS
 from weft.models.pooling import Pooling
-from weft_contract.entries import DIM, EXTENT, LENGTHS, same, vectors
+from weft_contract.mechanism_entries import DIM, EXTENT, LENGTHS, same, vectors
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "self_attentive": {"three-rows": {"rows": 3}, "hidden-8": {"rows": 2, "hidden": 8}},

@@ -1,4 +1,5 @@
-"""Language models: recurrent ones, and stacks with a few kinds in the self slot; models with a source try them all."""
+"""Language models as entries, and their checks: recurrent ones, and stacks with a few kinds in the self slot; models with a
+source try them all."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import PAD, Layout
-from weft.layers.decoder_state import State, detach
-from weft.losses.cross_entropy import label_smoothed_cross_entropy
+from weft.layers.decoder_state import detach
 from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.models.language_model import LanguageModel
-from weft_contract.entries import same
-from weft_contract.models import TARGET, VOCABULARY, ids
+from weft_contract.decoder_checks import compare_losses
+from weft_contract.mechanism_entries import perturbed, same
+from weft_contract.model_entries import TARGET, VOCABULARY, DecoderSteps, ids
 
 SMALL: dict[str, Any] = {"dim": 16, "heads": 4, "feedforward": 24, "decoder_layers": 2, "dropout": 0.0}
 
@@ -62,33 +63,11 @@ class LanguageEntry:
         torch.manual_seed(0)
         spec = {"kind": self.kind, **self.options}
         model: LanguageModel = build_model(spec, Sizes(VOCABULARY, VOCABULARY, shared=True))
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter += 0.1 * torch.randn_like(parameter)
-        return model.train(train)
+        return perturbed(model, 0.1).train(train)
 
-    def steps(self) -> LanguageSteps:
-        return LanguageSteps(self.make())
-
-
-@dataclass
-class LanguageSteps:
-    """A language model fed piece by piece, as `weft_contract.stepping` expects; its outputs are logits."""
-
-    model: LanguageModel
-    extent: int = 29
-
-    def draw(self, rows: int, count: int, seed: int) -> Tensor:
-        return ids(rows, count, seed)
-
-    @torch.no_grad()
-    def start(self, sources: Tensor, room: int | None = None) -> State:
-        return self.model.decoder.start(self.model.nothing(len(sources)), room=room)
-
-    @torch.no_grad()
-    def feed(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[Tensor, State]:
-        found = self.model.decoder(tokens, state, layout)
-        return found.logits, found.state
+    def steps(self) -> DecoderSteps:
+        model = self.make()
+        return DecoderSteps(model.decoder, lambda sources: model.nothing(len(sources)))
 
 
 def language_models() -> Iterator[LanguageEntry]:
@@ -143,19 +122,4 @@ def check_loss(entry: LanguageEntry) -> None:
     """The model's own loss equals the plain loss over its logits, and so do all gradients."""
     model, labels = entry.make(train=True), ids(3, 29, seed=6)
     labels[1, :5] = PAD
-    results = []
-    for own in (True, False):
-        model.zero_grad()
-        hidden = model(ids(3, 29, seed=7)).hidden
-        loss = (
-            model.decoder.loss(hidden, labels)
-            if own
-            else label_smoothed_cross_entropy(model.decoder.logits(hidden), labels, 0.0)
-        )
-        loss[0].backward()
-        results.append((loss[0], {name: value.grad for name, value in model.named_parameters()}))
-    (mine, grads), (plain, others) = results
-    same(mine, plain, "loss")
-    for name, grad in grads.items():
-        assert grad is not None and grad.isfinite().all() and grad.any(), f"{entry}: the gradient of {name} is 0 or not finite"
-        same(grad, others[name], f"gradient of {name}", atol=1e-4)
+    compare_losses(model, lambda: (model(ids(3, 29, seed=7)).hidden, torch.zeros(())), labels, 0.0)

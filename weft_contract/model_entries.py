@@ -1,4 +1,4 @@
-"""Every model of the table. `weft_contract.decoders` has the checks.
+"""Every model of the table as an entry. `weft_contract.decoder_checks` has the checks.
 
 Every self slot and every cross slot is also filled with each kind that it accepts, so that a new entry in the table of
 attentions is tested inside a model too.
@@ -6,7 +6,7 @@ attentions is tested inside a model too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,9 @@ from weft.config.registry import load, options_of
 from weft.data.batch import Layout, Source
 from weft.layers.decoder_state import State, select
 from weft.models import MODELS
-from weft.models.base import Encoded, Model, Sizes
+from weft.models.base import Decoder, Encoded, Model, Sizes
 from weft.models.composition import build_model
-from weft_contract.entries import facts_of
+from weft_contract.mechanism_entries import facts_of, perturbed
 
 VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
@@ -179,23 +179,27 @@ class DecoderEntry:
         # To a copying model, the last id is a word outside the vocabulary.
         size = VOCABULARY - load(MODELS, self.kind).copies
         model: Model = build_model(spec, Sizes(size, size, shared=True))
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter += 0.1 * torch.randn_like(parameter)
-        return model.train(train)
+        return perturbed(model, 0.1).train(train)
 
     def steps(self) -> DecoderSteps:
         model, layout = self.make(), Layout.padded(SOURCE)
         with torch.no_grad():
-            return DecoderSteps(model, model.encode(Source(ids(len(SOURCE), layout.longest, seed=2), layout)))
+            encoded = model.encode(Source(ids(len(SOURCE), layout.longest, seed=2), layout))
+
+        def choose(sources: Tensor) -> Encoded:
+            layers, final = [memory[sources] for memory in encoded.layers], select(encoded.final, sources)
+            assert encoded.layout is not None
+            return Encoded(encoded.memory[sources], encoded.layout.select(sources), layers=layers, final=final)
+
+        return DecoderSteps(model.decoder, choose)
 
 
 @dataclass
 class DecoderSteps:
-    """A decoder fed piece by piece, as `weft_contract.stepping` expects; its outputs are logits."""
+    """A decoder fed step by step, as `decoding_state_checks` expects; its outputs are logits. encoded: of some sources."""
 
-    model: Model
-    encoded: Encoded
+    decoder: Decoder
+    encoded: Callable[[Tensor], Encoded]
     extent: int = 29
 
     def draw(self, rows: int, count: int, seed: int) -> Tensor:
@@ -203,22 +207,29 @@ class DecoderSteps:
 
     @torch.no_grad()
     def start(self, sources: Tensor, room: int | None = None) -> State:
-        assert self.encoded.layout is not None
-        layers = [memory[sources] for memory in self.encoded.layers]
-        final = select(self.encoded.final, sources)
-        chosen = Encoded(self.encoded.memory[sources], self.encoded.layout.select(sources), layers=layers, final=final)
-        return self.model.decoder.start(chosen, room=room)
+        return self.decoder.start(self.encoded(sources), room=room)
 
     @torch.no_grad()
     def feed(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[Tensor, State]:
-        found = self.model.decoder(tokens, state, layout)
-        return finite(found.logits), found.state
+        step = self.decoder(tokens, state, layout)
+        return finite(step.logits), step.state
 
 
 def decoders() -> Iterator[DecoderEntry]:
     for kind in (kind for kind in MODELS if kind not in ONE_SIDED):
         for variant, options in {"": {}, **VARIANTS.get(kind, {})}.items():
             yield DecoderEntry(kind, variant, options)
+
+
+CROSS_CHECKS = ("ragged", "rows", "padding", "loss")
+"""Checks of `cross_variants`: they show that decoder and attention fit together."""
+
+
+def cross_variants(kinds: Iterable[str] = ATTENTIONS) -> Iterator[DecoderEntry]:
+    """ConvS2S with each kind of cross-attention that the entries of `decoders` do not combine it with."""
+    for kind in kinds:
+        if "cross" in facts_of(kind).uses and f"cross-{kind}" not in VARIANTS["convs2s"]:
+            yield DecoderEntry("convs2s", f"cross-{kind}", {"cross": {"kind": kind}, "heads": 2})
 
 
 def ids(rows: int, extent: int, seed: int) -> Tensor:
