@@ -27,7 +27,7 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 
 
 def date_pairs(seed: int) -> Iterator[Pair]:
-    """Endless dates, in words and in ISO form. In weft: weft/data/generators/pair_generators.py."""
+    """Endless dates, in words and in ISO form. In weft: weft/data/generators.py."""
     chance = random.Random(seed)
     while True:
         day = date(1970, 1, 1) + timedelta(days=chance.randrange(25000))

@@ -96,19 +96,20 @@ def test_python_compiles_and_its_names_exist(block: Block) -> None:
 
 @pytest.mark.parametrize("block", YAML)
 def test_a_configuration_is_valid(block: Block) -> None:
-    from weft.config.sections import Config, document
+    from weft.config import yaml_document
+    from weft.config.sections import Config
 
     if Config.model_fields.keys() & yaml.safe_load(block.text).keys():
-        Config.model_validate(document.read(block.text, block.place).data)
+        Config.model_validate(yaml_document.read(block.text, block.place).data)
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=[str(file.relative_to(ROOT)) for file in DOCUMENTS])
 def test_names_and_files_in_the_text_exist(file: Path) -> None:
     words = re.findall(r"`([^`\n]+)`", CODE.sub("", file.read_text("utf-8")))
     for word in words:
-        if re.fullmatch(r"weft\.\w+\.\w+[\w.]*", word):
+        if re.fullmatch(r"(weft\.\w+\.\w+|weft_studies\.\w+)[\w.]*", word):
             find_name(word)
-        if re.fullmatch(r"(weft|weft_contract|tests|docs|benchmarks|notebooks)/[\w./-]+", word):
+        if re.fullmatch(r"(weft|weft_contract|weft_studies|tests|docs|benchmarks|notebooks)/[\w./-]+", word):
             assert (ROOT / word).exists(), f"`{word}` does not exist"
 
 

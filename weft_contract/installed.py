@@ -1,4 +1,4 @@
-"""The parts of installed packages (entry points of the group `weft.parts`), and the cases that check them.
+"""The parts of installed packages (entry points of the group `weft.parts`), except weft's own, and the cases that check them.
 
 Each part is checked with its default options. Attentions, mixers and poolings get every check of their table; attentions and
 mixers are also put into the slots of a Transformer, and cross-attentions into ConvS2S. Encoders, decoders and fronts become
@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from weft.config.plugins import installed_parts, package_of
+from weft.config.plugins import installed_parts, is_bundled, package_of
 from weft.config.registry import build, find_table
 from weft.errors import ConfigError
 from weft.models.base import Reads, Sizes
@@ -27,7 +27,8 @@ from weft_contract.suite import Case, cross_cases, decoder_cases, mechanism_case
 
 def installed_cases() -> Iterator[Case]:
     """Every case of every installed part, named after its package. One that skips, if no package adds a part to check."""
-    checked = [(PARTS[kind], name, entry) for (kind, name), entry in installed_parts().items() if kind in PARTS]
+    parts = {part: entry for part, entry in installed_parts().items() if not is_bundled(entry)}
+    checked = [(PARTS[kind], name, entry) for (kind, name), entry in parts.items() if kind in PARTS]
     for cases, name, entry in checked:
         package = package_of(entry)
         try:

@@ -19,7 +19,7 @@ from weft.layers.lora import Lora, LoraEmbedding, LoraLinear, LoraOutput, LoraTa
 from weft.models.base import LinearDecoder, Model, Sizes
 from weft.models.composition import build_model
 from weft.runs.weight_files import read_tensors, without_ties
-from weft.tasks.answering.memory_network import MemoryEncoder
+from weft_studies.answering.memory_network import MemoryEncoder
 
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {"dim": 16, "heads": 2, "feedforward": 24, "encoder_layers": 1, "decoder_layers": 1},

@@ -12,7 +12,7 @@ import pytest
 
 import weft
 from weft.data.formats import open_pairs
-from weft.data.generators.long_range import COLOURS, DECIDES
+from weft_studies.synthetic import COLOURS, DECIDES
 
 LEVEL = {"kind": "rnn", "dim": 24, "dropout": 0.0}
 SETTINGS: dict[str, Any] = {

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from weft.config.plugins import BUNDLED, REINSTALL, advice_if_stale
 from weft.file_access import why_unwritable
 
 State = Literal["ok", "missing", "problem"]
@@ -78,6 +79,8 @@ def _versions() -> Iterator[Finding]:
     except metadata.PackageNotFoundError:
         version = "not installed"
     yield Finding("versions", "weft", f"{version}, in {Path(__file__).parents[1]}")
+    if advice_if_stale():
+        yield Finding("versions", BUNDLED, "not registered, so its tasks, models and recipes are unknown", "problem", REINSTALL)
     python = f"{platform.python_version()}, {sys.executable}"
     yield _check("versions", "python", python, sys.version_info >= (3, 11), "install Python 3.11 or later")
     for package in CORE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,8 +18,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 from weft.config import schema, yaml_document
 from weft.config.corpus_entries import Entry, TrainingCorpus, ValidationCorpus, absolute, absolute_path, located, names, renamed
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
-from weft.config.plugins import KINDS
-from weft.config.registry import Among, Options, expand, find_table, problems, suggest
+from weft.config.plugins import KINDS, advice_if_stale, installed_recipes
+from weft.config.registry import Among, NameIn, Options, expand, find_table, problems, suggest
 from weft.errors import ConfigError
 from weft.file_access import NO_FILE, denied, replace_file, why_unreadable
 from weft.runs.migrations import migrate_config
@@ -199,7 +199,7 @@ class DecodeSection(Section):
     into: str | None = Field(
         default=None, description="language to translate into, for models of two languages; default: the second one"
     )
-    rules: list[Literal["same_length", "mirror_repeats", "no_shared"]] = Field(
+    rules: list[Annotated[str, NameIn("weft.decoding:RULES")]] = Field(
         default=[],
         description="what ties a translation to its source token by token: as many tokens, tokens repeated at the same places, "
         "no token of the source except punctuation",
@@ -239,12 +239,7 @@ class Config(Section):
         data = self.model_dump()
         for path, value in changes.items():
             put(data, tuple(path.split(".")), value, path)
-        given = expand(Config, data)
-        try:
-            return Config.model_validate(given)
-        except ValidationError as error:
-            wrong = problems(error, Config, given)
-        raise ConfigError("\n".join(f"{'.'.join(path)}: {text}" for path, text in wrong))
+        return _validated(data, lambda path, text: f"{'.'.join(path)}: {text}")
 
     def absolute(self) -> Config:
         """A copy that names its files by absolute paths. A relative path belongs to the current folder."""
@@ -280,12 +275,17 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = (), *, over: M
     for path, value in (over or {}).items():
         put(data, tuple(path.split(".")), value, path)
     written = apply_overrides(data, overrides, base)
-    given = expand(Config, data)
+    return _validated(data, lambda path, text: locate(written.get(path, path), text, base, overrides))
+
+
+def _validated(data: Mapping[str, Any], message: Callable[[yaml_document.Path, str], str]) -> Config:
+    """The configuration of plain data. `message` says what is wrong with the value at a path."""
+    expanded = expand(Config, data)
     try:
-        return Config.model_validate(given)
+        return Config.model_validate(expanded)
     except ValidationError as error:
-        wrong = problems(error, Config, given)
-    raise ConfigError("\n".join(locate(written.get(tuple(path), tuple(path)), text, base, overrides) for path, text in wrong))
+        wrong = problems(error, Config, expanded)
+    raise ConfigError("\n".join(message(tuple(path), text) for path, text in wrong))
 
 
 def _locate_data(section: Any, folder: Path) -> None:
@@ -297,8 +297,11 @@ def _locate_data(section: Any, folder: Path) -> None:
 
 
 def recipes() -> dict[str, Path]:
-    """The recipes that come with weft, by name."""
-    return {file.stem: file for file in sorted(Path(__file__).parent.joinpath("recipes").glob("*.yaml"))}
+    """The recipes of weft and of installed packages, by name. Raises ConfigError if two have one name."""
+    own = {file.stem: file for file in Path(__file__).parent.joinpath("recipes").glob("*.yaml")}
+    for name in own.keys() & installed_recipes().keys():
+        raise ConfigError(f"{installed_recipes()[name]}: there is a recipe of this name in weft; rename it")
+    return dict(sorted((own | installed_recipes()).items()))
 
 
 def recipe_summary(path: Path) -> str:
@@ -348,7 +351,7 @@ def _read(path_or_recipe: str | Path) -> yaml_document.Document:
     name = str(path_or_recipe)
     path = known[name] if name in known and isinstance(path_or_recipe, str) else Path(path_or_recipe)
     if not os.path.exists(path) and why_unreadable(path) == NO_FILE:
-        raise ConfigError(f"{name}: there is no such file or recipe; {suggest(name, known)}")
+        raise ConfigError(f"{name}: there is no such file or recipe; {suggest(name, known)}{advice_if_stale()}")
     try:
         return yaml_document.read(path.read_text("utf-8"), name)
     except UnicodeDecodeError as error:

@@ -7,7 +7,7 @@
     docs.jsonl                    documents with labels: the keys `sentences` (a list) or `text`, and `label` (also a list)
     …each also as .gz
     hf:NAME[:CONFIG][@SPLIT]#SOURCE,TARGET         a Hugging Face dataset (needs `pip install 'weft-seq2seq[datasets]'`)
-    generated:dates?count=20000&seed=1&split=test  one of the generators of `weft.data.generators.pair_generators`
+    generated:dates?count=20000&seed=1&split=test  see `weft.data.generators`
 
 Data is streamed line by line and can be read any number of times. Columns are chosen by number, counted from 1, or by name;
 names are those of the first row, which is then no pair.
@@ -431,7 +431,7 @@ class GeneratedPairs(Pairs):
     """Generated pairs. Small sets are generated once and kept in memory, large ones every time they are read."""
 
     def __init__(self, spec: str) -> None:
-        from weft.data.generators.pair_generators import parse_generator  # many modules, and most data is not generated
+        from weft.data.generators import parse_generator  # most data is not generated
 
         super().__init__(spec)
         self.generator = parse_generator(spec.removeprefix("generated:"))

@@ -20,8 +20,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.config.registry import suggest
+from weft.config.registry import find_table, load, suggest
 from weft.errors import ConfigError, DataError
+from weft.evaluation import METRICS
 
 Counts = NDArray[np.float64]
 
@@ -117,6 +118,7 @@ class Bleu(SacreMetric):
     """
 
     name = "BLEU"
+    order: ClassVar[int] = 4
 
     def __init__(self, *, tokenize: str = "13a", lowercase: bool = False, effective_order: bool = False) -> None:
         from sacrebleu.metrics.bleu import BLEU
@@ -124,7 +126,7 @@ class Bleu(SacreMetric):
         if tokenize not in BLEU.TOKENIZERS:
             raise ConfigError(f"BLEU has no tokenizer {tokenize!r}; {suggest(tokenize, BLEU.TOKENIZERS)}")
         try:
-            inner = BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=effective_order)
+            inner = BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=effective_order, max_ngram_order=self.order)
         except (ImportError, RuntimeError):
             raise ConfigError(
                 f"the tokenizer {tokenize} needs a package: pip install '{PACKAGES.get(tokenize, 'sacrebleu')}'"
@@ -138,7 +140,7 @@ class Bleu(SacreMetric):
         self.effective_order = effective_order
 
     def value(self, sums: Counts) -> Counts:
-        ours, theirs, correct, total = sums[..., 0], sums[..., 1], sums[..., 2:6], sums[..., 6:10]
+        ours, theirs, correct, total = sums[..., 0], sums[..., 1], *np.split(sums[..., 2:], 2, -1)
         none = (correct == 0) & (total > 0)
         halved = 0.5 ** np.cumsum(none, -1)  # each further order without a match counts half as much
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -215,16 +217,17 @@ class TokenAccuracy(Metric):
         return 100 * np.where(words > 0, right / np.where(words > 0, words, 1), 1.0)
 
 
-METRICS: dict[str, type[Metric]] = {"bleu": Bleu, "chrf": Chrf, "ter": Ter, "exact": ExactMatch, "accuracy": TokenAccuracy}
-
-
 def make_metrics(names: Sequence[str] = tuple(METRICS), *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
-    """The metrics with the given names. `tokenize` (for BLEU: 13a, zh, ja-mecab, char, …) and `lowercase` as in sacreBLEU."""
+    """The metrics with the given names, by default all that are built in.
+
+    `tokenize` (for BLEU: 13a, zh, ja-mecab, char, …) and `lowercase` as in sacreBLEU.
+    """
+    known = find_table("weft.evaluation:METRICS")
     for name in names:
-        if name not in METRICS:
-            raise ConfigError(f"there is no metric {name!r}; {suggest(name, METRICS)}")
+        if name not in known:
+            raise ConfigError(f"there is no metric {name!r}; {suggest(name, known)}")
     special: dict[str, Metric] = {"bleu": Bleu(tokenize=tokenize, lowercase=lowercase), "chrf": Chrf(lowercase=lowercase)}
-    return [special[name] if name in special else METRICS[name]() for name in names]
+    return [special[name] if name in special else load(known, name)() for name in names]
 
 
 def check_texts(

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.config.registry import find_table, load
 from weft.config.sections import DecodeSection
 from weft.data.batch import BOS, EOS, Layout, Source, power_of_two
 from weft.data.copy_vocabulary import CopyIds
 from weft.data.sentence_splitting import SentenceSplitter
 from weft.data.tokenizers import Tokenizer
-from weft.decoding.constraints import SourceRules, usual_constraints
+from weft.decoding.constraints import Constraint, Rule, RuleConstraint, usual_constraints
 from weft.decoding.cpp_search import encode, prepare
 from weft.decoding.cuda_graph_search import CapturedStepRunner, search_graphs_of
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
@@ -43,7 +44,7 @@ from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation
 def most_source(section: DecodeSection, model: Model) -> int:
     """The most tokens of a piece, EOS included: decode.max_source, or what the model has positions for."""
     most = min(section.max_source, model.max_source or section.max_source)
-    if "same_length" in section.rules and model.max_target is not None:
+    if _same_length(section) and model.max_target is not None:
         most = min(most, model.max_target - 1)  # so that BOS, a text of the same length and EOS have positions too
     return most
 
@@ -53,7 +54,7 @@ def length_limits(
 ) -> LengthLimits:
     """Length limits per piece; pieces from number `real` on only pad the batch and end at once. bias: see `LengthLimits`."""
     section = resolved.section
-    if "same_length" in section.rules:
+    if _same_length(section):
         longest = [len(piece.ids) - len(piece.prefix) for piece in pieces]
     else:
         longest = [min(section.max_length, int(section.max_ratio * len(piece.ids)) + 10) for piece in pieces]
@@ -65,30 +66,40 @@ def length_limits(
     return LengthLimits(columns[0], columns[1], columns[2], bias)
 
 
+def _rules(section: DecodeSection) -> dict[str, type[Rule]]:
+    """The rules of decode.rules by name."""
+    return {name: load(find_table("weft.decoding:RULES"), name, "decode.rules") for name in section.rules}
+
+
+def _same_length(section: DecodeSection) -> bool:
+    return any(rule.same_length for rule in _rules(section).values())
+
+
 def check_rules(resolved: DecodingOptions, source: Tokenizer, target: Tokenizer) -> None:
     """Raises ConfigError if the search cannot follow decode.rules, or if the tokens of both sides cannot be compared."""
-    rules = resolved.section.rules
+    rules = _rules(resolved.section)
     resolved.search.check(["rules"] if rules else [])
-    if "no_shared" in rules and source is not target:
-        raise ConfigError(
-            "decode.rules: no_shared compares the tokens of both sides, so they need one vocabulary; "
-            "leave it out, or train with data.shared_vocabulary: true"
-        )
+    for name, rule in rules.items():
+        if rule.one_vocabulary and source is not target:
+            raise ConfigError(
+                f"decode.rules: {name} compares the tokens of both sides, so they need one vocabulary; "
+                "leave it out, or train with data.shared_vocabulary: true"
+            )
 
 
-def make_rules(section: DecodeSection, tokenizer: Tokenizer, pieces: Sequence[TextSegment]) -> list[SourceRules]:
-    """The constraint of decode.rules on these pieces; none without rules.
-
-    Different unknown words are different tokens. Punctuation may be shared: only tokens with a letter or a digit are barred.
-    """
+def make_rules(section: DecodeSection, tokenizer: Tokenizer, pieces: Sequence[TextSegment]) -> list[Constraint]:
+    """The constraints of decode.rules on these pieces. Different unknown words are different tokens."""
     if not section.rules:
         return []
     sources = [CopyIds(tokenizer).number(piece.text, piece.ids[:-1]) for piece in pieces]
-    barred = []
+    content = []
     for piece in pieces:
         names = tokenizer.named(piece.words).tokens(piece.ids[:-1])
-        barred.append([token for token, name in zip(piece.ids, names) if any(map(str.isalnum, name))])
-    return [SourceRules(section.rules, sources, barred)]
+        content.append([token for token, name in zip(piece.ids, names) if any(map(str.isalnum, name))])
+    chosen: dict[type[RuleConstraint], list[str]] = {}
+    for name, rule in _rules(section).items():
+        chosen.setdefault(rule.constraint, []).append(name)
+    return [constraint(rules, sources, content) for constraint, rules in chosen.items()]
 
 
 ROUND = 16
@@ -175,6 +186,9 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     ) -> TranslationInput:
         refuse(fields, "a text to translate has no such field")
         return TranslationInput(line, prefix, terms, attention, marks)
+
+    def sentences(self, text: str) -> list[str]:
+        return [each.text for each in self.reader.sentences(text)] or [text]
 
     def read(self, inputs: Sequence[TranslationInput], first_line: int) -> list[list[TextSegment]]:
         """The pieces of each input. If something in it is protected, they come twice: as they are, and masked."""

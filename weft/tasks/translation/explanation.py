@@ -1,0 +1,191 @@
+"""Explanation of the translation of one sentence: attention, probabilities of tokens, and the beam tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from weft.data.batch import BOS, EOS, PAD, UNK
+from weft.data.copy_vocabulary import CopyIds
+from weft.data.tokenizers import Tokenizer
+from weft.decoding.hypotheses import BackpointerTables, RefinementPass
+from weft.errors import ConfigError, DataError
+from weft.explain.attention_maps import find_maps, find_slots
+from weft.explain.beam_tree import BeamTree
+from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node, Side, WritingPass, make_side, shown
+from weft.explain.input_influence import observed
+from weft.models.base import Model
+from weft.models.nonautoregressive import NonAutoregressiveDecoder
+from weft.models.pointer_generator import PointerDecoder
+from weft.tasks.translation.predictor import TranslationPredictor
+from weft.tasks.translation.segmenter import TextSegment
+
+OPTIONS = 5
+"""Number of likeliest tokens listed at each step."""
+
+CONTINUATIONS = 12
+"""Maximum number of steps of a given target for which the model's own continuation is computed."""
+
+BLANK = "·"
+"""How a position is shown that holds no token."""
+
+AT_ONCE = "the decoder writes all tokens at once; probabilities and attention are those of a first pass over blanks"
+
+
+def explain_translation(
+    predictor: TranslationPredictor, text: str, *, target: str | None = None, run: str = "", influence: bool | None = None
+) -> Explanation:
+    """Explains the translation of a text, or a given `target`, token by token.
+
+    influence: add the influence of each source token on each target token, by removing source tokens one by one; None: only
+    if the model has no cross-attention weights.
+    """
+    model, piece = predictor.model, encode_source(predictor, text)
+    predictor.resolved.search.check(["trace"])
+    if influence and model.decoder.parallel:
+        raise ConfigError("influence is measured for models that write one token after the other; leave out --influence")
+    (found,), tables = predictor.search([piece], trace=True)
+    if target is None and not (found and found[0].ids):
+        raise DataError("the search found no translation to explain; increase decode.max_length")
+    ids = found[0].ids if target is None else encode_target(predictor, target, piece)
+    copying = {name: part.gate for name, part in model.named_modules() if isinstance(part, PointerDecoder)}
+    gates: dict[str, Tensor] = {}
+    with observed(copying, lambda name, _, gate: gates.setdefault(name, gate[0, :, 0].float())):
+        forced, maps = find_maps(model, piece.ids, ids, influence=influence)
+    named = predictor.target.named(piece.words)
+    steps = _steps(forced.logp, ids, named, list(gates.values()))
+    score = sum(step.logp for step in steps) / len(ids) ** predictor.resolved.search.length_penalty
+    if target is not None and not model.decoder.parallel:
+        steps = _continuations(predictor, piece, ids, forced.logp, steps)
+    return Explanation(
+        run=run,
+        model=type(model).__name__,
+        source=make_side(*given_ids(predictor.source, text)),
+        target=_target_side(predictor, piece, ids, target),
+        score=found[0].score if target is None else score,
+        steps=steps,
+        maps=maps,
+        best=found,
+        tree=[] if tables is None else _tree(predictor, piece, tables, named),
+        passes=_passes(predictor, found[0].passes) if found else [],
+        forced=target is not None,
+        notes=[*_unknown_words(predictor, text), *_without_attention(model)],
+    )
+
+
+def encode_source(predictor: TranslationPredictor, text: str) -> TextSegment:
+    """Encodes a text for the model. Raises an error if it is blank or too long for one pass."""
+    pieces = predictor.pieces(text)
+    if not pieces:
+        raise DataError("there is nothing to explain in an empty text; give a sentence")
+    if len(pieces) > 1:
+        raise DataError(
+            f"the text has more than {predictor.max_source - 1:,} tokens, the most that the model reads at once; "
+            "explain its sentences one by one"
+        )
+    return pieces[0]
+
+
+def encode_target(predictor: TranslationPredictor, target: str, piece: TextSegment) -> list[int]:
+    """Encodes a given target, including EOS. Words that can only be copied get the ids they have in the source."""
+    ids = [*CopyIds(predictor.target, piece.words).find(target, predictor.target.encode(target)), EOS]
+    decoder = predictor.model.decoder
+    if isinstance(decoder, NonAutoregressiveDecoder) and decoder.canvases.holds != "ended":
+        ids.pop()  # the canvas ends where the text ends
+    if not ids:
+        raise DataError("there is nothing to explain in an empty target; give a translation")
+    limit = predictor.model.max_target
+    if limit is not None and len(ids) > limit:
+        raise DataError(f"the target has {len(ids):,} tokens, but the model has {limit:,} positions; give a shorter target")
+    return ids
+
+
+def given_ids(tokenizer: Tokenizer, text: str, words: Sequence[str] = ()) -> tuple[Tokenizer, list[int]]:
+    """Encodes a text, including EOS. Returns a tokenizer that also names words outside the vocabulary, and the ids."""
+    numbering = CopyIds(tokenizer, words)
+    ids = [*numbering.encode(text), EOS]
+    return tokenizer.named(numbering.words), ids
+
+
+def _target_side(predictor: TranslationPredictor, piece: TextSegment, ids: list[int], target: str | None) -> Side:
+    """The target as it is shown: as the search wrote it or, if it was given, with its unknown words."""
+    if target is None or predictor.model.decoder.parallel:
+        return make_side(predictor.target.named(piece.words), ids)
+    return make_side(*given_ids(predictor.target, target, piece.words))
+
+
+def _passes(predictor: TranslationPredictor, passes: Sequence[RefinementPass]) -> list[WritingPass]:
+    """The passes of a decoder that writes all tokens at once, in words."""
+    size = predictor.target.size
+    return [
+        WritingPass(
+            [shown(predictor.target.tokens([token])[0]) if token < size else BLANK for token in each.tokens], each.written
+        )
+        for each in passes
+    ]
+
+
+def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[Tensor]) -> list[DecodingStep]:
+    """Returns each target token with its likeliest alternatives. logp [T, V]; gates [T] of models that can copy."""
+    scores = logp[torch.arange(len(ids)), torch.tensor(ids, device=logp.device)]
+    better = (logp > scores[:, None]).sum(-1).tolist()
+    top, tokens = _allowed(logp).topk(min(OPTIONS, logp.size(-1)))
+    copied = (1 - torch.stack([gate.sigmoid() for gate in gates]).mean(0)).tolist() if gates else [None] * len(ids)
+    options = [
+        [Candidate(shown(token), score) for token, score in zip(names.tokens(row), likeliest, strict=True) if score > -math.inf]
+        for row, likeliest in zip(tokens.tolist(), top.tolist(), strict=True)
+    ]
+    columns = zip(map(shown, names.tokens(ids)), scores.tolist(), better, options, copied, strict=True)
+    return [DecodingStep(*step) for step in columns]
+
+
+def _allowed(logp: Tensor) -> Tensor:
+    """[T, V] with −inf for the special tokens that a search never outputs."""
+    return logp.index_fill(-1, torch.tensor([PAD, BOS, UNK], device=logp.device), -math.inf)
+
+
+def _continuations(
+    predictor: TranslationPredictor, piece: TextSegment, ids: Sequence[int], logp: Tensor, steps: list[DecodingStep]
+) -> list[DecodingStep]:
+    """Adds, to steps of a given target where another token is likeliest, the text that the model would have written."""
+    likeliest = _allowed(logp).argmax(-1).tolist()
+    places = [place for place, (token, own) in enumerate(zip(ids, likeliest, strict=True)) if token != own][:CONTINUATIONS]
+    names = predictor.target.named(piece.words)
+    texts = {place: names.decode(ids[:place]) for place in places if likeliest[place] == EOS}
+    unfinished = [place for place in places if place not in texts]
+    if unfinished:
+        pieces = [TextSegment(piece.ids, [*ids[:place], likeliest[place]], piece.words) for place in unfinished]
+        results, _ = predictor.search(pieces)
+        texts |= {place: found[0].text for place, found in zip(unfinished, results, strict=True) if found}
+    return [replace(step, instead=texts.get(place)) for place, step in enumerate(steps)]
+
+
+def _tree(predictor: TranslationPredictor, piece: TextSegment, tables: BackpointerTables, names: Tokenizer) -> list[Node]:
+    if tables.candidates is None:
+        return []
+    width, penalty = tables.tokens.size(-1), predictor.resolved.search.length_penalty
+    longest = int(predictor.limits([piece], 1).longest)
+    return BeamTree(tables, lambda token: shown(names.tokens([token])[0]), width, penalty, longest).nodes()
+
+
+def _unknown_words(predictor: TranslationPredictor, text: str) -> list[str]:
+    """Returns a note on words that the model does not know."""
+    words = [] if predictor.model.copies else predictor.source.unknown(text)
+    return [f"not in the vocabulary, so read as <unk>: {', '.join(dict.fromkeys(words))}"] if words else []
+
+
+def _without_attention(model: Model) -> list[str]:
+    """Returns notes on the kinds of attention that a model does not have."""
+    notes = {
+        "encoder": f"{type(model.encoder).__name__} has no self-attention, so there is no map among source tokens",
+        "causal": f"{type(model.decoder).__name__} has no self-attention; its state holds the previous tokens",
+        "cross": f"{type(model.decoder).__name__} has no attention to the source; influence is shown instead",
+    }
+    if model.decoder.parallel:
+        return [AT_ONCE]
+    uses = {slot.use for slot in find_slots(model)}
+    return [note for use, note in notes.items() if use not in uses]

@@ -1,0 +1,121 @@
+"""Neural Turing Machines (Graves et al. 2014): an LSTM that reads and writes a memory by content and by location.
+
+Shapes: B rows · S steps · N slots · M width of a slot · H heads · D width of the controller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from weft.data.batch import Layout
+from weft.models.base import Encoded
+from weft.models.composition import VectorEncoder
+
+FIRST = 1e-6
+"""The content of every cell of the memory before the first step; with a constant, training succeeds (Collier & Beel 2018)."""
+TINY = 1e-8
+"""Added to the norms of the cosine and to sums before a division."""
+SHIFTS = (-1, 0, 1)
+"""Slots by which a head can move in a step."""
+CLOSED, FORWARD = -3.0, 2.0
+"""The first bias of the gate to content, and of the shift by one slot, if heads begin by moving."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The requests of heads. key: [B, H, M] · strength, gate, sharpness: [B, H, 1] · shift: [B, H, shifts]."""
+
+    key: Tensor
+    strength: Tensor
+    gate: Tensor
+    shift: Tensor
+    sharpness: Tensor
+
+    @staticmethod
+    def of(raw: Tensor, width: int) -> Wishes:
+        """Brings the controller's output [B, H, M + 3 + shifts] into the ranges of equations 5 to 9: γ ≥ 1, Σ s = 1."""
+        key, strength, gate, shift, sharpness = raw.split([width, 1, 1, len(SHIFTS), 1], -1)
+        return Wishes(key.tanh(), F.softplus(strength), gate.sigmoid(), shift.softmax(-1), 1 + F.softplus(sharpness))
+
+
+def focus(memory: Tensor, before: Tensor, wishes: Wishes) -> Tensor:
+    """The weights [B, H, N] of each head over the slots of a memory [B, N, M], given those of the step before.
+
+    Content (equations 5 and 6), interpolation (7), circular shift (8), sharpening (9).
+    """
+    norms = wishes.key.norm(dim=-1, keepdim=True) * memory.norm(dim=-1)[:, None]
+    cosine = wishes.key @ memory.transpose(1, 2) / (norms + TINY)
+    content = (wishes.strength * cosine).softmax(-1)
+    gated = wishes.gate * content + (1 - wishes.gate) * before
+    # Slices: an index with a list copies from the host, and a CUDA graph could not be recorded.
+    moved = sum(wishes.shift[..., n : n + 1] * gated.roll(shift, -1) for n, shift in enumerate(SHIFTS))
+    sharp = (moved + TINY) ** wishes.sharpness
+    return sharp / sharp.sum(-1, keepdim=True)
+
+
+class TuringEncoder(VectorEncoder):
+    """A Neural Turing Machine that reads vectors step by step. Its output is the controller's state and what it has read.
+
+    Heads focus on the memory of the step before; then the read heads read it, and the write heads change it. Outside training,
+    `Encoded.extras["heads"]` [B, S, 2H, N] has the weights of the read heads, then of the write heads.
+
+    dim: width of the controller, an LSTM
+    slots: rows of the memory
+    slot_width: width of a row
+    heads: number of read heads, and of write heads
+    moving: heads begin training by moving one slot further in each step, which biases of their shifts and gates make them do;
+        in far fewer steps they learn to write one slot after the other. false: as published, without such biases
+    """
+
+    replays = True
+
+    def __init__(
+        self,
+        *,
+        dim: PositiveInt = 100,
+        slots: PositiveInt = 128,
+        slot_width: PositiveInt = 20,
+        heads: PositiveInt = 1,
+        moving: bool = True,
+    ) -> None:
+        super().__init__()
+        self.slots, self.slot_width, self.heads, self.input_width = slots, slot_width, heads, dim
+        self.width = dim + heads * slot_width
+        self.controller = nn.LSTMCell(dim + heads * slot_width, dim)
+        self.wish = nn.Linear(dim, 2 * heads * (slot_width + 3 + len(SHIFTS)))
+        self.change = nn.Linear(dim, 2 * heads * slot_width)
+        self.first_read = nn.Parameter(torch.zeros(heads * slot_width))
+        if moving:
+            with torch.no_grad():
+                # In the order of Wishes.of: key, strength, gate, shifts, sharpness.
+                bias = self.wish.bias.view(2 * heads, -1)
+                bias[:, slot_width + 1] = CLOSED
+                bias[:, slot_width + 2 + SHIFTS.index(1)] = FORWARD
+
+    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
+        rows, heads, width = x.size(0), self.heads, self.slot_width
+        memory = x.new_full((rows, self.slots, width), FIRST)
+        weights = F.pad(x.new_ones(rows, 2 * heads, 1), (0, self.slots - 1))
+        found = self.first_read.tanh().expand(rows, -1)
+        state = x.new_zeros(rows, x.size(2)), x.new_zeros(rows, x.size(2))
+        outputs, looks = [], []
+        for step in x.unbind(1):
+            state = self.controller(torch.cat([step, found], -1), state)
+            weights = focus(memory, weights, Wishes.of(self.wish(state[0]).view(rows, 2 * heads, -1), width))
+            found = (weights[:, :heads] @ memory).flatten(1)
+            erase, add = self.change(state[0]).view(rows, 2, heads, width).unbind(1)
+            memory = write(memory, weights[:, heads:], erase.sigmoid(), add.tanh())
+            outputs.append(torch.cat([state[0], found], -1))
+            looks.append(weights)
+        return Encoded(torch.stack(outputs, 1), layout, extras={} if self.training else {"heads": torch.stack(looks, 1)})
+
+
+def write(memory: Tensor, weights: Tensor, erase: Tensor, add: Tensor) -> Tensor:
+    """M(i) Π_h [1 − w_h(i) e_h] + Σ_h w_h(i) a_h (equations 3 and 4): all heads erase before any adds."""
+    kept = (1 - weights[..., None] * erase[:, :, None]).prod(1)
+    return memory * kept + weights.transpose(1, 2) @ add
