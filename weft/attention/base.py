@@ -189,6 +189,10 @@ class Mixer(Facts, ABC):
 
     def start(self, *, rows: int = 1, room: int | None = None) -> State:
         """The initial state; an encoder has none."""
+        return None if self.site.use == "encoder" else self.begin(rows, room)
+
+    def begin(self, rows: int, room: int | None) -> State:
+        """The state before the first token; causal use."""
         return None
 
     @abstractmethod

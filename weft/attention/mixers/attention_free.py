@@ -159,9 +159,7 @@ class AttentionFreeMixer(RowMixer):
             for table in self.parameters(recurse=False):
                 nn.init.normal_(table, std=0.1 if rank else 0.01)
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        if not self.causal:
-            return None
+    def begin(self, rows: int, room: int | None) -> State:
         like = self.out.weight
         if self.form == "simple":
             return WeightedSum.nothing(rows, self.site.dim, like.device)

@@ -69,9 +69,7 @@ class BucketMixer(Mixer):
     def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
         """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]. Only `ok` tokens are real."""
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        if self.site.use == "encoder":
-            return None
+    def begin(self, rows: int, room: int | None) -> State:
         weight = self.out.weight
         none = torch.zeros(0, dtype=torch.int16, device=weight.device)
         buckets = History.empty(rows, self.site.heads * self.rounds, room, none)

@@ -34,7 +34,7 @@ class ConvolutionMixer(Mixer):
     def sees(self, length: int) -> Tensor:
         return self.window.sees(length)
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+    def begin(self, rows: int, room: int | None) -> State:
         return self.window.start(rows, self.out.weight)
 
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:

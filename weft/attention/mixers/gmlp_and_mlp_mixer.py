@@ -39,9 +39,7 @@ class GatedMlpMixer(RowMixer):
         self.down = nn.Linear(width, site.dim)
         nn.init.normal_(self.weight, std=1e-3 / max_length**0.5)
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        if self.site.use == "encoder":
-            return None
+    def begin(self, rows: int, room: int | None) -> State:
         return History.empty(rows, self.down.in_features, room, self.down.weight)
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:

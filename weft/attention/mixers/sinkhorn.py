@@ -74,9 +74,7 @@ class SinkhornMixer(RowMixer):
         last = nn.Linear(site.dim, site.heads * self.blocks, bias=False)
         self.want = nn.Sequential(nn.Linear(site.dim, site.dim), nn.GELU(), last)
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        if self.site.use == "encoder":
-            return None
+    def begin(self, rows: int, room: int | None) -> State:
         weight, dim = self.out.weight, self.site.dim
         return SinkhornState(History.empty(rows, 3 * dim, room, weight), torch.zeros(rows, dim, device=weight.device))
 
