@@ -59,9 +59,9 @@ def _copy_run(run: Path, out: Path, config: Config) -> None:
 
     from weft.config.sections import save_config, save_schema
     from weft.runs.migrations import write_format
-    from weft.runs.run_folder import CONFIG, prepare_folder
+    from weft.runs.run_folder import CONFIG, create_folder
 
-    prepare_folder(out)
+    create_folder(out)
     for file in [*run.glob("tokenizer*"), *run.glob("*.json"), *run.glob("shortlist*")]:
         shutil.copyfile(file, out / file.name)  # a read-only run gives a run that can be written
     save_schema(out)

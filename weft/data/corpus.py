@@ -122,7 +122,7 @@ def ids_below(size: int) -> str:
 
 @dataclass
 class CorpusReport:
-    """How many examples were read, kept, and left out for which reason (the first that applies).
+    """Counts of the examples that were read, kept, and left out for each reason (the first that applies).
 
     unit: what they are called · made: what the rows made of them are called, if a row is not an example.
     """

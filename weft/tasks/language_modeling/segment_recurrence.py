@@ -1,4 +1,4 @@
-"""Segment-level recurrence: what a language model carries from one segment of a text to the next.
+"""Segment-level recurrence: state that a language model carries from one segment of a text to the next.
 
 Shapes: B rows · T tokens of a segment · M remembered tokens · D width.
 """
