@@ -119,10 +119,6 @@ class FrameClassifier(Network):
         return logits
 
 
-USED = 0.05
-"""The least weight of a slot of a memory that an explanation shows."""
-
-
 class BitsTask(CorpusTask):
     """Sequences of bit vectors with blanks to fill in (see `weft_studies.bits.data`). Nothing that is written is fed back.
 
