@@ -227,7 +227,8 @@ def test_searches_of_usual_sizes_are_recorded_before_the_first_request(
     reverse_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (model,) = Models([ModelLocation((str(reverse_run),))], device="cpu").served
-    recorder = model.predictor(()).recorder = SearchGraphs(lambda work: work)  # type: ignore[attr-defined]
+    recorder = SearchGraphs(lambda work: work)
+    model.predictor(()).runner = recorder.runner("one")  # type: ignore[attr-defined]
     monkeypatch.setattr(engine, "WORDS", (3,))
     monkeypatch.setattr(engine, "COPIES", (2, 4))
     engine.warm_up(model)

@@ -75,7 +75,7 @@ class SearchGraphs:
         """The number of recordings, and of kinds of work that cannot be captured."""
         return {"recorded": len(self._recordings), "refused": len(self._refused)}
 
-    def stepping(self, setting: Hashable, compiler: Compiler | None = None) -> CapturedStepRunner:
+    def runner(self, setting: Hashable, compiler: Compiler | None = None) -> CapturedStepRunner:
         """A `StepRunner` that records. `setting`: everything that changes a search besides the sizes of its tensors."""
         return CapturedStepRunner(self, setting, compiler)
 

@@ -53,7 +53,7 @@ def explain_input(predictor: Predictor[Any, Any], text: str, run: str = "") -> S
     body = next((body for kind, body in BODIES.items() if isinstance(predictor, kind)), None)
     if body is None:
         raise ConfigError("there is nothing to explain: models of this task have no attention, no labels and no search")
-    (found,) = predictor.predict([predictor.parse(text, attention=True)])
+    (found,) = predictor.predict([predictor.parse_input(text, attention=True)])
     if not (found.text or found.source_tokens):
         raise DataError("there is nothing to explain in an empty input; give a text, a document or the name of a file")
     return Section(run, " ".join(found.text.split()), body(predictor, found, text))

@@ -34,7 +34,7 @@ class ExplanationPredictor:
     def __init__(self, query: Query) -> None:
         self.query = query
 
-    def read(self, inputs: Sequence[Query], first_line: int) -> list[list[BatchItem]]:
+    def encode_input(self, inputs: Sequence[Query], first_line: int) -> list[list[BatchItem]]:
         model = self.query.model
         read: list[list[BatchItem]] = [
             [ExplainedSentence([0] * model.count(text), text) for text in model.sentences(query.text)] for query in inputs
@@ -47,14 +47,14 @@ class ExplanationPredictor:
     def group(self, part: BatchItem) -> Hashable:
         return part  # each is run alone
 
-    def effort(self, part: BatchItem) -> ExpectedCost:
+    def expected_cost(self, part: BatchItem) -> ExpectedCost:
         width = self.query.model.translator.config.decode.search.get("width", 1)
         return ExpectedCost(int(dict(self.query.options).get("beam") or width), part.size)
 
     def run(self, parts: list[Any], control: Cancellation | None = None) -> list[Explanation | Section]:
         return [self.query.model.explain(part.text, self.query) for part in parts]
 
-    def join(self, given: Query, parts: list[BatchItem], results: list[Explanation | Section]) -> Prediction:
+    def join_outputs(self, given: Query, parts: list[BatchItem], results: list[Explanation | Section]) -> Prediction:
         return Prediction(explain_page(results, "weft"), 0.0)
 
 
@@ -83,7 +83,7 @@ class QueryParts:
     def finish(self) -> None:
         """Joins the results if all are known. This may run the model once more, for attention weights."""
         if len(self.results) == len(self.parts):
-            self.answer = self.predictor.join(self.given, self.parts, [self.results[part] for part in self.parts])
+            self.answer = self.predictor.join_outputs(self.given, self.parts, [self.results[part] for part in self.parts])
             self.results.clear()
 
 
@@ -142,11 +142,11 @@ def read(queries: Sequence[Query]) -> list[QueryParts]:
     for query in queries:
         if isinstance(query, TranslationQuery):
             predictor: Any = query.model.predictor(query.options)
-            given: Any = predictor.parse(query.text, **query.fields)
+            given: Any = predictor.parse_input(query.text, **query.fields)
         else:
             assert isinstance(query, ExplanationQuery)
             predictor, given = ExplanationPredictor(query), query
-        (parts,) = predictor.read([given], 1)
+        (parts,) = predictor.encode_input([given], 1)
         readings.append(QueryParts(query, given, predictor, parts))
     return readings
 
@@ -161,7 +161,7 @@ def make_jobs(ticket: RequestTicket) -> list[Job]:
             part,
             (reading.query.model, reading.query.options, reading.predictor.group(part)),
             kind(reading, part),
-            reading.predictor.effort(part),
+            reading.predictor.expected_cost(part),
             now,
         )
         for reading in ticket.readings

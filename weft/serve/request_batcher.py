@@ -154,7 +154,7 @@ class Batcher:
                 model.count_maps()
                 (reading,) = self._reader.submit(read, [TranslationQuery(model, text)]).result()
                 for part in reading.parts:
-                    rows, steps = reading.predictor.effort(part)
+                    rows, steps = reading.predictor.expected_cost(part)
                     ran = reading.run([part] * copies, None)
                     self.pace.learn(kind(reading, part), rows * copies, steps, ran.seconds * ran.scale, GUESS)
             except Exception as error:

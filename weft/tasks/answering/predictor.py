@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.data.batch import EOS, Layout, Source
+from weft.data.batch import EOS, Layout, Source, pad
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.search_loop import Cancellation
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, pad, refuse
+from weft.inference.predictor import BatchItem, refuse
 from weft.models.base import Network
 from weft.tasks.answering.data import encode_stories, read_story
 from weft.tasks.answering.memory_network import MemoryNetwork
@@ -36,19 +36,19 @@ class AnsweringPredictor(LabelPredictor[Question]):
         model: Network,
         source: Tokenizer,
         labels: Labels,
-        resolved: DecodingOptions,
+        options: DecodingOptions,
         *,
         longest: int,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, labels, resolved, warn=warn)
+        super().__init__(model, labels, options, warn=warn)
         self.source, self.longest = source, longest
 
-    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> Question:
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> Question:
         refuse(fields, NO_PREFIX)
         return Question(tuple(read_story(line)), attention)
 
-    def read(self, inputs: Sequence[Question], first_line: int) -> list[list[BatchItem]]:
+    def encode_input(self, inputs: Sequence[Question], first_line: int) -> list[list[BatchItem]]:
         encoded = encode_stories([given.sentences for given in inputs], self.source, self.longest)
         for line, (given, ids) in enumerate(zip(inputs, encoded, strict=True), start=first_line):
             if (read := ids.count(EOS)) < len(given.sentences):
@@ -67,7 +67,7 @@ class AnsweringPredictor(LabelPredictor[Question]):
                 answer.hops = weights[:, :seen].flip(-1).tolist()
         return results
 
-    def join(self, given: Question, parts: list[BatchItem], results: list[Label]) -> Label:
+    def join_outputs(self, given: Question, parts: list[BatchItem], results: list[Label]) -> Label:
         if not results:
             return Label("", 0.0)
         (answer,) = results

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.data.batch import UNK
+from weft.data.batch import UNK, pad
 from weft.decoding.search_loop import Cancellation
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, Predictor, pad
+from weft.inference.predictor import BatchItem, Prediction, Predictor
 from weft.models.base import Network
 from weft.tasks.deciphering.data import Alphabet
 
@@ -27,26 +27,26 @@ class DecipheringPredictor(Predictor[str, Prediction]):
     def __init__(
         self,
         model: Network,
-        resolved: DecodingOptions,
+        options: DecodingOptions,
         alphabet: Alphabet,
         extent: int,
         warn: Callable[[str], None] | None = None,
         *,
         period: int = 1,
     ) -> None:
-        super().__init__(model, resolved, warn)
+        super().__init__(model, options, warn)
         self.alphabet, self.extent, self.period = alphabet, extent, period
 
-    def parse(self, line: str, **fields: Any) -> str:
+    def parse_input(self, line: str, **fields: Any) -> str:
         fields.pop("attention", None)  # `mapping` shows the same for all texts
-        return str(super().parse(line, **fields))
+        return str(super().parse_input(line, **fields))
 
-    def read(self, inputs: Sequence[str], first_line: int) -> list[list[BatchItem]]:
+    def encode_input(self, inputs: Sequence[str], first_line: int) -> list[list[BatchItem]]:
         texts = [self.alphabet.read(line) for line in inputs]
         return [[BatchItem(text[at : at + self.extent]) for at in range(0, len(text), self.extent)] for text in texts]
 
     def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[tuple[list[int], float]]:
-        with self.resolved.arithmetic(next(self.model.parameters()).dtype):
+        with self.options.arithmetic(next(self.model.parameters()).dtype):
             logits = self.model.solve(pad([part.ids for part in parts]).to(self.model.device)).float()
         best = logits.log_softmax(-1).max(-1)
         return [
@@ -54,7 +54,7 @@ class DecipheringPredictor(Predictor[str, Prediction]):
             for found, scores, part in zip(best.indices.tolist(), best.values.tolist(), parts, strict=True)
         ]
 
-    def join(self, given: str, parts: list[BatchItem], results: list[tuple[list[int], float]]) -> Prediction:
+    def join_outputs(self, given: str, parts: list[BatchItem], results: list[tuple[list[int], float]]) -> Prediction:
         symbols = [symbol for found, _ in results for symbol in found]
         ids, tokens = [symbol + UNK for symbol in symbols], self.alphabet.tokenizer.tokens
         text, given_tokens = self.alphabet.write(symbols), tokens([symbol + UNK for part in parts for symbol in part.ids])

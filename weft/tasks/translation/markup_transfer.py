@@ -13,9 +13,10 @@ from weft.data.tokenizers import Tokenizer
 from weft.inference.teacher_forcing import teacher_force
 from weft.models.base import Model
 from weft.tasks.translation import attention_alignment as alignment
+from weft.tasks.translation.documents.html import has_words
 from weft.tasks.translation.markup_projection import MarkupProjection, MarkupSpan, Span, unchanged, visible
-from weft.tasks.translation.protected_spans import Kind, find
-from weft.tasks.translation.segmenter import TextSegment, Translation
+from weft.tasks.translation.protected_spans import Kind, find, hint, kinds, repeated
+from weft.tasks.translation.segmenter import TextSegment, Translation, TranslationInput
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,36 @@ def untranslated(text: str, marks: Sequence[MarkupSpan]) -> Translation:
     return Translation("".join(text for text, _ in runs), 0.0, runs=runs if marks else [])
 
 
-@dataclass(frozen=True)
 class MarkupTransfer:
-    """Puts marks into translations, by the cross-attention of the model."""
+    """Puts marks, and what decode.protect names, into translations, by the cross-attention of the model."""
 
-    model: Model
-    source: Tokenizer
-    target: Tokenizer
+    def __init__(self, model: Model, source: Tokenizer, target: Tokenizer, protect: str | Sequence[str]) -> None:
+        self.model, self.source, self.target = model, source, target
+        self.kinds = kinds(protect)
+        self._hint = hint(self.kinds)
+
+    def marked(self, given: TranslationInput) -> MarkedUpText:
+        return marked(given.text, given.marks, self.kinds)
+
+    def readings(self, given: TranslationInput) -> list[tuple[str, bool]]:
+        """The texts that the model reads for an input: as it is and, if something in it is protected, masked (True)."""
+        if not given.marks and not (self._hint and self._hint.search(given.text)):
+            return [(given.text, False)]
+        text = self.marked(given)
+        if not text.literals:
+            return [(text.seen, False)]
+        masked = text.masked
+        return [(text.seen, False), (masked, True)] if has_words(masked) else []
+
+    def keeps(self, text: MarkedUpText, translation: Translation) -> bool:
+        """Whether a translation of a text that was not masked repeats what is protected in it."""
+        return not text.literals or repeated(text.literals, self.kinds, translation.text)
 
     def carry(
-        self, given: MarkedUpText, pieces: Sequence[TextSegment], whole: Translation, kinds: Sequence[Kind], prefix: str
+        self, given: MarkedUpText, segments: Sequence[TextSegment], whole: Translation, masked: bool, prefix: str
     ) -> Translation:
-        """The translation with all marks of its source. `kinds`: if literals were left out, what the model must not invent."""
+        """The translation with all marks of its source. If it was masked, the model must not invent what is protected."""
+        kinds = self.kinds if masked else ()
         literals = list(given.literals) if kinds else []
         own: list[Span] = []
         if kinds:
@@ -78,7 +97,7 @@ class MarkupTransfer:
         held = [(mark.start, mark.end) for mark in (*given.marks, *given.literals * bool(kinds)) if mark.kind == "held"]
         spans = alignment.units(given.text, held)
         targets = [unit for unit in alignment.units(whole.text, own) if unit not in own]
-        weights = self._weights(given.text, spans, held, pieces, whole, targets)
+        weights = self._weights(given.text, spans, held, segments, whole, targets)
         runs = MarkupProjection(given.text, spans, whole.text, targets, weights).runs(given.marks, literals)
         return replace(whole, text="".join(text for text, _ in runs), runs=runs)
 
@@ -87,21 +106,21 @@ class MarkupTransfer:
         text: str,
         spans: Sequence[Span],
         held: Sequence[Span],
-        pieces: Sequence[TextSegment],
+        segments: Sequence[TextSegment],
         whole: Translation,
         targets: Sequence[Span],
     ) -> alignment.Weights:
-        """[target units, source units]: the alignment of a translation. Only units of the same piece are aligned."""
+        """[target units, source units]: the alignment of a translation. Only units of the same segment are aligned."""
         parts = whole.parts or [whole]
         columns = np.array(alignment.unit_character_ranges(text, spans, held)).reshape(-1, 2)
         before = np.cumsum([0, *(not letter.isspace() for letter in whole.text)])
         rows = np.array([before[list(span)] for span in targets], np.float64).reshape(-1, 2)
-        columns *= sum(alignment.count_characters(piece.text) for piece in pieces) / max(1.0, columns.max(initial=0))
+        columns *= sum(alignment.count_characters(segment.text) for segment in segments) / max(1.0, columns.max(initial=0))
         weights = np.zeros((len(targets), len(spans)), np.float32)
         below = right = 0.0
-        for piece, part in zip(pieces, parts, strict=True):
-            block = self._block(piece, part)
-            end = below + alignment.count_characters(part.text), right + alignment.count_characters(piece.text)
+        for segment, part in zip(segments, parts, strict=True):
+            block = self._block(segment, part)
+            end = below + alignment.count_characters(part.text), right + alignment.count_characters(segment.text)
             mine = (rows[:, 0] >= below) & (rows[:, 0] < end[0])
             read = (columns[:, 0] < end[1]) & (columns[:, 1] > right + 1e-6) & (columns[:, 1] > columns[:, 0])
             names = [
@@ -111,8 +130,8 @@ class MarkupTransfer:
             joined = alignment.spelling_and_position_similarity(*names)
             if block is not None and joined.size:
                 tokens = (
-                    alignment.target_character_ranges(self.target.named(piece.words), part.ids),
-                    alignment.source_character_ranges(self.source.named(piece.words), piece.ids, piece.text),
+                    alignment.target_character_ranges(self.target.named(segment.words), part.ids),
+                    alignment.source_character_ranges(self.source.named(segment.words), segment.ids, segment.text),
                 )
                 joined += alignment.between_units(
                     block, tokens, ((rows[mine] - below).tolist(), (columns[read] - right).tolist())
@@ -121,9 +140,9 @@ class MarkupTransfer:
             below, right = end
         return weights
 
-    def _block(self, piece: TextSegment, part: Translation) -> alignment.Weights | None:
-        forced = teacher_force(self.model, piece.ids, part.ids)
-        return alignment.cross_weights(forced, len(part.ids), len(piece.ids))
+    def _block(self, segment: TextSegment, part: Translation) -> alignment.Weights | None:
+        forced = teacher_force(self.model, segment.ids, part.ids)
+        return alignment.cross_weights(forced, len(part.ids), len(segment.ids))
 
 
 def _take(said: Counter[str], text: str) -> bool:

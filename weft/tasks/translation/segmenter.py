@@ -1,12 +1,9 @@
-"""Cuts lines that are too long for a model between words.
-
-Reads lines as pieces that a model can translate: sentences, and parts of sentences that are too long.
-
-Joins the translations of the pieces of a line.
-"""
+"""Segments: lines to translate as sentences, and as parts of sentences that are too long for a model; and their translations,
+joined again."""
 
 from __future__ import annotations
 
+import dataclasses
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +17,11 @@ from weft.data.batch import EOS
 from weft.data.copy_vocabulary import CopyIds
 from weft.data.sentence_splitting import Sentence, SentenceSplitter, join_texts, split
 from weft.data.tokenizers import Tokenizer
-from weft.decoding.hypotheses import RefinementPass
+from weft.decoding.hypotheses import Hypothesis, RefinementPass
 from weft.errors import DataError
-from weft.inference.predictor import BatchItem, Prediction, Weights
+from weft.inference.predictor import BatchItem, Prediction, Weights, refuse
 from weft.tasks.translation.glossary import NO_TERMS, Terms
-from weft.tasks.translation.markup_projection import Run
+from weft.tasks.translation.markup_projection import MarkupSpan, Run
 
 Encodes = Tokenizer | CopyIds
 
@@ -61,6 +58,28 @@ def _fit(word: str, tokenizer: Encodes, room: int) -> list[str]:
         return [word]
     middle = len(word) // 2
     return _fit(word[:middle], tokenizer, room) + _fit(word[middle:], tokenizer, room)
+
+
+@dataclass(frozen=True)
+class TranslationInput:
+    """A text to translate.
+
+    prefix: how the translation has to begin · terms: words it must use or avoid · attention: whether to add attention weights
+    · marks: tags and other things in the text that the translation must have as well.
+    """
+
+    text: str
+    prefix: str = ""
+    terms: Terms = NO_TERMS
+    attention: bool = False
+    marks: tuple[MarkupSpan, ...] = ()
+
+
+def parse_input(line: str, **fields: Any) -> TranslationInput:
+    """The input for a line, with those of its fields that a translation may have."""
+    known = {part.name for part in dataclasses.fields(TranslationInput)}
+    refuse({name: value for name, value in fields.items() if name not in known}, "a text to translate has no such field")
+    return TranslationInput(line, **{name: value for name, value in fields.items() if name in known})
 
 
 @dataclass(eq=False)
@@ -169,8 +188,6 @@ class Segmenter:
         return TextSegment(ids, CopyIds(self.target, words).find(start, piece.prefix), words, text=piece.text)
 
 
-pass
-
 CELLS = 1 << 22
 """The most weights per layer that the attention of several pieces is joined to; `parts` has the weights in any case."""
 
@@ -192,6 +209,15 @@ class Translation(Prediction):
         """Plain data, for JSON. It has the translations of several sentences one by one as well."""
         plain = super().document()
         return plain if not self.parts else {**plain, "sentences": [part.document() for part in self.parts]}
+
+
+def detokenize(source: Tokenizer, target: Tokenizer, segment: TextSegment, hypothesis: Hypothesis) -> Translation:
+    """A hypothesis for a segment as text, after the forced prefix."""
+    ids = [*segment.prefix, *hypothesis.tokens]
+    source, target = source.named(segment.words), target.named(segment.words)
+    text = target.decode([token for token in ids if token != EOS])
+    names = target.tokens(ids), source.tokens(segment.ids)
+    return Translation(text, hypothesis.score, ids, *names, source=segment.text, passes=hypothesis.passes)
 
 
 def best_first(scores: Sequence[Sequence[float]], count: int) -> list[tuple[int, ...]]:

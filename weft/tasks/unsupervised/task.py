@@ -36,8 +36,8 @@ from weft.models.composition import build_encoder_decoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.corpus_task import Direction
 from weft.tasks.seq2seq_task import Seq2SeqObjective
-from weft.tasks.translation.predictor import TranslationInput, TranslationPredictor
-from weft.tasks.translation.segmenter import TextSegment
+from weft.tasks.translation.predictor import TranslationPredictor
+from weft.tasks.translation.segmenter import TextSegment, TranslationInput
 from weft.tasks.translation.task import TranslationTask
 from weft.tasks.unsupervised.data import (
     TOKENS,
@@ -85,8 +85,8 @@ class BilingualPredictor(TranslationPredictor):
         super().__init__(model, tokenizer, tokenizer, resolved, warn=warn)
         self.into = into
 
-    def read(self, inputs: Sequence[TranslationInput], first_line: int) -> list[list[TextSegment]]:
-        groups = super().read(inputs, first_line)
+    def encode_input(self, inputs: Sequence[TranslationInput], first_line: int) -> list[list[TextSegment]]:
+        groups = super().encode_input(inputs, first_line)
         for piece in (piece for pieces in groups for piece in pieces):
             piece.prefix = [self.into, *piece.prefix]
         return groups
@@ -328,12 +328,12 @@ class UnsupervisedTask(TranslationTask):
         self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
     ) -> BilingualPredictor:
         assert isinstance(model, BilingualModel)
-        if resolved.section.tag:
+        if resolved.config.tag:
             raise ConfigError(
-                f"decode.tag: {resolved.section.tag}: the run has no tags; name the language to translate into with "
+                f"decode.tag: {resolved.config.tag}: the run has no tags; name the language to translate into with "
                 f"--set decode.into={self.languages[0]} or {self.languages[1]}"
             )
-        into = resolved.section.into or self.languages[1]
+        into = resolved.config.into or self.languages[1]
         if into not in self.languages:
             raise ConfigError(f"decode.into: {into}: the run translates between {' and '.join(self.languages)}")
         chosen = model.writes(self.languages.index(into))
@@ -358,7 +358,7 @@ class UnsupervisedTask(TranslationTask):
     def _translated(self, model: Model, texts: Sequence[str], into: str) -> list[str]:
         section = changed(self.config.decode, {**self.quick, "into": into})
         predictor = self.predictor(model, resolve_options(section, model.device))
-        return [found.text for found in predictor.predict(map(predictor.parse, texts), together=True)]
+        return [found.text for found in predictor.predict(map(predictor.parse_input, texts), together=True)]
 
     @cached_property
     def purity(self) -> Purity:
