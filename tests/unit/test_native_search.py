@@ -272,7 +272,7 @@ def test_sources_that_nobody_waits_for_are_stopped(kernels: Kernels, runs: list[
 
     with cpp.using(kernels):
         control = Cancellation(4, wanted)
-        found = searched(made("pre"), GreedySelector(), control=control)
+        found = searched(made("pre"), GreedySelector(), cancellation=control)
     assert runs == [4] and control.stopped == {0} and len(found[0][0].tokens) == 5 and set(asked) == {0, 1, 2, 3}
 
 

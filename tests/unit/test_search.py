@@ -470,7 +470,7 @@ def test_a_compiled_step_is_the_step(variant, name):
         )
         assert compiled == plain
     assert not said
-    assert any(recording.held is not None for recording in recorder._recordings.values())
+    assert any(recording.held is not None for recording in recorder.graphs.values())
 
 
 def test_what_cannot_be_compiled_is_said_once_and_done_as_it_is():

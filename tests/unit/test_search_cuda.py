@@ -65,7 +65,7 @@ def test_a_recorded_search_is_the_search(model: Model, selector: TokenSelector) 
     assert recorder is not None
     for seed in range(4):
         alike(search(model, selector, seed, recorder.runner(type(selector))), search(model, selector, seed))
-    assert recorder._recordings and not recorder._refused
+    assert recorder.graphs and not recorder.refused
 
 
 def test_a_compiled_search_is_the_search(model: Model) -> None:
@@ -101,4 +101,4 @@ def test_a_recorded_search_that_watches_the_decoder_is_the_search(model: Model, 
 
     for seed in range(4):
         alike(found(seed, recorder.runner(method.kind + "watched")), found(seed, EAGER))
-    assert not recorder._refused
+    assert not recorder.refused
