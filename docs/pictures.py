@@ -25,10 +25,9 @@ from weft.explain.attention_heatmap import draw, view_of
 from weft.explain.explanation import Explanation
 from weft.explain.task_sections import Section, static_page
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import shapes
-import tones
+from tests.helpers import shapes, tones
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 WIDTH = 900

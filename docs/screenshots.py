@@ -21,11 +21,10 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.select import Select
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from chromium import MISSING, chromium, set_theme, sized, wait
-from serving import running
-
+from tests.helpers.chromium import MISSING, chromium, set_theme, sized, wait
+from tests.helpers.serving import running
 from weft import load
 from weft.explain.html_page import page
 from weft.serve.served_models import Models, parse_place

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
+
+from tests.helpers import tiny
 
 
 def pytest_configure() -> None:

@@ -1,10 +1,10 @@
 """A whole new task in one file: the number that a text stands for. Its texts are read by any encoder."""
 
 import pytest
-import tiny
 import torch
 
 import weft
+from tests.helpers import tiny
 from weft.data.batch import EOS, LabelBatch, Layout, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import prepare

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import ROOT, find_name, weft_names
+
+from tests.helpers.documents import ROOT, find_name, weft_names
 
 nbclient = pytest.importorskip("nbclient", reason="the notebooks need the extra `notebooks`")
 nbformat = pytest.importorskip("nbformat")

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
-from documents import (
+
+from tests.helpers.documents import (
     CODE,
     DOCUMENTS,
     ROOT,

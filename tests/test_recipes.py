@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-import shapes
-import tones
 from jsonschema import Draft202012Validator
 
 import weft
+from tests.helpers import shapes, tones
 from weft.config import yaml_document as document
 from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
 

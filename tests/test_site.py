@@ -10,9 +10,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from chromium import MISSING, chromium, wait
-from documents import ROOT
 from selenium.webdriver.common.by import By
+
+from tests.helpers.chromium import MISSING, chromium, wait
+from tests.helpers.documents import ROOT
 
 pytest.importorskip("sphinx", reason="the site needs the extra `docs`")
 

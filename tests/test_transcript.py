@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from documents import ROOT
+
+from tests.helpers.documents import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
 

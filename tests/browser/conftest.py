@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import chromium as own
 import pytest
 from selenium.webdriver.chrome.webdriver import WebDriver
-from serving import Running, running, two_models
+
+from tests.helpers import chromium as own
+from tests.helpers.serving import Running, running, two_models
 
 MISSING = f"NO BROWSER TESTS: {own.MISSING}"
 

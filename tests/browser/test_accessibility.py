@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import set_theme, sized, wait
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.by import By
-from serving import Running
 
 import weft
+from tests.helpers.chromium import set_theme, sized, wait
+from tests.helpers.serving import Running
 from weft.explain.html_page import page
 
 AXE = Path(sys.prefix) / "clients/node_modules/axe-core/axe.min.js"

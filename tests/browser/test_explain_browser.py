@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from chromium import wait
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 import weft
+from tests.helpers.chromium import wait
 from weft.explain.explanation import Explanation, Side
 from weft.explain.html_page import page
 from weft.runs.translator import Translator

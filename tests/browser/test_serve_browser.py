@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from chromium import FOREIGN, sized, wait
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -11,7 +10,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.ui import WebDriverWait
-from serving import Running, Slow, wait_for
+
+from tests.helpers.chromium import FOREIGN, sized, wait
+from tests.helpers.serving import Running, Slow, wait_for
 
 
 def by_id(browser: WebDriver, name: str) -> WebElement:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
 
+from tests.helpers import tiny
 from weft.runs.run_folder import RunLock
 
 LETTERS = "abcdefghijklmnop"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 
+from tests.helpers import tiny
 from weft.bench import machine as ceilings
 
 FAMILIES = {

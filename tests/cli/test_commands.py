@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import tiny
 
+from tests.helpers import tiny
 from weft.attention import ATTENTIONS
 from weft.attention.base import Site
 from weft.config.registry import build, load

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 
+from tests.helpers import tiny
 from weft import cli
 from weft.bench.compare import worker
 from weft.bench.compare.training_jobs import Failure, Processes, Stopped, reason

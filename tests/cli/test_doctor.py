@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
 
+from tests.helpers import tiny
 from weft.bench import doctor as diagnosis
 from weft.bench.doctor import Finding, diagnose
 from weft.cli import options as completion

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import Shell
 
 import weft as package
+from tests.helpers.tiny import Shell
 from weft.errors import ConfigError
 
 

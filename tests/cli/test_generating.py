@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-import tiny
 
+from tests.helpers import tiny
 from weft import cli
 
 LINE = "to be or not to be\n"

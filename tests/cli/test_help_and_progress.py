@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
-from test_readme import parse
 
+from tests.helpers import tiny
+from tests.helpers.documents import parse
 from weft import cli
 from weft.cli import COMMANDS
 from weft.cli.options import EXAMPLES

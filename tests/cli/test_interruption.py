@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 
+from tests.helpers import tiny
 from weft import cli
 from weft.runs.weight_files import read_tensors
 from weft.training.checkpoint import steps

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 
+from tests.helpers import tiny
 from weft.cli.input import LiveLines, open_input
 from weft.errors import DataError
 

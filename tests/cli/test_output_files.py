@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-import tiny
 
+from tests.helpers import tiny
 from weft.cli.output import opened, write_line
 
 

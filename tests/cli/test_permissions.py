@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import tiny
 
+from tests.helpers import tiny
 from weft.file_access import why_unreadable, why_unwritable
 from weft.inference.shortlist import FILE, cached_file
 from weft.runs.weight_files import read_tensors, write_tensors

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import tiny
 
+from tests.helpers import tiny
 from weft.config.sections import DataSection, TrainSection, load_config
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError

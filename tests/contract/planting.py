@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,10 @@ from types import CodeType, ModuleType
 from typing import Any
 
 import torch
-from test_layering import PACKAGE, imports
 
-REFERENCE = Path(__file__).parent.parent / "reference"
-HELPERS = {file.stem for file in REFERENCE.glob("[!ct]*.py")}
-RELOADED = {"weft", "weft_contract", "contract", *HELPERS}
+from tests.test_layering import PACKAGE, imports
+
+RELOADED = re.compile(r"(weft|weft_contract|tests\.contract|tests\.reference)(\.|$)")
 
 
 @dataclass(frozen=True)
@@ -123,20 +123,17 @@ def find(case: str) -> Callable[[], Any]:
     """Imports the suite, and returns the function that runs the case of that name."""
     torch.manual_seed(0)
     if case == "loss":
-        check = importlib.import_module("contract.test_loss").check_linear_loss
+        check = importlib.import_module("tests.contract.test_loss").check_linear_loss
         return lambda: check(0.1, 10)
     file, colon, rest = case.partition(": ")
     if colon:
-        spec = importlib.util.spec_from_file_location(f"contract.{file}", REFERENCE / f"test_{file}.py")
-        assert spec is not None and spec.loader is not None
-        limits = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(limits)
+        module = importlib.import_module(f"tests.reference.test_{file}")
         test, _, arguments = rest.partition("(")
-        return lambda: getattr(limits, f"test_{test}")(*filter(None, arguments.rstrip(")").split(", ")))
+        return lambda: getattr(module, f"test_{test}")(*filter(None, arguments.rstrip(")").split(", ")))
     suite = importlib.import_module("weft_contract.suite")
     parts = suite.of_mechanisms, suite.of_decoders, suite.of_language_models, suite.of_poolings
     return dict(chain.from_iterable(part(case) for part in parts))[case]
 
 
 def _loaded() -> dict[str, ModuleType]:
-    return {name: module for name, module in sys.modules.items() if name.split(".")[0] in RELOADED}
+    return {name: module for name, module in sys.modules.items() if RELOADED.match(name)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from contract.bugs import BUGS
-from contract.planting import Bug, find, planted
+from tests.contract.bugs import BUGS
+from tests.contract.planting import Bug, find, planted
 from weft_contract import suite
 
 

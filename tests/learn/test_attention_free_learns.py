@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+
+from tests.helpers import tiny
 
 MIXERS: dict[str, dict[str, Any]] = {
     "fnet and gmlp": {"model.encoder_self": "fnet", "model.decoder_self": "gmlp", "train.steps": 280},

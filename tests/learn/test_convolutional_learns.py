@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 
 import weft
+from tests.helpers import tiny
 
 SETTINGS: dict[str, Any] = {
     **{key: value for key, value in tiny.SETTINGS.items() if not key.startswith("model.")},

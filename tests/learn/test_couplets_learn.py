@@ -6,10 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
-import tiny
-from serving import running
 
 import weft
+from tests.helpers import tiny
+from tests.helpers.serving import running
 from weft.evaluation.couplets import score_couplets
 from weft.runs.translator import Translator
 from weft.serve.served_models import ModelLocation, Models

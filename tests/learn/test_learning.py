@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 
 import weft
+from tests.helpers import tiny
 from weft.data.generators import pair_generators as generated
 
 MODELS: dict[str, tuple[str, dict[str, Any], float]] = {

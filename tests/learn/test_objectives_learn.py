@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import tiny
-
 import weft
+from tests.helpers import tiny
 
 SETTINGS: dict[str, Any] = {
     **{key: value for key, value in tiny.SETTINGS.items() if not key.startswith("model.")},

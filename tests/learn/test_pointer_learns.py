@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 
 import weft
+from tests.helpers import tiny
 from weft.errors import RunError
 from weft.explain.attention_heatmap import cross_attention
 from weft.runs.translator import Translator

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+
+from tests.helpers import tiny
 
 KINDS: dict[str, dict[str, Any]] = {
     "lsh": {"kind": "lsh", "buckets": 2, "window": 4},

@@ -6,10 +6,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import tiny
-from made_up import CIPHER, SAME, sentences, twin, write_letters
-
 import weft
+from tests.helpers import tiny
+from tests.helpers.generated_texts import CIPHER, SAME, sentences, twin, write_letters
 
 SOLVABLE: dict[str, Any] = {
     **CIPHER,

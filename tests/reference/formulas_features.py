@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from formulas import Array, Sentence, formula, sigmoid, softmax
-from formulas_softmax import channels, project
+
+from tests.reference.formulas import Array, Sentence, formula, sigmoid, softmax
+from tests.reference.formulas_softmax import channels, project
 
 SHARPEST = 2**0.5
 

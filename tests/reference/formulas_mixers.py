@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from formulas import Array, Sentence, formula, gelu, sigmoid, softmax
-from formulas_softmax import channels
+
+from tests.reference.formulas import Array, Sentence, formula, gelu, sigmoid, softmax
+from tests.reference.formulas_softmax import channels
 
 
 def run_gru(s: Sentence, tokens: Array, direction: str) -> list[Array]:

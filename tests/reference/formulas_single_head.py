@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from formulas import Array, Sentence, formula, sigmoid, softmax
+
+from tests.reference.formulas import Array, Sentence, formula, sigmoid, softmax
 
 
 def scored(s: Sentence, score: Callable[[Array, Array], float]) -> Array:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from searching import Sources, small_model
 
+from tests.reference.searching import Sources, small_model
 from weft.attention.base import Attention
 from weft.attention.core.weight_recorder import record
 from weft.data.batch import BOS, EOS

@@ -6,16 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import formulas_features
-import formulas_mixers
-import formulas_single_head
-import formulas_softmax
 import numpy as np
 import pytest
 import torch
-from formulas import FORMULAS, Formula, Sentence
 from torch import Tensor, nn
 
+from tests.reference import formulas_features, formulas_mixers, formulas_single_head, formulas_softmax
+from tests.reference.formulas import FORMULAS, Formula, Sentence
 from weft.attention import ATTENTIONS
 from weft.attention.base import Site
 from weft.attention.mixers import MIXERS, SELF, build_self

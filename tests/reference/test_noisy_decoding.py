@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from searching import Sources, small_model
 
+from tests.reference.searching import Sources, small_model
 from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.decoding.beam_search import GreedySelector
 from weft.decoding.constraints import ForbidTokens

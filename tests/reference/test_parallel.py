@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from parallel_models import BLANK, CANVASES, SOURCES, decoder_of, found, make, search_of, sources
 from torch import Tensor
 
+from tests.reference.parallel_models import BLANK, CANVASES, SOURCES, decoder_of, found, make, search_of, sources
 from weft.config.registry import build
 from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.decoding.constraints import NoRepeatNgram

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parallel_models import BLANK, SOURCES, decoder_of, make, pairs
 
+from tests.reference.parallel_models import BLANK, SOURCES, decoder_of, make, pairs
 from weft.config.sections import load_config
 from weft.data.batch import EOS, PAD, Source
 from weft.decoding.cpp_search import path_states

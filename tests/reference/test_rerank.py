@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-import tiny
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 import weft
+from tests.helpers import tiny
 from weft.data.batch import EOS
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError, RunError

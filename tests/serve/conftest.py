@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from serving import Running, Slow, running, two_models
 
+from tests.helpers.serving import Running, Slow, running, two_models
 from weft.serve.served_models import Models
 
 

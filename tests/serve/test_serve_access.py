@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import wait_for
 from starlette.exceptions import HTTPException
 
+from tests.helpers.serving import wait_for
 from weft.errors import ConfigError
 from weft.serve.access_control import ENVIRONMENT, check_site, find_key, read_keys
 from weft.serve.settings import Settings

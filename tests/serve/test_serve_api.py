@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
-import tiny
 from libretranslatepy import LibreTranslateAPI
 
+from tests.helpers import tiny
 from weft import load
 from weft.errors import ConfigError
 from weft.serve.languages import languages_of

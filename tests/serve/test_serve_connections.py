@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import Slow, connected, post, wait_for
 
+from tests.helpers.serving import Slow, connected, post, wait_for
 from weft.serve.middleware import LogWriter
 
 GET = b"GET /languages HTTP/1.1\r\nHost: localhost\r\n\r\n"

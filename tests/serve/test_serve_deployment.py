@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from serving import wait_for
 from typer.testing import CliRunner
 
+from tests.helpers.serving import wait_for
 from weft.cli import make_app
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from serving import running, wait_for
 
+from tests.helpers.serving import running, wait_for
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, WeftError

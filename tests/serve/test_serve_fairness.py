@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from serving import connected, post, wait_for
 
+from tests.helpers.serving import connected, post, wait_for
 from weft.inference.predictor import BatchItem, ExpectedCost
 from weft.serve import request_batcher as batcher
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from serving import wait_for
 
+from tests.helpers.serving import wait_for
 from weft.tasks.translation.predictor import TranslationPredictor
 
 

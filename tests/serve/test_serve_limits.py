@@ -13,8 +13,8 @@ from typing import Any
 from weakref import ref
 
 import pytest
-from serving import Slow, connected, post, wait_for
 
+from tests.helpers.serving import Slow, connected, post, wait_for
 from weft.decoding.search_loop import Cancellation
 from weft.serve.served_models import ModelLocation, Models
 from weft.tasks.translation.predictor import TranslationPredictor

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import wait_for
 
+from tests.helpers.serving import wait_for
 from weft.serve.bounded_dict import BoundedCache, bytes_of
 from weft.serve.prometheus import Metrics, summed
 

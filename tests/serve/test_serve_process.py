@@ -19,8 +19,9 @@ from typing import Any
 
 import httpx
 import pytest
-import tiny
-from serving import wait_for
+
+from tests.helpers import tiny
+from tests.helpers.serving import wait_for
 
 
 @contextmanager

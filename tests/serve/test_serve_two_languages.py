@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from serving import running
-from two_texts import settings, write_texts
 
 import weft
+from tests.helpers.monolingual_pair import settings, write_texts
+from tests.helpers.serving import running
 from weft.errors import ConfigError
 from weft.serve.served_models import Models, parse_place
 

@@ -48,8 +48,6 @@ def finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-pass
-
 PRODUCTS = {
     "cpu": ((512, 512, 512), (1024, 1024, 1024), (4096, 512, 2048)),
     "cuda": ((4096, 4096, 4096), (8192, 8192, 8192), (32768, 2048, 8192)),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-pass
 
 DPI = 150
 ENDINGS = (".png", ".svg")

@@ -60,8 +60,6 @@ def plain_types(annotation: Any) -> set[Any]:
     return {annotation}
 
 
-pass
-
 Table = Mapping[str, str]
 """kind → "module:Class"."""
 

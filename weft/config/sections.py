@@ -117,8 +117,6 @@ class TrainSection(Section):
     tensorboard: bool = Field(default=True, description="write TensorBoard events if the package is installed")
 
 
-pass
-
 SCHEMA_FILE = "weft.schema.json"
 """Editors use this file, next to a configuration, to complete and check keys."""
 

@@ -108,8 +108,6 @@ def spread(values: NDArray[Any], layout: Layout) -> torch.Tensor:
     return torch.from_numpy(block)
 
 
-pass
-
 WINDOW = 1 << 18
 ROUNDS = 4
 

@@ -98,8 +98,6 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(part, ignore_errors=True)
 
 
-pass
-
 VERSION = 3
 CHUNK = 1 << 14
 """Examples that are encoded at a time, unless they are large."""

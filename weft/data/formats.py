@@ -101,8 +101,6 @@ def _show(index: int, source: str, target: str) -> str:
     return f"{first} is paired with {second}"
 
 
-pass
-
 Texts = list[tuple[str, str]]
 
 
@@ -124,8 +122,6 @@ def combine(*parts: str) -> str:
     """One hash of several texts."""
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
-
-pass
 
 DELIMITERS = ",;\t"
 """What may separate the columns of a .csv."""
@@ -337,10 +333,6 @@ def _plain(value: Any, key: str, where: str) -> str:
         raise DataError(f"{where}: {key!r} must be text, not {value!r}.")
     return value
 
-
-pass
-pass
-pass
 
 __all__ = ["Pairs", "Texts", "open_pairs", "read_lines"]
 

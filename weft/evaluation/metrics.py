@@ -257,8 +257,6 @@ def by_length(
     return buckets
 
 
-pass
-
 USUAL = "13a"
 
 LANGUAGES: dict[str, tuple[str, ...]] = {

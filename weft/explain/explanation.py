@@ -21,8 +21,6 @@ from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.tasks.translation.attention_alignment import token_texts
 from weft.tasks.translation.segmenter import Translation
 
-pass
-
 How = Literal["weights", "influence"]
 Fate = Literal["kept", "finished", "dropped"]
 SIDES = {

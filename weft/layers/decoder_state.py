@@ -200,9 +200,6 @@ def _extend(tensor: Tensor, axis: int, room: int) -> Tensor:
     return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - axis) + (0, missing)) if missing else tensor
 
 
-pass
-
-
 @dataclass
 class History:
     """tokens [B, S, D], of which the first `length` [B] of each row were fed: the index of a cell is its token's position.

@@ -35,8 +35,6 @@ def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
     return x * keep.view(x.shape)
 
 
-pass
-
 WIDEST = 4096
 """The widest row that the kernel can hold."""
 

@@ -89,8 +89,6 @@ def repack(rows: Tensor, layout: Layout) -> Tensor:
     return rows[row, layout.positions[0]][None]
 
 
-pass
-
 CellKind = Literal["gru", "lstm"]
 BridgeKind = Literal["zeros", "copy", "tanh"]
 ReadoutKind = Literal["tanh", "maxout", "none"]

@@ -76,8 +76,6 @@ def _places(layout: Layout | None, rows: int, extent: int, device: torch.device)
     return layout.positions, lengths[(layout.segments.long() - 1) % lengths.numel()]
 
 
-pass
-
 Watched = Sequence[list[Tensor]]
 """For each observed attention its weights [B, H, t, S], one slice of the target after the other."""
 

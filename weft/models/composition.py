@@ -209,9 +209,6 @@ def build_encoder(spec: Spec, sizes: Sizes, where: str = "model") -> Encoder:
     return family.build_encoder(sizes)
 
 
-pass
-
-
 class IdentityEncoder(VectorEncoder):
     """No encoder: the vectors of the front, normalised, are the memory, as the annotations of Xu et al. 2015.
 

@@ -53,9 +53,6 @@ class Pooling(nn.Module, ABC):
         """memory [B, S, D] → vectors [B, r, D]; an empty row gives zeros."""
 
 
-pass
-
-
 class MeanPooling(Pooling):
     """The mean of the real tokens."""
 
@@ -94,9 +91,6 @@ class LastMaxMeanPooling(Pooling):
             places = (layout.lengths - 1).clamp_min(0)[:, None, None].expand(-1, 1, memory.size(2))
             last = torch.where(layout.ok.any(1)[:, None, None], memory.gather(1, places), 0.0)
         return Pooled(torch.cat([last, self.max(memory, layout).vectors, self.mean(memory, layout).vectors], 1))
-
-
-pass
 
 
 class SelfAttentivePooling(Pooling):

@@ -40,8 +40,6 @@ from weft.runs.translator import Translator, load
 from weft.tasks.base import Align, TeacherRun
 from weft.tasks.translation.attention_alignment import CharacterCounter, weights_of
 
-pass
-
 
 class OpenTeacher(TeacherRun):
     """The run that data.teacher names, opened when it is needed."""

@@ -139,9 +139,6 @@ class AuxiliaryModels:
         return self._fused[key]
 
 
-pass
-pass
-
 Warn = Callable[[str], None]
 
 

@@ -84,7 +84,6 @@ def _write(line: str) -> None:
 
 
 log_line = LogWriter()
-pass
 
 HEADERS = {
     b"x-content-type-options": b"nosniff",

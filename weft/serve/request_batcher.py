@@ -72,8 +72,6 @@ class CpuThreads:
             self._pace.learn(torch.get_num_threads(), batch.rows, batch.steps, seconds)
 
 
-pass
-
 WARM_UP = (("a b", 1), ("a b c d", 1), ("a b c d e f g h", 1), ("a b c d", 8), ("a b c d e f g h", 8))
 """Texts that a model translates before its first request, alone and several at once."""
 

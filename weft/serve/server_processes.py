@@ -96,8 +96,6 @@ def report_ready() -> None:
         os.close(int(number))
 
 
-pass
-
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 PAUSE = 1.0

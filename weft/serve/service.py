@@ -78,8 +78,6 @@ class Health:
         return ""
 
 
-pass
-
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -120,8 +120,6 @@ def _ratio(total: float, count: float) -> float:
     return total / count if count else float("nan")
 
 
-pass
-
 FIRST_STEP = {False: "computing the first step", True: "compiling the model, which takes up to a minute"}
 """What training is busy with at first, by whether the model is compiled."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contract.planting import Bug
+from tests.contract.planting import Bug
 
 FORMULA = "pointer: every_word_has_the_probability_of_the_formula"
 

@@ -271,9 +271,6 @@ def store_dtype(like: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(like.device.type) if torch.is_autocast_enabled(like.device.type) else like.dtype
 
 
-pass
-
-
 @dataclass
 class SlidingWindowCache:
     """Keys and values of the last tokens, in order, newest last; tokens older than the window are dropped.

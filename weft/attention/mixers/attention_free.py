@@ -109,8 +109,6 @@ def _braid(first: Tensor, evens: Tensor, odds: Tensor) -> Tensor:
     return torch.cat([both, evens[:, shared:]], 1)
 
 
-pass
-
 CHUNK = 16
 """Queries computed at once in causal use: earlier keys by one matrix product, keys within the chunk pair by pair."""
 

@@ -229,9 +229,6 @@ def _sort(x: Tensor, order: Tensor) -> Tensor:
     return x.gather(-2, order[..., None].expand(*order.shape, x.size(-1)))
 
 
-pass
-
-
 class LshMixer(BucketMixer):
     """LSH attention of the Reformer: a token's bucket is the axis, or its opposite, closest to it after a random rotation.
 
@@ -271,9 +268,6 @@ class LshMixer(BucketMixer):
     def refresh(self, generator: torch.Generator) -> None:
         if self.redraw:
             self.rotations.copy_(torch.randn(self.rotations.shape, generator=generator), non_blocking=True)
-
-
-pass
 
 
 class RoutingMixer(BucketMixer):

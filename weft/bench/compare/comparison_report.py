@@ -171,8 +171,6 @@ def _place(
     return best
 
 
-pass
-
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; color: #222; }
 table { border-collapse: collapse; margin: 1em 0; }

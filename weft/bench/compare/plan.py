@@ -33,8 +33,6 @@ from weft.errors import ConfigError
 from weft.runs.open_run import build_task
 from weft.training.auto.auto_recipe import parse_duration
 
-pass
-
 SETTINGS = ("train.validate_every=0", "train.keep_last=1", "train.tensorboard=false")
 """Defaults for every training: only the model at the end of the budget counts, so no checkpoint is selected on the way."""
 

@@ -34,8 +34,6 @@ from weft.runs.open_run import build_task
 from weft.runs.run_folder import records
 from weft.tasks.base import LOSS
 
-pass
-
 FORMAT = 1
 """The version of the document. It changes when a key changes its meaning or is removed, not when one is added."""
 
@@ -170,9 +168,6 @@ def _judge(row: Row, key: str, tested: bool) -> None:
         row["scores"][data] = {name: mean_with_interval(run[data].get(name) for run in good) for name in names}
     row["quality"] = row["scores"]["test" if tested else "valid"].get(key)
 
-
-pass
-pass
 
 NONE = "–"
 MIB = 2**20
@@ -374,8 +369,6 @@ def mean_with_interval(values: Iterable[float | None]) -> Stat | None:
     low, high = interval(known) or (None, None)
     return {"mean": statistics.fmean(known), "low": low, "high": high, "values": known}
 
-
-pass
 
 Rank = tuple[int, int]
 

@@ -25,8 +25,6 @@ from weft.runs.run_folder import CONFIG, choose_device, complete, records
 from weft.training.auto.auto_recipe import AUTO
 from weft.training.warm_start_settings import inherited
 
-pass
-
 __all__ = ["Training", "complete", "records", "train"]
 
 LOWERED = (("data", "vocabulary"), ("data", "hold_out"), ("train", "batch_tokens"), ("train", "average_last"))

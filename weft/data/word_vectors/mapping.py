@@ -226,8 +226,6 @@ def _density(cosine: Vectors, axis: int) -> Vectors:
     return best
 
 
-pass
-
 EPOCHS, STEPS, BATCH = 10, 200, 64
 TURNS = 2
 """Steps of the discriminator for each one of the map."""

@@ -148,9 +148,6 @@ def _reduced(cells: Tensor, width: int, power: float) -> Vectors:
     return vectors
 
 
-pass
-
-
 def read_vectors(file: str | Path) -> tuple[list[str], Vectors]:
     """The words of a file (also .gz) and their vectors [V, D]. Of a repeated word, the first vector counts.
 
@@ -191,8 +188,6 @@ def vector_lines(words: Sequence[str], vectors: Vectors) -> Iterator[str]:
     for word, vector in zip(words, vectors, strict=True):
         yield " ".join([word, *(f"{value:.6g}" for value in vector.tolist())])
 
-
-pass
 
 TABLES = ("table.weight", "decoder.output.weight")
 POSITIONS = "position.table.weight"

@@ -43,9 +43,6 @@ class FrameClassifier(Network):
         return logits
 
 
-pass
-
-
 class BitsTask(CorpusTask):
     """Sequences of bit vectors with blanks to fill in (see `weft.tasks.bits.data`). Nothing that is written is fed back.
 

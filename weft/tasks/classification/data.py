@@ -94,8 +94,6 @@ def document_source(ids: Rows, sizes: Rows, counts: Sequence[int] | Rows) -> Sou
     return Source(spread(ids, words), words, Layout.padded(counts))
 
 
-pass
-
 SHOWN = 10
 """The most labels that a message lists."""
 

@@ -170,8 +170,6 @@ class LabelTask(CorpusTask):
         return facts | ({} if self.valid is None else {f"validation {self.counts}": len(self.valid)})
 
 
-pass
-
 USUAL = 20
 """Words of a made-up sentence."""
 

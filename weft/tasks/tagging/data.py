@@ -155,9 +155,6 @@ class Spaced(Pairs):
         return combine("spaced", self.pairs.digest())
 
 
-pass
-
-
 @dataclass(frozen=True)
 class Vocabulary:
     """Which words have ids: those that occur at least `least` times, capitals ignored with `lowercase`; at most `most` ids."""

@@ -104,9 +104,6 @@ def may_end(tag: str, scheme: Scheme) -> bool:
     return scheme == "iob2" or split_tag(tag)[0] in {"", "E", "S"}
 
 
-pass
-
-
 def tags_in(text: str) -> list[str]:
     """The tags of a sentence."""
     return [line.rpartition("\t")[2] for line in text.split("\n")] if text else []

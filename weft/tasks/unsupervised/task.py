@@ -92,10 +92,6 @@ class BilingualPredictor(TranslationPredictor):
         return groups
 
 
-pass
-pass
-
-
 class UnsupervisedTask(TranslationTask):
     """Translation between two languages, of which only separate texts are known.
 

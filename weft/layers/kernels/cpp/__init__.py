@@ -123,8 +123,6 @@ def _call(command: list[str]) -> None:
         raise CannotBuild(f"{command[0]} failed: {reason or f'status {done.returncode}'}")
 
 
-pass
-
 __all__ = ["CannotBuild", "Kernels", "kernels", "steps", "used", "using"]
 
 CHUNK = 32 << 20

@@ -36,8 +36,6 @@ def kept(seed, share, place):
     return ((mixed ^ (mixed >> 16)) >> 8).to(tl.float32) >= share * 16777216.0
 
 
-pass
-
 ENTRIES, WARPS, PROGRAMS = 1024, 2, 8
 """Entries of a tile, which consists of whole rows; warps per tile; and programs per multiprocessor in the backward pass."""
 

@@ -18,9 +18,6 @@ from typing import Literal
 from weft.tasks.translation.markup_projection import HOLE, MarkupSpan
 from weft.tasks.translation.segmenter import Translation
 
-pass
-pass
-
 
 def srt(text: str) -> Document:
     """Subtitles. The text of a cue is one segment; its line breaks and tags are carried along. Numbers and times stay."""
@@ -36,8 +33,6 @@ def srt(text: str) -> Document:
     document.add(cue)
     return document
 
-
-pass
 
 LINE_END = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 

@@ -1,0 +1,1 @@
+"""Tests, in a folder for each package of weft."""

@@ -1,0 +1,158 @@
+"""Parts of installed packages: found by name, built, listed and saved like those of weft; nothing else is ever imported."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.helpers import tiny
+from tests.helpers.translation_task import make_task
+from weft.attention.base import Attention, Site
+from weft.config.plugins import installed_parts
+from weft.config.registry import build, find_table
+from weft.config.sections import load_config
+from weft.errors import ConfigError, WeftError
+
+CODE = """
+from weft.attention.full import FullAttention
+
+class GentleAttention(FullAttention):
+    \"\"\"Full attention from elsewhere.\"\"\"
+"""
+
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Installs a package of one module, as pip would lay it out."""
+
+    def put(package: str, entries: dict[str, str], code: str = CODE) -> Path:
+        about = tmp_path / "site" / f"{package}-1.0.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text("[weft.parts]\n" + "".join(f"{k} = {v}\n" for k, v in entries.items()))
+        (tmp_path / "site" / f"{package}.py").write_text(code)
+        installed_parts.cache_clear()
+        return tmp_path / "site"
+
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    yield put
+    installed_parts.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("parts_of_")]:
+        del sys.modules[name]
+
+
+def test_an_installed_attention_is_built_by_name(install: Install) -> None:
+    install("parts_of_ann", {"attention.gentle": "parts_of_ann:GentleAttention"})
+    part = build("weft.attention:ATTENTIONS", "gentle", Site("cross", 16, 4))
+    assert isinstance(part, Attention) and type(part).__module__ == "parts_of_ann"
+    assert "gentle" in find_table("weft.attention.mixers:SELF") and "gentle" in find_table("weft.models.convs2s:CROSS")
+    assert "gentle" not in find_table("weft.models:POOLINGS")
+
+
+def test_an_installed_reward_scores_texts(install: Install) -> None:
+    code = (
+        "class Short:\n    def __call__(self, texts, references, sources):\n        return [1 / len(text) for text in texts]\n"
+    )
+    install("parts_of_ann", {"reward.short": "parts_of_ann:Short"}, code)
+    rewarding = make_task(reward={"kind": "reinforce", "metric": "short"}).rewarding
+    assert rewarding is not None and list(rewarding.reward(["ab", "abcd"], ["x", "x"], ["y", "y"])) == [0.5, 0.25]
+
+
+def test_a_run_saves_an_installed_part_by_name_and_needs_it_again(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = install("parts_of_ann", {"attention.gentle": "parts_of_ann:GentleAttention"})
+    short = {"train.steps": 2, "train.save_every": 2, "model.encoder_self": "gentle"}
+    tiny.train(tmp_path / "run", settings=short)
+    assert load_config(tmp_path / "run" / "config.yaml").model["encoder_self"]["kind"] == "gentle"
+    assert weft.load(tmp_path / "run", device="cpu").translate("a b").text is not None
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(site)])
+    installed_parts.cache_clear()
+    with pytest.raises(WeftError, match=r"encoder_self.*there is no 'gentle'"):
+        weft.load(tmp_path / "run", device="cpu")
+
+
+def test_installed_parts_are_listed_with_their_package(
+    install: Install, weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    install("parts_of_ann", {"attention.gentle": "parts_of_ann:GentleAttention", "front.kind": "parts_of_ann:GentleAttention"})
+    install("parts_of_bob", {"attention.broken": "no_such_module:Part", "search.broken": "parts_of_bob:Missing"})
+    attentions = weft("list", "attentions")
+    assert re.search(r"gentle .*encoder causal cross.* package parts_of_ann", attentions)
+    assert re.search(r"broken .* of the package parts_of_bob cannot be imported: No module", attentions)
+    assert " full.py" in attentions and "weft/attention" in attentions
+    assert re.search(r"kind .*Full attention from elsewhere\. .*package parts_of_ann", weft("list", "fronts"))
+    everything = weft("list")
+    assert "has no attribute 'Missing'" in everything and "tokenizers" in everything
+
+
+SEARCH = """
+from weft.decoding.search_methods import Search
+from weft.decoding.hypotheses import Hypothesis
+
+class FirstToken(Search):
+    \"\"\"Writes one token, whatever the source is.\"\"\"
+    kind = "first"
+    accepts = frozenset()
+
+    def width(self, n_best):
+        return 1
+
+    def find(self, decoder, source, *, first, **options):
+        return [[Hypothesis(-1.0, [4, 2])] for _ in range(first.size(0))], None
+"""
+
+
+def test_an_installed_search_need_not_write_one_token_after_the_other(install: Install, reverse_run: Path) -> None:
+    install("parts_of_ann", {"search.first": "parts_of_ann:FirstToken"}, SEARCH)
+    translator = weft.load(reverse_run, device="cpu")
+    found = translator.translate(["a b c", "d"], search="first")
+    assert [each.ids for each in found] == [[4, 2]] * 2
+    with pytest.raises(ConfigError, match="first does not support a forced prefix"):
+        translator.translate("a b", prefix="x", search="first")
+
+
+@pytest.mark.parametrize("kind", ["os:system", "evil", "evil:Part", "weft.attention.full:FullAttention"])
+def test_a_run_folder_cannot_make_weft_import_anything(
+    kind: str, reverse_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for file in reverse_run.iterdir():
+        if file.is_file():
+            (run / file.name).write_bytes(file.read_bytes())
+    (run / "evil.py").write_text("raise SystemExit('imported')\n")
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("kind: full", f"kind: '{kind}'", 1))
+    monkeypatch.chdir(run)
+    with pytest.raises(WeftError, match="there is no"):
+        weft.load(run, device="cpu")
+    assert "evil" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"attention.full": "parts_of_bob:GentleAttention"}, "parts_of_bob: its part 'attention.full' has the name of"),
+        ({"gentle": "parts_of_bob:GentleAttention"}, r"parts_of_bob: .*'gentle' .* KIND\.NAME"),
+        ({"attention.gentle": "parts_of_bob:Missing"}, "'gentle' of the package parts_of_bob cannot be imported"),
+        ({"attention.gentle": "no_such_module:Part"}, "'gentle' of the package parts_of_bob cannot be imported"),
+    ],
+)
+def test_a_bad_package_is_named(entries: dict[str, str], message: str, install: Install) -> None:
+    install("parts_of_bob", entries)
+    with pytest.raises(ConfigError, match=message):
+        build("weft.attention:ATTENTIONS", "gentle", Site("cross", 16, 4))
+
+
+def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
+    for name in ("parts_of_ann", "parts_of_bob"):
+        install(name, {"attention.gentle": f"{name}:GentleAttention"})
+    with pytest.raises(ConfigError, match=r"parts_of_(ann and parts_of_bob|bob and parts_of_ann) both"):
+        build("weft.attention:ATTENTIONS", "gentle", Site("cross", 16, 4))

@@ -1,0 +1,1 @@
+"""Small models, data and servers that several tests share."""
