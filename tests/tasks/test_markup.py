@@ -19,7 +19,7 @@ from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.documents import open_document
 from weft.tasks.translation.documents.html import RAW, VOID, Segment, html, tokens
 from weft.tasks.translation.markup_projection import HOLE, MarkupProjection, MarkupSpan, visible
-from weft.tasks.translation.protected_spans import AUTO, find, kinds, repeated
+from weft.tasks.translation.markup_transfer import AUTO, find, kinds, repeated
 from weft.tasks.translation.segmenter import Translation
 
 QUICK = settings(max_examples=150, derandomize=True, deadline=None, database=None)

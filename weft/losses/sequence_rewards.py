@@ -154,20 +154,11 @@ class SelfCritical(RewardObjective):
         return -((drawn.reward - drawn.greedy[:, None]) * drawn.log_prob).mean(-1)
 
 
-class Decodes(Protocol):
-    """A tokenizer, as far as rewards need it."""
-
-    def decode(self, ids: list[int]) -> str: ...
-
-
 class DrawsTexts(Protocol):
-    """A task whose model can be rewarded for texts: its tokenizers, and how it draws ids with `generate`."""
+    """A task whose models can be rewarded for texts: its tokenizers, and how it generates ids."""
 
-    @property
-    def source(self) -> Decodes: ...
-
-    @property
-    def target(self) -> Decodes: ...
+    source: Any
+    target: Any
 
     def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[Hypothesis]]:
         """`samples` texts of each source or, if it is 0, the greedy one."""
@@ -267,8 +258,8 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _text(tokenizer: Decodes, ids: Sequence[int]) -> str:
-    return tokenizer.decode([token for token in ids if token != EOS])
+def _text(tokenizer: Any, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode([token for token in ids if token != EOS]))
 
 
 def _rows(values: Tensor, layout: Layout | None) -> list[list[int]]:

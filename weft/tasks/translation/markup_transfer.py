@@ -1,11 +1,13 @@
-"""Carries the marks of a text, and what is protected in it, into its translation."""
+"""Carries the marks of a text into its translation, and what it has to repeat, such as placeholders, URLs and numbers."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -15,8 +17,81 @@ from weft.models.base import Model
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.documents.html import has_words
 from weft.tasks.translation.markup_projection import MarkupProjection, MarkupSpan, Span, unchanged, visible
-from weft.tasks.translation.protected_spans import Kind, find, hint, kinds, repeated
 from weft.tasks.translation.segmenter import TextSegment, Translation, TranslationInput
+
+Kind = Literal["placeholders", "urls", "emails", "numbers"]
+
+PATTERNS: dict[Kind, re.Pattern[str]] = {
+    "urls": re.compile(
+        r"(?<![\w.@])(?:[a-z][a-z0-9+.-]{1,15}://|www\.)[\w\-.~:/?#\[\]@!$&'()*+,;=%]+", re.ASCII | re.IGNORECASE
+    ),
+    "emails": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII),
+    "placeholders": re.compile(
+        r"\{\{[^{}\n]*\}\}|[$%#]\{[^{}\n]+\}|\{[\w.:!\[\]-]*\}"
+        r"|(?<![\d%])%(?:\(\w+\)|\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:[hl]{0,2}[diufeEgGxXocsr]|@)(?![a-z])"
+    ),
+    "numbers": re.compile(r"(?<!\w)\d+(?:[.,:/]\d+)*(?!\w)"),
+}
+"""The first that matches at a place counts."""
+
+HINTS: dict[Kind, re.Pattern[str]] = {
+    "urls": re.compile(r"://|ww\.", re.IGNORECASE),
+    "emails": re.compile("@"),
+    "placeholders": re.compile("[{%]"),
+    "numbers": re.compile(r"\d"),
+}
+"""What a text must have to be searched for each kind. Most texts have none of it."""
+
+AUTO: tuple[Kind, ...] = ("urls", "emails", "placeholders")
+TRAILING = ".,;:!?'\""
+"""Marks at the end of a URL that belong to the sentence."""
+
+
+def kinds(setting: str | Sequence[str]) -> tuple[Kind, ...]:
+    """The kinds that decode.protect names."""
+    if isinstance(setting, str):
+        return AUTO if setting == "auto" else ()
+    return tuple(kind for kind in PATTERNS if kind in setting)
+
+
+def hint(wanted: Sequence[Kind]) -> re.Pattern[str] | None:
+    """Matches any text that may have something of these kinds."""
+    return re.compile("|".join(HINTS[kind].pattern for kind in wanted), re.IGNORECASE) if wanted else None
+
+
+def find(text: str, wanted: Sequence[Kind], taken: Collection[tuple[int, int]] = ()) -> list[MarkupSpan]:
+    """What is to be repeated in a text, in order, without overlaps and outside of the ranges `taken`."""
+    found: list[MarkupSpan] = []
+    used = list(taken)
+    for kind in wanted:
+        if not HINTS[kind].search(text):
+            continue
+        for start, end in _matches(text, kind):
+            if not any(start < b and a < end for a, b in used):
+                used.append((start, end))
+                found.append(MarkupSpan(start, end, text[start:end], kind="held", literal=True))
+    return sorted(found, key=lambda mark: mark.start)
+
+
+def repeated(marks: Sequence[MarkupSpan], wanted: Sequence[Kind], translation: str) -> bool:
+    """Whether a translation has all of these, each as often as its source, and none of its own."""
+    return Counter(mark.open for mark in marks) == Counter(mark.open for mark in find(translation, wanted))
+
+
+def _matches(text: str, kind: Kind) -> Iterator[tuple[int, int]]:
+    for match in PATTERNS[kind].finditer(text):
+        start, end = match.span()
+        if kind == "urls":
+            while end > start and (text[end - 1] in TRAILING or _unopened(text[start:end])):
+                end -= 1
+        if end > start:
+            yield start, end
+
+
+def _unopened(url: str) -> bool:
+    """Whether the URL ends in a bracket that it does not open, as in (see https://example.org/)."""
+    opening = {")": "(", "]": "["}.get(url[-1])
+    return opening is not None and url.count(url[-1]) > url.count(opening)
 
 
 @dataclass(frozen=True)
