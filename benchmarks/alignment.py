@@ -26,13 +26,13 @@ import numpy as np
 from babel.dates import tokenize_pattern
 from numpy.typing import NDArray
 
+import weft
 from weft.cli.train import TRAIN, VALID
 from weft.data.batch import EOS
-from weft.data.generators.pair_generators import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
+from weft.data.generators import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
 from weft.inference.teacher_forcing import teacher_force
 from weft.runs.translator import load
 from weft.tasks.translation.predictor import TranslationPredictor
-from weft.training import api
 
 Span = tuple[int, int]
 PARTS: dict[str, Span] = {"year": (0, 4), "month": (5, 7), "day": (8, 10)}
@@ -109,7 +109,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     run = options.run or options.out / "run"
     if not (run / "model.safetensors").exists():
-        api.train(options.recipe, data=TRAIN, valid=VALID, out=run, tell=print)
+        weft.train(options.recipe, data=TRAIN, valid=VALID, out=run, tell=print)
     translator = load(run)
     predictor = translator.translation_predictor("alignment", beam=1)
     tuned = rates(predictor, list(draw_dates(TUNING, 1, "train")))

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, select, sweep
 
 from weft.data.formats import open_pairs
-from weft.data.generators.babi import TASKS
+from weft_studies.answering.babi import TASKS
 
 RECIPE = "memory-network"
 GOALS = {1: 95, 2: 95, 3: 80, 4: 95, 6: 95, 12: 95, 15: 95}

@@ -19,7 +19,7 @@ from trainings import Outcome, Run, add_options, common_settings, markdown, repo
 
 from weft.data.file_lists import open_listed
 from weft.evaluation.metrics import score
-from weft.tasks.captioning.data import by_picture
+from weft.tasks.captioning.data import captions_by_image
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD, words
 
 CONSTANTS = 150
@@ -69,7 +69,7 @@ def shuffle(folder: Path, out: Path) -> str:
 
 def floors(folder: Path) -> str:
     """The best constant caption by each metric, and a human caption against the others."""
-    texts = [text for _, text in by_picture([open_listed(data_of(folder, "dev"), lowercase=True)])]
+    texts = [text for _, text in captions_by_image([open_listed(data_of(folder, "dev"), lowercase=True)])]
     known = [caption for _, caption in open_listed(data_of(folder, "train"), lowercase=True)]
     tried = random.Random(1).sample([caption for caption in known if 6 <= len(words(caption)) <= 13], CONSTANTS)
     metrics = [CiderD(), CaptionBleu()]

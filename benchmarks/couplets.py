@@ -4,7 +4,7 @@
 
 DIR holds train.tsv and dev.tsv: a first line, a tab, a second line of the same length. The recipe is trained once per seed on
 train.tsv, for a fixed number of steps; dev.tsv is only scored. Perplexity is per character, the end of the line included. The
-other scores are described in `weft/evaluation/couplets.py`. Cells have one figure per seed. The floor writes, for each
+other scores are described in `weft_studies/couplets.py`. Cells have one figure per seed. The floor writes, for each
 character, the one that answers it most often in training. OUT/examples.md has twenty lines of dev.tsv, written with all rules.
 """
 
@@ -22,8 +22,8 @@ from trainings import Run, add_options, frugal_settings, markdown, report, scale
 
 import weft
 from weft.data.formats import open_pairs
-from weft.evaluation.couplets import score_couplets
 from weft.runs.translator import Translator
+from weft_studies.couplets import score_couplets
 
 Pairs = Sequence[tuple[str, str]]
 

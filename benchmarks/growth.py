@@ -33,9 +33,8 @@ from torch import Tensor
 from trainings import deadline
 
 import weft
-from weft.attention.base import Site
+from weft.attention.base import Mixer, Site
 from weft.attention.mixers import SELF, build_self
-from weft.attention.mixers.base import Mixer
 from weft.config.registry import fill, load
 from weft.errors import WeftError
 from weft.layers.decoder_state import grow, leaves

@@ -167,7 +167,7 @@ def compute_floors(options: argparse.Namespace, texts: str) -> tuple[list[list[s
         return map_vectors(one, other, MappingOptions(rounds), begin)
 
     mapped = learnt()
-    forth, back = nearest(mapped, 1), nearest(mapped.turned(), 1)
+    forth, back = nearest(mapped, 1), nearest(mapped.reversed(), 1)
     words = [bleu([some.translate(line) for line in lines], true) for some, lines, true in
              ((forth, first, second), (back, second, first))]  # fmt: skip
     copies = [bleu(first, second), bleu(second, first)]

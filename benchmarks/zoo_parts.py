@@ -13,7 +13,7 @@ import floors
 from floors import Floors
 
 from weft.bench.compare.plan import Budget, Comparison, Entry, labelled, slot_entries
-from weft.data.generators.pair_generators import parse_generator
+from weft.data.generators import parse_generator
 
 PUBLISHED = {
     "local": {"ListOps": 15.82, "Text": 52.98, "average": 46.06},

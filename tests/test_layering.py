@@ -1,10 +1,12 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
-From the bottom: errors, version, file_access and garbage_collection; the registry; batches; layers (with kernels); the cross-
+From the bottom: errors, version, file_access and garbage_collection; migrations of older runs, which every reader of files
+asks; the registry; batches; layers (with kernels); the cross-
 entropy of output layers; attention (with mixers); models; the other losses and decoding; inference; tasks; explain; runs;
 training; serve; bench; cli. Three packages know almost nothing, and only packages from inference upwards may import them: data
 (whose batches are open to all), evaluation and config (whose registry is open to all). The contract suite, weft_contract, may
-import anything; only weft.contract, which runs it, may import it.
+import anything; only weft.contract, which runs it, may import it. The studies, weft_studies, stand above weft like a package of
+others: nothing in weft imports them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ PACKAGE = Path(__file__).parent.parent / "weft"
 
 LADDER = (
     {"errors", "version", "file_access", "garbage_collection"},
+    {"runs.migrations"},
     {"config.registry"},
     {"data.batch"},
     {"layers"},
@@ -40,15 +43,16 @@ LADDER = (
 BESIDE = {
     "data": {"errors", "file_access", "version", "config.registry", "data.batch"},
     "evaluation": {"errors", "file_access", "config.registry"},
-    "config": {"errors", "file_access", "version", "config.registry"},
+    "config": {"errors", "file_access", "version", "config.registry", "runs.migrations"},
 }
 OPEN = {
     "config": ("config.registry", {"registry", "plugins"}),
     "data": ("data.batch", {"batch"}),
     "losses": ("losses.cross_entropy", {"cross_entropy"}),
+    "runs": ("runs.migrations", {"migrations"}),
 }
 """Modules that have a place of their own in the order, because everything may import them."""
-SUITE = "weft_contract"
+SUITE, STUDIES = "weft_contract", "weft_studies"
 RANK = {name: rank for rank, group in enumerate(LADDER) for name in group}
 INTERFACES = {"base", "nonautoregressive", "wrapped_decoders"}
 """Modules of models that decoding and losses may know."""
@@ -58,15 +62,16 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 
 
 def imports(file: Path, package: Path) -> Iterator[tuple[int, str]]:
-    """(line, full name of the module) for everything of the package and of the contract suite that `file` imports."""
+    """(line, full name of the module) for everything of the package, the contract suite and the studies that `file` imports."""
+    known = (PACKAGE.name, SUITE, STUDIES)
     here = [package.name, *file.relative_to(package).with_suffix("").parts]
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] in (package.name, SUITE))
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] in known)
         elif isinstance(node, ast.ImportFrom):
             parts = here[: -node.level] if node.level else []
             base = ".".join([*parts, *(node.module.split(".") if node.module else [])])
-            if base.split(".")[0] in (package.name, SUITE):
+            if base.split(".")[0] in known:
                 yield from ((node.lineno, _module(package, base, alias.name)) for alias in node.names)
 
 
@@ -127,7 +132,9 @@ def breaches(package: Path) -> list[str]:
             continue
         for line, name in imports(file, package):
             imported = tuple(name.split(".")[1:])
-            if name.split(".")[0] == SUITE:
+            if name.split(".")[0] == STUDIES:
+                found.append(f"{place}:{line}: imports {name}: weft finds the studies by their entry points only")
+            elif name.split(".")[0] == SUITE:
                 if parts[0] != "contract":
                     found.append(f"{place}:{line}: imports {name}: only weft.contract may run the contract suite")
             elif imported and room(imported) not in RANK and room(imported) not in BESIDE:
@@ -139,6 +146,12 @@ def breaches(package: Path) -> list[str]:
 
 def test_imports_go_one_way() -> None:
     assert not breaches(PACKAGE), "\n".join(breaches(PACKAGE))
+
+
+def test_studies_know_neither_the_command_line_nor_the_contract_suite() -> None:
+    studies = PACKAGE.parent / STUDIES
+    named = {name for file in studies.rglob("*.py") for _, name in imports(file, studies)}
+    assert named and not {name for name in named if name.startswith(("weft.cli", SUITE)) or name == "weft"}
 
 
 GOOD = {
@@ -212,6 +225,7 @@ def test_a_clean_tree_has_no_breach(tmp_path: Path) -> None:
         ("runs/open_run.py", "from weft.training.loop import fit", "runs must not know training"),
         ("tasks/base.py", "from weft_contract import suite", "only weft.contract may run the contract suite"),
         ("tasks/base.py", "from weft import contract as test_parts", "tasks must not know contract"),
+        ("cli/train.py", "from weft_studies import couplets", "by their entry points only"),
         ("layers/utils.py", "", "a name that says nothing"),
         ("helpers/norm.py", "", "a name that says nothing"),
         ("zoo.py", "", "zoo has no place in the order"),

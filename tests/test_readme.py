@@ -106,9 +106,9 @@ def test_a_configuration_is_valid(block: Block) -> None:
 def test_names_and_files_in_the_text_exist(file: Path) -> None:
     words = re.findall(r"`([^`\n]+)`", CODE.sub("", file.read_text("utf-8")))
     for word in words:
-        if re.fullmatch(r"weft\.\w+\.\w+[\w.]*", word):
+        if re.fullmatch(r"(weft\.\w+\.\w+|weft_studies\.\w+)[\w.]*", word):
             find_name(word)
-        if re.fullmatch(r"(weft|weft_contract|tests|docs|benchmarks|notebooks)/[\w./-]+", word):
+        if re.fullmatch(r"(weft|weft_contract|weft_studies|tests|docs|benchmarks|notebooks)/[\w./-]+", word):
             assert (ROOT / word).exists(), f"`{word}` does not exist"
 
 
@@ -208,3 +208,16 @@ def test_every_page_is_listed() -> None:
             continue
         assert f"](docs/{page.name})" in readme, f"README.md does not list {page.name}"
         assert f"]({page.name})" in index, f"docs/index.md does not list {page.name}"
+
+
+def test_the_architecture_page_names_files_that_exist_and_walks_past_each_once() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    walk, table = page.split("## A walk for newcomers")[1].split("## Where things are")
+    stops = re.findall(r"^\d+\. `(weft/[\w/]+\.py)`", walk, re.MULTILINE)
+    assert len(stops) == len(re.findall(r"^\d+\. ", walk, re.MULTILINE)) == len(set(stops))
+    assert len(re.findall(r"^\| .*`weft/.* \|$", table, re.MULTILINE)) >= 50
+    known = [
+        f"/{file.relative_to(ROOT)}" for folder in ("weft", "weft_contract", "tests") for file in (ROOT / folder).rglob("*.py")
+    ]
+    named = set(re.findall(r"`([\w/]+\.py)`", page))
+    assert [name for name in named if not any(file.endswith(f"/{name}") for file in known)] == []

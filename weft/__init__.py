@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from weft.errors import WeftError
     from weft.runs.translator import Generator, Translator, load, load_generator
     from weft.tasks.translation.segmenter import Translation
-    from weft.training.api import train
+    from weft.training.train_run import train
 
 _PLACES = {
-    "train": "weft.training.api",
+    "train": "weft.training.train_run",
     "WeftError": "weft.errors",
     "Generator": "weft.runs.translator",
     "load_generator": "weft.runs.translator",

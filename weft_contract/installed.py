@@ -1,4 +1,4 @@
-"""The parts of installed packages (entry points of the group `weft.parts`), and the cases that check them.
+"""The parts of installed packages (entry points of the group `weft.parts`), except weft's own, and the cases that check them.
 
 Each part is checked with its default options. Attentions, mixers and poolings get every check of their table; attentions and
 mixers are also put into the slots of a Transformer, and cross-attentions into ConvS2S. Encoders, decoders and fronts become
@@ -13,22 +13,22 @@ from typing import Any, get_args
 
 import pytest
 
-from weft.config.plugins import installed_parts, package_of
+from weft.config.plugins import installed_parts, is_bundled, package_of
 from weft.config.registry import build, find_table
 from weft.errors import ConfigError
 from weft.models.base import Reads, Sizes
 from weft.models.frontends.base import FrontendSite
-from weft_contract.crosses import crosses
-from weft_contract.entries import Entry, entries
-from weft_contract.models import DecoderEntry, cross_slots, self_slots
-from weft_contract.poolings import PoolingEntry
-from weft_contract.refusals import check_refused, refusals
+from weft_contract.mechanism_checks import check_refused, refusals
+from weft_contract.mechanism_entries import Entry, entries
+from weft_contract.model_entries import DecoderEntry, cross_slots, cross_variants, self_slots
+from weft_contract.pooling_checks import PoolingEntry
 from weft_contract.suite import Case, cross_cases, decoder_cases, mechanism_cases, pooling_cases
 
 
 def installed_cases() -> Iterator[Case]:
     """Every case of every installed part, named after its package. One that skips, if no package adds a part to check."""
-    checked = [(PARTS[kind], name, entry) for (kind, name), entry in installed_parts().items() if kind in PARTS]
+    parts = {part: entry for part, entry in installed_parts().items() if not is_bundled(entry)}
+    checked = [(PARTS[kind], name, entry) for (kind, name), entry in parts.items() if kind in PARTS]
     for cases, name, entry in checked:
         package = package_of(entry)
         try:
@@ -41,7 +41,7 @@ def installed_cases() -> Iterator[Case]:
 
 def _attention(kind: str) -> Iterator[Case]:
     yield from _mechanism(list(entries([kind], [])), {**self_slots([kind]), **cross_slots([kind])})
-    yield from cross_cases(crosses([kind]))
+    yield from cross_cases(cross_variants([kind]))
 
 
 def _mixer(kind: str) -> Iterator[Case]:

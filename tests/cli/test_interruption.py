@@ -136,7 +136,7 @@ def test_control_c_before_training_leaves_nothing(tmp_path: Path) -> None:
     run = tmp_path / "run"
     data = ["--data", "generated:dates?count=2000000", "--set", f"data.cache={tmp_path / 'cache'}"]
     process = start(["train", "demo-dates", *data, "--out", run])
-    while not (run / "config.yaml").exists():
+    while not (run / "run.json").exists():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)

@@ -11,10 +11,14 @@ import weft
 from tests.helpers import tiny
 from tests.helpers.translation_task import make_task
 from weft.attention.base import Attention, Site
-from weft.config.plugins import installed_parts
+from weft.config.plugins import installed_parts, installed_recipes
 from weft.config.registry import build, find_table
-from weft.config.sections import load_config
+from weft.config.sections import DecodeSection, load_config, recipes
+from weft.data.formats import open_pairs
 from weft.errors import ConfigError, WeftError
+from weft.evaluation.metrics import make_metrics, score
+from weft.models.base import Sizes
+from weft.models.composition import build_model
 
 CODE = """
 from weft.attention.full import FullAttention
@@ -24,6 +28,12 @@ class GentleAttention(FullAttention):
 """
 
 Install = Callable[..., Path]
+
+
+def forget() -> None:
+    """Looks for installed packages again."""
+    installed_parts.cache_clear()
+    installed_recipes.cache_clear()
 
 
 @pytest.fixture
@@ -36,12 +46,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         (about / "entry_points.txt").write_text("[weft.parts]\n" + "".join(f"{k} = {v}\n" for k, v in entries.items()))
         (tmp_path / "site" / f"{package}.py").write_text(code)
-        installed_parts.cache_clear()
+        forget()
         return tmp_path / "site"
 
     monkeypatch.syspath_prepend(tmp_path / "site")
     yield put
-    installed_parts.cache_clear()
+    forget()
     for name in [name for name in sys.modules if name.startswith("parts_of_")]:
         del sys.modules[name]
 
@@ -72,7 +82,7 @@ def test_a_run_saves_an_installed_part_by_name_and_needs_it_again(
     assert load_config(tmp_path / "run" / "config.yaml").model["encoder_self"]["kind"] == "gentle"
     assert weft.load(tmp_path / "run", device="cpu").translate("a b").text is not None
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(site)])
-    installed_parts.cache_clear()
+    forget()
     with pytest.raises(WeftError, match=r"encoder_self.*there is no 'gentle'"):
         weft.load(tmp_path / "run", device="cpu")
 
@@ -156,3 +166,63 @@ def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
         install(name, {"attention.gentle": f"{name}:GentleAttention"})
     with pytest.raises(ConfigError, match=r"parts_of_(ann and parts_of_bob|bob and parts_of_ann) both"):
         build("weft.attention:ATTENTIONS", "gentle", Site("cross", 16, 4))
+
+
+OTHER_KINDS = """
+from weft.decoding.constraints import ForbidTokens, Rule
+from weft.evaluation.metrics import ExactMatch
+from weft.models.transformer import Transformer
+
+class Small(Transformer):
+    \"\"\"A Transformer from elsewhere.\"\"\"
+
+class Shouted(ExactMatch):
+    \"\"\"Equal but for case.\"\"\"
+    name = "shouted"
+
+    def count(self, hypotheses, references):
+        return super().count([text.upper() for text in hypotheses], [text.upper() for text in references])
+
+def twice(random, shortest, longest):
+    \"\"\"A letter, twice.\"\"\"
+    letter = random.choice("abcdefghij")
+    return letter, letter, letter * 2
+
+class Forbid(ForbidTokens):
+    def __init__(self, rules, sources, content):
+        super().__init__([token for source in content for token in source])
+
+class Different(Rule):
+    \"\"\"No token of any source.\"\"\"
+    constraint = Forbid
+"""
+
+
+def test_models_rules_metrics_and_generators_of_packages(install: Install, reverse_run: Path) -> None:
+    kinds = {"model.small": "Small", "metric.shouted": "Shouted", "generator.twice": "twice", "rule.different": "Different"}
+    install("parts_of_ann", {name: f"parts_of_ann:{part}" for name, part in kinds.items()}, OTHER_KINDS)
+    assert build_model({"kind": "small", "dim": 16}, Sizes(9, 9, shared=True)).dim == 16
+    assert score(["AB"], ["ab"], make_metrics(["shouted"]))["shouted"].value == 100
+    assert next(iter(open_pairs("generated:twice?count=1&split=test"))) in {(letter, letter * 2) for letter in "abcdefghij"}
+    assert DecodeSection(rules=["different"]).rules == ["different"]
+    text = weft.load(reverse_run, device="cpu").translate("a b c", rules=["different"]).text
+    assert text and not set(text.split()) & set("abc")
+
+
+def test_a_recipe_of_a_package_is_listed_and_trains(install: Install, weft: tiny.Shell, tmp_path: Path) -> None:
+    site = install("parts_of_ann", {})
+    (site / "parts_of_ann.py").unlink()
+    folder = site / "parts_of_ann" / "recipes"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("raise SystemExit('a recipe needs no import')\n")
+    (folder / "ann-tiny.yaml").write_text("# A tiny model of Ann's.\n" + recipes()["transformer-tiny"].read_text("utf-8"))
+    (site / "parts_of_ann-1.0.dist-info" / "entry_points.txt").write_text("[weft.recipes]\nann = parts_of_ann:recipes\n")
+    forget()
+    assert re.search(r"ann-tiny .*A tiny model of Ann's\.", weft("list", "recipes"))
+    sets = ["--set", "train.steps=1", "--set", "data.vocabulary=300", "--set", "train.device=cpu"]
+    weft("train", "ann-tiny", "--data", "generated:copy?count=50", "--out", str(tmp_path / "run"), *sets)
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    (folder / "transformer-tiny.yaml").write_text("train: {steps: 1}\n")
+    forget()
+    with pytest.raises(ConfigError, match=r"recipes/transformer-tiny\.yaml: there is a recipe of this name in weft"):
+        load_config("transformer-tiny")

@@ -13,8 +13,8 @@ from weft.attention.mixers import SELF, build_self
 from weft.config.registry import build, load
 from weft.errors import ConfigError
 from weft_contract import suite
-from weft_contract.entries import DIM, HEADS, entries
-from weft_contract.refusals import check_refused, refusals
+from weft_contract.mechanism_checks import check_refused, refusals
+from weft_contract.mechanism_entries import DIM, HEADS, entries
 
 
 @pytest.mark.parametrize("check", [pytest.param(check, id=name) for name, check in suite.of_mechanisms()])

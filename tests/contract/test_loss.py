@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.data.batch import PAD
 from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy
-from weft_contract.entries import same
+from weft_contract.mechanism_entries import same
 
 ROWS, EXTENT, DIM, VOCABULARY = 3, 23, 16, 37
 EXACT = torch.float64

@@ -20,7 +20,7 @@ from weft.runs.open_run import build_task
 from weft.runs.weight_files import read_tensors
 from weft.serve.served_models import ModelLocation, Models
 from weft.tasks.translation.task import TranslationTask
-from weft.training import api, checkpoint
+from weft.training import checkpoint, train_run
 from weft.training.loop import updates
 
 SETTINGS = {**tiny.SETTINGS, "train.batch_tokens": 120, "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 2}}
@@ -113,7 +113,7 @@ def test_a_run_that_is_killed_between_corpora_ends_with_the_same_bits(tmp_path: 
 
     def run(name: str, resume: bool = False) -> Path:
         data = {} if resume else {"data": BOTH, "valid": VALID, "set": settings}
-        api.train("transformer-tiny", out=tmp_path / name, resume=resume, **data)  # type: ignore[arg-type]
+        train_run.train("transformer-tiny", out=tmp_path / name, resume=resume, **data)  # type: ignore[arg-type]
         return tmp_path / name
 
     whole = run("whole")

@@ -82,7 +82,7 @@ def test_words_are_dropped_and_blanked_out_as_often_as_the_options_say() -> None
 @pytest.mark.parametrize("tags", ["", "de"])
 def test_noise_on_ids_equals_noise_on_texts(kind: str, tags: str) -> None:
     tokenizer = ExtendedTokenizer(trained(kind), ["de", BLANK])
-    noiser = NoisyEncoder(tokenizer, WordNoise(0.2, 0.2, 3), None, tokenizer.mark(BLANK), tokenizer.tags(tags))
+    noiser = NoisyEncoder(tokenizer, WordNoise(0.2, 0.2, 3), None, tokenizer.added_id(BLANK), tokenizer.tags(tags))
     plain = [[*tokenizer.tags(tags), *ids, EOS] for ids in tokenizer.encode_batch(TEXTS)]
     lengths = np.array([len(ids) for ids in plain])
     ids, counts = noiser.on_ids(np.concatenate(plain), lengths, drawn())

@@ -18,7 +18,7 @@ from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.runs.open_run import open_run
 from weft.runs.weight_files import read_tensors
-from weft.training import api, checkpoint
+from weft.training import checkpoint, train_run
 
 WORDS = {"good": [1.0, 0.0, 2.0], "bad": [-1.0, 0.5, 0.0], "film": [0.0, 3.0, 1.0], "unseen": [2.0, 2.0, -2.0]}
 TABLE = "encoder.front.table.weight"
@@ -51,7 +51,7 @@ def train(data: str, out: Path, **settings: Any) -> Path:
         "train.schedule": {"kind": "constant", "rate": 0.01},
         "train.freeze": [TABLE],
     }
-    api.train("classifier-bytes", data=data, out=out, set=sets | settings)
+    train_run.train("classifier-bytes", data=data, out=out, set=sets | settings)
     return out
 
 
@@ -97,12 +97,12 @@ def test_resuming_gives_the_same_bits_without_the_file(labelled: str, tmp_path: 
     whole = train(labelled, tmp_path / "whole", **sets)
     part = train(labelled, tmp_path / "part", **sets, **{"train.steps": 2})
     file.unlink()
-    api.train(resume=True, out=part, set={"train.steps": 4})
+    train_run.train(resume=True, out=part, set={"train.steps": 4})
     first, second = (read_tensors(run / "model.safetensors") for run in (whole, part))
     assert checkpoint.latest(part) is not None and first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     with pytest.raises(ConfigError, match=r"start.vectors .*the weights were trained with it"):
-        api.train(resume=True, out=part, set={"start.vectors": None})
+        train_run.train(resume=True, out=part, set={"start.vectors": None})
 
 
 def test_both_sides_of_a_translator_get_vectors(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_settings_that_do_not_fit_are_errors(labelled: str, tmp_path: Path, reve
     with pytest.raises(ConfigError, match=r"no word of .*other.vec is a token"):
         train(labelled, tmp_path / "no", **{"start.vectors": str(other)})
     with pytest.raises(ConfigError, match=r"start.vectors: the embeddings are those of start.run"):
-        api.train(start=reverse_run, out=tmp_path / "no", set={"start.vectors": str(other)})
+        train_run.train(start=reverse_run, out=tmp_path / "no", set={"start.vectors": str(other)})
     assert not (tmp_path / "no").exists()
 
 

@@ -13,7 +13,7 @@ from weft.evaluation import metrics
 from weft.evaluation import metrics as tokenization
 from weft.evaluation.metrics import choose_tokenization, make_metrics, score
 from weft.evaluation.report import evaluate
-from weft.training import api
+from weft.training import train_run
 
 CHINESE = ["一只棕色的狗在草地上跑步。", "两个孩子在海边玩耍。", "他们正在看一本书。", "天空是蓝色的。"]
 NEARLY = ["一只棕色的狗在草地上奔跑。", "两个孩子在海边玩耍。", "他们在看一本书。", "天空是蓝色的。"]
@@ -103,7 +103,7 @@ def chinese_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         "train.keep_best": True,
         "decode.max_length": 16,
     }
-    result = api.train(
+    result = train_run.train(
         "transformer-tiny", data=str(file), valid=str(file), out=folder / "run", set=settings, tell=messages.append
     )
     assert any("sacreBLEU's tokenizer zh, because the references are in Chinese script" in text for text in messages)

@@ -118,12 +118,15 @@ def find_name(name: str) -> Any:
     return found
 
 
+PACKAGES = ("weft", "weft_studies")
+
+
 def weft_names(source: str) -> Iterator[str]:
     """The dotted names of weft that Python code imports or uses."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "weft")
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "weft":
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in PACKAGES)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PACKAGES:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Attribute) and re.fullmatch(r"weft(\.\w+)+", ast.unparse(node)):
             yield ast.unparse(node)

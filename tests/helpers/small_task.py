@@ -29,7 +29,7 @@ from weft.models.base import Sizes
 from weft.runs.run_folder import RunLock
 from weft.runs.weight_files import write_tensors
 from weft.tasks.base import Loss, Task
-from weft.training.distributed import World, start, sum_gradients
+from weft.training.distributed import World, join_processes, sum_gradients
 from weft.training.log import Log, open_log
 from weft.training.loop import Meter, fit
 from weft.training.session import Result
@@ -188,7 +188,7 @@ def _gradients(world: World, out: Path, accumulate: int) -> None:
 
 def run_jobs(jobs: Sequence[Sequence[str]]) -> None:
     """One process of several jobs: `RUN OPTIONS [--resume]` trains, `--gradients FOLDER ACCUMULATE` writes gradients."""
-    world = start("cpu")
+    world = join_processes("cpu")
     for first, second, *flags in jobs:
         if first == "--gradients":
             _gradients(world, Path(second), int(flags[0]))

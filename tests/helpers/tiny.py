@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+import weft
 from weft import cli
-from weft.training import api
 from weft.training.session import Result
 
 SETTINGS: dict[str, Any] = {
@@ -47,7 +47,7 @@ def generated(kind: str, count: int = 4000, split: str = "train", longest: int =
 def train(out: Path, kind: str = "reverse", settings: Mapping[str, Any] | None = None, **options: Any) -> Result:
     """Train on a generated task of sequences and score it on 200 unseen ones."""
     data = {"data": generated(kind), "valid": generated(kind, 200, "valid"), **options}
-    return api.train("transformer-tiny", out=out, set={**SETTINGS, **(settings or {})}, **data)
+    return weft.train("transformer-tiny", out=out, set={**SETTINGS, **(settings or {})}, **data)
 
 
 def once(folder: Path, make: Callable[[Path], object]) -> Path:

@@ -12,7 +12,7 @@ from tests.helpers import tiny
 from weft.config.sections import DecodeSection
 from weft.data.formats import open_pairs
 from weft.inference.decoding_options import FAST, resolve_options
-from weft.serve.served_models import Models, parse_place
+from weft.serve.served_models import Models, parse_location
 
 CPU = torch.device("cpu")
 
@@ -51,5 +51,5 @@ def test_a_server_is_fast_unless_told_otherwise(weft: tiny.Shell, monkeypatch: p
 
 def test_a_server_can_be_fast(reverse_run: Path) -> None:
     for fast in (True, False):
-        [served] = Models([parse_place(f"en-de={reverse_run}")], device="cpu", fast=fast).served
+        [served] = Models([parse_location(f"en-de={reverse_run}")], device="cpu", fast=fast).served
         assert served.translator.config.decode.fast is fast

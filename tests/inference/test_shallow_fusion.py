@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+import weft
 from tests.helpers import tiny
 from weft.data.batch import BOS, EOS, Source
 from weft.errors import RunError
 from weft.runs.translator import Translator, load, load_generator
-from weft.training import api
 
 SOURCES = ["a b c", "d e", "b", "c a b d e"]
 
@@ -28,12 +28,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         "data.vocabulary": 300,
         "train.schedule": "constant",
     }
-    api.train("transformer-tiny", data=tiny.generated("reverse", 40), out=folder / "model", set=settings)
+    weft.train("transformer-tiny", data=tiny.generated("reverse", 40), out=folder / "model", set=settings)
     (folder / "text").write_text("a b c d\ne f g\n" * 60)
     small = {"model.dim": 32, "model.heads": 2, "model.feedforward": 32, "model.decoder_layers": 1, "task.segment": 16}
     plain = {"train.steps": 3, "train.batch_tokens": 64, "train.device": "cpu", "train.threads": 1, "train.tensorboard": False}
     sets = {**small, **plain, "data.tokenizer_of": str(folder / "model"), "train.schedule": "constant"}
-    api.train("lm-tiny", data=str(folder / "text"), out=folder / "lm", set=sets)
+    weft.train("lm-tiny", data=str(folder / "text"), out=folder / "lm", set=sets)
     return folder / "model", folder / "lm"
 
 

@@ -24,7 +24,7 @@ from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.runs.translator import Translator
 from weft.tasks.translation.glossary import Terms
-from weft_contract.models import SMALL, VOCABULARY
+from weft_contract.model_entries import SMALL, VOCABULARY
 
 eight_bits = pytest.mark.skipif(torch.backends.quantized.engine not in ("x86", "fbgemm"), reason="no kernel for eight bits")
 PRECISIONS = ["float32", "bf16", pytest.param("int8", marks=eight_bits)]

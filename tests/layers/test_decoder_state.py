@@ -139,7 +139,7 @@ def read(cache: KeyValueCache) -> list[list[float]]:
     """The tokens that each row sees, in order."""
     beams, (k, v) = cache.k.size(2), cache.dense()
     assert torch.equal(k, -v)
-    return [row[0, : int(cache.length[i // beams]), 0].tolist() for i, row in enumerate(k)]
+    return [row[0, : int(cache.ledger.length[i // beams]), 0].tolist() for i, row in enumerate(k)]
 
 
 def fed(cache: KeyValueCache, numbers: list[float], layout: Layout | None = None) -> KeyValueCache:
@@ -171,7 +171,7 @@ def test_cache_loses_sources_and_gains_room() -> None:
 
 
 def test_cache_above_the_widest_beam_owns_its_cells() -> None:
-    wide = KeyValueCache.widest + 1
+    wide = KeyValueCache.max_shared + 1
     cache = select(filled(1, room=3, count=1), torch.zeros(wide, dtype=torch.long))
     assert cache.owned
     cache = fed(cache, [float(beam + 1) for beam in range(wide)])
@@ -217,7 +217,7 @@ def test_only_layers_of_one_kind_share_a_ledger() -> None:
 def test_layers_that_are_alone_count_alone() -> None:
     one, other = (KeyValueCache.empty(1, 1, 4, 1, torch.zeros(1)) for _ in range(2))
     one = fed(one, [1.0])
-    assert (one.length.tolist(), other.length.tolist()) == ([1], [0])
+    assert (one.ledger.length.tolist(), other.ledger.length.tolist()) == ([1], [0])
 
 
 def test_what_stands_twice_is_copied_once_and_stays_one() -> None:

@@ -19,8 +19,8 @@ from weft.layers.recurrent import RecurrentLayer
 from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.runs.translator import Translator
-from weft_contract.decoders import forced
-from weft_contract.models import SOURCE, DecoderEntry, decoders, finite, ids
+from weft_contract.decoder_checks import forced
+from weft_contract.model_entries import SOURCE, DecoderEntry, decoders, finite, ids
 
 pytestmark = pytest.mark.skipif(torch.backends.quantized.engine not in ("x86", "fbgemm"), reason="no kernel for eight bits")
 

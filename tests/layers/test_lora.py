@@ -19,8 +19,7 @@ from weft.layers.lora import Lora, LoraEmbedding, LoraLinear, LoraOutput, LoraTa
 from weft.models.base import LinearDecoder, Model, Sizes
 from weft.models.composition import build_model
 from weft.runs.weight_files import read_tensors, without_ties
-from weft.tasks.answering.memory_network import MemoryEncoder
-from weft.training import api
+from weft_studies.answering.memory_network import MemoryEncoder
 
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {"dim": 16, "heads": 2, "feedforward": 24, "encoder_layers": 1, "decoder_layers": 1},
@@ -199,14 +198,14 @@ def test_a_language_model_and_a_classifier_made_of_it(tmp_path: Path) -> None:
     short = {"train.steps": 3, "train.batch_tokens": 64, "train.validate_every": 0, "train.device": "cpu", "train.threads": 1}
     lora = {**short, "train.tensorboard": False, "model.lora": {"rank": 4}}
     text = {"task.segment": 16, "task.memory": 16, "data.tokenizer": {"kind": "characters", "byte_fallback": False}}
-    api.train("lm-tiny", out=tmp_path / "base", data=str(tmp_path / "text.txt"), set={**common, **text, **short})
-    api.train(start=tmp_path / "base", out=tmp_path / "tuned", set=lora)
+    weft.train("lm-tiny", out=tmp_path / "base", data=str(tmp_path / "text.txt"), set={**common, **text, **short})
+    weft.train(start=tmp_path / "base", out=tmp_path / "tuned", set=lora)
     saved = read_tensors(tmp_path / "tuned" / "model.safetensors")
     assert all(name.endswith((".lora_a", ".lora_b")) for name in saved)
     assert "decoder.embedding.table.lora_b" in saved
     assert weft.load_generator(tmp_path / "tuned", device="cpu").generate("a r", tokens=5)
     labels = str(tmp_path / "labels.tsv")
-    api.train(
+    weft.train(
         "classifier-bytes", start=tmp_path / "base", out=tmp_path / "labels", data=labels, set={**lora, "task.pooling": "mean"}
     )
     saved = read_tensors(tmp_path / "labels" / "model.safetensors")

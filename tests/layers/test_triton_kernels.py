@@ -178,11 +178,11 @@ def test_the_norm_of_a_sum_drops_the_same_entries_forward_and_backward() -> None
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_a_sum_that_is_replayed_drops_other_entries_every_time() -> None:
-    from weft.layers.kernels import try_out
+    from weft.layers.kernels import probe_device
     from weft.layers.kernels.cuda_graph_capture import CudaGraphs
     from weft.layers.norm_and_dropout import norm_sum
 
-    try_out(torch.device(DEVICE))
+    probe_device(torch.device(DEVICE))
     norm, x, found = torch.nn.LayerNorm(WIDE, device=DEVICE), drawn(1, 64, WIDE), drawn(1, 64, WIDE, seed=1)
     left: list[Tensor] = []
 

@@ -10,9 +10,9 @@ import pytest
 import weft
 from tests.helpers import tiny
 from tests.helpers.serving import running
-from weft.evaluation.couplets import score_couplets
 from weft.runs.translator import Translator
 from weft.serve.served_models import ModelLocation, Models
+from weft_studies.couplets import score_couplets
 
 FIRST, SECOND = "天山花风春红日", "地水鸟月秋绿夜"
 ANSWERS = str.maketrans(FIRST + SECOND, SECOND + FIRST)

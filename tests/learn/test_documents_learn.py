@@ -12,8 +12,7 @@ import pytest
 
 import weft
 from weft.data.formats import open_pairs
-from weft.data.generators.long_range import COLOURS, DECIDES
-from weft.training import api
+from weft_studies.synthetic import COLOURS, DECIDES
 
 LEVEL = {"kind": "rnn", "dim": 24, "dropout": 0.0}
 SETTINGS: dict[str, Any] = {
@@ -36,7 +35,7 @@ TEST = "generated:verdict?count=200&split=test"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "han"
-    found = api.train("han", out=out, data="generated:verdict?count=3000", valid=TEST, set=SETTINGS)
+    found = weft.train("han", out=out, data="generated:verdict?count=3000", valid=TEST, set=SETTINGS)
     assert found.scores["accuracy"] >= 99
     return out
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import weft
-from weft.training import api
 
 SETTINGS: dict[str, Any] = {
     "data.tokenizer": {"kind": "characters", "byte_fallback": False},
@@ -37,7 +36,7 @@ def test_a_text_that_repeats_itself_is_learnt(kind: str, tmp_path: Path) -> None
     (tmp_path / "text.txt").write_text("the quick brown fox\n" * 600)
     settings = {"train.steps": 200, "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 15}, "task.segment": 32}
     text = str(tmp_path / "text.txt")
-    result = api.train("lm-tiny", data=text, valid=text, out=tmp_path / "run", set={**SETTINGS, **settings, **KINDS[kind]})
+    result = weft.train("lm-tiny", data=text, valid=text, out=tmp_path / "run", set={**SETTINGS, **settings, **KINDS[kind]})
     assert result.scores["bits_per_character"] < 0.25
     found = weft.load_generator(tmp_path / "run", device="cpu").generate("the qu", tokens=100, beam=1)[0]
     assert found.text == ("ick brown fox\n" + "the quick brown fox\n" * 5)[:100]
@@ -62,7 +61,7 @@ def test_a_longer_memory_shows_what_lies_further_back(tmp_path: Path) -> None:
         "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 30},
     }
     run, valid = tmp_path / "run", str(files["valid"])
-    api.train("lm-tiny", data=str(files["train"]), out=run, set={**SETTINGS, **settings})
+    weft.train("lm-tiny", data=str(files["train"]), out=run, set={**SETTINGS, **settings})
     bits = {
         memory: weft.load_generator(run, device="cpu", set=[f"task.evaluation_memory={memory}"]).score(valid)
         for memory in (0, 12, 24, 48)

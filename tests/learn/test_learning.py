@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from tests.helpers import tiny
-from weft.data.generators import pair_generators as generated
+from weft.data import generators as generated
 
 MODELS: dict[str, tuple[str, dict[str, Any], float]] = {
     "copy": ("copy", {"train.steps": 260}, 95),

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import weft
 from tests.helpers import tiny
 from tests.helpers.translation_task import gradient, make_batch, make_model
 from weft.config.registry import build
@@ -26,7 +27,7 @@ from weft.models.base import Model
 from weft.runs.open_run import open_run
 from weft.runs.weight_files import read_tensors
 from weft.tasks.translation.task import TranslationTask
-from weft.training import api, checkpoint
+from weft.training import checkpoint
 
 LETTERS = (4, 5)
 TEXTS = [(*text, EOS) for length in range(2) for text in product(LETTERS, repeat=length)] + [*product(LETTERS, repeat=2)]
@@ -159,11 +160,11 @@ REWARDED: dict[str, Any] = {
 )
 def test_a_run_on_rewards_resumes_exactly(reward: dict[str, Any], reverse_run: Path, tmp_path: Path) -> None:
     data = {"data": tiny.generated("reverse", 40), "valid": tiny.generated("reverse", 5, "valid")}
-    api.train(start=reverse_run, out=tmp_path / "whole", set={**REWARDED, "task.reward": reward}, **data)
+    weft.train(start=reverse_run, out=tmp_path / "whole", set={**REWARDED, "task.reward": reward}, **data)
     shutil.copytree(tmp_path / "whole", tmp_path / "killed")
     for step in (2, 3):
         shutil.rmtree(checkpoint.folder_of(tmp_path / "killed", step))
-    api.train(out=tmp_path / "killed", resume=True)
+    weft.train(out=tmp_path / "killed", resume=True)
     first, second, before = (
         read_tensors(run / "model.safetensors") for run in (tmp_path / "whole", tmp_path / "killed", reverse_run)
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import weft
 from tests.helpers import tiny
 from tests.helpers.translation_task import make_batch, make_model, make_task, random_batch, the_loss, value
 from weft.data.batch import EOS, UNK, PairBatch
@@ -17,7 +18,6 @@ from weft.data.sentence_pairs import make_pairs
 from weft.errors import ConfigError
 from weft.losses import log_likelihood as likelihoods
 from weft.losses.unlikelihood import unlikelihood
-from weft.training import api
 
 SHAPE: dict[str, Any] = {
     "kind": "transformer",
@@ -107,4 +107,4 @@ def _trained(weight: float, batch: PairBatch) -> float:
 def test_where_it_makes_no_sense_it_is_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     chosen = {"train.steps": 1, "task.unlikelihood": 1.0, **settings}
     with pytest.raises(ConfigError, match=message):
-        api.train("transformer-tiny", data=tiny.generated("copy", 30), out=tmp_path / "run", set=chosen)
+        weft.train("transformer-tiny", data=tiny.generated("copy", 30), out=tmp_path / "run", set=chosen)

@@ -16,7 +16,8 @@ from weft.attention.monotonic import MonotonicAttention
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.losses.attention_penalties import coverage_penalty, guided_penalty
-from weft_contract.looking import KEYS, QUERIES, look, pair, same, scattered, site, weights_of
+from weft_contract.cross_attention_fixture import KEYS, QUERIES, attend, pair, site, weights_of
+from weft_contract.mechanism_entries import perturbed, same
 
 FORMS: dict[str, dict[str, Any]] = {
     "published": {"forced": False, "hold": False},
@@ -71,15 +72,15 @@ def expected(probability: Tensor, forced: bool, hold: bool) -> Tensor:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_monotonic_in_training_is_its_recurrence(form: str) -> None:
-    part, (queries, memory) = scattered(MonotonicAttention(site(), noise=0.0, bias=-0.5, **FORMS[form])).train(), pair(rows=1)
-    found = look(part, queries, memory)
+    part, (queries, memory) = perturbed(MonotonicAttention(site(), noise=0.0, bias=-0.5, **FORMS[form])).train(), pair(rows=1)
+    found = attend(part, queries, memory)
     alpha = expected(energies(part, queries, memory)[0].sigmoid(), **FORMS[form])
     same(weights_of(found)[0], alpha)
     same(found.context[0], alpha @ memory[0])
 
 
 def test_monotonic_energy_is_its_formula() -> None:
-    part, (queries, memory) = scattered(MonotonicAttention(site(6), hidden=5, bias=-1.0)), pair(rows=1, memory=6)
+    part, (queries, memory) = perturbed(MonotonicAttention(site(6), hidden=5, bias=-1.0)), pair(rows=1, memory=6)
     net = part.score
     v = net.score.weight[0] / net.score.weight[0].square().sum().sqrt()
     for i in range(QUERIES):
@@ -102,9 +103,9 @@ def test_monotonic_stays_exact_over_a_long_source() -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_monotonic_soft_and_sure_is_the_scan(form: str) -> None:
     """If every probability is 0 or 1 the expectation equals the scan, for rows of different lengths."""
-    part, lengths = loud(scattered(MonotonicAttention(site(), noise=0.0, **FORMS[form]))), [90, 41]
+    part, lengths = loud(perturbed(MonotonicAttention(site(), noise=0.0, **FORMS[form]))), [90, 41]
     queries, memory = pair(keys=90)
-    soft, hard = look(part.train(), queries, memory, lengths), look(part.eval(), queries, memory, lengths)
+    soft, hard = attend(part.train(), queries, memory, lengths), attend(part.eval(), queries, memory, lengths)
     same(weights_of(soft), weights_of(hard), atol=1e-3)
     same(soft.context, hard.context, atol=1e-2)
     assert weights_of(hard).sum() > 20
@@ -116,9 +117,9 @@ def test_monotonic_scan_is_its_loop_and_never_moves_back(form: str) -> None:
     forced, hold = options.values()
     # In total a scan also stops where no single position makes it stop.
     options = options | ({"stops": "total", "bias": -4.0} if total else {"bias": -0.5})
-    part = loud(scattered(MonotonicAttention(site(), **options)), 3.0)
+    part = loud(perturbed(MonotonicAttention(site(), **options)), 3.0)
     queries, memory = pair(rows=4, keys=150)
-    energy, found = energies(part, queries, memory), look(part, queries, memory)
+    energy, found = energies(part, queries, memory), attend(part, queries, memory)
     chosen = 0
     for row in range(4):
         begin, places = 0, []
@@ -147,12 +148,12 @@ def test_monotonic_scan_scores_a_constant_number_of_pairs_per_key(scan: str) -> 
     """A query that reads n keys, from where the last one stopped to where it stops, scores at most 2n + 2. A row that has
     stopped scores no more, so the bound holds for three rows together."""
     keys, queries, bias = SCANS[scan]
-    part = loud(scattered(MonotonicAttention(site(), bias=bias)), 3.0)
+    part = loud(perturbed(MonotonicAttention(site(), bias=bias)), 3.0)
     asked, memory = pair(rows=3, keys=keys, queries=queries)
     scored: list[int] = []
     score = part.score.energy
     part.score.energy = lambda query, found: scored.append(found.size(0) * found.size(1)) or score(query, found)
-    weights = weights_of(look(part, asked, memory))
+    weights = weights_of(attend(part, asked, memory))
     allowed = 0
     for row in weights:
         begin = 0
@@ -168,39 +169,39 @@ def test_monotonic_scan_scores_a_constant_number_of_pairs_per_key(scan: str) -> 
 def test_monotonic_at_its_default_bias_stops_where_the_published_one_does_not() -> None:
     queries, memory = pair()
     default, published = MonotonicAttention(site()).eval(), MonotonicAttention(site(), bias=-1.0).eval()
-    assert weights_of(look(default, queries, memory)).sum() > 5
-    assert not weights_of(look(published, queries, memory)).any()
+    assert weights_of(attend(default, queries, memory)).sum() > 5
+    assert not weights_of(attend(published, queries, memory)).any()
 
 
 def test_monotonic_noise_is_drawn_in_training_alone() -> None:
     part, (queries, memory) = MonotonicAttention(site()).train(), pair()
-    first, again = look(part, queries, memory), look(part, queries, memory)
+    first, again = attend(part, queries, memory), attend(part, queries, memory)
     assert (weights_of(first) - weights_of(again)).abs().max() > 0.1
-    same(look(part.eval(), queries, memory).context, look(part, queries, memory).context, atol=0)
+    same(attend(part.eval(), queries, memory).context, attend(part, queries, memory).context, atol=0)
 
 
 def test_monotonic_gradients_are_finite_when_sure() -> None:
-    part, (queries, memory) = loud(scattered(MonotonicAttention(site(), bias=-5.0))).train(), pair(keys=300)
-    look(part, queries, memory, [300, 7]).context.pow(2).sum().backward()
+    part, (queries, memory) = loud(perturbed(MonotonicAttention(site(), bias=-5.0))).train(), pair(keys=300)
+    attend(part, queries, memory, [300, 7]).context.pow(2).sum().backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in part.parameters())
 
 
 def test_location_aware_without_filters_is_additive() -> None:
-    aware, additive, (queries, memory) = scattered(LocationAwareAttention(site())), AdditiveAttention(site()), pair()
+    aware, additive, (queries, memory) = perturbed(LocationAwareAttention(site())), AdditiveAttention(site()), pair()
     additive.load_state_dict(aware.state_dict(), strict=False)
-    plain = look(additive.eval(), queries, memory, [KEYS, 6]).context
-    assert (look(aware, queries, memory, [KEYS, 6]).context - plain).abs().max() > 0.05
+    plain = attend(additive.eval(), queries, memory, [KEYS, 6]).context
+    assert (attend(aware, queries, memory, [KEYS, 6]).context - plain).abs().max() > 0.05
     nn.init.zeros_(aware.filters.weight)
-    same(look(aware, queries, memory, [KEYS, 6]).context, plain)
+    same(attend(aware, queries, memory, [KEYS, 6]).context, plain)
 
 
 @pytest.mark.parametrize("form", AWARE)
 def test_location_aware_is_its_formula(form: str) -> None:
     """e_ij = vᵀ tanh(W s_i + U h_j + V f_j), f = F ∗ α_{i−1}, query by query and key by key."""
     options = AWARE[form]
-    part = scattered(LocationAwareAttention(site(6), hidden=5, filters=3, width=5, **options)).train()
+    part = perturbed(LocationAwareAttention(site(6), hidden=5, filters=3, width=5, **options)).train()
     queries, memory = pair(rows=1, memory=6)
-    found, net = look(part, queries, memory), part.score
+    found, net = attend(part, queries, memory), part.score
     start = [1.0] + [0.0] * (KEYS - 1)
     last, total = torch.tensor(start), torch.zeros(KEYS)
     for i, q in enumerate(queries[0]):
@@ -224,8 +225,8 @@ def test_location_aware_is_its_formula(form: str) -> None:
 
 
 def test_coverage_begins_at_nothing() -> None:
-    part, (queries, memory) = scattered(LocationAwareAttention(site(), coverage=True)).train(), pair()
-    found = look(part, queries, memory)
+    part, (queries, memory) = perturbed(LocationAwareAttention(site(), coverage=True)).train(), pair()
+    found = attend(part, queries, memory)
     assert not found.extras["coverage"][:, 0].any()
     assert (found.extras["coverage"][:, 1] > 0.01).all()
     assert found.weights is not None

@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.attention.base import Site, Use
+from weft.attention.base import Mixer, Site, Use
 from weft.attention.mixers import build_self
-from weft.attention.mixers.attention_free import AttentionFreeMixer, Weighted, prefixes
-from weft.attention.mixers.base import Mixer
+from weft.attention.mixers.attention_free import AttentionFreeMixer, WeightedSum, prefix_sums
 from weft.attention.mixers.fnet import FourierMixer
 from weft.attention.mixers.gmlp_and_mlp_mixer import GatedMlpMixer, TokenMlpMixer
 from weft.attention.mixers.induced_set import InducedSetMixer
@@ -163,7 +162,7 @@ def test_prefixes_are_exact_for_any_exponents() -> None:
     k = 300 * torch.randn(2, EXTENT, 3, generator=torch.Generator().manual_seed(3))
     v = torch.randn(2, EXTENT, 3, generator=torch.Generator().manual_seed(4))
     for extent in (1, 2, 3, 8, EXTENT):
-        found = prefixes(Weighted.of(k[:, :extent], v[:, :extent])).mean()
+        found = prefix_sums(WeightedSum.of(k[:, :extent], v[:, :extent])).mean()
         for t in range(extent):
             same(found[:, t], (k[:, : t + 1].softmax(1) * v[:, : t + 1]).sum(1))
 

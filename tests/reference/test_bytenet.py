@@ -16,7 +16,7 @@ from weft.layers.embedding import HASH_BASE, HASH_PRIME, NGramBag
 from weft.models.base import Encoded, Model, Sizes
 from weft.models.bytenet import DynamicUnfolding, NGramEmbedding, ResidualBlock
 from weft.models.composition import build_model
-from weft_contract.looking import same, scattered
+from weft_contract.mechanism_entries import perturbed, same
 
 DIM, LENGTHS = 6, (23, 1, 9, 4)
 VOCABULARY = Sizes(19, 19, shared=True)
@@ -29,7 +29,7 @@ def ids(rows: int, extent: int) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_residual_block_is_its_formula(causal: bool) -> None:
     """Norm, ReLU and 1×1; norm, ReLU and the dilated convolution; norm, ReLU and 1×1; plus the input."""
-    block = scattered(ResidualBlock(12, TokenWindow(DIM, 3, 2, causal), dropout=0.5))
+    block = perturbed(ResidualBlock(12, TokenWindow(DIM, 3, 2, causal), dropout=0.5))
     x = torch.randn(1, 15, 12)
     inner = F.relu(block.norm_taps(block.down(F.relu(block.norm_down(x)))))
     kernel = block.taps.weight.view(DIM, 3, DIM)
@@ -121,7 +121,7 @@ def row_of(gram: tuple[int, ...], buckets: int) -> int:
 def test_a_bag_of_ngrams_is_its_loop(packed: bool) -> None:
     """√dim · (the token's vector + those of the n-grams that end with it), sentence by sentence, in whole numbers."""
     table, bags = nn.Embedding(VOCABULARY.source, DIM), NGramBag(40, DIM, 4)
-    part = scattered(NGramEmbedding(table, bags, dropout=0.5))
+    part = perturbed(NGramEmbedding(table, bags, dropout=0.5))
     rows = [ids(1, length)[0] for length in LENGTHS]
     layout = Layout.pack(LENGTHS, sum(LENGTHS) + 3) if packed else Layout.padded(LENGTHS, 25)
     block = ids(*layout.ok.shape)

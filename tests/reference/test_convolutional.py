@@ -18,7 +18,7 @@ from weft.layers.linear import NormedLinear
 from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.models.convs2s import ConvS2SLayer, GatedConvolution, MultistepAttention
-from weft_contract.looking import same, scattered
+from weft_contract.mechanism_entries import perturbed, same
 
 DIM, OUT, LENGTHS = 6, 5, (23, 1, 9, 4)
 VOCABULARY = Sizes(19, 19, shared=True)
@@ -117,7 +117,7 @@ def test_a_window_around_its_token_is_odd() -> None:
 
 
 def test_normed_linear_equals_torch_weight_norm() -> None:
-    mine, theirs = scattered(NormedLinear(DIM, OUT)), nn.utils.parametrizations.weight_norm(nn.Linear(DIM, OUT))
+    mine, theirs = perturbed(NormedLinear(DIM, OUT)), nn.utils.parametrizations.weight_norm(nn.Linear(DIM, OUT))
     with torch.no_grad():
         theirs.parametrizations.weight.original0.copy_(mine.length[:, None])
         theirs.parametrizations.weight.original1.copy_(mine.direction)
@@ -142,7 +142,7 @@ def test_first_weights_keep_the_variance() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_gated_convolution_is_its_loop(causal: bool) -> None:
     """A ⊙ σ(B), token by token, the convolution as a sum over taps."""
-    block, x = scattered(GatedConvolution(DIM, 3, 0.4, causal=causal)), torch.randn(1, 11, DIM)
+    block, x = perturbed(GatedConvolution(DIM, 3, 0.4, causal=causal)), torch.randn(1, 11, DIM)
     found = block(x, block.start(1), None)[0]
     kernel = block.taps.weight.view(2 * DIM, 3, DIM)
     for t in range(11):
@@ -158,7 +158,7 @@ def test_a_gated_convolution_is_its_loop(causal: bool) -> None:
 def test_a_layer_of_convs2s_is_its_formula(packed: bool) -> None:
     """d = W h + b + g; α = softmax(d · z); c = √m Σ α (z + e): pair by pair, per source; sums of two are scaled by √½."""
     cross = MultistepAttention(Site("cross", DIM, memory=2 * DIM))
-    layer, half = scattered(ConvS2SLayer(GatedConvolution(8, 3, 0.0, causal=True), cross)), math.sqrt(0.5)
+    layer, half = perturbed(ConvS2SLayer(GatedConvolution(8, 3, 0.0, causal=True), cross)), math.sqrt(0.5)
     sources, targets = (7, 1, 4), (3, 5, 2)
     z, e = ([torch.randn(count, DIM) for count in sources] for _ in range(2))
     x, g = ([torch.randn(count, width) for count in targets] for width in (8, DIM))
@@ -187,7 +187,7 @@ def test_a_layer_of_convs2s_is_its_formula(packed: bool) -> None:
 def test_the_memory_of_convs2s_is_its_formula() -> None:
     """[z, (z + e) √½], where e is token and position, and every sum of two is times √½."""
     encoder, tokens = (
-        scattered(build_model({"kind": "convs2s", "dim": 8, "channels": 10, "encoder_layers": 2}, VOCABULARY)).encoder,
+        perturbed(build_model({"kind": "convs2s", "dim": 8, "channels": 10, "encoder_layers": 2}, VOCABULARY)).encoder,
         ids(1, 9),
     )
     e = encoder.front.table.weight[tokens[0]] + encoder.position.table.weight[:9]

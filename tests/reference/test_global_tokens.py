@@ -13,7 +13,7 @@ from weft.attention.base import Attention, Site, Use
 from weft.config.registry import build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft_contract.patterned import DIM, HEADS, make
+from weft_contract.self_attention_fixture import DIM, HEADS, make
 
 USES: tuple[Use, ...] = ("encoder", "causal")
 LENGTHS = [70, 33, 1, 4, 18]

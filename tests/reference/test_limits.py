@@ -24,7 +24,7 @@ from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.positions import SinusoidalPosition, rotate, rotation
 from weft.models.pooling import SelfAttentivePooling
 from weft.models.transformer_blocks import DecoderLayer, EncoderLayer, NormOrder, TransformerBlock
-from weft_contract.looking import same, scattered
+from weft_contract.mechanism_entries import perturbed, same
 
 DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45
 SELF_USES: tuple[Use, ...] = ("encoder", "causal")
@@ -40,7 +40,7 @@ def whole(part: nn.Module, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("use", SELF_USES)
 def test_full_is_softmax_of_scaled_products(use: Use) -> None:
-    part, x = scattered(FullAttention(Site(use, DIM, HEADS))), tokens()
+    part, x = perturbed(FullAttention(Site(use, DIM, HEADS))), tokens()
     q, k, v = (split_heads(y, HEADS) for y in part.heads.query_key_value(x).chunk(3, -1))
     scores = q @ k.transpose(-1, -2) / math.sqrt(DIM // HEADS)
     if use == "causal":
@@ -50,7 +50,7 @@ def test_full_is_softmax_of_scaled_products(use: Use) -> None:
 
 @pytest.mark.parametrize("use", SELF_USES)
 def test_full_equals_torch_multihead_attention(use: Use) -> None:
-    part, x = scattered(FullAttention(Site(use, DIM, HEADS))), tokens()
+    part, x = perturbed(FullAttention(Site(use, DIM, HEADS))), tokens()
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).eval()
     _copy_attention(theirs, part)
     mask = ~torch.ones(EXTENT, EXTENT, dtype=torch.bool).tril() if use == "causal" else None
@@ -61,7 +61,7 @@ def test_full_equals_torch_multihead_attention(use: Use) -> None:
 
 
 def test_cross_equals_torch_multihead_attention() -> None:
-    part, x, memory = scattered(FullAttention(Site("cross", DIM, HEADS))), tokens(), tokens(extent=MEMORY)
+    part, x, memory = perturbed(FullAttention(Site("cross", DIM, HEADS))), tokens(), tokens(extent=MEMORY)
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).eval()
     _copy_attention(theirs, part)
     layout = Layout.padded([MEMORY, 17])
@@ -72,7 +72,7 @@ def test_cross_equals_torch_multihead_attention() -> None:
 @pytest.mark.parametrize("use", SELF_USES)
 @pytest.mark.parametrize("window", [EXTENT, 1000])
 def test_local_with_a_window_of_everything_is_full(use: Use, window: int) -> None:
-    full = scattered(FullAttention(Site(use, DIM, HEADS)))
+    full = perturbed(FullAttention(Site(use, DIM, HEADS)))
     local = LocalAttention(Site(use, DIM, HEADS), window=window).eval()
     local.load_state_dict(full.state_dict())
     x = tokens()
@@ -82,7 +82,7 @@ def test_local_with_a_window_of_everything_is_full(use: Use, window: int) -> Non
 @pytest.mark.parametrize("use", SELF_USES)
 def test_local_looks_at_its_window_alone(use: Use) -> None:
     """Query by query: full attention to the tokens of the window."""
-    full = scattered(FullAttention(Site("encoder", DIM, HEADS)))
+    full = perturbed(FullAttention(Site("encoder", DIM, HEADS)))
     local = LocalAttention(Site(use, DIM, HEADS), window=3).eval()
     local.load_state_dict(full.state_dict())
     x = tokens(rows=1)
@@ -122,7 +122,7 @@ def test_rotary_turns_by_the_published_angle() -> None:
 
 def test_rotary_attention_does_not_see_where_a_sequence_begins() -> None:
     """Shifting every position changes nothing; at angle 0 it is full attention."""
-    part, x = scattered(FullAttention(Site("causal", DIM, HEADS), position="rotary")), tokens()
+    part, x = perturbed(FullAttention(Site("causal", DIM, HEADS), position="rotary")), tokens()
     moved = Layout(torch.ones(2, EXTENT, dtype=torch.int32), torch.arange(500, 500 + EXTENT).expand(2, -1))
     same(part(x, part.start(rows=2), append=x, layout=moved).context, whole(part, x), atol=1e-3)
     plain = FullAttention(Site("causal", DIM, HEADS)).eval()
@@ -140,7 +140,7 @@ def test_rotary_angles_are_exact_in_half_precision() -> None:
 
 def test_additive_is_the_formula_of_the_paper() -> None:
     """e_ij = vᵀ tanh(W s_i + U h_j), α = softmax(e), c_i = Σ α_ij h_j (Bahdanau et al. 2015), pair by pair."""
-    part = scattered(AdditiveAttention(Site("cross", DIM, memory=10), hidden=7))
+    part = perturbed(AdditiveAttention(Site("cross", DIM, memory=10), hidden=7))
     net, queries, memory = part.head.score, tokens(rows=1, extent=35), tokens(rows=1, extent=6, dim=10)
     found = part(queries, part.start(memory), need_weights=True)
     for i in range(35):
@@ -156,7 +156,7 @@ def test_additive_is_the_formula_of_the_paper() -> None:
 @pytest.mark.parametrize("width", [1, 3, 5])
 def test_convolution_is_its_loop(use: Use, width: int) -> None:
     """A ⊙ σ(B) of the concatenated neighbours (Gehring et al. 2017), token by token."""
-    part, x = scattered(ConvolutionMixer(Site(use, DIM), width=width)), tokens(rows=1, extent=23)
+    part, x = perturbed(ConvolutionMixer(Site(use, DIM), width=width)), tokens(rows=1, extent=23)
     found = part(x, part.start(rows=1)).context
     first = -(width - 1) if use == "causal" else -(width // 2)
     for t in range(23):
@@ -184,7 +184,7 @@ def test_sinusoids_are_the_published_formula() -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
 def test_feedforward_is_its_formula(activation: Activation) -> None:
-    part, x = scattered(FeedForward(DIM, 24, activation)), tokens()
+    part, x = perturbed(FeedForward(DIM, 24, activation)), tokens()
     up, bias = part.up.weight, part.up.bias
     if activation == "relu":
         hidden = (x @ up.t() + bias).clamp_min(0)
@@ -199,7 +199,7 @@ def test_feedforward_is_its_formula(activation: Activation) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_feedforward_with_neighbours_is_a_convolution(causal: bool) -> None:
-    part, x = scattered(FeedForward(DIM, 24, window=TokenWindow(DIM, 3, causal=causal))), tokens()
+    part, x = perturbed(FeedForward(DIM, 24, window=TokenWindow(DIM, 3, causal=causal))), tokens()
     theirs = nn.Conv1d(DIM, 24, 3)
     with torch.no_grad():
         theirs.weight.copy_(part.up.weight.view(24, 3, DIM).transpose(1, 2))
@@ -210,7 +210,7 @@ def test_feedforward_with_neighbours_is_a_convolution(causal: bool) -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_encoder_layer_equals_torch(norm: NormOrder) -> None:
-    mine = scattered(EncoderLayer(_block(norm), build_self("full", Site("encoder", DIM, HEADS))))
+    mine = perturbed(EncoderLayer(_block(norm), build_self("full", Site("encoder", DIM, HEADS))))
     theirs = nn.TransformerEncoderLayer(DIM, HEADS, 24, dropout=0.0, norm_first=norm == "pre", batch_first=True).eval()
     _copy_attention(theirs.self_attn, mine.mixer.attention)
     _copy_rest(theirs, mine, [mine.around_mixer, mine.around_network])
@@ -221,7 +221,7 @@ def test_encoder_layer_equals_torch(norm: NormOrder) -> None:
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_decoder_layer_equals_torch(norm: NormOrder) -> None:
     mixer, cross = build_self("full", Site("causal", DIM, HEADS)), FullAttention(Site("cross", DIM, HEADS))
-    mine = scattered(DecoderLayer(_block(norm), mixer, cross))
+    mine = perturbed(DecoderLayer(_block(norm), mixer, cross))
     theirs = nn.TransformerDecoderLayer(DIM, HEADS, 24, dropout=0.0, norm_first=norm == "pre", batch_first=True).eval()
     _copy_attention(theirs.self_attn, mixer.attention)
     _copy_attention(theirs.multihead_attn, cross)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import EOS, Layout, Source
-from weft.tasks.answering.memory_network import MemoryEncoder, MemoryNetwork
+from weft_studies.answering.memory_network import MemoryEncoder, MemoryNetwork
 
 WORDS, DIM, MEMORY = 23, 6, 4
 STORIES = [

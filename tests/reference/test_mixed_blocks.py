@@ -14,14 +14,14 @@ from weft.layers.decoder_state import leaves
 from weft.layers.recurrent import CellKind, RecurrentLayer
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
-from weft_contract.looking import same, scattered
+from weft_contract.mechanism_entries import perturbed, same
 
 DIM, LENGTHS = 16, (40, 26, 1)
 MIXED = ("mixed-rnn", "mixed-cnn")
 
 
 def mixer(use: str, cell: CellKind, layers: int) -> RecurrentMixer:
-    return scattered(RecurrentMixer(Site(use, DIM), cell=cell, layers=layers))
+    return perturbed(RecurrentMixer(Site(use, DIM), cell=cell, layers=layers))
 
 
 def one_way(layer: RecurrentLayer, way: int) -> nn.Module:

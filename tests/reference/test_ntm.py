@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.data.batch import Layout, Source
 from weft.models.base import Sizes
 from weft.models.composition import build_encoder
-from weft.tasks.bits.neural_turing_machine import FIRST, TINY, TuringEncoder, Wishes, focus, write
+from weft_studies.bits.neural_turing_machine import FIRST, TINY, TuringEncoder, Wishes, focus, write
 
 SLOTS, WIDTH = 5, 3
 

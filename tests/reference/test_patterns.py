@@ -19,7 +19,8 @@ from weft.attention.sparse_transformer import Strided
 from weft.config.registry import build, fill
 from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft_contract.patterned import DIM, HEADS, make, same, whole
+from weft_contract.mechanism_entries import same
+from weft_contract.self_attention_fixture import DIM, HEADS, make, whole
 
 USES: tuple[Use, ...] = ("encoder", "causal")
 
@@ -100,7 +101,7 @@ def test_a_fused_window_gets_what_it_can_serve(name: str, rows: str, use: Use, m
     part, (layout, shape) = make(LONG[name], use), LAYOUTS[rows]
     x = torch.randn(*shape, DIM)
     wanted = found_and_gradients(part, x, layout, need_weights=True)
-    monkeypatch.setattr(block_sparse, "can_attend_window", lambda q, real: real)
+    monkeypatch.setattr(block_sparse, "flash_available", lambda q: True)
     monkeypatch.setattr(block_sparse, "attend_window", windowed)
     for mine, theirs in zip(found_and_gradients(part, x, layout, need_weights=False), wanted, strict=True):
         same(mine, theirs, atol=2e-4)

@@ -105,7 +105,7 @@ def test_weights_are_joined_in_full_precision() -> None:
 def test_a_layer_can_be_chosen() -> None:
     base, _ = BASES["transformer"]
     chosen = {layer: made(base, layer=layer).decoder for layer in (0, 1, -1, -2)}
-    names = {layer: decoder.looks for layer, decoder in chosen.items() if isinstance(decoder, PointerDecoder)}
+    names = {layer: decoder.cross_name for layer, decoder in chosen.items() if isinstance(decoder, PointerDecoder)}
     assert names == {0: "layers.0.cross", -2: "layers.0.cross", 1: "layers.1.cross", -1: "layers.1.cross"}
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.attention.base import Attention, Use
 from weft.attention.bigbird import BigBird, Random
 from weft.data.batch import Layout
-from weft_contract.patterned import DIM, HEADS, make
+from weft_contract.self_attention_fixture import DIM, HEADS, make
 
 USES: tuple[Use, ...] = ("encoder", "causal")
 SPECS: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def test_every_block_gets_as_many_as_asked_or_all(name: str, use: Use) -> None:
     hidden = ~anyway(name, causal, 128) & ~torch.eye(128, dtype=torch.bool)
     for count in range(1, 129):
         others = (hidden.tril() if causal else hidden)[:count, :count]
-        drawn = pattern.draws(torch.arange(count), 4 * count)
+        drawn = pattern.draw(torch.arange(count), 4 * count)
         found = torch.zeros(count, count + 1, dtype=torch.int64).scatter_add_(1, drawn % (count + 1), torch.ones_like(drawn))
         found = found[:, :count]
         assert found.max() <= 1 and not found[~others].any(), "repeats, or blocks that cannot be drawn"
@@ -78,7 +78,7 @@ def test_every_other_block_is_drawn_equally_often(use: Use) -> None:
     """Over many seeds: a causal block draws those before it, an encoder's all others."""
     causal, own, counts = use == "causal", torch.tensor([12]), torch.zeros(20)
     for seed in range(600):
-        drawn = Random(causal, block=1, blocks=3, seed=seed).draws(own, 20)[0]
+        drawn = Random(causal, block=1, blocks=3, seed=seed).draw(own, 20)[0]
         counts[drawn] += 1
     others = 12 if causal else 19
     assert counts[12] == 0 and counts[12:].any() != causal
@@ -89,7 +89,7 @@ def test_every_other_block_is_drawn_equally_often(use: Use) -> None:
 def neighbourhood(name: str, use: Use, i: int, length: int) -> list[int]:
     """N(i) of section 2: the keys that token i of a sentence of `length` tokens sees."""
     causal = use == "causal"
-    blocks = {i // 4, *random_part(name, use).draws(torch.tensor([i // 4]), length)[0].tolist()}
+    blocks = {i // 4, *random_part(name, use).draw(torch.tensor([i // 4]), length)[0].tolist()}
     seen = {j for j in range(length) if j // 4 in blocks}
     if name == "bigbird":
         near = range(i - 8, i + 1) if causal else range(i - 9, i + 10)

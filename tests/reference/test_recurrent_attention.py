@@ -27,7 +27,8 @@ from weft.attention.luong import (
 )
 from weft.data.batch import Layout
 from weft.errors import ConfigError, DataError
-from weft_contract.looking import DIM, KEYS, QUERIES, look, pair, same, scattered, site, weights_of
+from weft_contract.cross_attention_fixture import DIM, KEYS, QUERIES, attend, pair, site, weights_of
+from weft_contract.mechanism_entries import perturbed, same
 
 Energy = Callable[[Tensor, Tensor, int], Tensor]
 """(query, state, its position) → score."""
@@ -41,7 +42,7 @@ def loop(energy: Energy, queries: Tensor, memory: Tensor) -> Tensor:
 
 def check_formula(part: Attention, energy: Energy, memory_width: int = DIM) -> None:
     queries, memory = pair(rows=1, memory=memory_width)
-    found = look(part, queries, memory)
+    found = attend(part, queries, memory)
     alpha = loop(energy, queries, memory)
     same(weights_of(found)[0], alpha)
     by_hand = [sum(alpha[i, j] * memory[0, j] for j in range(KEYS)) for i in range(QUERIES)]
@@ -50,7 +51,7 @@ def check_formula(part: Attention, energy: Energy, memory_width: int = DIM) -> N
 
 def test_normed_additive_is_its_formula() -> None:
     """g vᵀ/‖v‖ tanh(W s + U h + b)."""
-    part = scattered(AdditiveNormedAttention(site(6), hidden=5))
+    part = perturbed(AdditiveNormedAttention(site(6), hidden=5))
     net = part.head.score
     v = net.score.weight[0]
     unit = v / v.square().sum().sqrt()
@@ -58,20 +59,20 @@ def test_normed_additive_is_its_formula() -> None:
 
 
 def test_normed_additive_of_the_same_length_is_additive() -> None:
-    additive, normed = scattered(AdditiveAttention(site())), AdditiveNormedAttention(site()).eval()
+    additive, normed = perturbed(AdditiveAttention(site())), AdditiveNormedAttention(site()).eval()
     normed.load_state_dict(additive.state_dict(), strict=False)
     queries, memory = pair()
-    assert (look(normed, queries, memory).context - look(additive, queries, memory).context).abs().max() > 0.01
+    assert (attend(normed, queries, memory).context - attend(additive, queries, memory).context).abs().max() > 0.01
     nn.init.constant_(normed.head.score.gain, additive.head.score.score.weight.norm().item())
-    same(look(normed, queries, memory).context, look(additive, queries, memory).context)
+    same(attend(normed, queries, memory).context, attend(additive, queries, memory).context)
 
 
 def test_normed_additive_does_not_see_the_length_of_v() -> None:
-    part, (queries, memory) = scattered(AdditiveNormedAttention(site())), pair()
-    before = look(part, queries, memory).context
+    part, (queries, memory) = perturbed(AdditiveNormedAttention(site())), pair()
+    before = attend(part, queries, memory).context
     with torch.no_grad():
         part.head.score.score.weight *= 7
-    same(look(part, queries, memory).context, before)
+    same(attend(part, queries, memory).context, before)
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -81,24 +82,24 @@ def test_dot_is_its_formula(scale: bool) -> None:
 
 
 def test_dot_of_another_width_projects_the_memory() -> None:
-    part = scattered(DotAttention(site(6)))
+    part = perturbed(DotAttention(site(6)))
     check_formula(part, lambda q, h, _: q @ (part.head.score.key.weight @ h), 6)
 
 
 def test_general_is_its_formula() -> None:
-    part = scattered(GeneralAttention(site(6)))
+    part = perturbed(GeneralAttention(site(6)))
     check_formula(part, lambda q, h, _: q @ part.head.score.key.weight @ h, 6)
 
 
 def test_general_with_the_identity_is_dot() -> None:
     general, dot, (queries, memory) = GeneralAttention(site()).eval(), DotAttention(site()).eval(), pair()
     nn.init.eye_(general.head.score.key.weight)
-    same(look(general, queries, memory).context, look(dot, queries, memory).context)
+    same(attend(general, queries, memory).context, attend(dot, queries, memory).context)
 
 
 def test_concat_is_its_formula() -> None:
     """vᵀ tanh(W [s; h]) with W joined from its two parts."""
-    part = scattered(ConcatAttention(site(6), hidden=5))
+    part = perturbed(ConcatAttention(site(6), hidden=5))
     net = part.head.score
     assert net.query.bias is None
     matrix = torch.cat([net.query.weight, net.key.weight], 1)
@@ -106,13 +107,13 @@ def test_concat_is_its_formula() -> None:
 
 
 def test_location_is_its_formula() -> None:
-    part = scattered(LocationAttention(site(6), max_length=20))
+    part = perturbed(LocationAttention(site(6), max_length=20))
     check_formula(part, lambda q, _, j: part.head.score.place.weight[j] @ q, 6)
 
 
 def test_location_without_a_query_is_the_mean() -> None:
-    part, (_, memory) = scattered(LocationAttention(site())), pair()
-    found = look(part, torch.zeros(2, 3, DIM), memory, [KEYS, 4])
+    part, (_, memory) = perturbed(LocationAttention(site())), pair()
+    found = attend(part, torch.zeros(2, 3, DIM), memory, [KEYS, 4])
     same(found.context[0, 1], memory[0].mean(0))
     same(found.context[1, 1], memory[1, :4].mean(0))
 
@@ -127,10 +128,10 @@ def test_location_refuses_a_source_that_is_too_long() -> None:
 @pytest.mark.parametrize("score", ["dot", "general", "concat"])
 def test_local_m_is_its_window_query_by_query(score: LuongScore) -> None:
     """Query t against t − D … t + D only; past the end, against the window of the last token."""
-    part = scattered(LocalMonotonicAttention(site(), window=2, score=score))
+    part = perturbed(LocalMonotonicAttention(site(), window=2, score=score))
     queries, memory = pair()
     lengths = [KEYS, 6]
-    found = look(part, queries, memory, lengths)
+    found = attend(part, queries, memory, lengths)
     for row, length in enumerate(lengths):
         for t in range(QUERIES):
             centre = min(t, length - 1)
@@ -144,15 +145,15 @@ def test_local_m_is_its_window_query_by_query(score: LuongScore) -> None:
 def test_local_m_with_a_window_of_everything_is_global() -> None:
     local, general, (queries, memory) = LocalMonotonicAttention(site(), window=KEYS), GeneralAttention(site()), pair()
     local.load_state_dict(general.state_dict())
-    same(look(local.eval(), queries, memory, [KEYS, 6]).context, look(general.eval(), queries, memory, [KEYS, 6]).context)
+    same(attend(local.eval(), queries, memory, [KEYS, 6]).context, attend(general.eval(), queries, memory, [KEYS, 6]).context)
 
 
 def test_local_p_is_its_formula() -> None:
     """p = S·σ(vᵀ tanh(W s)); softmax over p − D … p + D, times exp(−(j − p)²/2σ²), σ = D/2."""
-    part = scattered(LocalPredictiveAttention(site(), window=3))
+    part = perturbed(LocalPredictiveAttention(site(), window=3))
     queries, memory = pair()
     lengths = [KEYS, 6]
-    found, centres = look(part, queries, memory, lengths), []
+    found, centres = attend(part, queries, memory, lengths), []
     for row, length in enumerate(lengths):
         for t, q in enumerate(queries[row]):
             p = length * torch.sigmoid(part.place.weight[0] @ torch.tanh(part.inner.weight @ q)).item()
@@ -167,15 +168,15 @@ def test_local_p_is_its_formula() -> None:
 
 
 def test_local_p_with_a_window_of_everything_is_global() -> None:
-    local, general = scattered(LocalPredictiveAttention(site(), window=100000)), GeneralAttention(site())
+    local, general = perturbed(LocalPredictiveAttention(site(), window=100000)), GeneralAttention(site())
     queries, memory = pair()
     general.load_state_dict({"head.score.key.weight": local.head.score.key.weight})
-    same(look(local, queries, memory, [KEYS, 6]).context, look(general.eval(), queries, memory, [KEYS, 6]).context)
+    same(attend(local, queries, memory, [KEYS, 6]).context, attend(general.eval(), queries, memory, [KEYS, 6]).context)
 
 
 def test_local_p_places_are_exact_in_half_precision() -> None:
     """bf16 does not distinguish positions 1024 to 1030; p is computed in float32 even with bf16 weights."""
-    part = scattered(LocalPredictiveAttention(site())).bfloat16()
+    part = perturbed(LocalPredictiveAttention(site())).bfloat16()
     queries = torch.randn(1, QUERIES, DIM).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         found = part.centre(queries, torch.tensor([[2000]]))
@@ -188,7 +189,7 @@ def test_local_p_places_are_exact_in_half_precision() -> None:
 def test_key_value_is_its_formula(split: str) -> None:
     """M = tanh(U [k_1 … k_{t−1}] + W k_t), α = softmax(wᵀM), Σ α_j v_j: token by token; the first sees nothing."""
     parts, dim, width = {"k=v": (1, 13, 13), "kv": (2, 12, 6), "kvp": (3, 13, 4)}[split]
-    part = scattered(KeyValueAttention(Site("causal", dim, predicts=True), parts=parts))
+    part = perturbed(KeyValueAttention(Site("causal", dim, predicts=True), parts=parts))
     net, x = part.head.score, torch.randn(1, 35, dim)
     found = part(x, part.start(rows=1), append=x, need_weights=True)
     assert found.context.size(-1) == part.context_width == width
@@ -203,16 +204,16 @@ def test_key_value_is_its_formula(split: str) -> None:
 
 
 def test_key_value_of_one_part_is_additive() -> None:
-    one, additive = scattered(KeyValueAttention(site(6), parts=1)), AdditiveAttention(site(6), hidden=6)
+    one, additive = perturbed(KeyValueAttention(site(6), parts=1)), AdditiveAttention(site(6), hidden=6)
     queries, memory = pair(memory=6)
     additive.load_state_dict(one.state_dict())
-    same(look(one, queries, memory, [KEYS, 6]).context, look(additive.eval(), queries, memory, [KEYS, 6]).context)
+    same(attend(one, queries, memory, [KEYS, 6]).context, attend(additive.eval(), queries, memory, [KEYS, 6]).context)
 
 
 def test_key_value_mixes_values_and_matches_keys_alone() -> None:
-    part, (queries, memory) = scattered(KeyValueAttention(site(12), parts=2)), pair(memory=12)
+    part, (queries, memory) = perturbed(KeyValueAttention(site(12), parts=2)), pair(memory=12)
     other = torch.cat([memory[..., :6], torch.randn(2, KEYS, 6)], -1)
-    before, after = look(part, queries, memory), look(part, queries, other)
+    before, after = attend(part, queries, memory), attend(part, queries, other)
     same(weights_of(before), weights_of(after))
     same(after.context, weights_of(before) @ other[..., 6:])
 
@@ -224,13 +225,13 @@ def test_key_value_refuses_what_it_cannot_split() -> None:
 
 def test_hard_finds_one_state() -> None:
     """Outside training the most likely position of additive attention; in training, samples with its probabilities."""
-    hard, additive, (queries, memory) = scattered(HardAttention(site())), AdditiveAttention(site()), pair(rows=1, queries=3)
+    hard, additive, (queries, memory) = perturbed(HardAttention(site())), AdditiveAttention(site()), pair(rows=1, queries=3)
     additive.load_state_dict(hard.state_dict())
-    alpha = weights_of(look(additive.eval(), queries, memory))
+    alpha = weights_of(attend(additive.eval(), queries, memory))
     best = alpha.argmax(-1)
-    found = look(hard, queries, memory)
+    found = attend(hard, queries, memory)
     same(found.context[0], memory[0, best[0]], atol=0)
-    draws = look(hard.train(), queries.expand(20000, -1, -1), memory.expand(20000, -1, -1))
+    draws = attend(hard.train(), queries.expand(20000, -1, -1), memory.expand(20000, -1, -1))
     same(weights_of(draws).mean(0), alpha[0], atol=0.02)
     same(draws.context, weights_of(draws) @ memory, atol=1e-6)
     same(draws.extras["log_prob"].exp(), (weights_of(draws) * alpha).sum(-1))
@@ -241,12 +242,12 @@ def test_hard_finds_one_state() -> None:
 def test_hard_reinforce_is_the_exact_gradient_on_average(baseline: str) -> None:
     """E[(r(h_j) − b) ∇ log α_j] = ∇ Σ_j α_j r(h_j), for any baseline b (Xu et al. 2015, equations 11 to 12)."""
     count = 40000
-    part, (queries, memory) = scattered(HardAttention(site())).train(), pair(rows=1, keys=5, queries=2)
+    part, (queries, memory) = perturbed(HardAttention(site())).train(), pair(rows=1, keys=5, queries=2)
     reward = memory[0].sin().sum(-1) + 1
     additive = AdditiveAttention(site())
     additive.load_state_dict(part.state_dict())
-    (weights_of(look(additive, queries, memory)) @ reward).sum().backward()
-    found = look(part, queries.expand(count, -1, -1), memory.expand(count, -1, -1))
+    (weights_of(attend(additive, queries, memory)) @ reward).sum().backward()
+    found = attend(part, queries.expand(count, -1, -1), memory.expand(count, -1, -1))
     earned = (found.context.detach().sin().sum(-1) + 1) - float(baseline)
     ((earned * found.extras["log_prob"]).sum() / count).backward()
     for (name, mine), exact in zip(part.named_parameters(), additive.parameters(), strict=True):
@@ -256,15 +257,15 @@ def test_hard_reinforce_is_the_exact_gradient_on_average(baseline: str) -> None:
 
 
 def test_hard_has_no_gradient_through_the_draw() -> None:
-    part, (queries, memory) = scattered(HardAttention(site())).train(), pair()
+    part, (queries, memory) = perturbed(HardAttention(site())).train(), pair()
     memory.requires_grad_()
-    look(part, queries, memory).context.sum().backward()
+    attend(part, queries, memory).context.sum().backward()
     assert memory.grad is not None and memory.grad.any()
     assert all(parameter.grad is None for parameter in part.parameters())
 
 
 def test_hard_has_terms_of_0_for_an_empty_row() -> None:
-    part, (queries, memory) = scattered(HardAttention(site())).train(), pair()
-    extras = look(part, queries, memory, [KEYS, 0]).extras
+    part, (queries, memory) = perturbed(HardAttention(site())).train(), pair()
+    extras = attend(part, queries, memory, [KEYS, 0]).extras
     for name in ("log_prob", "entropy"):
         assert extras[name][0].abs().min() > 0 and (extras[name][1] == 0).all()

@@ -15,7 +15,7 @@ from torch import Tensor
 from weft.attention.base import Site, Use
 from weft.attention.mixers.bucketed_attention import LshMixer
 from weft.data.batch import Layout
-from weft_contract.looking import same, scattered
+from weft_contract.mechanism_entries import perturbed, same
 
 transformers = pytest.importorskip("transformers")
 
@@ -61,7 +61,7 @@ def check(part: LshMixer, theirs: Any, x: Tensor, lengths: list[int], monkeypatc
 @pytest.mark.parametrize("use", USES)
 def test_one_chunk(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without buckets: shared queries and keys, the scale of the scores, and no token that attends to itself."""
-    part, x = scattered(LshMixer(Site(use, DIM, HEADS), buckets=2, window=40)), torch.randn(3, 40, DIM)
+    part, x = perturbed(LshMixer(Site(use, DIM, HEADS), buckets=2, window=40)), torch.randn(3, 40, DIM)
     part.rotations.zero_()
     check(part, reformer(part, lsh_attn_chunk_length=40), x, [40, 17, 1], monkeypatch)
 
@@ -89,7 +89,7 @@ def tokens(part: LshMixer, buckets: list[list[int]]) -> Tensor:
 def test_several_rounds_whose_buckets_fill_a_chunk(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen tokens in four buckets of four by their row, then by their column: each round finds other pairs."""
     buckets = [[place // 4 for place in range(16)], [place % 4 for place in range(16)]]
-    part = scattered(LshMixer(Site(use, DIM, HEADS), buckets=4, rounds=2, window=4))
+    part = perturbed(LshMixer(Site(use, DIM, HEADS), buckets=4, rounds=2, window=4))
     legible(part)
     theirs = reformer(part, lsh_attn_chunk_length=4)
     x = tokens(part, buckets)
@@ -104,7 +104,7 @@ def test_looking_back_in_several_buckets(monkeypatch: pytest.MonkeyPatch) -> Non
     the end, hides the end of the row from its beginning.
     """
     window, buckets = 4, [[3] * 9 + [2] * 2 + [1] * 13 + [0] * 6 + [0] * 6]
-    part = scattered(LshMixer(Site("causal", DIM, HEADS), buckets=4, rounds=1, window=window))
+    part = perturbed(LshMixer(Site("causal", DIM, HEADS), buckets=4, rounds=1, window=window))
     legible(part)
     theirs = reformer(part, lsh_attn_chunk_length=1, lsh_num_chunks_before=window - 1)
     check(part, theirs, torch.cat([tokens(part, buckets), tokens(part, buckets)]), [30, 27], monkeypatch)

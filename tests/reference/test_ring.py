@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from weft.layers.decoder_state import leaves, select
-from weft_contract.patterned import DIM, make, same, step, whole
+from weft_contract.mechanism_entries import same
+from weft_contract.self_attention_fixture import DIM, make, step, whole
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 64])

@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use, join_heads
-from weft.attention.core.prefix_sums import accumulate
+from weft.attention.core.feature_maps import accumulate
 from weft.attention.full import FullAttention
 from weft.attention.linear import EfficientAttention, LinearAttention
 from weft.attention.performer import PerformerAttention
 from weft.attention.random_features import GatedRandomFeatureAttention, RandomFeatureAttention
 from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft_contract.looking import scattered
+from weft_contract.mechanism_entries import perturbed
 
 DIM, HEADS, EXTENT = 16, 4, 150
 SELF_USES: tuple[Use, ...] = ("encoder", "causal")
@@ -30,7 +30,7 @@ SELF_USES: tuple[Use, ...] = ("encoder", "causal")
 
 def make(kind: type[Attention], use: Use, **options: Any) -> Any:
     """The mechanism with nonzero biases, in evaluation mode."""
-    return scattered(kind(Site(use, DIM, HEADS), **options), by=0.1)
+    return perturbed(kind(Site(use, DIM, HEADS), **options), by=0.1)
 
 
 def like(part: Any, use: Use, **options: Any) -> Any:

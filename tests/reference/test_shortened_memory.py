@@ -15,14 +15,14 @@ from weft.attention.linformer import LinformerAttention
 from weft.attention.memory_compressed import CompressedAttention
 from weft.data.batch import Layout
 from weft.errors import ConfigError, DataError
-from weft_contract.looking import scattered
+from weft_contract.mechanism_entries import perturbed
 
 DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45
 
 
 def make(kind: type[Attention], use: Use, **options: Any) -> Any:
     """The mechanism with nonzero biases, in evaluation mode."""
-    return scattered(kind(Site(use, DIM, HEADS), **options), by=0.1)
+    return perturbed(kind(Site(use, DIM, HEADS), **options), by=0.1)
 
 
 def tokens(rows: int = 2, extent: int = EXTENT) -> Tensor:
@@ -30,7 +30,7 @@ def tokens(rows: int = 2, extent: int = EXTENT) -> Tensor:
 
 
 @torch.no_grad()
-def look(part: Any, x: Tensor, memory: Tensor, layout: Layout | None = None) -> Tensor:
+def attend(part: Any, x: Tensor, memory: Tensor, layout: Layout | None = None) -> Tensor:
     """Self-attention or attention to the memory, depending on the use."""
     if part.site.use == "cross":
         return part(x, part.start(memory, layout)).context
@@ -57,14 +57,14 @@ def test_linformer_that_mixes_nothing_is_full(use: Use) -> None:
     with torch.no_grad():
         part.mix.copy_(torch.eye(length).expand(2, 1, length, length))
     x, memory = tokens(), tokens(extent=MEMORY)
-    same(look(part, x, memory), look(full, x, memory))
+    same(attend(part, x, memory), attend(full, x, memory))
 
 
 @pytest.mark.parametrize("share", ["none", "heads", "key_value"])
 def test_linformer_is_its_formula(share: str) -> None:
     """softmax(Q(EK)ᵀ/√d) FV, with the columns of E and F for the tokens of the row."""
     part, x, lengths = make(LinformerAttention, "encoder", rank=9, max_length=100, share=share), tokens(), (EXTENT, 26)
-    found = look(part, x, x, Layout.padded(lengths))
+    found = attend(part, x, x, Layout.padded(lengths))
     for row, length in enumerate(lengths):
         q, k, v = part.heads.own(x[row : row + 1, :length])
         e, f = part.mix[0, :, :, :length], part.mix[-1, :, :, :length]
@@ -74,9 +74,9 @@ def test_linformer_is_its_formula(share: str) -> None:
 
 def test_linformer_takes_batches_padded_beyond_its_length_but_no_longer_row() -> None:
     part, x = make(LinformerAttention, "encoder", max_length=30), tokens(extent=32)
-    same(look(part, x, x, Layout.padded([30, 4], 32))[:, :30], look(part, x[:, :30], x, Layout.padded([30, 4])))
+    same(attend(part, x, x, Layout.padded([30, 4], 32))[:, :30], attend(part, x[:, :30], x, Layout.padded([30, 4])))
     with pytest.raises(DataError, match=r"30 positions, but a sequence has 31 tokens; raise its max_length"):
-        look(part, x, x, Layout.padded([31, 4], 32))
+        attend(part, x, x, Layout.padded([31, 4], 32))
 
 
 def test_linformer_is_refused_where_it_would_see_the_future() -> None:
@@ -107,13 +107,13 @@ def test_compressed_with_a_stride_of_one_is_full(use: Use) -> None:
         nn.init.eye_(shorten.weight)
         nn.init.zeros_(shorten.bias)
     x, memory = tokens(), tokens(extent=MEMORY)
-    same(look(part, x, memory), look(full, x, memory))
+    same(attend(part, x, memory), attend(full, x, memory))
 
 
 @pytest.mark.parametrize("stride", [2, 3, 5])
 def test_compressed_encoder_is_its_formula(stride: int) -> None:
     part, x, lengths = make(CompressedAttention, "encoder", stride=stride), tokens(), (EXTENT, 26)
-    found = look(part, x, x, Layout.padded(lengths))
+    found = attend(part, x, x, Layout.padded(lengths))
     for row, length in enumerate(lengths):
         own = x[row : row + 1, :length]
         q = part.heads.own(own)[0]
@@ -125,7 +125,7 @@ def test_compressed_encoder_is_its_formula(stride: int) -> None:
 def test_compressed_causal_sees_windows_that_have_ended(stride: int, extent: int) -> None:
     """Query by query; the first stride − 1 see nothing and get 0, which the output projection maps to its bias."""
     part, x = make(CompressedAttention, "causal", stride=stride), tokens(extent=extent)
-    found, q = look(part, x, x), part.heads.own(x)[0]
+    found, q = attend(part, x, x), part.heads.own(x)[0]
     k, v = plain_windows(part, x)
     for t in range(extent):
         ended = (t + 1) // stride

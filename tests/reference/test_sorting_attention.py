@@ -18,7 +18,7 @@ from weft.attention.mixers.bucketed_attention import BucketMixer, LshMixer, Rout
 from weft.attention.mixers.sinkhorn import SinkhornMixer
 from weft.data.batch import Layout
 from weft.errors import ConfigError, DataError
-from weft_contract.looking import same, scattered
+from weft_contract.mechanism_entries import perturbed, same
 
 DIM, HEADS, EXTENT, LONG = 16, 4, 71, 80
 USES: tuple[Use, ...] = ("encoder", "causal")
@@ -72,23 +72,23 @@ def shared_query_key(part: BucketMixer, x: Tensor, use: Use) -> Tensor:
 @pytest.mark.parametrize("use", USES)
 def test_lsh_is_softmax_over_what_any_round_finds(use: Use) -> None:
     """Rows of one block and of many."""
-    part = scattered(LshMixer(Site(use, DIM, HEADS), buckets=4, rounds=3, window=5))
+    part = perturbed(LshMixer(Site(use, DIM, HEADS), buckets=4, rounds=3, window=5))
     for lengths in ([9, 4, 1], [LONG, 30]):
         check_by_token(part, use, lengths)
 
 
 @pytest.mark.parametrize("use", USES)
 def test_routing_is_softmax_over_the_nearest_of_the_cluster(use: Use) -> None:
-    check_by_token(scattered(RoutingMixer(Site(use, DIM, HEADS), clusters=5, window=4)), use, [LONG, 30, 1])
+    check_by_token(perturbed(RoutingMixer(Site(use, DIM, HEADS), clusters=5, window=4)), use, [LONG, 30, 1])
 
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("window", [EXTENT, 1000])
 def test_one_bucket_is_attention_with_shared_queries_and_keys(use: Use, window: int) -> None:
     x = torch.randn(2, EXTENT, DIM)
-    lsh = scattered(LshMixer(Site(use, DIM, HEADS), rounds=3, window=window))
+    lsh = perturbed(LshMixer(Site(use, DIM, HEADS), rounds=3, window=window))
     lsh.rotations.zero_()
-    routing = scattered(RoutingMixer(Site(use, DIM, HEADS), clusters=1, window=window))
+    routing = perturbed(RoutingMixer(Site(use, DIM, HEADS), clusters=1, window=window))
     for part in (lsh, routing):
         same(mixed(part, x), shared_query_key(part, x, use))
 
@@ -160,8 +160,8 @@ def test_a_step_that_is_not_finite_moves_no_centroid() -> None:
 
 @pytest.mark.parametrize("use", USES)
 def test_sinkhorn_with_one_block_is_full_attention(use: Use) -> None:
-    full = scattered(FullAttention(Site(use, DIM, HEADS)))
-    part = scattered(SinkhornMixer(Site(use, DIM, HEADS), block=EXTENT))
+    full = perturbed(FullAttention(Site(use, DIM, HEADS)))
+    part = perturbed(SinkhornMixer(Site(use, DIM, HEADS), block=EXTENT))
     part.query_key_value, part.out = full.heads.query_key_value, full.heads.out
     x = torch.randn(2, EXTENT, DIM)
     same(mixed(part, x), full(x, full.start(rows=2), append=x).context)
@@ -171,7 +171,7 @@ def test_sinkhorn_with_one_block_is_full_attention(use: Use) -> None:
 def test_sinkhorn_looks_at_its_block_and_the_sorted_one(use: Use) -> None:
     """Token by token: the (earlier) tokens of its block, and the mixture given by the permutation."""
     block, extent = 5, 38
-    part, x = scattered(SinkhornMixer(Site(use, DIM, HEADS), block=block)), torch.randn(1, extent, DIM)
+    part, x = perturbed(SinkhornMixer(Site(use, DIM, HEADS), block=block)), torch.randn(1, extent, DIM)
     q, k, v = (split_heads(each, HEADS)[0] for each in part.query_key_value(x).chunk(3, -1))
     count = -(-extent // block)
     if use == "causal":
@@ -209,7 +209,7 @@ def test_rows_and_columns_of_the_sorting_sum_to_one() -> None:
 
 
 def test_causal_sorting_takes_earlier_blocks_alone() -> None:
-    part = scattered(SinkhornMixer(Site("causal", DIM, HEADS), block=4, max_length=64))
+    part = perturbed(SinkhornMixer(Site("causal", DIM, HEADS), block=4, max_length=64))
     order = part.sort(torch.randn(2, 16, DIM), torch.ones(2, 16, dtype=torch.bool))
     assert not order.triu().any()
     same(order.sum(-1)[..., 1:], torch.ones(2, HEADS, 15))

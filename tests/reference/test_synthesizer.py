@@ -14,7 +14,7 @@ from weft.attention.synthesizer import SynthesizerAttention
 from weft.data.batch import Layout
 from weft.errors import DataError
 from weft.layers.decoder_state import History, select
-from weft_contract.looking import scattered
+from weft_contract.mechanism_entries import perturbed
 
 DIM, HEADS, LENGTH, KEYS, QUERIES = 12, 3, 20, 17, 9
 WIDTH = DIM // HEADS
@@ -29,7 +29,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 def make(use: Use, **options: Any) -> SynthesizerAttention:
-    part = scattered(SynthesizerAttention(Site(use, DIM, HEADS, memory=DIM), max_length=LENGTH, **options))
+    part = perturbed(SynthesizerAttention(Site(use, DIM, HEADS, memory=DIM), max_length=LENGTH, **options))
     assert isinstance(part, SynthesizerAttention)
     return part
 

@@ -13,7 +13,7 @@ from weft.attention.full import FullAttention
 from weft.attention.transformer_xl import XlRelativeAttention, XlScoring
 from weft.data.batch import Layout
 from weft.layers.positions import SinusoidalPosition
-from weft_contract.looking import same, scattered
+from weft_contract.mechanism_entries import perturbed, same
 
 DIM, HEADS, EXTENT = 12, 3, 21
 WIDTH = DIM // HEADS
@@ -21,7 +21,7 @@ USES: tuple[Use, ...] = ("encoder", "causal")
 
 
 def make(use: Use, max_distance: int = 0) -> XlRelativeAttention:
-    return scattered(XlRelativeAttention(Site(use, DIM, HEADS), max_distance=max_distance))
+    return perturbed(XlRelativeAttention(Site(use, DIM, HEADS), max_distance=max_distance))
 
 
 def whole(part: torch.nn.Module, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from weft.runs import distillation_and_backtranslation as distillation
 from weft.runs.distillation_and_backtranslation import Texts, translate_corpus
 from weft.runs.translator import Translator, load
 from weft.tasks.corpus_task import DISTILLED
-from weft.training import api
+from weft.training import train_run
 
 SOURCES = ["a b c", "d e f g", "", "b", "c a b d e.  A b c. G f e!", "g f", "e e e"]
 
@@ -59,7 +59,7 @@ def test_an_interrupted_distillation_continues(
     part = tmp_path / "x.jsonl.part"
     assert len(part.read_text().splitlines()) == 4
     part.write_text(part.read_text() + '{"source": "half a li')  # the process was killed while it wrote a line
-    distillation.translate_corpus([reverse_run], Texts(pairs), out, device="cpu", options={"beam": 3}, tell=told.append)
+    distillation.translate_corpus([reverse_run], Texts(pairs), out, device="cpu", options={"beam": 3}, report=told.append)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [each["source"] for each in lines] == SOURCES
     assert [each["target"] for each in lines] == expected(reverse_run)
@@ -78,13 +78,13 @@ def test_training_with_a_teacher_distils_once(
     reverse_run: Path, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**tiny.SETTINGS, "train.steps": 1, "data.cache": str(tmp_path / "cache")}
-    api.train("transformer-tiny", data=data, out=tmp_path / "one", teacher=reverse_run, set=settings)
+    train_run.train("transformer-tiny", data=data, out=tmp_path / "one", teacher=reverse_run, set=settings)
     lines = [json.loads(line) for line in (tmp_path / "one" / DISTILLED).read_text().splitlines()]
     teacher: Translator = load(reverse_run, device="cpu")
     assert [each["target"] for each in lines] == [each.text for each in teacher.translate(SOURCES)]
 
     monkeypatch.setattr(distillation, "load", lambda *_, **__: pytest.fail("the translations are in the cache"))
-    api.train("transformer-tiny", data=data, out=tmp_path / "two", teacher=reverse_run, set=settings)
+    train_run.train("transformer-tiny", data=data, out=tmp_path / "two", teacher=reverse_run, set=settings)
     assert (tmp_path / "two" / DISTILLED).read_text() == (tmp_path / "one" / DISTILLED).read_text()
 
 

@@ -13,7 +13,6 @@ from weft.data.batch import Source
 from weft.data.tokenizers import Tokenizer
 from weft.runs.open_run import open_run, run_config
 from weft.runs.weight_files import read_tensors
-from weft.training import api
 from weft.training.gradual_unfreezing import layers_of
 
 TEXTS = {
@@ -47,7 +46,7 @@ def test_new_tokens_start_as_the_mean_of_the_old_ones(reverse_run: Path, tmp_pat
     data = tmp_path / "new.tsv"
     data.write_text("a b qa\tqa b a\nb qa\tqa b\n" * 20)
     settings = {"start.extend": 3, "train.steps": 1, "train.schedule": {"kind": "constant", "rate": 1e-9}}
-    api.train(start=reverse_run, data=str(data), valid=str(data), out=tmp_path / "run", set=settings)
+    weft.train(start=reverse_run, data=str(data), valid=str(data), out=tmp_path / "run", set=settings)
     old, new = (
         read_tensors(run / "model.safetensors")["encoder.front.table.weight"] for run in (reverse_run, tmp_path / "run")
     )
@@ -56,7 +55,7 @@ def test_new_tokens_start_as_the_mean_of_the_old_ones(reverse_run: Path, tmp_pat
     assert torch.allclose(new[-1], old.mean(0), atol=1e-6)  # a word that the old vocabulary could not write at all
     assert weft.load(tmp_path / "run").source.decode([len(old)]) == "qa"
     assert "with vectors for new tokens: encoder.front.table.weight" in (tmp_path / "run" / "train.log").read_text()
-    api.train(start=tmp_path / "run", out=tmp_path / "again", set={"train.steps": 1})
+    weft.train(start=tmp_path / "run", out=tmp_path / "again", set={"train.steps": 1})
     assert len(read_tensors(tmp_path / "again" / "model.safetensors")["encoder.front.table.weight"]) == len(new)
 
 
@@ -67,11 +66,11 @@ def test_tags_move_behind_new_tokens(reverse_run: Path, tmp_path: Path) -> None:
     corpora = [{"files": tiny.generated(kind, 20), "tag": kind} for kind in ("reverse", "copy")]
     common = {"train.steps": 1, "train.batch_tokens": 64, "train.packed": False}
     quick, slow = ({"train.schedule": {"kind": "constant", "rate": rate}} for rate in (1e-2, 1e-9))
-    api.train(start=reverse_run, data=corpora, out=tmp_path / "tagged", set={**common, **quick})
+    weft.train(start=reverse_run, data=corpora, out=tmp_path / "tagged", set={**common, **quick})
     settings = {**common, **slow, "start.extend": 3, "task.reward": {"kind": "minimum_risk", "samples": 2}}
-    api.train(start=tmp_path / "tagged", data=[{"files": str(data), "tag": "new"}], out=tmp_path / "run", set=settings)
+    weft.train(start=tmp_path / "tagged", data=[{"files": str(data), "tag": "new"}], out=tmp_path / "run", set=settings)
     old, new = (weft.load(tmp_path / run).source for run in ("tagged", "run"))
-    assert (old.marks, new.marks, new.size) == (("reverse", "copy"), ("reverse", "copy", "new"), old.size + 2)
+    assert (old.added, new.added, new.size) == (("reverse", "copy"), ("reverse", "copy", "new"), old.size + 2)
     before, after = (
         read_tensors(tmp_path / run / "model.safetensors")["encoder.front.table.weight"] for run in ("tagged", "run")
     )
@@ -103,8 +102,8 @@ def test_new_data_is_not_validated_on_the_data_of_the_old_run(tmp_path: Path) ->
     text.write_text("good dogs run\nbad cats sleep\n" * 20)
     labelled.write_text("good dogs\tyes\nbad cats\tno\n" * 8)
     settings = {key: LM[key] for key in LM if key.startswith("train.")} | {"train.validate_every": 0, "train.best_by": "loss"}
-    api.train("lm-tiny", data=str(text), valid=str(text), out=tmp_path / "lm", set=LM)
-    api.train("classifier-bytes", start=tmp_path / "lm", data=str(labelled), out=tmp_path / "run", set=settings)
+    weft.train("lm-tiny", data=str(text), valid=str(text), out=tmp_path / "lm", set=LM)
+    weft.train("classifier-bytes", start=tmp_path / "lm", data=str(labelled), out=tmp_path / "run", set=settings)
     assert run_config(tmp_path / "run").data.valid == []
     training = Training("classifier-bytes", (str(labelled),), start=str(tmp_path / "lm"))
     assert training.config().data.valid == []
@@ -112,7 +111,7 @@ def test_new_data_is_not_validated_on_the_data_of_the_old_run(tmp_path: Path) ->
 
 @pytest.mark.parametrize("able", [True, False])
 def test_a_cpu_without_bf16_trains_in_float32(able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.training.train_run.computes_bf16", lambda device: able)
+    monkeypatch.setattr("weft.training.prepare_run.computes_bf16", lambda device: able)
     told: list[str] = []
     tiny.train(tmp_path / "run", settings={"train.precision": "bf16", "train.steps": 1}, tell=told.append)
     assert run_config(tmp_path / "run").train.precision == ("bf16" if able else "float32")
@@ -123,14 +122,14 @@ def test_a_classifier_reads_with_a_language_model(tmp_path: Path) -> None:
     text, labelled = tmp_path / "text.txt", tmp_path / "labelled.tsv"
     text.write_text("good dogs run\nbad cats sleep\n" * 20)
     labelled.write_text("good dogs\tyes\nbad cats\tno\n" * 8)
-    api.train("lm-tiny", data=str(text), out=tmp_path / "lm", set=LM)
+    weft.train("lm-tiny", data=str(text), out=tmp_path / "lm", set=LM)
     settings = {
         **{key: LM[key] for key in LM if key.startswith("train.")},
         "train.unfreeze_every": 1,
         "train.layer_factor": 2.6,
         "task.pooling": "last_max_mean",
     }
-    api.train(
+    weft.train(
         "classifier-bytes", start=tmp_path / "lm", data=str(labelled), valid=str(labelled), out=tmp_path / "run", set=settings
     )
     assert "new: output.weight, output.bias" in (tmp_path / "run" / "train.log").read_text()

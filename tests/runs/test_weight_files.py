@@ -41,9 +41,9 @@ SLOW = [
     "torch._dynamo",
     "torch._inductor",
     "weft.cli.train",
-    "weft.data.generators.babi",
     "weft.explain.explain_translation",
     "weft.tasks.translation.documents.xliff",
+    "weft_studies",
 ]
 """Modules that take time to import and that translating a line does not need."""
 

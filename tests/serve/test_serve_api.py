@@ -18,7 +18,7 @@ from tests.helpers import tiny
 from weft import load
 from weft.errors import ConfigError
 from weft.serve.languages import languages_of
-from weft.serve.served_models import ModelLocation, Models, parse_place
+from weft.serve.served_models import ModelLocation, Models, parse_location
 from weft.tasks.translation.glossary import Terms
 
 
@@ -253,10 +253,10 @@ def test_models_are_reloaded_without_interruption(reverse_run: Path, tmp_path: P
 
 
 def test_languages_come_from_the_command_line_the_configuration_or_the_files(reverse_run: Path) -> None:
-    assert parse_place("en-de=runs/a") == ModelLocation(("runs/a",), ("en", "de"))
-    assert parse_place("zh-Hans:en=a,b") == ModelLocation(("a", "b"), ("zh-Hans", "en"))
+    assert parse_location("en-de=runs/a") == ModelLocation(("runs/a",), ("en", "de"))
+    assert parse_location("zh-Hans:en=a,b") == ModelLocation(("a", "b"), ("zh-Hans", "en"))
     with pytest.raises(ConfigError, match="not a language pair"):
-        parse_place("english-german=runs/a")
+        parse_location("english-german=runs/a")
     config = load(reverse_run).config
     assert languages_of(config) == ("und", "und")
     config = config.replaced({"data.train": ["data/train.en.gz,data/train.de.gz"]})
@@ -264,7 +264,7 @@ def test_languages_come_from_the_command_line_the_configuration_or_the_files(rev
     assert languages_of(config.replaced({"data.target_language": "gsw"})) == ("en", "gsw")
     messages: list[str] = []
     models = Models(
-        [ModelLocation((str(reverse_run),)), ModelLocation((str(reverse_run),))], device="cpu", tell=messages.append
+        [ModelLocation((str(reverse_run),)), ModelLocation((str(reverse_run),))], device="cpu", warn=messages.append
     )
     assert [model.name for model in models.served] == ["reverse", "reverse-2"] and "not known" in messages[0]
 

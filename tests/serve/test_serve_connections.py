@@ -73,7 +73,7 @@ def test_a_request_that_is_not_http_gets_a_json_error(served: Any) -> None:
 
 def test_a_client_that_does_not_read_is_cut_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.serve.http_protocol.READ_WITHIN", 0.2)
-    monkeypatch.setattr("weft.serve.app.FILES", {"/large": ("serve/page/page.js", "text/javascript")})
+    monkeypatch.setattr("weft.serve.app.FILES", {"/large": "serve/page/page.js"})
     shown = serve()
     state = shown.server.server_state
     with connected(shown) as line:

@@ -23,7 +23,7 @@ from weft.serve import engine_process as engine
 from weft.serve.engine_process import Engine, Remote, name_version
 from weft.serve.served_models import BatchResult, ModelLocation, Models
 
-PLACE = ModelLocation(("run",))
+LOCATION = ModelLocation(("run",))
 
 
 class Doubles:
@@ -91,14 +91,14 @@ def started(tmp_path: Path, doubles: Doubles) -> tuple[Engine, Remote]:
             raise ConfigError("no such option")
         return doubles
 
-    return start(tmp_path, lambda place: SimpleNamespace(predictor=predictor))
+    return start(tmp_path, lambda location: SimpleNamespace(predictor=predictor))
 
 
 def run(
     remote: Remote, *numbers: int, group: str = "a", size: int = 1, wanted: Callable[[int], bool] = lambda row: True
 ) -> BatchResult:
     parts = [BatchItem([number] * size) for number in numbers]
-    return remote.run(remote.open(PLACE), (), group, parts, Cancellation(len(parts), wanted))
+    return remote.run(remote.open(LOCATION), (), group, parts, Cancellation(len(parts), wanted))
 
 
 def test_tasks_that_come_while_a_batch_runs_are_the_next_batch(started: tuple[Engine, Remote], doubles: Doubles) -> None:
@@ -134,7 +134,7 @@ def test_the_next_batch_begins_while_texts_are_made_of_the_last(started: tuple[E
 def test_a_task_that_is_too_large_for_the_device_is_divided(started: tuple[Engine, Remote], doubles: Doubles) -> None:
     _, remote = started
     parts = [BatchItem([number] * 10) for number in range(1, 8)]  # three of them fill the budget
-    ran = remote.run(remote.open(PLACE), (), None, parts, None)
+    ran = remote.run(remote.open(LOCATION), (), None, parts, None)
     assert ran.results == [2, 4, 6, 8, 10, 12, 14] and ran.together == 7
     assert doubles.batches == [[1, 2, 3], [4, 5, 6], [7]]
 
@@ -173,7 +173,7 @@ def test_rows_that_nobody_waits_for_are_stopped(started: tuple[Engine, Remote], 
 
 
 def test_what_cannot_be_run_or_sent_is_an_error_of_its_task(started: tuple[Engine, Remote], doubles: Doubles) -> None:
-    remote, version = started[1], started[1].open(PLACE)
+    remote, version = started[1], started[1].open(LOCATION)
     parts, control = [BatchItem([4])], Cancellation(1, lambda row: True)
     with pytest.raises(WeftError, match="no such option"):
         remote.run(version, (("bad", 1),), "a", parts, control)
@@ -186,33 +186,35 @@ def test_what_cannot_be_run_or_sent_is_an_error_of_its_task(started: tuple[Engin
 
 def test_a_task_for_a_model_that_is_not_open_opens_it(started: tuple[Engine, Remote]) -> None:
     engine, remote = started
-    version = remote.open(PLACE)
+    version = remote.open(LOCATION)
     engine._models.clear()  # as after a restart
     assert remote.run(version, (), "a", [BatchItem([4])], Cancellation(1, lambda row: True)).results == [8]
 
 
 def test_a_version_is_loaded_once_and_two_are_kept(tmp_path: Path) -> None:
     loaded: list[ModelLocation] = []
-    place = ModelLocation((str(tmp_path),))
-    engine, remote = start(tmp_path, lambda place: loaded.append(place) or SimpleNamespace(predictor=lambda options: Doubles()))
+    location = ModelLocation((str(tmp_path),))
+    engine, remote = start(
+        tmp_path, lambda location: loaded.append(location) or SimpleNamespace(predictor=lambda options: Doubles())
+    )
     for number in (1, 2, 3):
         (tmp_path / "model.safetensors").write_bytes(b"x" * number)
-        assert remote.open(place) == remote.open(place) == name_version(place)
+        assert remote.open(location) == remote.open(location) == name_version(location)
     assert len(loaded) == 3
     assert [each.files[0][1] for each in engine._models] == [2, 3]
 
 
 def test_a_run_that_cannot_be_opened_is_an_error_of_the_server(tmp_path: Path) -> None:
-    _, remote = start(tmp_path, lambda place: Models([place], device="cpu").served[0])
+    _, remote = start(tmp_path, lambda location: Models([location], device="cpu").served[0])
     with pytest.raises(WeftError, match="there is no such run folder"):
         remote.open(ModelLocation((str(tmp_path / "nowhere"),)))
 
 
 def test_a_server_answers_as_without_the_other_process(tmp_path: Path, reverse_run: Path, served: Any) -> None:
-    place = ModelLocation((str(reverse_run),), ("en", "de"))
-    engine, remote = start(tmp_path, lambda place: Models([place], device="cpu").served[0])
+    location = ModelLocation((str(reverse_run),), ("en", "de"))
+    engine, remote = start(tmp_path, lambda location: Models([location], device="cpu").served[0])
     texts = [f"a b {letter}" for letter in "abcdefgh"]
-    with running(Models([place], device="cpu", remote=remote), cache=0) as shown, ThreadPoolExecutor(8) as pool:
+    with running(Models([location], device="cpu", remote=remote), cache=0) as shown, ThreadPoolExecutor(8) as pool:
         together = [each[0]["text"] for each in pool.map(shown.translate, texts)]
         assert together == [served.translate(text, model="reverse")[0]["text"] for text in texts]
         for options in ({"beam": 3, "n_best": 2}, {"use": ["x"]}, {"prefix": "c"}, {"attention": True}):

@@ -19,7 +19,7 @@ from weft.inference.predictor import BatchItem, ExpectedCost
 from weft.serve import request_batcher as batcher
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue
 from weft.serve.prometheus import Metrics
-from weft.serve.query_jobs import Job, RequestTicket, read
+from weft.serve.query_jobs import Job, RequestTicket, tokenize
 from weft.serve.request_batcher import CpuThreads
 from weft.serve.served_models import BatchResult, TranslationQuery
 from weft.serve.settings import Settings
@@ -41,21 +41,21 @@ def clients(queue: FairQueue, seconds: float = 1.0) -> list[str]:
 
 
 def test_a_batch_is_bounded_by_the_measured_time_of_its_rows_and_steps() -> None:
-    pace = BatchTimeModel(first=0.01)
-    queue = FairQueue(pace)
+    times = BatchTimeModel(first=0.01)
+    queue = FairQueue(times)
     queue.add(ticket("a", 1000, rows=4, steps=5))
     assert len(queue.take(1.0, 10_000).jobs) == 5  # 4 rows · 5 steps · 10 ms each
     for rows in (4, 40, 80) * 20:
-        pace.learn("kind", rows, 5, 5 * (0.05 + 0.001 * rows))
+        times.learn("kind", rows, 5, 5 * (0.05 + 0.001 * rows))
     assert len(queue.take(1.0, 10_000).jobs) == 37  # a step takes 50 ms and 1 ms per row
     assert len(queue.take(9.0, 10_000).jobs) == 80  # at most four times as many rows as before
     assert len(queue.take(0.0, 10_000).jobs) == 1
-    assert pace.seconds("kind", 100, 10) == pytest.approx(1.5, rel=0.1)
+    assert times.seconds("kind", 100, 10) == pytest.approx(1.5, rel=0.1)
 
 
 def test_texts_are_read_in_turns(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
-    monkeypatch.setattr(batcher, "read", lambda queries: counts.append(len(queries)) or read(queries))
+    monkeypatch.setattr(batcher, "tokenize", lambda queries: counts.append(len(queries)) or tokenize(queries))
     tested, model = batcher.Batcher(Settings(), Metrics()), models.served[0]
 
     async def ask() -> list[list[Any]]:
@@ -73,8 +73,8 @@ def test_texts_are_read_in_turns(models: Any, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_batch_of_the_other_lane_begins_when_this_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     tested = batcher.Batcher(Settings(), Metrics())
-    monkeypatch.setattr(tested, "_ran", lambda batch, began, between: BatchResult([None], 1, 0.0))
-    monkeypatch.setattr(tested, "_finish", lambda batch, ran: None)
+    monkeypatch.setattr(tested, "_decode_batch", lambda batch, began, between: BatchResult([None], 1, 0.0))
+    monkeypatch.setattr(tested, "_finish", lambda batch, result: None)
     monkeypatch.setattr(tested, "_threads", SimpleNamespace(set=lambda *_, **__: None, learn=lambda *_: None))
     tested._running[1] = 5.0  # sent long ago, while the model process ran the batch of lane 0
     batch = Batch()
@@ -88,8 +88,8 @@ def test_a_wide_or_long_search_makes_small_batches(models: Any) -> None:
 
     def cost(**options: Any) -> ExpectedCost:
         terms = Terms(options.pop("use", ()))
-        (reading,) = read([TranslationQuery(model, "a b c", tuple(options.items()), terms=terms)])
-        return reading.predictor.expected_cost(reading.parts[0])
+        (pending,) = tokenize([TranslationQuery(model, "a b c", tuple(options.items()), terms=terms)])
+        return pending.predictor.expected_cost(pending.items[0])
 
     assert cost(beam=1) == (1, 4) and cost(beam=16) == (16, 4) and cost(n_best=7) == (7, 4)
     assert cost(beam=2, min_length=9).steps == 9 and cost(beam=2, use=("b",)).rows == 8

@@ -43,8 +43,8 @@ def test_usual_codes_of_languages_are_known(code: str, known: set[str], found: s
 
 
 def test_a_third_language_leads_to_the_target(serve: Any, reverse_run: Path) -> None:
-    places = [ModelLocation((str(reverse_run),), pair) for pair in (("en", "fr"), ("fr", "de"))]
-    shown = serve(Models(places, device="cpu"))
+    locations = [ModelLocation((str(reverse_run),), pair) for pair in (("en", "fr"), ("fr", "de"))]
+    shown = serve(Models(locations, device="cpu"))
     assert shown.post("/translate", q="a b c", source="en", target="de") == {"translatedText": "a b c"}
     assert "not available" in shown.post("/translate", status=400, q="a", source="de", target="en")["error"]
     (languages,) = [each for each in shown.client.get("/languages").json() if each["code"] == "en"]

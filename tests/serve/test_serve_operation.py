@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.helpers.serving import wait_for
-from weft.serve.bounded_dict import BoundedCache, bytes_of
+from weft.serve.bounded_cache import BoundedCache, bytes_of
 from weft.serve.prometheus import Metrics, summed
 
 

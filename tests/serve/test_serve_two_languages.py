@@ -10,7 +10,7 @@ import weft
 from tests.helpers.monolingual_pair import settings, write_texts
 from tests.helpers.serving import running
 from weft.errors import ConfigError
-from weft.serve.served_models import Models, parse_place
+from weft.serve.served_models import Models, parse_location
 
 TEXT = "red dog sees cat at house"
 
@@ -25,12 +25,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("both", [True, False])
 def test_each_direction_writes_its_own_language(run: Path, both: bool) -> None:
-    places = [parse_place(str(run))] if both else [parse_place(f"fr-en={run}"), parse_place(f"en-fr={run}")]
+    locations = [parse_location(str(run))] if both else [parse_location(f"fr-en={run}"), parse_location(f"en-fr={run}")]
     told: list[str] = []
     trained = weft.load(run, device="cpu")
     expected = {into: trained.translate(TEXT, into=into).text for into in ("en", "fr")}
     assert expected["en"] != expected["fr"]
-    with running(Models(places, device="cpu", tell=told.append)) as shown:
+    with running(Models(locations, device="cpu", warn=told.append)) as shown:
         for source, target in (("en", "fr"), ("fr", "en")):
             (found,) = shown.translate(TEXT, source=source, target=target)
             assert found["text"] == expected[target]
@@ -41,4 +41,4 @@ def test_each_direction_writes_its_own_language(run: Path, both: bool) -> None:
 def test_another_language_is_refused(run: Path) -> None:
     for pair in ("en-de", "en-en"):
         with pytest.raises(ConfigError, match="between en and fr"):
-            Models([parse_place(f"{pair}={run}")], device="cpu")
+            Models([parse_location(f"{pair}={run}")], device="cpu")

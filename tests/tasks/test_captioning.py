@@ -25,7 +25,7 @@ from weft.models.composition import build_encoder_decoder
 from weft.models.frontends.base import FrontendSite
 from weft.runs.weight_files import zero_initialized
 from weft.tasks.base import TaskContext
-from weft.tasks.captioning.data import augment, by_picture, read_picture
+from weft.tasks.captioning.data import augment, captions_by_image, read_image
 
 FRONT = {"kind": "convolutions", "channels": [16, 24]}
 MODEL = {
@@ -139,14 +139,14 @@ def test_a_zip_and_a_folder_give_the_same_pictures(data: Path, tmp_path: Path) -
         for path in (data / "valid").glob("*.png"):
             archive.write(path, path.name)
     shutil.copy(data / "valid/list.tsv", tmp_path / "list.tsv")
-    packed = by_picture([open_listed(f"{tmp_path}/photos.zip,{tmp_path}/list.tsv")])
-    plain = by_picture([open_listed(f"{data}/valid/list.tsv")])
+    packed = captions_by_image([open_listed(f"{tmp_path}/photos.zip,{tmp_path}/list.tsv")])
+    plain = captions_by_image([open_listed(f"{data}/valid/list.tsv")])
     assert len(packed) == 40
     for (one, captions), (two, others) in zip(packed, plain):
         assert captions == others and captions.count("\n") == 1
-        assert np.array_equal(read_picture(one, 16), read_picture(two, 16))
+        assert np.array_equal(read_image(one, 16), read_image(two, 16))
     with pytest.raises(DataError, match=r"there is no gone\.png in"):
-        read_picture(f"{tmp_path}/photos.zip/gone.png", 16)
+        read_image(f"{tmp_path}/photos.zip/gone.png", 16)
     with pytest.raises(DataError, match=r"'photos' is no list of files"):
         open_listed("photos")
 

@@ -28,7 +28,7 @@ from weft.tasks.classification.data import Labels, TextReader, make_labelled, pr
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1
 from weft.tasks.classification.model import Classifier
 from weft.tasks.classification.task import ClassificationTask
-from weft.training import api
+from weft.training import train_run
 from weft.training.session import Result
 
 SETTINGS: dict[str, Any] = {
@@ -68,7 +68,7 @@ def write(path: Path, count: int, seed: int) -> Path:
 
 
 def train(out: Path, data: Path, settings: Mapping[str, Any] | None = None, **options: Any) -> Result:
-    return api.train("transformer-tiny", out=out, data=str(data), set={**SETTINGS, **(settings or {})}, **options)
+    return train_run.train("transformer-tiny", out=out, data=str(data), set={**SETTINGS, **(settings or {})}, **options)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(files: tuple[Path, Path], tm
     }
     train(tmp_path / "whole", files[0], short)
     train(tmp_path / "parts", files[0], {**short, "train.steps": 6})
-    api.train(out=tmp_path / "parts", resume=True, set={"train.steps": 12})
+    train_run.train(out=tmp_path / "parts", resume=True, set={"train.steps": 12})
     whole, parts = (read_tensors(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(value, parts[name]) for name, value in whole.items())
 

@@ -28,14 +28,14 @@ from weft.tasks.classification.data import (
     TextReader,
     collate_labels,
     make_labelled,
-    mark_labels,
+    multi_hot,
     prepare_labels,
     sentences_of,
 )
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import ClassifierEnsemble
 from weft.tasks.classification.task import ClassificationTask
-from weft.training import api
+from weft.training import train_run
 
 LEVEL = {"kind": "rnn", "dim": 8, "dropout": 0.0}
 SETTINGS: dict[str, Any] = {
@@ -72,7 +72,7 @@ def documents(count: int = 30) -> list[dict[str, Any]]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("documents")
     data = write(folder / "train.jsonl.gz", *(each | {"label": each["label"][0]} for each in documents()))
-    api.train("han", out=folder / "run", data=str(data), valid=str(data), set=SETTINGS)
+    train_run.train("han", out=folder / "run", data=str(data), valid=str(data), set=SETTINGS)
     return folder / "run"
 
 
@@ -180,18 +180,20 @@ def test_bad_documents_are_named(run: Path, tmp_path: Path, weft: tiny.Shell) ->
     weft.fails("predict", run, broken, says=["line 2: not valid JSON"])
     several = write(tmp_path / "several.jsonl", good, {"sentences": ["c"], "label": ["animal", "plant"]})
     with pytest.raises(DataError, match=r"pair 2: a text has several labels, 'animal', 'plant'; set task\.multi"):
-        api.train("han", out=tmp_path / "new", data=str(several), valid=str(several), set=SETTINGS)
+        train_run.train("han", out=tmp_path / "new", data=str(several), valid=str(several), set=SETTINGS)
     with pytest.raises(ConfigError, match="sentences reads sentences, but this task provides tokens"):
-        api.train("han", out=tmp_path / "new", data=str(several), set={**SETTINGS, "task.by_sentence": False})
+        train_run.train("han", out=tmp_path / "new", data=str(several), set={**SETTINGS, "task.by_sentence": False})
     none = write(tmp_path / "none.jsonl", {"sentences": [], "label": "a"}, {"sentences": [""], "label": "b"})
     with pytest.raises(DataError, match="there is no text to train a vocabulary on"):
-        api.train("han", out=tmp_path / "new", data=str(none), set=SETTINGS)
+        train_run.train("han", out=tmp_path / "new", data=str(none), set=SETTINGS)
 
 
 def test_a_text_may_have_any_number_of_labels(tmp_path: Path, weft: tiny.Shell) -> None:
     data = write(tmp_path / "d.jsonl", *documents(150), {"text": "nothing", "label": []})
     sets = {**SETTINGS, "task.multi_label": True, "train.steps": 80, "train.schedule": {"kind": "constant", "rate": 2e-2}}
-    found = api.train("han", out=tmp_path / "run", data=str(data), valid=str(data), set={**sets, "train.best_by": "micro_f1"})
+    found = train_run.train(
+        "han", out=tmp_path / "run", data=str(data), valid=str(data), set={**sets, "train.best_by": "micro_f1"}
+    )
     assert found.scores["micro_f1"] >= 95 and found.scores["macro_f1"] >= 95
     given = write(tmp_path / "in.jsonl", {"sentences": ["the cat is a", "the oak is b"]}, {"sentences": ["the oak is c"]})
     assert weft("predict", tmp_path / "run", given).splitlines() == ["animal,plant", "plant"]
@@ -213,7 +215,7 @@ def test_several_labels_are_split_scored_and_filled_up() -> None:
     assert micro.score(micro.count(said, true)).value == pytest.approx(100 * 2 * 2 / (3 + 3))
     assert exact.score(exact.count(said, true)).value == pytest.approx(200 / 3)
     assert macro.score(macro.count(said, true)).value == pytest.approx(100 * (1 + 2 / 3 + 0) / 3)
-    assert mark_labels(np.array([0, 2, 1]), np.array([2, 0, 1]), 3).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert multi_hot(np.array([0, 2, 1]), np.array([2, 0, 1]), 3).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
 def test_the_loss_of_several_labels_is_that_of_each(tmp_path: Path) -> None:

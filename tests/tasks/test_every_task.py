@@ -16,14 +16,14 @@ import torch
 import weft as library
 from tests.helpers import shapes, tiny, tones
 from weft.bench.compare.measure_run import Measurements, measure
-from weft.config.registry import load
+from weft.config.registry import find_table, load
 from weft.errors import ConfigError
 from weft.explain.explain_media import png
 from weft.explain.task_sections import Section, explain_page
 from weft.runs.weight_files import read_tensors
 from weft.serve.served_models import ModelLocation, Models
-from weft.tasks import TASKS
 
+TASKS = find_table("weft.tasks:TASKS")
 RNN = {"kind": "rnn", "dim": 16, "dropout": 0.1}
 STORIES = "generated:babi?task=1&count=60"
 BITS = "generated:bits_copy?count=60&longest=4"

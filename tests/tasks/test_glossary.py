@@ -214,7 +214,7 @@ def test_a_search_with_terms_does_not_wait_for_the_device() -> None:
 
 
 @pytest.mark.parametrize("selector", [GreedySelector, lambda: BeamSelector(3)])
-def test_avoided_terms_are_avoided_by_every_chooser(selector: Callable[[], TokenSelector]) -> None:
+def test_avoided_terms_are_avoided_by_every_selector(selector: Callable[[], TokenSelector]) -> None:
     size = 13
     tokenizer, model = words(size), make(size, eos=1.0)
     encoded = encode(model, size)

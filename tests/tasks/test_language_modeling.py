@@ -30,7 +30,7 @@ from weft.tasks.language_modeling.data import Streams, TextFile, in_streams, rea
 from weft.tasks.language_modeling.predictor import StreamingDetokenizer
 from weft.tasks.language_modeling.segment_recurrence import SegmentRecurrence
 from weft.tasks.language_modeling.task import LanguageModelTask
-from weft.training import api, checkpoint
+from weft.training import checkpoint
 from weft.training.session import Result
 
 TEXT = "".join(f"{k % 7} is {'abcdefg'[k % 7]}, \u00e4h.\n" for k in range(300))
@@ -63,7 +63,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(out: Path, text: Path, settings: Mapping[str, Any] | None = None, **options: Any) -> Result:
-    return api.train("lm-tiny", out=out, data=str(text), set={**SETTINGS, **(settings or {})}, **options)
+    return weft.train("lm-tiny", out=out, data=str(text), set={**SETTINGS, **(settings or {})}, **options)
 
 
 def make(decoder_self: str = "xl_relative", layers: int = 2) -> LanguageModel:
@@ -208,7 +208,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(settings: dict[str, Any], te
     train(tmp_path / "parts", text, {**common, "train.steps": 5})
     carries = settings.get("task.carry") != "nothing"
     assert bool(checkpoint.carried(checkpoint.folder_of(tmp_path / "parts", 5))) == carries
-    api.train(out=tmp_path / "parts", resume=True, set={"train.steps": 8})
+    weft.train(out=tmp_path / "parts", resume=True, set={"train.steps": 8})
     for name in ("model", "optimizer", *(["carried"] if carries else [])):
         whole, parts = (
             read_tensors(checkpoint.folder_of(tmp_path / run, 8) / f"{name}.safetensors") for run in ("whole", "parts")
@@ -310,7 +310,7 @@ def test_what_cannot_be_is_said(settings: dict[str, Any], message: str, text: Pa
     base = {} if "model" not in settings else {key: value for key, value in SETTINGS.items() if key.startswith("model.")}
     changed = {key: value for key, value in {**SETTINGS, **settings}.items() if key not in base}
     with pytest.raises((ConfigError, DataError), match=message):
-        api.train("lm-tiny", out=tmp_path / "run", data=str(text), set=changed)
+        weft.train("lm-tiny", out=tmp_path / "run", data=str(text), set=changed)
     assert not (tmp_path / "run").exists()
 
 
@@ -332,7 +332,7 @@ def test_pairs_are_no_text_and_a_language_model_does_not_translate(text: Path, t
         train(tmp_path / "run", Path(f"{text},{text}"))
     translation = {key: value for key, value in SETTINGS.items() if not key.startswith("task.")} | {"task": "translation"}
     with pytest.raises(ConfigError, match=r"model\.kind: a LanguageModel has no encoder"):
-        api.train("lm-tiny", data=f"{text},{text}", out=tmp_path / "run", set=translation)
+        weft.train("lm-tiny", data=f"{text},{text}", out=tmp_path / "run", set=translation)
     with pytest.raises(ConfigError, match=r"model\.base\.kind: a LanguageModel has no encoder"):
         build_model({"kind": "pointer", "base": "language_model"}, Sizes(30, 30, True))
 

@@ -18,8 +18,8 @@ from weft.runs.translator import Translator, load
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.documents import open_document
 from weft.tasks.translation.documents.html import RAW, VOID, Segment, html, tokens
-from weft.tasks.translation.markup_projection import HOLE, MarkupProjection, MarkupSpan, visible
-from weft.tasks.translation.markup_transfer import AUTO, find, kinds, repeated
+from weft.tasks.translation.markup import HOLE, MarkupProjection, MarkupSpan, find_literals, repeated, visible
+from weft.tasks.translation.protected_spans import AUTO, find, kinds
 from weft.tasks.translation.segmenter import Translation
 
 QUICK = settings(max_examples=150, derandomize=True, deadline=None, database=None)
@@ -54,7 +54,7 @@ def shuffled(segment: Segment, seed: int, lossy: bool = True) -> Translation:
     kept = [words[k] for k in draw.permutation(len(words)) if not lossy or draw.random() < 0.9] + ["new"] * int(
         draw.integers(2)
     )
-    target, held = " ".join(kept), [(mark.start, mark.end) for mark in segment.marks if mark.kind == "held"]
+    target, held = " ".join(kept), [(mark.start, mark.end) for mark in segment.marks if mark.kind == "opaque"]
     units = alignment.units(target), alignment.units(segment.text, held)
     weights = draw.random((len(units[0]), len(units[1]))).astype(np.float32)
     if draw.random() < 0.5:
@@ -158,7 +158,7 @@ def project(
     source: str, marks: list[MarkupSpan], target: str, pairs: dict[str, str], literals: tuple[MarkupSpan, ...] = ()
 ) -> str:
     """The target with its marks. `pairs`: target words and the source words they are aligned with."""
-    held = [(mark.start, mark.end) for mark in (*marks, *literals) if mark.kind == "held"]
+    held = [(mark.start, mark.end) for mark in (*marks, *literals) if mark.kind == "opaque"]
     units = alignment.units(target), alignment.units(source, held)
     names = [source[a:b] for a, b in units[1]]
     weights = np.zeros((len(units[0]), len(units[1])), np.float32)
@@ -174,19 +174,19 @@ def test_tags_follow_the_words() -> None:
     assert project("A black dog runs today.", [bold, nested], "heute läuft Ein schwarzer Hund.", pairs) == (
         "heute läuft Ein <b><i>schwarzer</i> Hund</b>."
     )
-    image = MarkupSpan(8, 9, "<img>", kind="held")
+    image = MarkupSpan(8, 9, "<img>", kind="opaque")
     assert project(f"A black {HOLE} dog", [image], "schwarzer Ein Hund", pairs) == "schwarzer Ein <img> Hund"
 
 
 def test_tags_without_their_counterpart_keep_their_order() -> None:
     """As in <a>one</a> x <a>two</a> if each element began or ended in another block."""
-    marks = [MarkupSpan(3, 3, "", "</a>", kind="loose"), MarkupSpan(6, 6, "<a>", kind="loose")]
+    marks = [MarkupSpan(3, 3, "", "</a>", kind="unpaired"), MarkupSpan(6, 6, "<a>", kind="unpaired")]
     assert project("one x two", marks, "zwei y eins", {"zwei": "two", "y": "x", "eins": "one"}) == "zwei</a> y <a>eins"
 
 
 def test_placeholders_come_back_with_the_space_around_them() -> None:
     text = "Hello {name}, see https://x.org/a(b)."
-    literals = tuple(find(text, AUTO))
+    literals = find_literals(text, (), AUTO).literals
     assert visible(text, literals) == "Hello, see."
     pairs = {"Hallo": "Hello", "siehe": "see"}
     assert project(text, [], "Hallo, siehe.", pairs, literals) == "Hallo {name}, siehe https://x.org/a(b)."
@@ -206,14 +206,16 @@ def test_placeholders_come_back_with_the_space_around_them() -> None:
     ],
 )
 def test_what_is_protected(text: str, found: str) -> None:
-    assert [mark.open for mark in find(text, AUTO)] == found.split()
+    assert [text[start:end] for start, end in find(text, AUTO)] == found.split()
 
 
 def test_numbers_are_protected_on_request() -> None:
-    assert [mark.open for mark in find("In 2010 it was 3.5, at 12:30 in B2.", kinds(["numbers"]))] == ["2010", "3.5", "12:30"]
+    text = "In 2010 it was 3.5, at 12:30 in B2."
+    assert [text[start:end] for start, end in find(text, kinds(["numbers"]))] == ["2010", "3.5", "12:30"]
     assert kinds("auto") == AUTO and kinds("off") == ()
-    assert repeated(find("a %s b", AUTO), AUTO, "b %s a")
-    assert not repeated(find("a %s b", AUTO), AUTO, "b %s %s a") and not repeated([], AUTO, "www.x.org")
+    literals = find_literals("a %s b", (), AUTO).literals
+    assert repeated(literals, AUTO, "b %s a")
+    assert not repeated(literals, AUTO, "b %s %s a") and not repeated([], AUTO, "www.x.org")
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +244,7 @@ def test_a_trained_model_repeats_what_is_protected(translator: Translator, text:
     for options in ({}, {"n_best": 3, "beam": 3}, {"attention": True}):
         found = translator.translate(text, **options)
         for each in (found, *found.alternatives):
-            assert sorted(mark.open for mark in find(each.text, AUTO)) == sorted(mark.open for mark in find(text, AUTO))
+            assert repeated(find_literals(text, (), AUTO).literals, AUTO, each.text)
     assert find(translator.translate(text, protect="off").text, AUTO) == []
 
 

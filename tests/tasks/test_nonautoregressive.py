@@ -21,7 +21,7 @@ from weft.serve.served_models import ModelLocation, Models
 from weft.tasks.corpus_task import DISTILLED
 from weft.tasks.nonautoregressive.fertility import FILE, TranslationTable
 from weft.tasks.translation.glossary import Terms
-from weft.training import api
+from weft.training import train_run
 
 RECIPES = {
     "nat-ctc": {"search": "ctc_beam"},
@@ -45,7 +45,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each recipe, hardly trained."""
     folder = tmp_path_factory.mktemp("parallel")
     for name in RECIPES:
-        api.train(name, out=folder / name, data=tiny.generated("reverse", 60), set=settings())
+        train_run.train(name, out=folder / name, data=tiny.generated("reverse", 60), set=settings())
     return {name: folder / name for name in RECIPES}
 
 
@@ -134,7 +134,9 @@ def test_the_teacher_ranks_the_candidates(runs: dict[str, Path], reverse_run: Pa
 def test_a_teacher_counts_fertilities(reverse_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its attention links each word with one word, and no alignment is counted from the corpus."""
     monkeypatch.setattr(TranslationTable, "count", lambda *_: pytest.fail("the teacher aligns"))
-    api.train("nat-fertility", out=tmp_path / "x", data=tiny.generated("reverse", 60), teacher=reverse_run, set=settings(1))
+    train_run.train(
+        "nat-fertility", out=tmp_path / "x", data=tiny.generated("reverse", 60), teacher=reverse_run, set=settings(1)
+    )
     (found,) = np.load(tmp_path / "x" / FILE).values()
     sources = sum(len(json.loads(line)["source"].split()) + 1 for line in (tmp_path / "x" / DISTILLED).open())
     assert len(found) == sources
@@ -180,7 +182,7 @@ def test_the_blank_moves_behind_new_tokens(runs: dict[str, Path], tmp_path: Path
     data = tmp_path / "new.tsv"
     data.write_text("a b qa\tqa b a\nb qa\tqa b\n" * 20)
     changes = {"start.extend": 3, "train.steps": 1, "train.schedule": {"kind": "constant", "rate": 1e-9}}
-    api.train(start=runs["nat-length"], data=str(data), out=tmp_path / "run", set=changes)
+    train_run.train(start=runs["nat-length"], data=str(data), out=tmp_path / "run", set=changes)
     old, new = (read_tensors(run / "model.safetensors") for run in (runs["nat-length"], tmp_path / "run"))
     longer = [name for name in old if len(new[name]) == len(old[name]) + 1]
     assert longer and all(torch.allclose(new[name][-1], old[name][-1], atol=1e-6) for name in longer)

@@ -16,10 +16,10 @@ from tests.helpers import tiny, tones
 from weft.errors import ConfigError
 from weft.inference.decoding_options import resolve_options
 from weft.runs.translator import Translator
-from weft.tasks.bits.predictor import BitsPredictor
 from weft.tasks.transcription.log_mel import LogMel, Samples, StreamingLogMel
 from weft.tasks.transcription.predictor import TranscriptionPredictor
 from weft.tasks.transcription.streaming import StreamingTranscriber, transcribe_stream
+from weft_studies.bits.task import BitsPredictor
 
 SETTINGS: dict[str, Any] = {
     **{key: value for key, value in tiny.SETTINGS.items() if not key.startswith("model.")},

@@ -20,11 +20,11 @@ from weft.data.batch import TagBatch
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
 from weft.models.composition import build_encoder
-from weft.tasks.tagging.crf import LinearChain
+from weft.tasks.tagging.crf import LinearChainCrf
 from weft.tasks.tagging.data import Lexicon, Vocabulary, join_words, make_tagged, open_tagged, split_tags, split_words
 from weft.tasks.tagging.model import PerWord, Tagger
 from weft.tasks.tagging.predictor import Tagged
-from weft.training import api
+from weft.training import train_run
 from weft.training.session import Result
 
 SETTINGS: dict[str, Any] = {
@@ -60,7 +60,7 @@ def write(path: Path, count: int, seed: int) -> Path:
 
 
 def train(out: Path, data: Path | str, settings: Mapping[str, Any] | None = None, **options: Any) -> Result:
-    return api.train("tagger-crf", out=out, data=str(data), set={**SETTINGS, **(settings or {})}, **options)
+    return train_run.train("tagger-crf", out=out, data=str(data), set={**SETTINGS, **(settings or {})}, **options)
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +134,9 @@ def test_an_encoder_may_read_pieces_and_sentences_may_be_held_out(files: tuple[P
         "task": {"kind": "tagging", "per_word": "mean", "entities": "iob2"},
         "train": {"steps": 2, "batch_tokens": 400, "best_by": "f1", "device": "cpu", "threads": 1, "tensorboard": False},
     }
-    result = api.train("tagger", out=tmp_path / "run", data=str(files[0]), set=settings)
+    result = train_run.train("tagger", out=tmp_path / "run", data=str(files[0]), set=settings)
     assert 0 <= result.scores["f1"] <= 100 and result.scores["loss"] < 5
-    api.train(out=tmp_path / "run", resume=True, set={"train.steps": 3})
+    train_run.train(out=tmp_path / "run", resume=True, set={"train.steps": 3})
     tagger = weft.load(tmp_path / "run", device="cpu")
     found = tagger.translate(["the bilking of", "a"])
     assert [len(each.tags) for each in found if isinstance(each, Tagged)] == [3, 1]
@@ -185,7 +185,7 @@ def test_neither_padding_nor_other_rows_change_a_sentence(per_word: PerWord, fro
     torch.manual_seed(0)
     sizes = Sizes(20, reads="words", pieces=20) if per_word == "front" else Sizes(20)
     spec = {"kind": "composed", "front": front, "encoder": {"kind": "rnn", "dim": 16}}
-    model = Tagger(build_encoder(spec, sizes), 3, per_word, LinearChain(3) if chain else None).eval()
+    model = Tagger(build_encoder(spec, sizes), 3, per_word, LinearChainCrf(3) if chain else None).eval()
     lengths = [7, 1, 4]
     together = batch(lengths, per_word == "front")
     scores = model(together.source, together.words, together.starts)

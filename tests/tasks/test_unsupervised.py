@@ -59,7 +59,7 @@ def test_batches_hold_texts_noise_and_translations_word_by_word(files: list[str]
         assert target[0] == BOS and target[1] in (english, other) and target[1] != batch.other[row]
         assert labels == clean == [*target[2:], EOS]
         assert batch.labels[row, 0] == PAD
-    assert (batch.source.values == task.marked.mark("blank")).any()
+    assert (batch.source.values == task.marked.added_id("blank")).any()
 
 
 def test_noise_follows_from_the_position(files: list[str], tmp_path: Path) -> None:
@@ -181,12 +181,12 @@ def test_the_judge_learns_what_the_encoder_hides(files: list[str], tmp_path: Pat
     encoded = model.eval().encode(batch.clean)
     judge = torch.optim.Adam(model.judge.parameters(), 1e-4)
     language = task.two.of(batch)
-    before = model.judged(encoded, language).item()
+    before = model.discriminator_loss(encoded, language).item()
     for _ in range(20):
         judge.zero_grad()
-        model.judged(encoded, language).backward()
+        model.discriminator_loss(encoded, language).backward()
         judge.step()
-    assert model.judged(encoded, language).item() < before < model.confused(encoded, language).item()
+    assert model.discriminator_loss(encoded, language).item() < before < model.confusion_loss(encoded, language).item()
 
 
 def test_the_weight_of_the_judge_scales_its_part_of_the_loss(files: list[str], tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_the_weight_of_the_judge_scales_its_part_of_the_loss(files: list[str], t
     encoded = model.eval().encode(batch.source)
     plain, _ = denoising_loss(model, encoded, batch, task.two, task.smoothing)
     loss, *_ = task.losses(model, batch, 1)
-    confused = model.confused(encoded, task.two.of(batch))
+    confused = model.confusion_loss(encoded, task.two.of(batch))
     assert torch.isclose(loss.total, plain + 0.5 * confused, rtol=1e-5) and torch.isclose(loss.metrics["confused"], confused)
 
 

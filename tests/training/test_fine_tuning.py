@@ -17,12 +17,12 @@ from weft.errors import ConfigError, RunError
 from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.runs.open_run import open_run, run_config
+from weft.runs.warm_start import resolve_start, started_config
 from weft.runs.weight_files import read_tensors
 from weft.serve.served_models import ModelLocation, Models
-from weft.training import api, checkpoint
+from weft.training import checkpoint, train_run
 from weft.training.gradual_unfreezing import LayerGroups, layers_of
 from weft.training.optimizer import take_step
-from weft.training.warm_start_settings import check_start
 
 STEPS = 6
 TUNED: dict[str, Any] = {
@@ -72,7 +72,7 @@ def tuned(reverse_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 def tune(start: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> None:
     settings = {**TUNED, "data.train": [tiny.generated("copy", 300)], **(settings or {})}
     data = {"data": settings.pop("data.train"), "valid": tiny.generated("copy", 20, "valid"), **options}
-    api.train(start=start, out=out, set=settings, **data)
+    train_run.train(start=start, out=out, set=settings, **data)
 
 
 def state(run: Path, step: int) -> dict[str, Tensor]:
@@ -90,7 +90,7 @@ def test_a_run_that_was_killed_in_any_mode_ends_with_the_same_bits(mode: str, sa
         shutil.rmtree(checkpoint.folder_of(killed, step))
     if not saved:
         (killed / "model.safetensors").unlink()
-    api.train(out=killed, resume=True)
+    train_run.train(out=killed, resume=True)
     first, second = state(whole, STEPS), state(killed, STEPS)
     assert first.keys() == second.keys()
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
@@ -104,7 +104,7 @@ def test_weights_without_a_checkpoint_are_not_trained_over(tuned: Any, tmp_path:
         shutil.rmtree(checkpoint.folder_of(tmp_path / "run", step))
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
     with pytest.raises(RunError, match="it has weights but no checkpoint"):
-        api.train(out=tmp_path / "run", resume=True)
+        train_run.train(out=tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
 
 
@@ -113,12 +113,12 @@ def test_new_data_is_not_replaced_by_the_texts_of_an_old_teacher(tuned: Any, tmp
     file = tmp_path / "taught" / "config.yaml"
     file.write_text(file.read_text().replace("teacher: null", f"teacher: {tuned('plain')}"))
     for new, teacher in ((True, None), (False, str(tuned("plain")))):
-        assert api._started(None, tmp_path / "taught", [], new_data=new)[1].data.teacher == teacher
+        assert started_config(tmp_path / "taught", None, new_data=new).data.teacher == teacher
 
 
 def test_tokens_are_added_to_a_vocabulary_that_is_there() -> None:
     with pytest.raises(ConfigError, match=r"start.extend: there is no vocabulary to add tokens to"):
-        check_start(load_config("transformer-tiny", ["start.extend=5"]))
+        resolve_start(load_config("transformer-tiny", ["start.extend=5"]))
 
 
 def test_layers_are_unfrozen_from_the_top(tuned: Any) -> None:
@@ -220,11 +220,11 @@ def test_a_recipe_changes_everything_but_the_model(reverse_run: Path, tmp_path: 
 
 
 def test_new_data_is_not_validated_on_the_old(reverse_run: Path, tmp_path: Path) -> None:
-    api.train(start=reverse_run, out=tmp_path / "run", data=tiny.generated("copy", 50), set={"train.steps": 1})
+    train_run.train(start=reverse_run, out=tmp_path / "run", data=tiny.generated("copy", 50), set={"train.steps": 1})
     assert run_config(tmp_path / "run").data.valid == []
     with pytest.raises(RunError, match="nowhere: there is no such run folder"):
-        api.train(start=tmp_path / "nowhere", out=tmp_path / "no")
-    api.train(start=reverse_run, out=tmp_path / "more", set={"train.steps": 1, "train.validate_bleu": False})
+        train_run.train(start=tmp_path / "nowhere", out=tmp_path / "no")
+    train_run.train(start=reverse_run, out=tmp_path / "more", set={"train.steps": 1, "train.validate_bleu": False})
     assert run_config(tmp_path / "more").data == run_config(reverse_run).data
 
 
@@ -260,14 +260,14 @@ def test_adapters_of_runs_that_know_no_embedding_rank_load_and_resume(tuned: Any
     assert all(torch.equal(first[name], second[name]) for name in first)
     for step in range(4, STEPS + 1):
         shutil.rmtree(checkpoint.folder_of(old, step))
-    api.train(out=old, resume=True)
+    train_run.train(out=old, resume=True)
     assert (whole / "model.safetensors").read_bytes() == (old / "model.safetensors").read_bytes()
 
 
 def test_a_vocabulary_that_grows_has_embeddings_that_are_trained_themselves(reverse_run: Path) -> None:
-    assert check_start(_started(reverse_run, {"start.extend": 3})).model["lora"]["embedding_rank"] == 0
-    assert check_start(_started(reverse_run, {})).model["lora"]["embedding_rank"] == 4
-    assert check_start(_started(reverse_run, {"model.lora.embedding_rank": 2})).model["lora"]["embedding_rank"] == 2
+    assert resolve_start(_started(reverse_run, {"start.extend": 3})).model["lora"]["embedding_rank"] == 0
+    assert resolve_start(_started(reverse_run, {})).model["lora"]["embedding_rank"] == 4
+    assert resolve_start(_started(reverse_run, {"model.lora.embedding_rank": 2})).model["lora"]["embedding_rank"] == 2
 
 
 def _started(base: Path, changes: dict[str, Any]) -> Config:

@@ -13,7 +13,6 @@ from tests.helpers import tiny
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs, swapped
 from weft.errors import ConfigError, DataError
-from weft.training import api
 from weft.training import iterative_backtranslation as rounds
 from weft.training.iterative_backtranslation import BacktranslationData, iterate_backtranslation
 
@@ -34,7 +33,7 @@ def plan(folder: Path, count: int = 1) -> BacktranslationData:
 
 def test_both_directions_train_on_what_the_other_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies before the third training, when the text is translated, and once more within it."""
-    out, train, calls = tmp_path / "out", api.train, [0]
+    out, train, calls = tmp_path / "out", rounds.train, [0]
 
     def dying(*arguments: Any, **options: Any) -> Any:
         calls[0] += 1
@@ -45,7 +44,7 @@ def test_both_directions_train_on_what_the_other_wrote(tmp_path: Path, monkeypat
             raise KeyboardInterrupt
         return train(*arguments, **options)
 
-    monkeypatch.setattr(api, "train", dying)
+    monkeypatch.setattr(rounds, "train", dying)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             iterate_backtranslation(plan(tmp_path))
@@ -61,7 +60,7 @@ def test_both_directions_train_on_what_the_other_wrote(tmp_path: Path, monkeypat
     scores = json.loads((out / "rounds.json").read_text())
     assert [each["run"] for each in scores] == ["forward-0", "backward-0", "forward-1"]
     assert all((out / direction).resolve() == run.resolve() for direction, run in best.items())
-    monkeypatch.setattr(api, "train", lambda *_, **__: pytest.fail("everything was done"))
+    monkeypatch.setattr(rounds, "train", lambda *_, **__: pytest.fail("everything was done"))
     assert iterate_backtranslation(plan(tmp_path)) == best
 
 
@@ -104,7 +103,7 @@ def test_what_rounds_cannot_read_is_found_before_training(tmp_path: Path) -> Non
 def test_rounds_are_not_compared_by_the_loss_of_different_tokens(tmp_path: Path) -> None:
     settings = {**tiny.SETTINGS, "train.steps": 1, "train.schedule": "constant", "train.best_by": "loss"}
     pairs = tiny.generated("copy", 9)
-    api.train("transformer-tiny", data=pairs, valid=pairs, out=tmp_path / "run", set=settings)
+    rounds.train("transformer-tiny", data=pairs, valid=pairs, out=tmp_path / "run", set=settings)
     measure, found = rounds._score(tmp_path / "run")
     assert measure.key == "bleu" and "bleu" in found
 

@@ -8,13 +8,14 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+import weft
 from tests.helpers import tiny
 from tests.helpers.small_task import WIDTH, SmallModel, SmallTask, settings
 from weft.data.batch import Batch
 from weft.runs.open_run import run_config
 from weft.runs.weight_files import read_tensors
 from weft.tasks.base import Loss
-from weft.training import api, checkpoint
+from weft.training import checkpoint
 from weft.training.distributed import World
 from weft.training.log import Log
 from weft.training.loop import fit
@@ -69,7 +70,7 @@ def test_recorded_steps_follow_what_is_unfrozen(reverse_run: Path, tmp_path: Pat
         "train.schedule": {"kind": "constant", "rate": 0.001},
         "train.ema": 0.9,
     }
-    api.train(start=reverse_run, out=tmp_path / "run", data=tiny.generated("copy", 300), set=settings)
+    weft.train(start=reverse_run, out=tmp_path / "run", data=tiny.generated("copy", 300), set=settings)
     assert run_config(tmp_path / "run").train.packed is True
     before = read_tensors(reverse_run / "model.safetensors")
     for stage, frozen in ((8, ("encoder.",)), (16, ("encoder.front.",)), (24, ())):

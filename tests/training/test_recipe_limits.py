@@ -14,7 +14,7 @@ from weft.config import registry
 from weft.config.sections import load_config
 from weft.data import TOKENIZERS
 from weft.data.tokenizers import Tokenizer
-from weft.training.train_run import fit_steps
+from weft.training.prepare_run import lower_to_steps
 
 LEARNING = [kind for kind in TOKENIZERS if registry.load(TOKENIZERS, kind).learns]
 SMALL: dict[str, Any] = {
@@ -107,13 +107,13 @@ def test_a_batch_longer_than_a_text_is_lowered(tmp_path: Path) -> None:
 def test_a_warm_up_that_never_ends_and_a_long_average_are_shortened() -> None:
     said: list[str] = []
     sets = ["train.steps=100", "train.save_every=40", "train.validate_every=50", "train.average_last=9"]
-    train = fit_steps(load_config("transformer-small", sets), said.append).train
+    train = lower_to_steps(load_config("transformer-small", sets), said.append).train
     assert (train.schedule["warmup"], train.average_last) == (50, 3)
     assert said == [
         "train.schedule.warmup: 50, because there are 100 steps",
         "train.average_last: 3, because 100 steps give no more checkpoints",
     ]
-    assert fit_steps(load_config("transformer-small"), said.append) == load_config("transformer-small")
+    assert lower_to_steps(load_config("transformer-small"), said.append) == load_config("transformer-small")
     assert len(said) == 2
 
 

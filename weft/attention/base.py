@@ -1,11 +1,12 @@
-"""The interface of every attention mechanism.
+"""Interfaces of attention mechanisms, and of mixers: x → x, without a separate query.
 
 Shapes: B rows · T query positions · S key positions · H heads · D model width.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -14,10 +15,12 @@ from torch import Tensor, nn
 from weft.data.batch import Layout
 from weft.errors import ConfigError, DataError
 from weft.layers.decoder_state import State
+from weft.layers.kernels.cpp_plan import PlanBuilder, Register
+from weft.layers.recurrent import repack, unpack
 
 Use = Literal["encoder", "causal", "cross"]
 View = Literal["encoder", "causal", "cross", "target"]
-"""What attention weights show: the use of a mechanism, or target, if all target tokens see each other."""
+"""Labels of attention weights: the use of a mechanism, or target, if all target tokens see each other."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,10 @@ def add_extras(extras: dict[str, Tensor], more: dict[str, Tensor]) -> None:
 
 
 class Facts(nn.Module):
-    """Declared properties of a mechanism. The contract tests verify each of them.
+    """Declared properties of a mechanism, each verified by the contract tests.
 
-    Configuration checks and pictures read them, and so does the trainer: `packs` and `packs_square` decide whether batches are
-    packed. A class declares its facts. An option that changes a fact, as rotary positions change `ignores_key_order`, overrides
-    it on the instance.
+    Configuration checks, pictures and the trainer, which decides whether to pack batches, read them. An option that changes a
+    fact, as rotary positions change `ignores_key_order`, overrides it on the instance.
 
     packs: the mechanism accepts packed rows
     packs_square: it does, but forms all pairs of a packed row, which is correct but slow
@@ -100,10 +102,9 @@ class Facts(nn.Module):
     def __init__(self, site: Site) -> None:
         super().__init__()
         if site.use not in self.uses:
-            name = type(self).__name__
-            why = f": {self.instead[site.use]}" if site.use in self.instead else ""
-            can = " or ".join(sorted(self.uses))
-            raise ConfigError(f"{name} does not support {site.use} use, only {can}{why}")
+            reason = f": {self.instead[site.use]}" if site.use in self.instead else ""
+            supported = " or ".join(sorted(self.uses))
+            raise ConfigError(f"{type(self).__name__} does not support {site.use} use, only {supported}{reason}")
         self.site = site
         self.max_length: int | None = None
         self.context_width: int = site.dim
@@ -131,7 +132,7 @@ class Facts(nn.Module):
 
 
 class Attention(Facts):
-    """Queries attend to keys. One method handles a whole sequence, a piece of it, and a single step.
+    """Queries attend to keys. One call handles a whole sequence, a chunk of it, or a single step.
 
     Self-attention always appends: `attention(x, attention.start(rows=B), append=x)`, where `append` is the query itself.
     Cross-attention passes memory to `start`. In causal use, memory given to `start` is an earlier segment of the same sequence.
@@ -160,7 +161,7 @@ class Attention(Facts):
         layout: Layout | None = None,
         need_weights: bool = False,
     ) -> Attended:
-        """The context of queries [B, T, D]. Weights are computed only on request."""
+        """The context of queries [B, T, D], by `run`. Weights are computed only on request."""
         return self.run(query, state, append, layout, need_weights)
 
     def predicting(self, states: Tensor) -> Tensor:
@@ -180,8 +181,71 @@ class Attention(Facts):
         raise NotImplementedError
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
-        """As `forward`."""
         raise NotImplementedError
+
+
+class Mixer(Facts, ABC):
+    """Mixes the tokens of a row, all at once (encoder) or each with those before it (causal), in chunks of any size."""
+
+    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+        """The initial state; an encoder has none."""
+        return None
+
+    @abstractmethod
+    def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
+        """x [B, T, D] → context [B, T, D]. Tokens that are not `ok` in the layout count as never fed."""
+
+    def recall(self, memory: Tensor) -> State:
+        """The causal state after tokens [B, M, D] of an earlier segment, whose own outputs are not needed."""
+        return self(memory, self.start(rows=memory.size(0))).state
+
+
+class RowMixer(Mixer):
+    """A mixer for one sentence per row. Packed rows are unpacked to padded rows, mixed, and packed again."""
+
+    packs = True
+
+    def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
+        if layout is None or not layout.packed:
+            context, state = self.mix(x, state, layout)
+            return Attended(context.to(x.dtype), state)
+        rows, own = unpack(x, layout)
+        context, _ = self.mix(rows, self.start(rows=rows.size(0)), own)
+        return Attended(repack(context, layout).to(x.dtype), state)
+
+    @abstractmethod
+    def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        """x [B, T, D], with a sentence or a chunk of one per row → context [B, T, D] and the state after it."""
+
+
+class SelfAttention(Mixer):
+    """An attention over its own sequence. A context of another width is projected to the model's width."""
+
+    uses = frozenset({"encoder", "causal"})
+
+    def __init__(self, attention: Attention) -> None:
+        super().__init__(attention.site)
+        self.attention = attention
+        for fact in ("weights_sum", "reach", "extras", "ignores_key_order", "packs", "packs_square", "max_length"):
+            setattr(self, fact, getattr(attention, fact))
+        width, dim = attention.context_width, attention.site.dim
+        self.project = nn.Identity() if width == dim else nn.Linear(width, dim)
+
+    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+        return self.attention.start(rows=rows, room=room)
+
+    def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
+        attended: Attended = self.attention(x, state, append=x, layout=layout, need_weights=need_weights)
+        return replace(attended, context=self.project(attended.context))
+
+    def plan(self, draft: PlanBuilder, x: Register) -> Register:
+        return draft.linear(self.project, draft.part(self.attention, x))
+
+    def recall(self, memory: Tensor) -> State:
+        return self.attention.start(memory, rows=memory.size(0))
+
+    def sees(self, length: int) -> Tensor:
+        return self.attention.sees(length)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -21,8 +21,7 @@ class Random(Pattern):
     A causal block draws from those before it, so a draw is the same at any length. An encoder's block draws from all blocks of
     its sentence, so a draw depends on the length of the sentence, but not on padding or on other sentences.
 
-    Positional parameters: blocks up to `near` away and the `first` blocks are visible anyway, so they are not drawn. `length`:
-    see `bound`.
+    Positional parameters: blocks up to `near` away and the `first` blocks are visible anyway, so they are not drawn.
 
     block: tokens per block
     blocks: random blocks per block of queries
@@ -48,31 +47,31 @@ class Random(Pattern):
         """A copy, which draws its blocks once for keys and values."""
         return replace(self, length=length)
 
-    def draws(self, block: Tensor, length: int | Tensor) -> Tensor:
+    def draw(self, block: Tensor, length: int | Tensor) -> Tensor:
         """Block numbers → the blocks drawn for each, […, blocks]; −1 where none is left. `length` broadcasts to `block`.
 
         Floyd's algorithm draws r of m numbers: the l-th is at most m − r + l, which also replaces one that was drawn before.
         """
-        count = (length + self.block - 1) // self.block
-        before = block - self.near - self.first if self.causal else (block - self.near).clamp_max(count) - self.first
+        blocks = (length + self.block - 1) // self.block
+        before = block - self.near - self.first if self.causal else (block - self.near).clamp_max(blocks) - self.first
         before = before.clamp_min(0)
         beyond = (block + self.near + 1).clamp_min(self.first)
-        total = before if self.causal else before + (count - beyond).clamp_min(0)
-        few = total.clamp_max(self.blocks)
+        total = before if self.causal else before + (blocks - beyond).clamp_min(0)
+        count = total.clamp_max(self.blocks)
         numbers: list[Tensor] = []
-        for lot in range(self.blocks):
-            top = total - few + lot
-            number = _hash(block, lot + 1, self.seed) % (top + 1)
+        for draw in range(self.blocks):
+            top = total - count + draw
+            number = _hash(block, draw + 1, self.seed) % (top + 1)
             for earlier in numbers:
                 number = torch.where(number == earlier, top, number)
             numbers.append(number)
         placed = [torch.where(each < before, each + self.first, each - before + beyond) for each in numbers]
-        return torch.stack([each.where(few > lot, -1) for lot, each in enumerate(placed)], -1)
+        return torch.stack([each.where(count > draw, -1) for draw, each in enumerate(placed)], -1)
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         mine, theirs = (place.long().div(self.block, rounding_mode="floor") for place in (query, key))
         seen = mine == theirs
-        for drawn in self.draws(mine, self._length(query.dim())).unbind(-1):
+        for drawn in self.draw(mine, self._length(query.dim())).unbind(-1):
             seen = seen | (drawn == theirs)
         return seen
 
@@ -89,7 +88,7 @@ class Random(Pattern):
         if self.length is not None and count in self._gathered:
             return self._gathered[count]
         own = torch.arange(count, device=x.device)[None]
-        drawn = self.draws(own, x.size(1) if self.length is None else self._length(2))
+        drawn = self.draw(own, x.size(1) if self.length is None else self._length(2))
         drawn = torch.cat([own.expand(drawn.shape[:2])[..., None], drawn.where(drawn >= 0, count)], -1)
         if self.length is not None:
             self._gathered[count] = drawn
@@ -110,9 +109,9 @@ class RandomAttention(PatternAttention, pattern=Random):
     cost = "n·block·blocks"
 
 
-def _hash(block: Tensor, lot: int, seed: int) -> Tensor:
+def _hash(block: Tensor, draw: int, seed: int) -> Tensor:
     """24 well-mixed bits: products wrap at 32 bits, and the higher ones are the better mixed."""
-    x = (block * 0x9E3779B1 + lot * 0x85EBCA77 + (seed + 1) * 0xC2B2AE3D) & 0xFFFFFFFF
+    x = (block * 0x9E3779B1 + draw * 0x85EBCA77 + (seed + 1) * 0xC2B2AE3D) & 0xFFFFFFFF
     return (((x ^ (x >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF) >> 8
 
 
@@ -120,12 +119,6 @@ def _hash(block: Tensor, lot: int, seed: int) -> Tensor:
 class BigBird(Longformer):
     """A local window, global tokens, and random blocks among those that window and first tokens leave out.
 
-    Positional parameter: see `Global`.
-
-    window: how far a query sees
-    tokens: number of global tokens at the start, which see and are seen by all
-    every: the token at every such position is global too; 0: none
-    last: number of global tokens at the end of a sentence; encoder only
     block: tokens per block
     blocks: random blocks per block of queries
     seed: seed of the random blocks

@@ -1,7 +1,4 @@
-"""Combinations of patterns: in one softmax (joined), or one per head (mixed).
-
-Attentions and mixers of different kinds side by side, each with its share of the width.
-"""
+"""Combinations: patterns in one softmax (joined) or one per head (mixed), and any mechanisms side by side (parts)."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Site, add_extras
+from weft.attention.base import Attended, Attention, Mixer, Site, add_extras
 from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.sparsity_patterns import Joined, PatternSpec, build_patterns
-from weft.attention.mixers.base import Mixer
 from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
@@ -107,17 +103,13 @@ class PartsAttention(Attention):
         self.parts = nn.ModuleList(built)
         self.share = nn.Linear(site.dim, site.dim)
         self.out = nn.Linear(sum(part.context_width for part in built), site.dim)
-        self._declare(built)
-
-    def _declare(self, parts: list[Part]) -> None:
-        """Derives the facts from those of the parts."""
-        sums, reaches = {part.weights_sum for part in parts}, {part.reach for part in parts}
+        sums, reaches = {part.weights_sum for part in built}, {part.reach for part in built}
         self.weights_sum = None if None in sums else "one" if sums == {"one"} else "at most one"
         self.reach = "all" if "all" in reaches else "data" if "data" in reaches else "pattern"
-        self.ignores_key_order = all(part.ignores_key_order for part in parts)
-        self.packs, self.packs_square = all(part.packs for part in parts), any(part.packs_square for part in parts)
-        self.extras = frozenset().union(*(part.extras for part in parts))
-        self.max_length = min((part.max_length for part in parts if part.max_length is not None), default=None)
+        self.ignores_key_order = all(part.ignores_key_order for part in built)
+        self.packs, self.packs_square = all(part.packs for part in built), any(part.packs_square for part in built)
+        self.extras = frozenset().union(*(part.extras for part in built))
+        self.max_length = min((part.max_length for part in built if part.max_length is not None), default=None)
 
     def _each(self) -> list[Part]:
         return cast(list[Part], list(self.parts))
@@ -140,7 +132,12 @@ class PartsAttention(Attention):
             outputs.append(part(own, before, layout=layout, need_weights=need_weights, **tokens))
             add_extras(extras, outputs[-1].extras)
         context = self.out(torch.cat([one.context.to(query.dtype) for one in outputs], -1))
-        return Attended(context, [one.state for one in outputs], _side_by_side([one.weights for one in outputs]), extras)
+        weights = None
+        heads = [one.weights for one in outputs if one.weights is not None]
+        if len(heads) == len(outputs):  # every part shows weights, perhaps over different numbers of keys
+            keys = max(each.size(-1) for each in heads)
+            weights = torch.cat([F.pad(each, (0, keys - each.size(-1))) for each in heads], 1)
+        return Attended(context, [one.state for one in outputs], weights, extras)
 
 
 def _start(part: Part, memory: Tensor | None, layout: Layout | None, rows: int, room: int | None) -> State:
@@ -149,12 +146,3 @@ def _start(part: Part, memory: Tensor | None, layout: Layout | None, rows: int, 
         return part.start(memory, layout, rows=rows, room=room)
     before = part.start(rows=rows if memory is None else memory.size(0), room=room)
     return before if memory is None else part(memory, before, layout=layout).state
-
-
-def _side_by_side(weights: list[Tensor | None]) -> Tensor | None:
-    """Concatenates the weights of all parts along the heads if every part has weights, padded to the same number of keys."""
-    shown = [one for one in weights if one is not None]
-    if len(shown) < len(weights):
-        return None
-    keys = max(one.size(-1) for one in shown)
-    return torch.cat([F.pad(one, (0, keys - one.size(-1))) for one in shown], 1)

@@ -8,7 +8,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from weft.attention.base import Site
 from weft.attention.core.dot_product import attend
-from weft.attention.core.multihead import Lookup, MultiHead, MultiHeadAttention
+from weft.attention.core.multihead import MultiHead, MultiHeadAttention, Scoring
 from weft.attention.core.relative_positions import Alibi, Shaw
 from weft.errors import ConfigError
 from weft.layers.kernels.cpp_plan import NotPlanned, PlanBuilder, Register
@@ -52,17 +52,16 @@ class FullAttention(MultiHeadAttention):
             )
         if position == "rotary" and site.head_dim % 2:
             raise ConfigError(f"rotary positions rotate pairs of channels, so the head width must be even, not {site.head_dim}")
-        look: Lookup = attend
+        scoring: Scoring = attend
         if position == "alibi":
-            look = Alibi()
+            scoring = Alibi()
         elif position == "shaw":
-            look = Shaw(site.head_dim, shaw_distance, shaw_values)
-        self.heads = MultiHead(site, bias=bias, look=look, rotary=rotary_base if position == "rotary" else None)
+            scoring = Shaw(site.head_dim, shaw_distance, shaw_values)
+        self.heads = MultiHead(site, bias=bias, scoring=scoring, rotary=rotary_base if position == "rotary" else None)
         self.position = position
         self.ignores_key_order = position == "none"
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         if self.heads.look is not attend:
             raise NotPlanned(f"position: {self.position}")
-        register: Register = draft.part(self.heads, x)
-        return register
+        return draft.part(self.heads, x)

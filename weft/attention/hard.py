@@ -39,23 +39,17 @@ class HardAttention(SourceAttention):
         owner = torch.arange(rows, device=query.device) // (rows // state.values.size(0))
         # A row without tokens selects padding, so its context is set to 0.
         context = state.values[owner[:, None], chosen[..., 0]].where(real.any(-1, keepdim=True), 0.0)
-        extras = self._terms(log_probs, chosen, real) if self.training else {}
-        weights = None
+        weights, extras = None, {}
         if need_weights:
             weights = torch.zeros_like(log_probs).scatter(-1, chosen, 1.0).masked_fill(~real, 0.0)[:, None]
+        if self.training:
+            extras["log_prob"] = log_probs.gather(-1, chosen)[..., 0].where(real.any(-1), 0.0)
+            extras["entropy"] = -(log_probs.exp() * log_probs).masked_fill(~real, 0.0).sum(-1)
         return Attended(context, state, weights, extras)
 
     def _choose(self, log_probs: Tensor) -> Tensor:
-        """[B, T, 1]: sampled by the Gumbel-max trick, argmax of log α − log(exponential noise), which does not synchronise."""
+        """[B, T, 1]: the likeliest; in training a sample, by the Gumbel-max trick, which does not synchronise."""
         if not self.training:
             return log_probs.argmax(-1, keepdim=True)
         noise = torch.empty_like(log_probs).exponential_().log()
         return (log_probs - noise).argmax(-1, keepdim=True)
-
-    def _terms(self, log_probs: Tensor, chosen: Tensor, real: Tensor) -> dict[str, Tensor]:
-        seen = real.any(-1)
-        information = (log_probs.exp() * log_probs).masked_fill(~real, 0.0).sum(-1)
-        return {
-            "log_prob": log_probs.gather(-1, chosen)[..., 0].where(seen, 0.0),
-            "entropy": -information,
-        }

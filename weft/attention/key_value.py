@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.dot_product import KeyValueStore, masked_softmax
 from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache
 from weft.attention.core.single_head import AdditiveScore, SingleHead, SourceStates
 from weft.data.batch import Layout
@@ -87,7 +87,7 @@ class KeyValueAttention(Attention):
 
     def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
         if self.window is not None:
-            return self._remember(x, state, layout)[1]
+            return self._append(x, state, layout)[1]
         keys, values = self._split(x)
         return state.append(keys[:, None], values[:, None], layout)
 
@@ -96,18 +96,18 @@ class KeyValueAttention(Attention):
         if append is None:
             return self.head.run(own_key, state, layout, need_weights)
         if self.window is not None:
-            return self._look_back(own_key, append, state, layout, need_weights)
+            return self._attend_window(own_key, append, state, layout, need_weights)
         place = state.place(append, layout)
         state = self.extend(append, state, layout)
         source, mask = _before(state, place, layout)
         weights = masked_softmax(self.head.scores(own_key, source), mask)
         return Attended(self.head.mix(weights, source), state, weights[:, None] if need_weights else None)
 
-    def _look_back(
+    def _attend_window(
         self, own_key: Tensor, append: Tensor, state: RecentKeyValues, layout: Layout | None, need_weights: bool
     ) -> Attended:
         """Each query against the L states before it: the work grows with T·L."""
-        before, after = self._remember(append, state, layout)
+        before, after = self._append(append, state, layout)
         keys, values, real = before.split([self.width, self.width, 1], -1)
         rows, extent, span = real.shape[:3]
         score = self.head.score
@@ -116,10 +116,10 @@ class KeyValueAttention(Attention):
         weights = masked_softmax(scores, real.flatten(0, 1).transpose(1, 2) > 0)
         used = dropout(weights, self.head.dropout, self.training)
         context = torch.bmm(used, values.flatten(0, 1).to(used.dtype)).view(rows, extent, -1)
-        shown = weights.view(rows, extent, span) if need_weights else None
-        return Attended(context, after, None if shown is None else _spread(shown, state.length))
+        shown = _over_all_tokens(weights.view(rows, extent, span), state.length) if need_weights else None
+        return Attended(context, after, shown)
 
-    def _remember(self, x: Tensor, state: RecentKeyValues, layout: Layout | None) -> tuple[Tensor, RecentKeyValues]:
+    def _append(self, x: Tensor, state: RecentKeyValues, layout: Layout | None) -> tuple[Tensor, RecentKeyValues]:
         """[B, T, L, 2W + 1]: the states before each token, and the state after x [B, T, D]."""
         assert self.window is not None
         keys, values = self._split(x)
@@ -133,7 +133,7 @@ class KeyValueAttention(Attention):
     def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Projected keys and values [B, S, width] of states [B, S, M]."""
         key = states[..., : self.width]
-        return self.head.score.keys(key), key if self.parts == 1 else states[..., self.width : 2 * self.width]
+        return self.head.score.key(key), key if self.parts == 1 else states[..., self.width : 2 * self.width]
 
 
 def _check(site: Site, parts: int, span: int) -> None:
@@ -151,16 +151,16 @@ def _check(site: Site, parts: int, span: int) -> None:
         raise ConfigError("span: it counts back from a token of the same text; remove it in attention to a source")
 
 
-def _spread(weights: Tensor, length: Tensor) -> Tensor:
+def _over_all_tokens(weights: Tensor, length: Tensor) -> Tensor:
     """Weights over the last L states [B, T, L] → over all tokens fed [B, 1, T, S]. For pictures: it synchronises."""
     rows, extent, span = weights.shape
     at = torch.arange(extent, device=length.device)[:, None] - span + torch.arange(span, device=length.device)
     place = length[:, None, None] + at
-    found = weights.new_zeros(rows, extent, int(length.max()) + extent)
-    return found.scatter_add(-1, place.clamp_min(0), weights.where(place >= 0, 0.0))[:, None]
+    spread = weights.new_zeros(rows, extent, int(length.max()) + extent)
+    return spread.scatter_add(-1, place.clamp_min(0), weights.where(place >= 0, 0.0))[:, None]
 
 
-def _before(store: ConcatenatedKeyValues | KeyValueCache, place: Tensor, layout: Layout | None) -> tuple[SourceStates, Tensor]:
+def _before(store: KeyValueStore, place: Tensor, layout: Layout | None) -> tuple[SourceStates, Tensor]:
     """The stored tokens as a source, and a mask of those before each of the newest tokens, at positions `place` [B, T]."""
     if isinstance(store, KeyValueCache):
         keys, values = store.dense()

@@ -1,7 +1,4 @@
-"""Attention of the linear Transformer.
-
-Efficient attention: a softmax over channels for queries and one over positions for keys.
-"""
+"""Attention at a linear cost: the linear Transformer, and efficient attention (softmax over channels and over positions)."""
 
 from __future__ import annotations
 
@@ -12,11 +9,18 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
+from weft.attention.core.feature_maps import (
+    NOTHING,
+    FeatureAttention,
+    MemorySums,
+    ScaledFeatures,
+    accumulate,
+    extended_width,
+    into_chunks,
+)
 from weft.attention.core.multihead import Projections
-from weft.attention.core.prefix_sums import NOTHING, accumulate, beside, cut
 from weft.data.batch import Layout
-from weft.layers.decoder_state import State, shared, spread
+from weft.layers.decoder_state import State, spread
 from weft.layers.kernels.cpp_plan import Keys, PlanBuilder, Register
 
 
@@ -37,8 +41,8 @@ class LinearAttention(FeatureAttention):
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         layers, heads = self.heads, self.site.heads
         if self.site.use == "cross":
-            query, wide = draft.linear(layers.query, x), beside(layers.width)
-            return draft.linear(layers.out, draft.attend_memory_sums(query, heads, lambda sums: Keys(sums.values), wide))
+            query, width = draft.linear(layers.query, x), extended_width(layers.width)
+            return draft.linear(layers.out, draft.attend_memory_sums(query, heads, lambda sums: Keys(sums.values), width))
         joint = draft.linear(layers.query_key_value, x)
         return draft.linear(layers.out, draft.attend_sums(joint, heads, causal=self.site.use == "causal"))
 
@@ -62,26 +66,17 @@ class _EluPlusOne(torch.autograd.Function):
 
 
 CHUNK = 64
-WIDEST = 60.0
+MAX_EXPONENT = 60.0
 """The largest exponent inside a chunk: keys of a channel that exceed its first value by more than this count as equal."""
 
 
 @dataclass
-class Means:
-    """The past in float32. values [B, H, D, D]: per key channel, the mean of values weighted by exp(key).
-
-    level [B, H, D]: the logarithm of the sum of these weights.
-    """
+class RunningMeans:
+    """The past in float32. values [B, H, D, D]: per key channel, the mean of values weighted by exp(key) · level [B, H, D]: the
+    logarithm of the sum of these weights."""
 
     values: Tensor
     level: Tensor
-
-
-@dataclass
-class MemoryMeans:
-    """The weighted means of a whole source, with one row per source."""
-
-    values: Tensor = shared()
 
 
 class EfficientAttention(Attention):
@@ -107,7 +102,7 @@ class EfficientAttention(Attention):
     def begin(self, rows: int, room: int | None) -> State:
         weight, width = self.heads.out.weight, self.heads.width
         zeros = torch.zeros(rows, self.site.heads, width, width, device=weight.device)
-        return Means(zeros, torch.full_like(zeros[..., 0], NOTHING))
+        return RunningMeans(zeros, torch.full_like(zeros[..., 0], NOTHING))
 
     def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
         return self._recur(*self.heads.own(x), state, layout)[1]
@@ -122,36 +117,36 @@ class EfficientAttention(Attention):
             context, state = self._recur(*self.heads.own(append), state, layout)
         return Attended(self.heads.join(context), state)
 
-    def _recur(self, q: Tensor, k: Tensor, v: Tensor, state: Means, layout: Layout | None) -> tuple[Tensor, Means]:
-        """Computes chunk by chunk, as in `prefix_sums`, but with one scale per key channel: the level of its past."""
+    def _recur(self, q: Tensor, k: Tensor, v: Tensor, past: RunningMeans, layout: Layout | None) -> tuple[Tensor, State]:
+        """Computes chunk by chunk, as in `feature_maps`, but with one scale per key channel: the level of its past."""
         extent, dtype = q.size(2), q.dtype
         size = min(CHUNK, extent)
         k, v = _real(k, v, layout)
-        q, k, v = cut(q.softmax(-1, torch.float32), size), cut(k, size, NOTHING), cut(v, size)
-        level = torch.logaddexp(k.flatten(2, 3).logcumsumexp(2), state.level[:, :, None]).view_as(k)
+        q, k, v = into_chunks(q.softmax(-1, torch.float32), size), into_chunks(k, size, NOTHING), into_chunks(v, size)
+        level = torch.logaddexp(k.flatten(2, 3).logcumsumexp(2), past.level[:, :, None]).view_as(k)
         begin, end = level[..., :1, :], level[..., -1:, :]
-        levels = torch.cat([state.level[:, :, None], end[..., 0, :]], 2)
+        levels = torch.cat([past.level[:, :, None], end[..., 0, :]], 2)
         with torch.autocast(q.device.type, enabled=False):
             # Factor exp(k − level) at the start of the chunk, so that neither factor overflows float32.
-            scaled_q = (q * (begin - level).clamp_min(-WIDEST).exp()).to(dtype)
-            scaled_k = (k - begin).clamp_max(WIDEST).exp().to(dtype)
+            scaled_q = (q * (begin - level).clamp_min(-MAX_EXPONENT).exp()).to(dtype)
+            scaled_k = (k - begin).clamp_max(MAX_EXPONENT).exp().to(dtype)
             inside = (scaled_q @ scaled_k.transpose(-1, -2)).tril() @ v
             means = ((k - end).exp().to(dtype).transpose(-1, -2) @ v).float()
-            each = torch.cat([state.values[:, :, None], means], 2)
+            each = torch.cat([past.values[:, :, None], means], 2)
             run = accumulate(each.transpose(2, 3), levels.transpose(2, 3))[0].transpose(2, 3)
             before = (q * (levels[:, :, :-1, None] - level).exp()).to(dtype)
             context = inside + before @ run[:, :, :-1].to(dtype)
-        return context.flatten(2, 3)[:, :, :extent], Means(run[:, :, -1].contiguous(), levels[:, :, -1].contiguous())
+        return context.flatten(2, 3)[:, :, :extent], RunningMeans(run[:, :, -1].contiguous(), levels[:, :, -1].contiguous())
 
 
-def _means(k: Tensor, v: Tensor, layout: Layout | None) -> MemoryMeans:
+def _means(k: Tensor, v: Tensor, layout: Layout | None) -> MemorySums:
     """The mean of all real values for each key channel."""
     k, v = _real(k, v, layout)
     # A softmax over the last axis is several times faster on a GPU than over any other.
-    return MemoryMeans(k.transpose(-1, -2).softmax(-1).to(v.dtype) @ v)
+    return MemorySums(k.transpose(-1, -2).softmax(-1).to(v.dtype) @ v)
 
 
-def _mix(q: Tensor, means: MemoryMeans) -> Tensor:
+def _mix(q: Tensor, means: MemorySums) -> Tensor:
     return q.softmax(-1).to(means.values.dtype) @ spread(means.values, q.size(0))
 
 

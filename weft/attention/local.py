@@ -7,13 +7,13 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention.core import sparsity_patterns as patterns
+from weft.attention.core import sparsity_patterns
 from weft.attention.core.block_sparse import PatternAttention
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 
 
 @dataclass(frozen=True)
-class Local(patterns.Pattern):
+class Local(sparsity_patterns.Pattern):
     """The tokens at most `window` positions away; in causal use the last `window` tokens, including the query's own.
 
     window: how far a query sees
@@ -29,7 +29,7 @@ class Local(patterns.Pattern):
 
     @property
     def chunk(self) -> int:
-        return max(patterns.SMALLEST, min(patterns.margin(self.window), patterns.LARGEST))
+        return max(sparsity_patterns.SMALLEST, min(sparsity_patterns.margin(self.window), sparsity_patterns.LARGEST))
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         before, after = self.span
@@ -38,7 +38,7 @@ class Local(patterns.Pattern):
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
         before, after = self.span
-        return patterns.neighbours(x, chunk, patterns.margin(before), patterns.margin(after))
+        return sparsity_patterns.neighbours(x, chunk, sparsity_patterns.margin(before), sparsity_patterns.margin(after))
 
 
 class LocalAttention(PatternAttention, pattern=Local):
@@ -51,5 +51,4 @@ class LocalAttention(PatternAttention, pattern=Local):
     cost = "n·window"
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
-        register: Register = draft.part(self.heads, x)
-        return register
+        return draft.part(self.heads, x)

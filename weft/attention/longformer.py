@@ -120,8 +120,7 @@ class Global(Union):
 class GlobalAttention(PatternAttention, pattern=Global, learns=True):
     """Global tokens attend to all tokens and all tokens attend to them; no other pairs attend to each other.
 
-    On its own it sees little. Use it for some of the heads (`mixed`), or together with another pattern (`joined`,
-    `longformer`).
+    On its own it sees little. Use it for some of the heads (`mixed`), or with another pattern (`joined`, `longformer`).
     """
 
     paper = "Ainslie et al. 2020; Beltagy et al. 2020"
@@ -130,12 +129,9 @@ class GlobalAttention(PatternAttention, pattern=Global, learns=True):
 
 @dataclass(frozen=True)
 class Longformer(Global):
-    """A local window, and global tokens, which see everything. Positional parameter: see `Global`.
+    """A local window, and global tokens, which see everything.
 
     window: how far a query sees
-    tokens: number of global tokens at the start, which see and are seen by all
-    every: the token at every such position is global too; 0: none
-    last: number of global tokens at the end of a sentence; encoder only
     """
 
     _: KW_ONLY

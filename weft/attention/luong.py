@@ -1,7 +1,4 @@
-"""Global attention of Luong et al. 2015 with the scores dot, general, concat and location.
-
-Local attention of Luong et al. 2015: a window over the source, at a monotonic (local-m) or predicted (local-p) position.
-"""
+"""Attention of Luong et al. 2015: global, with the scores dot, general, concat and location, and local (local-m, local-p)."""
 
 from __future__ import annotations
 
@@ -120,8 +117,7 @@ class LocalMonotonicAttention(SourceAttention):
 class LocalPredictiveAttention(SourceAttention):
     """A query attends around p = S·σ(vᵀ tanh(W s)): weights softmax(e)_j · exp(−(j − p)²/2σ²) with σ = D/2.
 
-    The softmax covers p − D … p + D, and S is the length of the source. As published, the Gaussian makes weights sum to less
-    than 1.
+    The softmax covers p − D … p + D, and S is the source length. As published, the Gaussian makes weights sum to less than 1.
 
     window: D, how far to either side of p a query sees
     score: dot sᵀh, general sᵀWh, or concat vᵀtanh(W[s; h])

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, split_heads
-from weft.attention.core.dot_product import AttendOptions, attend, attend_memory
+from weft.attention.core.dot_product import AttendOptions, KeyValueStore, attend, attend_memory
 from weft.attention.core.kv_cache import ConcatenatedKeyValues, CrossAttentionMemory, KeyValueCache
 from weft.attention.core.multihead import Projections
 from weft.data.batch import Layout
@@ -20,19 +20,19 @@ from weft.layers.positions import token_positions
 
 
 @dataclass
-class Windows:
-    """What causal attention has seen: complete windows, compressed, and the tokens of an incomplete one.
+class CompressedCache:
+    """The past of causal attention: complete windows, compressed, and the tokens of an incomplete one.
 
     store: compressed keys and values · tail [B, stride − 1, 2D]: keys and values of the incomplete window, followed by
       undefined values · count [B]: tokens fed. tail and count are None before the first token.
     """
 
-    store: ConcatenatedKeyValues | KeyValueCache
+    store: KeyValueStore
     stride: int
     tail: Tensor | None = None
     count: Tensor | None = None
 
-    def grow(self, room: int) -> Windows:
+    def grow(self, room: int) -> CompressedCache:
         return replace(self, store=grow(self.store, _cells(room, self.stride)))
 
 
@@ -74,9 +74,9 @@ class CompressedAttention(Attention):
 
     def begin(self, rows: int, room: int | None) -> State:
         if room is None:
-            return Windows(ConcatenatedKeyValues(), self.stride)
+            return CompressedCache(ConcatenatedKeyValues(), self.stride)
         sizes = self.site.heads, _cells(room, self.stride), self.heads.width
-        return Windows(KeyValueCache.empty(rows, *sizes, self.heads.out.weight), self.stride)
+        return CompressedCache(KeyValueCache.empty(rows, *sizes, self.heads.out.weight), self.stride)
 
     def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
         return self._append(self._own(x)[1], state, layout)
@@ -90,7 +90,7 @@ class CompressedAttention(Attention):
                 context, _ = attend_memory(q, self._memory(key_value, layout), layout=None, dropout=self.dropped)
             else:
                 after = self._append(key_value, state, layout)
-                context = self._look_back(q, state, after, layout)
+                context = self._attend_past(q, state, after, layout)
                 state = after
         return Attended(self.heads.join(context), state)
 
@@ -101,12 +101,9 @@ class CompressedAttention(Attention):
 
     def _shorten(self, key_value: Tensor) -> tuple[Tensor, Tensor]:
         """[B, W · stride, 2D] → k, v [B, H, W, D / H]."""
-        parts = key_value.unflatten(1, (-1, self.stride)).chunk(2, -1)
-        k, v = (
-            split_heads(shorten(part.flatten(2)), self.site.heads)
-            for shorten, part in zip((self.keys, self.values), parts, strict=True)
-        )
-        return k, v
+        k, v = key_value.unflatten(1, (-1, self.stride)).chunk(2, -1)
+        heads = self.site.heads
+        return split_heads(self.keys(k.flatten(2)), heads), split_heads(self.values(v.flatten(2)), heads)
 
     def _memory(self, key_value: Tensor, layout: Layout | None) -> CrossAttentionMemory:
         """All windows; the last one of a row is padded with zeros."""
@@ -116,7 +113,7 @@ class CompressedAttention(Attention):
         segments = None if layout is None else layout.segments[:, :: self.stride]
         return CrossAttentionMemory(*self._shorten(key_value), segments)
 
-    def _append(self, key_value: Tensor, state: Windows, layout: Layout | None) -> Windows:
+    def _append(self, key_value: Tensor, state: CompressedCache, layout: Layout | None) -> CompressedCache:
         """The state after these tokens: windows that they complete go into the store, the remaining tokens into the tail."""
         rows, extent, _ = key_value.shape
         fed = torch.full((rows,), extent, device=key_value.device) if layout is None else layout.lengths
@@ -134,9 +131,9 @@ class CompressedAttention(Attention):
         left = (ended * self.stride)[:, None] + torch.arange(self.stride - 1, device=row.device)
         row = F.pad(row, (0, 0, 0, self.stride))
         tail = row.gather(1, left[..., None].expand(-1, -1, row.size(-1)))
-        return Windows(store, self.stride, tail, count)
+        return CompressedCache(store, self.stride, tail, count)
 
-    def _look_back(self, q: Tensor, before: Windows, after: Windows, layout: Layout | None) -> Tensor:
+    def _attend_past(self, q: Tensor, before: CompressedCache, after: CompressedCache, layout: Layout | None) -> Tensor:
         """Attends from each query to the windows that are complete."""
         store = after.store
         if isinstance(store, ConcatenatedKeyValues) and store.k is None:
@@ -151,9 +148,8 @@ class CompressedAttention(Attention):
         """A whole sequence without a mask: queries `stride` apart form a group, and query n of a group sees n + 1 windows."""
         assert store.k is not None and store.v is not None
         first, windows = self.stride - 1, store.k.size(2)
-        apart = F.pad(q[:, :, first:], (0, 0, 0, windows * self.stride + first - q.size(2))).unflatten(
-            2, (windows, self.stride)
-        )
+        apart = F.pad(q[:, :, first:], (0, 0, 0, windows * self.stride + first - q.size(2)))
+        apart = apart.unflatten(2, (windows, self.stride))
         k, v = (x[:, :, None].expand(-1, -1, self.stride, -1, -1).flatten(1, 2) for x in (store.k, store.v))
         options = AttendOptions(causal=True, dropout=self.dropped)
         context, _ = attend(apart.transpose(2, 3).flatten(1, 2), ConcatenatedKeyValues(k, v), options)

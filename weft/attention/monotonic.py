@@ -103,8 +103,8 @@ class MonotonicAttention(SourceAttention):
         return bool((state.begin >= (extent - 1 if self.hold else extent + self.forced)).any())
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
-        find = self._expect if self.training else self._scan
-        return find(query, state, None if layout is None else layout.ok, need_weights)
+        attend = self._expect if self.training else self._scan
+        return attend(query, state, None if layout is None else layout.ok, need_weights)
 
     def _expect(self, query: Tensor, state: MonotonicState, real: Tensor | None, need_weights: bool) -> Attended:
         """The soft form. All queries are scored at once; only the recurrence over them is a loop."""
@@ -182,7 +182,6 @@ class MonotonicAttention(SourceAttention):
 def advance(begin: Tensor, stop: Tensor, passed: Tensor) -> Tensor:
     """log α_j = log p_j + L_j + log Σ_{l ≤ j} exp(begin_l − L_l), with L_j = `passed` = Σ_{k < j} log(1 − p_k); all [B, S].
 
-    In logarithms nothing is divided by a product that underflows to 0. The published form clamps its products, and is off by
-    10⁻³ at a length of 100.
+    In logarithms nothing is divided by a product that underflows to 0, which the published form has to clamp.
     """
     return stop + passed + torch.logcumsumexp(begin - passed, -1)

@@ -36,7 +36,7 @@ class RandomFeatureAttention(FeatureAttention):
 
     def __init__(self, site: Site, *, features: PositiveInt = 64, redraw: NonNegativeInt = 1000, bias: bool = True) -> None:
         super().__init__(site, features=2 * features, bias=bias)
-        self.directions = RedrawnBuffer(functools.partial(_directions, features, site.head_dim), redraw)
+        self.directions = RedrawnBuffer(functools.partial(torch.randn, features, site.head_dim, dtype=torch.float32), redraw)
         self.sharpness = nn.Parameter(torch.full((site.heads, 1, site.head_dim), -math.log(SHARPEST - 1)))
 
     def sigma(self) -> Tensor:
@@ -56,14 +56,8 @@ class RandomFeatureAttention(FeatureAttention):
 
 
 class GatedRandomFeatureAttention(RandomFeatureAttention):
-    """Random feature attention with decay: S_t = g_t S_{t−1} + (1 − g_t) φ(k_t)v_tᵀ and one gate g = σ(w·x + b) per head.
+    """Random feature attention with decay: S_t = g_t S_{t−1} + (1 − g_t) φ(k_t)v_tᵀ and one gate g = σ(w·x + b) per head."""
 
-    features: m, the number of ω; the error falls with its square root
-    redraw: average number of training steps between redraws of ω; 0: never
-    bias: whether the projections have a bias
-    """
-
-    paper = "Peng et al. 2021"
     uses = frozenset({"causal"})
     instead: ClassVar[dict[str, str]] = {"encoder": ORDERED, "cross": ORDERED}
     ignores_key_order = False
@@ -108,7 +102,3 @@ class _Waves(torch.autograd.Function):
         slope = torch.addcmul(slope, x, along.to(x.dtype), value=-1, out=torch.empty_like(x))
         products = (angle.transpose(-1, -2) @ x).flatten(0, -4)
         return slope, products.sum(0, dtype=directions.dtype)
-
-
-def _directions(count: int, width: int, generator: torch.Generator | None) -> Tensor:
-    return torch.randn(count, width, generator=generator, dtype=torch.float32)

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention.core import sparsity_patterns as patterns
+from weft.attention.core import sparsity_patterns
 from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.sparsity_patterns import Pattern, Union
 from weft.errors import ConfigError
@@ -29,7 +29,7 @@ class Strided(Pattern):
         return (query - key) % self.stride == 0
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
-        return patterns.neighbours(x, self.stride, 0, 0).transpose(1, 2)
+        return sparsity_patterns.neighbours(x, self.stride, 0, 0).transpose(1, 2)
 
     def split(self, x: Tensor, chunk: int) -> Tensor:
         return self.keys(x, chunk)
@@ -41,8 +41,7 @@ class Strided(Pattern):
 class StridedAttention(PatternAttention, pattern=Strided):
     """Every query attends to the keys at distances that are multiples of `stride`, including its own.
 
-    The Sparse Transformer combines it with attention to the last `stride` tokens, in separate heads (`mixed`) or in one
-    (`joined`).
+    The Sparse Transformer combines it with attention to the last `stride` tokens, by `mixed` heads or in `joined` ones.
     """
 
     paper = "Child et al. 2019"
@@ -58,14 +57,14 @@ class OwnBlock(Pattern):
 
     @property
     def chunk(self) -> int:
-        return self.size * -(-patterns.SMALLEST // self.size)
+        return self.size * -(-sparsity_patterns.SMALLEST // self.size)
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         return query // self.size == key // self.size
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
-        beyond = 0 if chunk % self.size == 0 else patterns.margin(self.size)
-        return patterns.neighbours(x, chunk, beyond, 0 if self.causal else beyond)
+        beyond = 0 if chunk % self.size == 0 else sparsity_patterns.margin(self.size)
+        return sparsity_patterns.neighbours(x, chunk, beyond, 0 if self.causal else beyond)
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,8 @@ class Summaries(Pattern):
         return key % self.size + 0 * query >= self.size - self.count
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
-        last = patterns.neighbours(x, self.size, 0, 0)[:, :, self.size - self.count :].flatten(1, 2)
-        return patterns.for_each_group(last, x.size(1), chunk)
+        last = sparsity_patterns.neighbours(x, self.size, 0, 0)[:, :, self.size - self.count :].flatten(1, 2)
+        return sparsity_patterns.for_each_group(last, x.size(1), chunk)
 
 
 @dataclass(frozen=True)

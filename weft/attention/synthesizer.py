@@ -24,7 +24,7 @@ from weft.layers.norm_and_dropout import dropout
 Form = Literal["dense", "random", "fixed", "factored_dense", "factored_random"]
 
 
-class Synthetic(nn.Module, ABC):
+class SyntheticScores(nn.Module, ABC):
     """Scores of all positions."""
 
     @abstractmethod
@@ -32,7 +32,7 @@ class Synthetic(nn.Module, ABC):
         """query [B, T, D] at positions `place` [B, T] → [B, H, T, L]; positions that are the same in all rows may be [1, T]."""
 
 
-class RandomScores(Synthetic):
+class RandomScores(SyntheticScores):
     """A random number for each pair of positions, trained or fixed (Tay et al. 2020, section 3.2)."""
 
     def __init__(self, heads: int, length: int, trained: bool) -> None:
@@ -47,7 +47,7 @@ class RandomScores(Synthetic):
         return self.table[:, place].transpose(0, 1)
 
 
-class FactoredRandomScores(Synthetic):
+class FactoredRandomScores(SyntheticScores):
     """The same table as a product R₁R₂ᵀ of rank k (section 3.4)."""
 
     def __init__(self, heads: int, length: int, rank: int) -> None:
@@ -79,7 +79,7 @@ class TokenNetwork(nn.Module):
         return x @ self.weight + self.bias
 
 
-class DenseScores(Synthetic):
+class DenseScores(SyntheticScores):
     """The score of each position, from the query (section 3.1)."""
 
     def __init__(self, dim: int, heads: int, length: int, layers: int) -> None:
@@ -90,7 +90,7 @@ class DenseScores(Synthetic):
         return self.network(query)
 
 
-class FactoredDenseScores(Synthetic):
+class FactoredDenseScores(SyntheticScores):
     """a and b numbers per query with a·b ≥ L; the score of position p·b + q is the product of numbers p and q (section 3.3)."""
 
     def __init__(self, dim: int, heads: int, length: int, layers: int) -> None:
@@ -137,7 +137,15 @@ class SynthesizerAttention(Attention):
         self.width = site.head_dim
         self.value = nn.Linear(site.memory_dim, site.dim, bias=bias)
         self.out = nn.Linear(site.dim, site.dim, bias=bias)
-        self.scores = _scores(form, site, layers, rank, max_length)
+        self.scores: SyntheticScores
+        if form == "dense":
+            self.scores = DenseScores(site.dim, site.heads, max_length, layers)
+        elif form == "factored_dense":
+            self.scores = FactoredDenseScores(site.dim, site.heads, max_length, layers)
+        elif form == "factored_random":
+            self.scores = FactoredRandomScores(site.heads, max_length, rank)
+        else:
+            self.scores = RandomScores(site.heads, max_length, trained=form == "random")
 
     def read(self, memory: Tensor, layout: Layout | None) -> State:
         self.check_length(memory, layout)
@@ -162,7 +170,12 @@ class SynthesizerAttention(Attention):
             before = source.places(rows)[:, None] <= place[..., None]
             mask = before if mask is None else mask & before
         weights = self._weights(query, place, source, None if mask is None else mask[:, None])
-        context = self._mix(weights, source)
+        values = split_heads(source.values, self.site.heads)
+        used = dropout(weights, self.site.dropout, self.training).to(values.dtype)
+        if values.size(0) == rows:
+            context = used @ values
+        else:  # the beams of a source share its values
+            context = (used.unflatten(0, (values.size(0), -1)) @ values[:, None]).flatten(0, 1)
         return Attended(self.out(join_heads(context).to(query.dtype)), state, weights if need_weights else None)
 
     def _own(self, x: Tensor, state: State, layout: Layout | None) -> tuple[SourceStates, Tensor, State]:
@@ -188,24 +201,4 @@ class SynthesizerAttention(Attention):
             key = source.places(rows).clamp_max(self.max_length - 1)
             key = key[:, None, None].expand(rows, scores.size(1), scores.size(2), count)
             scores = scores.expand(rows, -1, -1, -1).gather(-1, key)
-        weights = masked_softmax(scores, mask)
-        return weights.expand(rows, -1, -1, -1)
-
-    def _mix(self, weights: Tensor, source: SourceStates) -> Tensor:
-        """The context [B, H, T, D] for the weights; the beams of a source share its values."""
-        values = split_heads(source.values, self.site.heads)
-        kept = dropout(weights, self.site.dropout, self.training).to(values.dtype)
-        sources, beams = values.size(0), weights.size(0) // values.size(0)
-        if beams == 1:
-            return kept @ values
-        return (kept.unflatten(0, (sources, beams)) @ values[:, None]).flatten(0, 1)
-
-
-def _scores(form: Form, site: Site, layers: int, rank: int, length: int) -> Synthetic:
-    if form == "dense":
-        return DenseScores(site.dim, site.heads, length, layers)
-    if form == "factored_dense":
-        return FactoredDenseScores(site.dim, site.heads, length, layers)
-    if form == "factored_random":
-        return FactoredRandomScores(site.heads, length, rank)
-    return RandomScores(site.heads, length, trained=form == "random")
+        return masked_softmax(scores, mask).expand(rows, -1, -1, -1)

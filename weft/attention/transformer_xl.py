@@ -13,8 +13,9 @@ from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site, split_heads
-from weft.attention.core.dot_product import mix
+from weft.attention.core.dot_product import AttendOptions, Context, mix
 from weft.attention.core.multihead import MultiHead, MultiHeadAttention
+from weft.attention.core.packed_sequences import Heads
 from weft.attention.core.relative_positions import RelativeOffsets, RelativeScoring
 from weft.layers.positions import SinusoidalPosition
 
@@ -22,8 +23,7 @@ from weft.layers.positions import SinusoidalPosition
 class XlScoring(RelativeScoring):
     """(q·k + q·R + u·k + v·R) / √D, where R = W_R · sinusoids(i − j) encodes the distance from query i to key j.
 
-    The products with R are computed for all distances at once, [B, H, T, M], and then shifted to their keys, so that no vector
-    is copied per pair.
+    The products with R are computed for all distances at once, [B, H, T, M], and then shifted to their keys.
     """
 
     def __init__(self, site: Site, max_distance: int = 0) -> None:
@@ -35,14 +35,13 @@ class XlScoring(RelativeScoring):
         self.distance_bias = nn.Parameter(torch.zeros(site.heads, 1, site.head_dim))
         nn.init.xavier_uniform_(self.distances.weight)
 
-    def find(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: RelativeOffsets, dropout: float, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, heads: Heads, mask: Tensor | None, offsets: RelativeOffsets, options: AttendOptions) -> Context:
+        q, k, v = heads
         shifted = (q + self.distance_bias.to(q.dtype)) / math.sqrt(q.size(-1))
-        bias = self._in_line(shifted, k.size(2)) if places.in_line else self._anywhere(shifted, places.away)
-        return mix(q + self.content_bias.to(q.dtype), k, v, mask, dropout, need_weights, bias)
+        bias = self._consecutive(shifted, k.size(2)) if offsets.consecutive else self._anywhere(shifted, offsets.away)
+        return mix(q + self.content_bias.to(q.dtype), k, v, mask, options.dropout, options.need_weights, bias)
 
-    def _in_line(self, shifted: Tensor, keys: int) -> Tensor:
+    def _consecutive(self, shifted: Tensor, keys: int) -> Tensor:
         """[B, H, T, S] for queries that are the last of the tokens.
 
         Each row of products starts one position further left than the row above. Flattened, and reshaped to rows that are one
@@ -88,4 +87,4 @@ class XlRelativeAttention(MultiHeadAttention):
 
     def __init__(self, site: Site, *, max_distance: NonNegativeInt = 0, bias: bool = False) -> None:
         super().__init__(site)
-        self.heads = MultiHead(site, bias=bias, look=XlScoring(site, max_distance))
+        self.heads = MultiHead(site, bias=bias, scoring=XlScoring(site, max_distance))

@@ -1,1 +1,1 @@
-"""What a model has to do and how long it takes: operations counted, the machine's ceilings, measured times, a profile."""
+"""Benchmarks: counted operations, the limits of the machine, measured times, profiles, and comparisons of models."""

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from weft.config.plugins import BUNDLED, REINSTALL, advice_if_stale
 from weft.file_access import why_unwritable
 
 State = Literal["ok", "missing", "problem"]
@@ -29,19 +30,10 @@ class Finding:
     advice: str = ""
 
 
-CORE = (
-    "torch",
-    "numpy",
-    "tokenizers",
-    "safetensors",
-    "sacrebleu",
-    "pydantic",
-    "PyYAML",
-    "typer",
-    "rich",
-    "babel",
+CORE = [
+    *("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "pydantic", "PyYAML", "typer", "rich", "babel"),
     "matplotlib",
-)
+]
 """The packages that weft always needs."""
 
 EXTRAS = {
@@ -58,20 +50,25 @@ LETTERS = {"Chinese": "字", "Japanese": "か", "Korean": "한", "Arabic": "ع",
 """A character of scripts that need their own fonts in pictures."""
 
 
+def _check(group: str, name: str, text: str, works: bool, advice: str) -> Finding:
+    """A finding that is a problem, with advice, unless it works."""
+    return Finding(group, name, text) if works else Finding(group, name, text, "problem", advice)
+
+
 def diagnose() -> list[Finding]:
     """All findings. A check that fails itself is a finding too."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for check in (_versions, _cpu, _gpus, _kernels, _fonts, _extras, _cache):
         try:
-            found += check()
+            findings += check()
         except Exception as error:  # a broken installation may raise anything, and the other checks should still run
             name = check.__name__.strip("_")
-            found.append(Finding(name, "check", f"failed: {type(error).__name__}: {error}", "problem", "reinstall weft"))
-    return found
+            findings.append(Finding(name, "check", f"failed: {type(error).__name__}: {error}", "problem", "reinstall weft"))
+    return findings
 
 
 def distribution() -> str:
-    """What this package is called for pip."""
+    """The name of this package for pip."""
     return (metadata.packages_distributions().get("weft") or ["weft"])[0]
 
 
@@ -82,9 +79,10 @@ def _versions() -> Iterator[Finding]:
     except metadata.PackageNotFoundError:
         version = "not installed"
     yield Finding("versions", "weft", f"{version}, in {Path(__file__).parents[1]}")
-    old = sys.version_info < (3, 11)
-    advice = "install Python 3.11 or later" if old else ""
-    yield Finding("versions", "python", f"{platform.python_version()}, {sys.executable}", "problem" if old else "ok", advice)
+    if advice_if_stale():
+        yield Finding("versions", BUNDLED, "not registered, so its tasks, models and recipes are unknown", "problem", REINSTALL)
+    python = f"{platform.python_version()}, {sys.executable}"
+    yield _check("versions", "python", python, sys.version_info >= (3, 11), "install Python 3.11 or later")
     for package in CORE:
         try:
             yield Finding("versions", package, metadata.version(package))
@@ -106,9 +104,8 @@ def _cpu() -> Iterator[Finding]:
     yield Finding("CPU", "instructions", ", ".join(has) or f"{platform.machine()}, none that weft uses specially")
     if memory := _lines("/proc/meminfo"):
         total, free = (int(memory[key].split()[0]) / 2**20 for key in ("MemTotal", "MemAvailable"))
-        low = free < 1
-        advice = "close other programs, or lower train.batch_tokens" if low else ""
-        yield Finding("CPU", "memory", f"{free:.1f} of {total:.1f} GiB available", "problem" if low else "ok", advice)
+        advice = "close other programs, or lower train.batch_tokens"
+        yield _check("CPU", "memory", f"{free:.1f} of {total:.1f} GiB available", free >= 1, advice)
 
 
 def _lines(file: str) -> dict[str, str]:
@@ -131,9 +128,8 @@ def _gpus() -> Iterator[Finding]:
             yield Finding("GPU", "NVIDIA", "there is a driver, but torch was built for CPUs only", "problem", advice)
         else:
             advice = "compare `nvidia-smi` with the CUDA version of torch; a container may need --gpus all"
-            yield Finding(
-                "GPU", "NVIDIA", f"there is a driver, but torch (CUDA {torch.version.cuda}) sees no GPU", "problem", advice
-            )
+            text = f"there is a driver, but torch (CUDA {torch.version.cuda}) sees no GPU"
+            yield Finding("GPU", "NVIDIA", text, "problem", advice)
         return
     from weft.layers.kernels import modern
 
@@ -154,28 +150,21 @@ def _kernels() -> Iterator[Finding]:
 
     if torch.cuda.is_available() and modern(torch.device("cuda")):
         works = triton_available(torch.empty(0, device="cuda"))
-        advice = "" if works else "install triton, gcc and Python's header files (apt install gcc python3-dev)"
+        advice = "install triton, gcc and Python's header files (apt install gcc python3-dev)"
         text = "kernels compile and run" if works else "does not work, so training is slower"
-        yield Finding("kernels", "Triton", text, "ok" if works else "problem", advice)
+        yield _check("kernels", "Triton", text, works, advice)
     wanted = os.environ.get("CXX", "c++")
-    compiler = shutil.which(wanted)
-    if compiler is None:
-        yield Finding(
-            "kernels", "C++ compiler", f"{wanted} not found", "missing", "install g++, or set CXX; decode.compile needs it"
-        )
-    else:
+    if compiler := shutil.which(wanted):
         yield Finding("kernels", "C++ compiler", compiler)
+    else:
+        advice = "install g++, or set CXX; decode.compile needs it"
+        yield Finding("kernels", "C++ compiler", f"{wanted} not found", "missing", advice)
     try:
         library()
         yield Finding("kernels", "CPU kernels", "compiled (decode.compile: true uses them)")
     except CannotBuild as error:
-        yield Finding(
-            "kernels",
-            "CPU kernels",
-            f"not available: {error}",
-            "missing",
-            "weft works without them, decoding in int8 is slower",
-        )
+        advice = "weft works without them, decoding in int8 is slower"
+        yield Finding("kernels", "CPU kernels", f"not available: {error}", "missing", advice)
 
 
 def _fonts() -> Iterator[Finding]:
@@ -213,5 +202,4 @@ def _cache() -> Iterator[Finding]:
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 2**20
     free = shutil.disk_usage(there).free / 2**30
     text = f"{folder}, {size:,.0f} MiB used, {free:,.1f} GiB free on the disk; it may be deleted at any time"
-    full = free < 1
-    yield Finding("cache", "folder", text, "problem" if full else "ok", "free some space" if full else "")
+    yield _check("cache", "folder", text, free >= 1, "free some space")

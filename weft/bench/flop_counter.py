@@ -1,10 +1,8 @@
-"""FLOPs of operations from the shapes of their arguments. A multiplication and an addition count as two.
+"""Counts the FLOPs of operations as they run, and the bytes that each reads and writes.
 
-Matrix products and convolutions use torch's formulas. This file has the others: fused attention (only pairs that are not
-masked, where torch counts all), recurrent layers, Fourier transforms, int8 products. Elementwise work is not counted: it shows
-in the bytes that are moved.
-
-Counts the FLOPs of operations as they run, and the bytes that each reads and writes.
+FLOPs follow from the shapes of the arguments; a multiplication and an addition count as two. Matrix products and convolutions
+use torch's formulas. This file has the others: fused attention (only pairs that are not masked, where torch counts all),
+recurrent layers, Fourier transforms, int8 products. Elementwise work is not counted: it shows in the bytes that are moved.
 """
 
 from __future__ import annotations
@@ -27,6 +25,49 @@ from weft.data.batch import power_of_two
 Named = Mapping[str, Any]
 """The arguments of an operation, by name."""
 
+
+@dataclass
+class Cost:
+    """The cost of some work. moved: bytes by the size of the operation that moved them, rounded up to a power of two."""
+
+    flops: int = 0
+    moved: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def bytes(self) -> int:
+        return self.moved.total()
+
+    def add(self, flops: int, size: int) -> None:
+        self.flops += flops
+        if size:
+            self.moved[power_of_two(size)] += size
+
+
+class FlopCounter(TorchDispatchMode):
+    """Inside this context, all operations of this thread and of its backward passes are counted in `cost`.
+
+    Composite operations are decomposed, so each part counts once. Data that stays inside a kernel moves no bytes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cost = Cost()
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        with self:
+            decomposed = func.decompose(*args, **options)
+        if decomposed is not NotImplemented:
+            return decomposed
+        out = func(*args, **options)
+        names = (argument.name for argument in func._schema.arguments)
+        named = {**dict(zip(names, args, strict=False)), **options}
+        self.cost.add(flops(func, named, args, options, out), bytes_moved(func, named, out))
+        return out
+
+
 FORWARD, BACKWARD = 2, 5
 """Products of an attention: scores and sums; backward, the scores again and the gradients of q, k, v and the weights."""
 
@@ -45,14 +86,15 @@ def attention(products: int, heads: int = 1) -> Callable[[Named, Any], int]:
 
     def count(named: Named, out: Any) -> int:
         q, k = named["query"], named["key"]
-        left, right = (_reach(named.get(f"window_size_{side}")) for side in ("left", "right"))
+        windows = (named.get(f"window_size_{side}") for side in ("left", "right"))
+        left, right = (math.inf if window is None or window < 0 else window for window in windows)
         right = 0 if named.get("is_causal") else right
         if q.dim() == 3:  # [tokens, heads, width], ragged
-            sizes = (named[name].diff().tolist() for name in ("cum_seq_q", "cum_seq_k"))
-            looks = sum(pairs(*each, left, right) for each in zip(*sizes, strict=True))
-            return 2 * products * q.size(1) * q.size(2) * looks
-        looks = pairs(q.size(3 - heads), k.size(3 - heads), left, right)
-        return 2 * products * q.size(0) * q.size(heads) * q.size(3) * looks
+            lengths = (named[name].diff().tolist() for name in ("cum_seq_q", "cum_seq_k"))
+            visible = sum(pairs(*each, left, right) for each in zip(*lengths, strict=True))
+            return 2 * products * q.size(1) * q.size(2) * visible
+        visible = pairs(q.size(3 - heads), k.size(3 - heads), left, right)
+        return 2 * products * q.size(0) * q.size(heads) * q.size(3) * visible
 
     return count
 
@@ -65,15 +107,11 @@ def pairs(queries: int, keys: int, left: float = math.inf, right: float = math.i
     return sum(max(0, int(min(keys - 1, i + right) - max(0, i - left)) + 1) for i in range(queries))
 
 
-def stepping(named: Named, out: Any) -> int:
-    """Scores and sums of single queries over the filled cells."""
-    query, cells, lengths = named["query"], named["key"].size(3), named.get("lengths")
-    looks = cells if lengths is None else float(lengths.float().mean())
-    return int(2 * FORWARD * query.numel() * looks)
-
-
-def _reach(window: int | None) -> float:
-    return math.inf if window is None or window < 0 else window
+def decoding_attention(named: Named, out: Any) -> int:
+    """Scores and sums of single queries over the filled part of a KV cache."""
+    query, size, lengths = named["query"], named["key"].size(3), named.get("lengths")
+    visible = size if lengths is None else float(lengths.float().mean())
+    return int(2 * FORWARD * query.numel() * visible)
 
 
 def recurrent(products: int) -> Callable[[Named, Any], int]:
@@ -101,20 +139,19 @@ def fourier(named: Named, out: Tensor) -> int:
     return int(5 * share * whole.numel() * sum(math.log2(max(2, whole.size(place))) for place in named["dim"]))
 
 
+FUSED = [
+    f"_scaled_dot_product_{kind}"
+    for kind in ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
+]
+
 FORMULAS: dict[str, Callable[[Named, Any], int]] = {
+    **{name: attention(FORWARD) for name in FUSED},
+    **{f"{name}_backward": attention(BACKWARD) for name in FUSED},
     "_flash_attention_forward": attention(FORWARD, heads=2),
     "_flash_attention_backward": attention(BACKWARD, heads=2),
     "attend_pieces": attention(FORWARD, heads=2),
     "attend_pieces_backward": attention(BACKWARD, heads=2),
-    "attend_step": stepping,
-    "_scaled_dot_product_flash_attention": attention(FORWARD),
-    "_scaled_dot_product_flash_attention_backward": attention(BACKWARD),
-    "_scaled_dot_product_flash_attention_for_cpu": attention(FORWARD),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": attention(BACKWARD),
-    "_scaled_dot_product_efficient_attention": attention(FORWARD),
-    "_scaled_dot_product_efficient_attention_backward": attention(BACKWARD),
-    "_scaled_dot_product_cudnn_attention": attention(FORWARD),
-    "_scaled_dot_product_cudnn_attention_backward": attention(BACKWARD),
+    "attend_step": decoding_attention,
     "_cudnn_rnn": recurrent(1),
     "_cudnn_rnn_backward": recurrent(2),
     "mkldnn_rnn_layer": recurrent(1),
@@ -144,50 +181,7 @@ UNTOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_str
 """Operations that move nothing, or a single number."""
 
 
-@dataclass
-class Cost:
-    """The cost of some work. moved: bytes by the size of the operation that moved them, rounded up to a power of two."""
-
-    flops: int = 0
-    moved: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def bytes(self) -> int:
-        return self.moved.total()
-
-    def add(self, flops: int, size: int) -> None:
-        self.flops += flops
-        if size:
-            self.moved[power_of_two(size)] += size
-
-
-class FlopCounter(TorchDispatchMode):
-    """Inside this context, all operations of this thread and of its backward passes are counted in `cost`.
-
-    Composite operations are decomposed, so each part counts once. Data that stays inside a kernel moves no bytes. FLOPs are
-    those of `weft.bench.flop_counter`.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cost = Cost()
-
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        with self:
-            decomposed = func.decompose(*args, **given)
-        if decomposed is not NotImplemented:
-            return decomposed
-        out = func(*args, **given)
-        names = (argument.name for argument in func._schema.arguments)
-        named = {**dict(zip(names, args, strict=False)), **given}
-        self.cost.add(flops(func, named, args, given, out), moved(func, named, out))
-        return out
-
-
-def moved(func: OpOverload, named: Mapping[str, Any], out: Any) -> int:
+def bytes_moved(func: OpOverload, named: Named, out: Any) -> int:
     """Bytes that one call reads and writes."""
     name = func.overloadpacket.__name__
     if name in UNTOUCHED:
@@ -195,18 +189,20 @@ def moved(func: OpOverload, named: Mapping[str, Any], out: Any) -> int:
     targets = tensors([named.get(each.name) for each in func._schema.arguments if each.alias_info and each.alias_info.is_write])
     left_out = {PICKED.get(name), *AGAIN}
     read = tensors([value for key, value in named.items() if key not in left_out])
-    made = tensors(out)
-    if not targets and made and _places(made) <= _places(tensors(list(named.values()))):
+    results = tensors(out)
+    if not targets and results and _storages(results) <= _storages(tensors(list(named.values()))):
         return 0  # a view
     if name in PICKED:
-        return sum(map(size, read)) + 2 * sum(map(size, made))
+        return sum(map(size, read)) + 2 * sum(map(size, results))
     if name in PUT:
-        given = [each for each in read if each is not targets[0]]
-        return sum(map(size, given)) + sum(map(size, tensors(named.get(PUT[name]))))
+        others = [each for each in read if each is not targets[0]]
+        return sum(map(size, others)) + sum(map(size, tensors(named.get(PUT[name]))))
     if name in WRITTEN_ONLY:
         read = [each for each in read if all(each is not target for target in targets)]
-    written = {id(each): each for each in (*targets, *made)}
-    return sum(map(size, read)) + sum(map(size, written.values())) + _packed(named, made)
+    written = {id(each): each for each in (*targets, *results)}
+    # Packed int8 weights are not a tensor: one byte per input and output.
+    packed = results[0].size(-1) * int(named["X"].size(-1)) if "W_prepack" in named else 0
+    return sum(map(size, read)) + sum(map(size, written.values())) + packed
 
 
 def size(tensor: Tensor) -> int:
@@ -217,10 +213,5 @@ def size(tensor: Tensor) -> int:
     return count
 
 
-def _packed(named: Mapping[str, Any], made: list[Tensor]) -> int:
-    """The bytes of packed int8 weights, which are not a tensor: one per input and output."""
-    return made[0].size(-1) * int(named["X"].size(-1)) if "W_prepack" in named else 0
-
-
-def _places(tensors: Sequence[Tensor]) -> set[int]:
+def _storages(tensors: Sequence[Tensor]) -> set[int]:
     return {tensor.untyped_storage().data_ptr() for tensor in tensors}

@@ -1,7 +1,4 @@
-"""The machine: its description for reports, and timing on it.
-
-Measures the limits of the machine: products of large matrices, and copies of several sizes.
-"""
+"""The machine: its description, timing on it, and its limits, measured by large matrix products and copies of memory."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor
 
 from weft.bench.flop_counter import Cost
 from weft.layers.int8 import Int8Linear
@@ -23,8 +20,8 @@ def about(device: torch.device | None = None) -> dict[str, str]:
     """The date, the device (by default the GPU if there is one) and the versions."""
     cuda = torch.cuda.is_available() if device is None else device.type == "cuda"
     name = torch.cuda.get_device_name(device) if cuda else f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
-    found = {"date": time.strftime("%Y-%m-%d"), "device": name, "python": platform.python_version()}
-    return found | {"torch": torch.__version__, "weft": VERSION}
+    facts = {"date": time.strftime("%Y-%m-%d"), "device": name, "python": platform.python_version()}
+    return facts | {"torch": torch.__version__, "weft": VERSION}
 
 
 def timed(work: Callable[[], object], device: torch.device, *, times: int, within: float) -> list[float]:
@@ -32,14 +29,14 @@ def timed(work: Callable[[], object], device: torch.device, *, times: int, withi
 
     To compare with limits, take the fastest: disturbances only make work slower.
     """
-    found: list[float] = []
-    while not found or (len(found) < times and sum(found) < within):
+    seconds: list[float] = []
+    while not seconds or (len(seconds) < times and sum(seconds) < within):
         finish(device)
         began = time.perf_counter()
         work()
         finish(device)
-        found.append(time.perf_counter() - began)
-    return found
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def finish(device: torch.device) -> None:
@@ -105,18 +102,11 @@ def measure_copies(device: torch.device, rounds: int) -> dict[int, float]:
 def _product(shape: tuple[int, int, int], precision: str, device: torch.device, rounds: int) -> float:
     rows, inputs, outputs = shape
     x, weight = (torch.randn(size, inputs, device=device) for size in (rows, outputs))
-    work = _multiply(x, weight, precision)
-    work()
-    return 2 * rows * inputs * outputs / min(timed(work, device, times=rounds, within=WITHIN))
-
-
-def _multiply(x: Tensor, weight: Tensor, precision: str) -> Callable[[], object]:
-    if precision == "int8":
-        layer = Int8Linear(weight, None)
-        return lambda: layer(x)
     if precision == "bf16":
         x, weight = x.bfloat16(), weight.bfloat16()
-    return lambda: torch.mm(x, weight.t())
+    work = partial(Int8Linear(weight, None), x) if precision == "int8" else partial(torch.mm, x, weight.t())
+    work()
+    return 2 * rows * inputs * outputs / min(timed(work, device, times=rounds, within=WITHIN))
 
 
 def _copy(size: int, device: torch.device, rounds: int) -> float:

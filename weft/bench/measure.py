@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,20 +103,16 @@ def bench(
     say("the limits of this machine")
     ceilings = Ceilings({"float32": measure_products(device, "float32", rounds)}, measure_copies(device, rounds))
     # One after the other, because both use the same model, first in training mode and then not.
-    makers: list[Callable[[], Workload]] = [
-        lambda: TrainingWorkload(subject),
-        lambda: inference_work(subject, batch, beam, say),
-    ]
-    for make in makers:
+    for make in (partial(TrainingWorkload, subject), partial(inference_work, subject, batch, beam, say)):
         work = make()
         if work.precision not in ceilings.products:
             ceilings.products[work.precision] = measure_products(device, work.precision, rounds)
         say(f"{work.name}: {work.about}")
         cost = count(work)
-        seen = profile_step(work, subject) if profiled else None
+        step = profile_step(work, subject) if profiled else None
         figures.append(_figures(subject, work, cost, ceilings, rounds))
-        if seen is not None:
-            profiles.append(seen.profile(work, figures[-1].seconds if device.type == "cuda" else None))
+        if step is not None:
+            profiles.append(step.profile(work, figures[-1].seconds if device.type == "cuda" else None))
     return Bench(subject, ceilings, figures, profiles)
 
 
@@ -141,6 +138,6 @@ def _figures(subject: BenchmarkedModel, work: Workload, cost: Cost, ceilings: Ce
 def count(work: Workload) -> Cost:
     """The cost of the work in its second run, so that one-time work is not counted."""
     work.eagerly()
-    with FlopCounter() as counting:
+    with FlopCounter() as counter:
         work.eagerly()
-    return counting.cost
+    return counter.cost

@@ -1,4 +1,4 @@
-"""Where the time goes: the events of torch's profiler, in meaningful groups."""
+"""Profiles of a step: the events of torch's profiler, in groups that say where the time goes."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class ProfiledStep:
     def profile(self, work: Workload, measured: float | None) -> Profile:
         """measured: seconds of a step without the profiler, for a GPU, whose kernels the profiler does not slow down."""
         rest = max(0.0, (measured or self.seconds) - sum(self.busy.values()))
-        found = {**self.busy, OVERHEAD: rest}
-        return Profile(work.name, work.about, {group: found[group] for group in GROUPS if found.get(group)})
+        seconds = {**self.busy, OVERHEAD: rest}
+        return Profile(work.name, work.about, {group: seconds[group] for group in GROUPS if seconds.get(group)})
 
 
 def profile_step(work: Workload, subject: BenchmarkedModel) -> ProfiledStep:
@@ -92,19 +92,19 @@ def group_of(event: FunctionEvent, vocabulary: int) -> str:
     group = _by_name(name)
     if group in (OPTIMISER, OVERHEAD):
         return group
-    if any(_by_name(each.name.partition("::")[2]) == RECURRENT for each in _around(event)):
+    if any(_by_name(each.name.partition("::")[2]) == RECURRENT for each in _callers(event)):
         return RECURRENT
     shapes: Any = event.input_shapes or ()
-    wide = any(isinstance(shape, list) and vocabulary in shape for shape in shapes)
-    return OUTPUT if wide and "embedding" not in name else group
+    over_vocabulary = any(isinstance(shape, list) and vocabulary in shape for shape in shapes)
+    return OUTPUT if over_vocabulary and "embedding" not in name else group
 
 
 @cache
 def _by_name(name: str) -> str:
-    return next((group for group, looks in NAMES.items() if re.search(looks, name)), ELEMENTWISE)
+    return next((group for group, pattern in NAMES.items() if re.search(pattern, name)), ELEMENTWISE)
 
 
-def _around(event: FunctionEvent) -> Iterator[FunctionEvent]:
+def _callers(event: FunctionEvent) -> Iterator[FunctionEvent]:
     """The operations that called this one, innermost first."""
     parent = event.cpu_parent
     while parent is not None:

@@ -1,7 +1,4 @@
-"""Figures: a common style, and a bar chart of where the time of a step goes, for training and decoding.
-
-The figures as a table.
-"""
+"""The report of `weft bench`: a table, and a bar chart of where the time of a step goes; and the style of all figures."""
 
 from __future__ import annotations
 
@@ -18,11 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 DPI = 150
 ENDINGS = (".png", ".svg")
-WORK, WAIT = "#3b6ea5", "#c4622d"
-"""Colours of computation and of overhead."""
+PREFIXES = ("", "k", "M", "G", "T", "P")
+COMPUTATION, OVERHEAD_COLOUR = "#3b6ea5", "#c4622d"
 
 
 def empty_figure(width: float, height: float) -> Figure:
@@ -48,7 +44,7 @@ def save_figure(figure: Figure, file: Path | IO[bytes], kind: str | None = None)
     figure.savefig(file, dpi=DPI, format=kind, metadata={"Date": None} if svg else None)
 
 
-def check_file(file: Path) -> None:
+def check_figure_name(file: Path) -> None:
     """Raises ConfigError if a picture cannot be written to this file; called before anything is measured."""
     if file.suffix not in ENDINGS:
         raise ConfigError(f"{file}: a profile is drawn as PNG or SVG; give a name that ends in {' or '.join(ENDINGS)}")
@@ -71,7 +67,7 @@ def profile_figure(bench: Bench) -> Figure:
 def _bars(axes: Axes, profile: Profile, groups: list[str]) -> None:
     whole = sum(profile.seconds.values())
     values = [1000 * profile.seconds.get(group, 0.0) for group in groups]
-    colours = [WAIT if group == OVERHEAD else WORK for group in groups]
+    colours = [OVERHEAD_COLOUR if group == OVERHEAD else COMPUTATION for group in groups]
     bars = axes.barh(groups, values, color=colours, height=0.72)
     shares = [value / (10 * whole) for value in values]
     labels = [f"{share:.0f} %" if share >= 1 else "< 1 %" if share else "" for share in shares]
@@ -80,9 +76,6 @@ def _bars(axes: Axes, profile: Profile, groups: list[str]) -> None:
     axes.set_xlabel("milliseconds")
     axes.set_xlim(0, 1.15 * max(values))
     style_axes(axes, "x")
-
-
-PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def heading(bench: Bench) -> str:
@@ -94,15 +87,15 @@ def heading(bench: Bench) -> str:
     return f"{bench.title}\nmodel: {weights}\nlimits: products {products} · {memory}"
 
 
-def table(bench: Bench) -> Table:
+def speed_table(bench: Bench) -> Table:
     """A column per kind of step."""
-    found = Table(title_justify="left")
-    found.add_column("", no_wrap=True)
+    table = Table(title_justify="left")
+    table.add_column("", no_wrap=True)
     for each in bench.figures:
-        found.add_column("\n".join([each.name, *each.about.split(", ")]), justify="right")
+        table.add_column("\n".join([each.name, *each.about.split(", ")]), justify="right")
     for row in zip(*(_rows(each) for each in bench.figures), strict=True):
-        found.add_row(row[0][0], *(value for _, value in row))
-    return found
+        table.add_row(row[0][0], *(value for _, value in row))
+    return table
 
 
 def _rows(step: Figures) -> list[tuple[str, str]]:

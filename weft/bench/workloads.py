@@ -1,6 +1,6 @@
-"""The work that is measured: a training step, a search, a forward pass; each as weft does it.
+"""Workloads of a benchmark: a training step, a search, a forward pass, each as weft does it, on random tokens.
 
-The subject of a benchmark: the model of a run, or of a recipe with its initial weights. No data is read.
+The model is that of a run, or that of a recipe with its initial weights. No data is read.
 """
 
 from __future__ import annotations
@@ -36,13 +36,72 @@ from weft.training.compile_and_cuda_graphs import CudaGraphSteps, compile_blocks
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
 from weft.training.loop import Meter, optimizer_step, worker
-from weft.training.train_run import resolve_batches
+from weft.training.prepare_run import resolve_batches
 
 STEPS = 32
 """Tokens that a search writes, if the model has positions for that many."""
 
-SETTLED = 4
-"""Warm-up runs on a GPU. After that many, the work is recorded."""
+WARM_UP = 4
+"""Warm-up runs on a GPU. After that many, the work is captured."""
+
+CHARACTERS = 100
+"""The assumed number of different characters in a text, if a recipe only gives a maximum."""
+
+
+@dataclass(frozen=True)
+class BenchmarkedModel:
+    """A model on its device, its task, the sizes of its vocabularies, and the tokens per row of its batches."""
+
+    name: str
+    config: Config
+    task: Task
+    sizes: Sizes
+    model: Network
+    length: int
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def rows(self) -> int:
+        """Rows of a training batch."""
+        return max(1, self.config.train.batch_tokens // self.length)
+
+
+def open_benchmarked_model(name: str, sets: Sequence[str] = (), length: int | None = None) -> BenchmarkedModel:
+    """Opens a run folder, a recipe or a YAML file; `sets` are written over its configuration."""
+    if os.path.isdir(name):
+        run = open_run(Path(name), sets)
+        task, config, sizes, model = run.task, run.config, run.sizes, run.model
+    else:
+        config = load_config(name, sets)
+        task = build_task(config, Path(name))
+        sizes = _sizes(config)
+        torch.manual_seed(config.train.seed)
+        model = task.build(config.model, sizes)
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
+    device = choose_device(config.train.device)
+    config = resolve_batches(config, model, task, device)
+    return BenchmarkedModel(name, config, task, sizes, model.to(device), _length(length, task, model))
+
+
+def _sizes(config: Config) -> Sizes:
+    """The vocabulary sizes of a recipe; those of a run may be smaller."""
+    kind, size = config.data.tokenizer["kind"], config.data.vocabulary
+    if kind in ("bytes", "characters"):
+        size = ByteTokenizer().size if kind == "bytes" else min(size, CHARACTERS)
+    return Sizes(size, size, config.data.shared_vocabulary)
+
+
+def _length(wanted: int | None, task: Task, model: Network) -> int:
+    most = model.longest
+    if wanted is None:
+        return task.typical_length if most is None else min(task.typical_length, most)
+    if most is not None and wanted > most:
+        raise ConfigError(f"--length {wanted}: the model has {most} positions; give at most that many tokens")
+    return wanted
 
 
 class Workload(ABC):
@@ -62,12 +121,12 @@ class Workload(ABC):
     def __call__(self) -> None: ...
 
     def eagerly(self) -> None:
-        """Runs the work eagerly, even if it is otherwise replayed from a recording, so that its operations can be seen."""
+        """Runs the work eagerly, even if it is otherwise replayed from a CUDA graph, so that its operations can be counted."""
         self()
 
     def warm_up(self, device: torch.device) -> None:
         """Warms up. On a CPU, counting the operations has done that already."""
-        for _ in range(SETTLED if device.type == "cuda" else 0):
+        for _ in range(WARM_UP if device.type == "cuda" else 0):
             self()
 
 
@@ -98,19 +157,19 @@ class TrainingWorkload(Workload):
         self.count = 0.0
 
     def __call__(self) -> None:
-        self._step(recorded=True)
+        self._step(captured=True)
 
     def eagerly(self) -> None:
-        self._step(recorded=False)
+        self._step(captured=False)
 
     def warm_up(self, device: torch.device) -> None:
         if compile_blocks(self.model, self.config, device):
             self()
         super().warm_up(device)
 
-    def _step(self, *, recorded: bool) -> None:
+    def _step(self, *, captured: bool) -> None:
         replayed = isinstance(self.backward, CudaGraphSteps)
-        backward = self.backward.work if isinstance(self.backward, CudaGraphSteps) and not recorded else self.backward
+        backward = self.backward.work if isinstance(self.backward, CudaGraphSteps) and not captured else self.backward
         for _ in range(self.config.accumulate):
             self.meter.add(backward(self.batch, 1))
         sums = sum_gradients(self.groups, self.meter.take(), self.world)
@@ -118,7 +177,7 @@ class TrainingWorkload(Workload):
         if self.ema is not None:
             self.ema.update(1)
         self.meter.end_update(sums, norms[0], bad)
-        if not recorded:  # reading a number would wait for the device, which is not part of a step
+        if not captured:  # reading a number would wait for the device, which is not part of a step
             self.count = float(sums[1].sum())
 
 
@@ -203,69 +262,9 @@ class ForwardWorkload(Workload):
 
 
 def inference_work(subject: BenchmarkedModel, rows: int, beam: int | None, warn: Callable[[str], None]) -> Workload:
-    """What the model does once it is trained. Without a source, texts are continued greedily unless `beam` is given."""
+    """The workload of a trained model. Without a source, texts are continued greedily unless `beam` is given."""
     decode, inference = subject.config.decode, subject.task.inference
     width = beam or (decode.search.get("width", 1) if inference == "search" else 1)
     search = {"kind": "beam", "width": width, "stop": decode.search.get("stop", "exact")}
     options = resolve_options(changed(decode, {"search": search, "rerank": "none", "n_best": 1}), subject.device, warn=warn)
     return ForwardWorkload(subject, options, rows) if inference == "forward" else SearchWorkload(subject, options, rows, warn)
-
-
-CHARACTERS = 100
-"""The assumed number of different characters in a text, if a recipe only gives a maximum."""
-
-
-@dataclass(frozen=True)
-class BenchmarkedModel:
-    """A model on its device, its task, the sizes of its vocabularies, and the tokens per row of its batches."""
-
-    name: str
-    config: Config
-    task: Task
-    sizes: Sizes
-    model: Network
-    length: int
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
-
-    @property
-    def rows(self) -> int:
-        """Rows of a training batch."""
-        return max(1, self.config.train.batch_tokens // self.length)
-
-
-def open_benchmarked_model(name: str, sets: Sequence[str] = (), length: int | None = None) -> BenchmarkedModel:
-    """Opens a run folder, a recipe or a YAML file; `sets` are written over its configuration."""
-    if os.path.isdir(name):
-        run = open_run(Path(name), sets)
-        task, config, sizes, model = run.task, run.config, run.sizes, run.model
-    else:
-        config = load_config(name, sets)
-        task = build_task(config, Path(name))
-        sizes = _sizes(config)
-        torch.manual_seed(config.train.seed)
-        model = task.build(config.model, sizes)
-    if config.train.threads:
-        torch.set_num_threads(config.train.threads)
-    device = choose_device(config.train.device)
-    config = resolve_batches(config, model, task, device)
-    return BenchmarkedModel(name, config, task, sizes, model.to(device), _length(length, task, model))
-
-
-def _sizes(config: Config) -> Sizes:
-    """The vocabulary sizes of a recipe; those of a run may be smaller."""
-    kind, size = config.data.tokenizer["kind"], config.data.vocabulary
-    if kind in ("bytes", "characters"):
-        size = ByteTokenizer().size if kind == "bytes" else min(size, CHARACTERS)
-    return Sizes(size, size, config.data.shared_vocabulary)
-
-
-def _length(wanted: int | None, task: Task, model: Network) -> int:
-    most = model.longest
-    if wanted is None:
-        return task.typical_length if most is None else min(task.typical_length, most)
-    if most is not None and wanted > most:
-        raise ConfigError(f"--length {wanted}: the model has {most} positions; give at most that many tokens")
-    return wanted

@@ -1,41 +1,39 @@
-"""`weft average`.
-
-`weft merge`.
-
-`weft shortlist`.
-"""
+"""`weft average`, `weft merge` and `weft shortlist`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from weft.cli import options as completion
+from weft.cli.options import complete_runs
 from weft.cli.output import tell
 from weft.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from weft.config.sections import Config
 
 USUAL = 5
 
 
 def average(
-    run: Path = typer.Argument(help="Folder of a run.", autocompletion=completion.complete_runs),
+    run: Path = typer.Argument(help="Folder of a run.", autocompletion=complete_runs),
     last: int = typer.Option(
         None, "--last", help=f"Number of newest checkpoints to average; default: {USUAL}, or all if there are fewer.", min=1
     ),
     out: Path = typer.Option(None, "--out", help="A new run folder for the result; default: replace the run's own model."),
 ) -> None:
     """Average the weights of a run's last checkpoints into its model. The earlier model is kept in another file."""
-    import shutil
     from contextlib import nullcontext
 
     from weft.file_access import why_unwritable
     from weft.runs.open_run import run_config
-    from weft.runs.run_folder import RunLock, prepare_folder
+    from weft.runs.run_folder import RunLock
     from weft.training.checkpoint import average as averaged
     from weft.training.checkpoint import described, newest_steps, publish
 
-    run_config(run)
+    config = run_config(run)
     with nullcontext() if out is not None and why_unwritable(run) else RunLock(run):
         used = newest_steps(run, last or USUAL)
         if last is not None and len(used) < last:
@@ -46,9 +44,7 @@ def average(
         tensors = averaged(run, last=len(used))
         target = run
         if out is not None:
-            prepare_folder(out)
-            for file in [*run.glob("tokenizer*"), *run.glob("*.yaml"), *run.glob("*.json")]:
-                shutil.copyfile(file, out / file.name)  # a read-only run gives a run that can be written
+            _copy_run(run, out, config)
             target = out
         facts = {"weights": "average", "step": str(used[-1]), "averaged": ",".join(map(str, used))}
         kept = publish(target, tensors, facts, by="average")
@@ -57,33 +53,42 @@ def average(
         typer.echo(f"the earlier weights are kept in {kept}")
 
 
+def _copy_run(run: Path, out: Path, config: Config) -> None:
+    """Makes a new run of the files of another one besides its weights, with this configuration."""
+    import shutil
+
+    from weft.config.sections import save_config, save_schema
+    from weft.runs.migrations import write_format
+    from weft.runs.run_folder import CONFIG, prepare_folder
+
+    prepare_folder(out)
+    for file in [*run.glob("tokenizer*"), *run.glob("*.json"), *run.glob("shortlist*")]:
+        shutil.copyfile(file, out / file.name)  # a read-only run gives a run that can be written
+    save_schema(out)
+    save_config(config, out / CONFIG)
+    write_format(out)
+
+
 def merge(
-    run: Path = typer.Argument(help="Folder of a run with adapters (model.lora).", autocompletion=completion.complete_runs),
+    run: Path = typer.Argument(help="Folder of a run with adapters (model.lora).", autocompletion=complete_runs),
     out: Path = typer.Option(..., "--out", help="A new run folder for the result."),
 ) -> None:
     """Merge the adapters of a run with the weights it started from, into a run that needs no other."""
-    import shutil
-
-    from weft.config.sections import load_config, save_config
     from weft.runs.open_run import open_run, run_config
-    from weft.runs.run_folder import CONFIG, prepare_folder
     from weft.runs.weight_files import named_weights
     from weft.training.checkpoint import publish, published
 
-    if run_config(run).model["lora"] is None:
+    config = run_config(run)
+    if config.model["lora"] is None:
         raise ConfigError(f"{run}: it has no adapters (model.lora), so there is nothing to merge")
-    merged = named_weights(open_run(run).model)
-    prepare_folder(out)
-    for file in [*run.glob("tokenizer*"), *run.glob("*.json"), *run.glob("shortlist*")]:
-        shutil.copyfile(file, out / file.name)
-    save_config(load_config(run / CONFIG).replaced({"model.lora": None}), out / CONFIG)
-    facts = published(run)
+    merged, facts = named_weights(open_run(run).model), published(run)
+    _copy_run(run, out, config.replaced({"model.lora": None}))
     publish(out, merged, {key: facts[key] for key in ("weights", "step") if key in facts}, by="merge")
     typer.echo(f"{out} is a run of its own; its weights are those of {run} and of the run it started from")
 
 
 def shortlist(
-    run: Path = typer.Argument(help="Folder of a trained run.", autocompletion=completion.complete_runs),
+    run: Path = typer.Argument(help="Folder of a trained run.", autocompletion=complete_runs),
     data: list[str] = typer.Option([], "--data", help="Pairs to count; default: the run's training data.", metavar="FILES"),
 ) -> None:
     """Count the likely target tokens of each source token, for faster decoding with decode.shortlist."""

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 def align(
     run: str = RUN,
-    data: str = typer.Option(..., "--data", help=f"Pairs to align: {PAIRS}.", metavar="FILES"),
-    gold: Path = typer.Option(None, "--gold", help="File with gold links, one line per pair: 3-5 sure, 3p5 possible."),
+    data: str = typer.Option(..., help=f"Pairs to align: {PAIRS}.", metavar="FILES"),
+    gold: Path = typer.Option(None, help="File with gold links, one line per pair: 3-5 sure, 3p5 possible."),
     layer: int = typer.Option(
-        None, "--layer", help="The layer whose links are written, counted from 1; default: the last but one, or the only one."
+        None, help="The layer whose links are written, counted from 1; default: the last but one, or the only one."
     ),
     output: Path = OUTPUT,
     as_json: bool = typer.Option(False, "--json", help="Scores as a JSON document on standard error."),
@@ -48,13 +48,13 @@ def align(
     rows: list[list[tuple[AttentionMap, set[Link]]]] = []
     names: list[str] = []
     with opened(output) as target, Counter("aligned", "pairs", shown=output is not None, total=len(pairs)) as counter:
-        for looks in _aligned(predictor, pairs, data):
-            rows.append(looks)
-            names = names or [f"{look.title} ({look.kind}, {look.how})" for look, _ in looks]
-            chosen = usual_layer(len(looks)) if layer is None else layer - 1
-            if looks and not 0 <= chosen < len(looks):
-                raise ConfigError(f"--layer {layer}: {len(looks)} layers attend to the source, counted from 1")
-            write_line(target, pharaoh(looks[chosen][1]) if looks else "")
+        for layers in _aligned(predictor, pairs, data):
+            rows.append(layers)
+            names = names or [f"{attention.title} ({attention.kind}, {attention.how})" for attention, _ in layers]
+            chosen = usual_layer(len(layers)) if layer is None else layer - 1
+            if layers and not 0 <= chosen < len(layers):
+                raise ConfigError(f"--layer {layer}: {len(layers)} layers attend to the source, counted from 1")
+            write_line(target, pharaoh(layers[chosen][1]) if layers else "")
             counter.advance()
     if wanted is not None:
         _show({name: agreement([row[k][1] if row else set() for row in rows], wanted) for k, name in enumerate(names)}, as_json)
@@ -77,10 +77,10 @@ def _gold(file: Path, count: int) -> list[Gold]:
     from weft.data.text_lines import read_lines
     from weft.explain.word_alignment import parse_gold
 
-    found = [parse_gold(line, f"{file}, line {number:,}") for number, line in enumerate(read_lines(file), start=1)]
-    if len(found) != count:
-        raise DataError(f"{file} has {len(found):,} lines, and there are {count:,} pairs; there must be one for each")
-    return found
+    links = [parse_gold(line, f"{file}, line {number:,}") for number, line in enumerate(read_lines(file), start=1)]
+    if len(links) != count:
+        raise DataError(f"{file} has {len(links):,} lines, and there are {count:,} pairs; there must be one for each")
+    return links
 
 
 def _show(scores: dict[str, Agreement], as_json: bool) -> None:

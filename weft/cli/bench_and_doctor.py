@@ -1,7 +1,4 @@
-"""`weft bench`.
-
-`weft doctor`.
-"""
+"""`weft bench` and `weft doctor`."""
 
 from __future__ import annotations
 
@@ -23,21 +20,19 @@ Precision = StrEnum("Precision", ["float32", "bf16", "int8"])
 
 def bench(
     run: str = typer.Argument(help="Folder of a trained run, a recipe or a YAML file; recipes and files use initial weights."),
-    device: str = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:1, …"),
+    device: str = typer.Option(None, help="auto, cpu, cuda, cuda:1, …"),
     precision: Precision = typer.Option(
-        None, "--precision", help="Precision of training and decoding, instead of the run's own; int8: of decoding only."
+        None, help="Precision of training and decoding, instead of the run's own; int8: of decoding only."
     ),
-    batch: int = typer.Option(32, "--batch", help="Sources or texts per decoding batch.", min=1),
-    beam: int = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", min=1),
-    batch_tokens: int = typer.Option(
-        None, "--batch-tokens", help="Tokens per training batch; default: train.batch_tokens.", min=1
-    ),
+    batch: int = typer.Option(32, help="Sources or texts per decoding batch.", min=1),
+    beam: int = typer.Option(None, help="Beam size; 1 is greedy.", min=1),
+    batch_tokens: int = typer.Option(None, help="Tokens per training batch; default: train.batch_tokens.", min=1),
     length: int = typer.Option(
-        None, "--length", help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.", min=1
+        None, help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.", min=1
     ),
     fast: bool = FAST,
-    rounds: int = typer.Option(5, "--rounds", help="Most measurements of each step.", min=1),
-    profile: Path = typer.Option(None, "--profile", help="Draw where the time goes into this file, .png or .svg."),
+    rounds: int = typer.Option(5, help="Most measurements of each step.", min=1),
+    profile: Path = typer.Option(None, help="Draw where the time goes into this file, .png or .svg."),
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     set: list[str] = ANY_SET,
 ) -> None:
@@ -47,25 +42,25 @@ def bench(
     call: products of large matrices, and copies of memory.
     """
     from weft.bench.measure import bench as measured
-    from weft.bench.speed_report import check_file, heading, profile_figure, save_figure, table
+    from weft.bench.speed_report import check_figure_name, heading, profile_figure, save_figure, speed_table
     from weft.bench.workloads import open_benchmarked_model
 
     if profile is not None:
-        check_file(profile)
+        check_figure_name(profile)
     training = None if precision is Precision.int8 else precision
-    given = {"train.device": device, "train.batch_tokens": batch_tokens, "train.precision": training}
-    given |= {"decode.precision": precision, "decode.fast": "true" if fast else None}
-    sets = [f"{key}={value}" for key, value in given.items() if value is not None]
+    changes = {"train.device": device, "train.batch_tokens": batch_tokens, "train.precision": training}
+    changes |= {"decode.precision": precision, "decode.fast": "true" if fast else None}
+    sets = [f"{key}={value}" for key, value in changes.items() if value is not None]
     with StatusLine() as line:
         subject = open_benchmarked_model(run, [*set, *sets], length)
-        found = measured(subject, batch=batch, beam=beam, rounds=rounds, profiled=profile is not None, say=line.show)
+        result = measured(subject, batch=batch, beam=beam, rounds=rounds, profiled=profile is not None, say=line.show)
     if as_json:
-        typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(result.document(), indent=2, ensure_ascii=False))
     else:
-        typer.echo(heading(found))
-        Console().print(table(found))
+        typer.echo(heading(result))
+        Console().print(speed_table(result))
     if profile is not None:
-        save_figure(profile_figure(found), profile)
+        save_figure(profile_figure(result), profile)
         tell(f"written: {profile}")
 
 
@@ -80,13 +75,14 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="A JSON document i
     """
     from weft.bench.doctor import diagnose
 
-    found = diagnose()
-    broken = [each for each in found if each.state == "problem"]
+    findings = diagnose()
+    broken = [each for each in findings if each.state == "problem"]
     if as_json:
-        typer.echo(json.dumps({"ok": not broken, "findings": [asdict(each) for each in found]}, indent=2, ensure_ascii=False))
+        document = {"ok": not broken, "findings": [asdict(each) for each in findings]}
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         console, group = Console(highlight=False, soft_wrap=True), ""
-        for each in found:
+        for each in findings:
             if each.group != group:
                 group = each.group
                 console.print(f"[bold]{group}[/]")

@@ -25,28 +25,25 @@ def compare(
         metavar="RECIPE…",
         help="Recipes or YAML files, with changes after commas: transformer-small,model.encoder_self=local,label=NAME.",
     ),
-    budget: str = typer.Option(None, "--budget", help="Training budget per entry: 10m, 90s, 1.5h, 500-steps or 20k-steps."),
-    data: list[str] = typer.Option([], "--data", help="Training data, as for `weft train`. Repeatable.", metavar="FILES"),
-    valid: list[str] = typer.Option([], "--valid", help="Validation data. Repeatable.", metavar="FILES"),
-    test: list[str] = typer.Option([], "--test", help="Test data, which then ranks the entries. Repeatable.", metavar="FILES"),
-    out: Path = typer.Option(None, "--out", help="Folder for runs and reports; the same command continues there."),
-    slot: str = typer.Option(None, "--slot", help="A slot, such as model.encoder_self, to fill with each of --kinds."),
+    budget: str = typer.Option(None, help="Training budget per entry: 10m, 90s, 1.5h, 500-steps or 20k-steps."),
+    data: list[str] = typer.Option([], help="Training data, as for `weft train`. Repeatable.", metavar="FILES"),
+    valid: list[str] = typer.Option([], help="Validation data. Repeatable.", metavar="FILES"),
+    test: list[str] = typer.Option([], help="Test data, which then ranks the entries. Repeatable.", metavar="FILES"),
+    out: Path = typer.Option(None, help="Folder for runs and reports; the same command continues there."),
+    slot: str = typer.Option(None, help="A slot, such as model.encoder_self, to fill with each of --kinds."),
     kinds: str = typer.Option(
-        None, "--kinds", help="Kinds for the slot: full,local,linear, also with options ('{kind: local, window: 8}'), or all."
+        None, help="Kinds for the slot: full,local,linear, also with options ('{kind: local, window: 8}'), or all."
     ),
-    repeat: int = typer.Option(1, "--repeat", help="Trainings per entry, with different seeds, for intervals.", min=1),
+    repeat: int = typer.Option(1, help="Trainings per entry, with different seeds, for intervals.", min=1),
     at_once: int = typer.Option(
-        1, "--at-once", help="Trainings in parallel on one device (budget in steps); speeds are measured afterwards.", min=1
+        1, help="Trainings in parallel on one device (budget in steps); speeds are measured afterwards.", min=1
     ),
-    lengths: str = typer.Option(LENGTHS, "--lengths", help="Text lengths at which time and memory are measured; none: skip."),
+    lengths: str = typer.Option(LENGTHS, help="Text lengths at which time and memory are measured; none: skip."),
     sentences: int = typer.Option(
-        200,
-        "--sentences",
-        help="Validation sentences that are decoded to measure the speed if there is no --test; 0: none.",
-        min=0,
+        200, help="Validation sentences that are decoded to measure the speed if there is no --test; 0: none.", min=0
     ),
-    set: list[str] = typer.Option([], "--set", help="Any setting, for all entries. Repeatable.", metavar="KEY=VALUE"),
-    redraw: Path = typer.Option(None, "--redraw", help="Write table, charts and page again from a results.json into --out."),
+    set: list[str] = typer.Option([], help="Any setting, for all entries. Repeatable.", metavar="KEY=VALUE"),
+    redraw: Path = typer.Option(None, help="Write table, charts and page again from a results.json into --out."),
 ) -> None:
     """Train several models under one budget and compare them: quality, speed, memory, growth with length.
 

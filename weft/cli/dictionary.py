@@ -1,34 +1,26 @@
-"""`weft dictionary`.
-
-`weft vectors`.
-"""
+"""`weft dictionary` and `weft vectors`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import typer
 
 from weft.cli.options import OUTPUT
-from weft.cli.output import opened, tell, write_line
+from weft.cli.output import check_kept, opened, tell, write_line
 from weft.errors import ConfigError, DataError
-from weft.file_access import same_file
 
 
 def dictionary(
     file: Path = typer.Argument(help="The dictionary: a word, a tab, a translation, a tab and a score per line."),
     data: list[str] = typer.Option(
-        [],
-        "--data",
-        help="Learn it from these texts, which are not translations of each other. Repeatable.",
-        metavar="LANG=FILE",
+        [], help="Learn it from these texts, which are not translations of each other. Repeatable.", metavar="LANG=FILE"
     ),
     adversarial: bool = typer.Option(
         False, "--adversarial", help="Learn the first map against a discriminator, not from words that are spelt alike."
     ),
-    best: int = typer.Option(5, "--best", min=1, help="Most translations per word, if it is learnt."),
-    gold: Path = typer.Option(None, "--gold", help="Dictionary to compare with: prints the precision of first translations."),
+    best: int = typer.Option(5, min=1, help="Most translations per word, if it is learnt."),
+    gold: Path = typer.Option(None, help="Dictionary to compare with: prints the precision of first translations."),
     text: Path = typer.Option(None, "--translate", help="Text to translate word by word."),
     output: Path = OUTPUT,
 ) -> None:
@@ -43,11 +35,9 @@ def dictionary(
     if not data and gold is None and text is None:
         raise ConfigError("weft dictionary: give --data to learn a dictionary, --gold to score it or --translate to use it")
     inputs = [*(Path(split_language(spec)[1]) for spec in data), *(path for path in (gold, text) if path is not None)]
+    check_kept(output, file, *inputs)
     if data:
-        _check_kept(file, inputs)
-    if output is not None:
-        _check_kept(output, [file, *inputs])
-    if data:
+        check_kept(file, *inputs)
         source, target = open_languages(data, tell)
         learnt = learn_dictionary(source.lines(), target.lines(), best=best, adversarial=adversarial)[0]
         with opened(file) as out:
@@ -69,20 +59,13 @@ def dictionary(
                 write_line(out, known.translate(line))
 
 
-def _check_kept(output: Path, inputs: Iterable[Path]) -> None:
-    """Raises ConfigError if writing the output would replace an input."""
-    for path in inputs:
-        if same_file(path, output):
-            raise ConfigError(f"weft dictionary: {output} would be written over {path}, which is read; choose another file")
-
-
 def vectors(
     texts: list[str] = typer.Argument(help="Text files, one sentence or paragraph per line, also .gz."),
     output: Path = typer.Option(..., "-o", "--output", help="File to write, in the text format of word2vec, also .gz."),
-    width: int = typer.Option(256, "--width", min=1, help="Dimensions of a vector."),
-    window: int = typer.Option(10, "--window", min=1, help="Distance up to which words are each other's contexts."),
-    most: int = typer.Option(20_000, "--most", min=2, help="Most words; the most frequent ones are kept."),
-    least: int = typer.Option(2, "--least", min=1, help="How often a word must occur."),
+    width: int = typer.Option(256, min=1, help="Dimensions of a vector."),
+    window: int = typer.Option(10, min=1, help="Distance up to which words are each other's contexts."),
+    most: int = typer.Option(20_000, min=2, help="Most words; the most frequent ones are kept."),
+    least: int = typer.Option(2, min=1, help="How often a word must occur."),
     spaces: bool = typer.Option(
         False, "--spaces", help="Split at spaces only, as data.tokenizer={kind: words, punctuation: false} does."
     ),

@@ -1,28 +1,28 @@
-"""`weft distill` and `weft backtranslate`.
-
-`weft iterate`.
-"""
+"""`weft distill`, `weft backtranslate` and `weft iterate`."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weft.cli import options as completion
-from weft.cli.options import ANY_SET, BEAM, DECODE_SET, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, runs
+from weft.cli.options import ANY_SET, BEAM, DECODE_SET, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, recipes, runs
 from weft.cli.output import Counter, tell
 from weft.errors import ConfigError
+
+if TYPE_CHECKING:
+    from weft.runs.distillation_and_backtranslation import Texts
 
 SHARD = typer.Option(None, "--shard", help="Only every n-th line from the k-th on, as K/N, to divide work among machines.")
 
 
 def distill(
     run: str = RUN,
-    data: list[str] = typer.Option(..., "--data", help=f"Training pairs: {PAIRS}. Repeatable.", metavar="FILES"),
+    data: list[str] = typer.Option(..., help=f"Training pairs: {PAIRS}. Repeatable.", metavar="FILES"),
     out: Path = typer.Option(
-        ..., "--out", help="File for the translations, one per line; as pairs with their sources if it ends in .jsonl."
+        ..., help="File for the translations, one per line; as pairs with their sources if it ends in .jsonl."
     ),
     beam: int = BEAM,
     tag: str = TAG,
@@ -35,22 +35,18 @@ def distill(
     Continues where an earlier call was interrupted.
     """
     from weft.data.formats import open_pairs
-    from weft.runs.distillation_and_backtranslation import Texts, check_out, translate_corpus
+    from weft.runs.distillation_and_backtranslation import Texts, check_out
 
     check_out(out, data)
     options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
-    with Counter("translated", "lines") as counter:
-        texts = Texts([open_pairs(spec) for spec in data])
-        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, tell=counter.say)
-    tell(f"wrote {out}")
+    _translate(run, Texts([open_pairs(spec) for spec in data]), out, device, options)
 
 
 def backtranslate(
     run: str = RUN,
-    data: list[str] = typer.Option(..., "--data", help="Files with text of the target language. Repeatable.", metavar="FILE"),
+    data: list[str] = typer.Option(..., help="Files with text of the target language. Repeatable.", metavar="FILE"),
     out: Path = typer.Option(
         ...,
-        "--out",
         help="File for the pairs, if it ends in .jsonl: translations as sources, the text as targets; else translations only.",
     ),
     beam: int = BEAM,
@@ -67,16 +63,21 @@ def backtranslate(
     every epoch anew. Continues where an earlier call was interrupted.
     """
     from weft.data.formats import is_table
-    from weft.runs.distillation_and_backtranslation import Texts, check_out, translate_corpus
+    from weft.runs.distillation_and_backtranslation import Texts, check_out
     from weft.tasks.language_modeling.data import LineFile
 
     check_out(out, data)
     if tables := [name for name in data if is_table(name)]:
         raise ConfigError(f"--data {tables[0]}: a table has pairs, and here plain text is read, a sentence per line")
     options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
+    _translate(run, Texts([LineFile(name) for name in data], back=True, shard=_shard(shard)), out, device, options)
+
+
+def _translate(run: str, texts: Texts, out: Path, device: str, options: dict[str, Any]) -> None:
+    from weft.runs.distillation_and_backtranslation import translate_corpus
+
     with Counter("translated", "lines") as counter:
-        texts = Texts([LineFile(name) for name in data], back=True, shard=_shard(shard))
-        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, tell=counter.say)
+        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, report=counter.say)
     tell(f"wrote {out}")
 
 
@@ -91,13 +92,13 @@ def _shard(text: str | None) -> tuple[int, int]:
 
 
 def iterate(
-    recipe: str = typer.Argument(help="A recipe or a YAML file, for all runs.", autocompletion=completion.recipes),
-    data: list[str] = typer.Option(..., "--data", help=f"Training pairs: {PAIRS}. Repeatable.", metavar="FILES"),
-    valid: list[str] = typer.Option(..., "--valid", help="Validation pairs, in the same forms. Repeatable.", metavar="FILES"),
-    target_text: list[str] = typer.Option([], "--target-text", help="File with text of the target language.", metavar="FILE"),
-    source_text: list[str] = typer.Option([], "--source-text", help="File with text of the source language.", metavar="FILE"),
-    rounds: int = typer.Option(2, "--rounds", min=1, help="Rounds of back-translation after the first models."),
-    out: Path = typer.Option(..., "--out", help="Folder for all runs."),
+    recipe: str = typer.Argument(help="A recipe or a YAML file, for all runs.", autocompletion=recipes),
+    data: list[str] = typer.Option(..., help=f"Training pairs: {PAIRS}. Repeatable.", metavar="FILES"),
+    valid: list[str] = typer.Option(..., help="Validation pairs, in the same forms. Repeatable.", metavar="FILES"),
+    target_text: list[str] = typer.Option([], help="File with text of the target language.", metavar="FILE"),
+    source_text: list[str] = typer.Option([], help="File with text of the source language.", metavar="FILE"),
+    rounds: int = typer.Option(2, min=1, help="Rounds of back-translation after the first models."),
+    out: Path = typer.Option(..., help="Folder for all runs."),
     set: list[str] = ANY_SET,
 ) -> None:
     """Train models of both directions that translate text for each other, in rounds; the best of each stays.

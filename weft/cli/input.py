@@ -1,4 +1,4 @@
-"""What a command reads: a file, a text on the command line, or standard input line by line as it comes."""
+"""Input of commands: a file, a text on the command line, or standard input line by line as it comes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weft.file_access import NO_FILE, why_unreadable
 BLOCK = 1 << 16
 
 PATH = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,4}|.*\.(txt|gz)")
-"""What looks like the name of a file rather than like text."""
+"""A text that looks like the name of a file."""
 
 Read = Callable[[Path], Iterable[str]]
 

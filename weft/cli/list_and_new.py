@@ -1,7 +1,4 @@
-"""`weft list`.
-
-`weft new`.
-"""
+"""`weft list` and `weft new`."""
 
 from __future__ import annotations
 
@@ -31,21 +28,25 @@ TABLES = {
     "poolings": "weft.models:POOLINGS",
     "tasks": "weft.tasks:TASKS",
     "searches": "weft.decoding:SEARCHES",
+    "rules": "weft.decoding:RULES",
     "reranks": "weft.inference:RERANKS",
     "fusions": "weft.inference:FUSIONS",
     "rewards": "weft.evaluation:REWARDS",
+    "metrics": "weft.evaluation:METRICS",
     "tokenizers": "weft.data:TOKENIZERS",
+    "generators": "weft.data:GENERATORS",
 }
 USES = ("encoder", "causal", "cross")
 """What an attention or a mixer can be used for, in the order of the list."""
 What = StrEnum(
     "What",
-    "models fronts encoders decoders attentions mixers poolings tasks searches reranks fusions rewards recipes tokenizers",
+    "models fronts encoders decoders attentions mixers poolings tasks searches rules reranks fusions rewards metrics recipes "
+    "tokenizers generators",
 )
 
 
 def list_parts(what: What = typer.Argument(None, help="What to list; default: everything.")) -> None:
-    """List the parts of models, tasks, searches, reranks, rewards, recipes or tokenizers, and the file or package of each."""
+    """List the parts of models, tasks, searches, …, tokenizers or recipes, and the file or package of each."""
     console = Console(highlight=False)
     for name in [what] if what else list(What):
         console.print(_recipes() if name is What.recipes else _parts(name), markup=False)
@@ -61,16 +62,19 @@ def _recipes() -> Table:
 
 
 def _parts(what: What) -> Table:
-    from weft.config.plugins import installed_in, package_of
+    from weft.config.plugins import installed_in, is_bundled, package_of
     from weft.config.registry import find_table
 
     parts, installed = find_table(TABLES[what]), installed_in(TABLES[what])
-    files = {kind: place.partition(":")[0].replace(".", "/") + ".py" for kind, place in parts.items() if kind not in installed}
-    folder = posixpath.commonpath([posixpath.dirname(file) for file in files.values()])
+    files = {kind: place.partition(":")[0].replace(".", "/") + ".py" for kind, place in parts.items()}
+    own = [file for kind, file in files.items() if kind not in installed]
+    folder = posixpath.commonpath([posixpath.dirname(file) for file in own or files.values()])
     facts = ["used in", "shows weights", "cost in length", "paper"] if what in ("attentions", "mixers") else ["what it is"]
     table = _table(f"{what}: files in {folder}", "kind", *facts, "file")
     for kind in parts:
-        place = posixpath.relpath(files[kind], folder) if kind in files else f"package {package_of(installed[kind])}"
+        place = files[kind].removeprefix(f"{folder}/")
+        if kind in installed and not is_bundled(installed[kind]):
+            place = f"package {package_of(installed[kind])}"
         table.add_row(kind, *_facts(parts, kind, len(facts)), place)
     return table
 

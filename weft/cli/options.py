@@ -1,27 +1,37 @@
-"""What the shell completes: names of recipes, run folders, and settings of `--set`.
+"""Options that several commands share, their completion in the shell, and the help of commands.
 
-Install it with `weft --install-completion`. Nothing here imports torch, so that it answers at once.
-
-The help of commands: what values are called, and examples.
-
-Options that several commands share.
+Nothing here imports torch, so that completion (`weft --install-completion`) answers at once.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.errors import ConfigError, RunError
 
-RUN_FILE = "config.yaml"
+ATTENTIONS = ("weft.attention:ATTENTIONS",)
+TABLES = {
+    "data.tokenizer": ("weft.data:TOKENIZERS",),
+    "decode.search": ("weft.decoding:SEARCHES",),
+    "decode.rerank": ("weft.inference:RERANKS",),
+    "decode.fusion": ("weft.inference:FUSIONS",),
+    "train.optimizer": ("weft.training:OPTIMIZERS",),
+    "train.schedule": ("weft.training:SCHEDULES",),
+    "model": ("weft.models:MODELS",),
+    "model.encoder_self": (*ATTENTIONS, "weft.attention.mixers:MIXERS"),
+    "model.decoder_self": (*ATTENTIONS, "weft.attention.mixers:MIXERS"),
+    "model.cross": ATTENTIONS,
+    "task": ("weft.tasks:TASKS",),
+}
+"""Settings whose value is the kind of a part → the tables of the kinds."""
 
 
 def recipes(incomplete: str) -> list[str]:
@@ -35,53 +45,24 @@ def recipes(incomplete: str) -> list[str]:
 def complete_runs(incomplete: str) -> list[str]:
     """Run folders, and folders that may contain some, after the last comma of an ensemble."""
     before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{path.rstrip('/') if _is_run(path) else path}" for path in _paths(last) if path.endswith("/")]
+    folders = [path for path in _paths(last) if path.endswith("/")]
+    return [f"{before}{comma}{path.rstrip('/') if Path(path, 'config.yaml').is_file() else path}" for path in folders]
 
 
 def settings(incomplete: str) -> list[str]:
     """Sections and keys for `--set`, and the kinds of attentions and mixers behind `model.encoder_self=` and the like."""
-    from weft.config.sections import Config, DataSection, DecodeSection, Section, StartSection, TrainSection
+    from weft.config.registry import find_table
+    from weft.config.sections import Config
 
     key, equals, value = incomplete.partition("=")
     if equals:
-        return [f"{key}={kind}" for kind in _kinds(key) if kind.startswith(value)]
-    sections: dict[str, type[Section]] = {
-        "data": DataSection,
-        "start": StartSection,
-        "train": TrainSection,
-        "decode": DecodeSection,
-    }
-    keys = [f"{section}.{name}=" for section, fields in sections.items() for name in fields.model_fields]
-    keys += [f"model.{slot}=" for slot in SLOTS]
-    names = [f"{section}." for section in Config.model_fields] if "." not in incomplete else keys
-    return [name for name in names if name.startswith(incomplete)]
-
-
-SLOTS = {
-    "encoder_self": ("weft.attention:ATTENTIONS", "weft.attention.mixers:MIXERS"),
-    "decoder_self": ("weft.attention:ATTENTIONS", "weft.attention.mixers:MIXERS"),
-    "cross": ("weft.attention:ATTENTIONS",),
-}
-"""Slots of a Transformer → the tables of what fits into them."""
-
-
-def _kinds(key: str) -> list[str]:
-    from weft.config.registry import find_table
-
-    tables = SLOTS.get(key.removeprefix("model."), ()) if key.startswith("model.") else TABLES.get(key, ())
-    return [kind for table in tables for kind in find_table(table)]
-
-
-TABLES = {
-    "data.tokenizer": ("weft.data:TOKENIZERS",),
-    "decode.search": ("weft.decoding:SEARCHES",),
-    "decode.rerank": ("weft.inference:RERANKS",),
-    "decode.fusion": ("weft.inference:FUSIONS",),
-    "train.optimizer": ("weft.training:OPTIMIZERS",),
-    "train.schedule": ("weft.training:SCHEDULES",),
-    "model": ("weft.models:MODELS",),
-    "task": ("weft.tasks:TASKS",),
-}
+        return [f"{key}={kind}" for table in TABLES.get(key, ()) for kind in find_table(table) if kind.startswith(value)]
+    if "." not in incomplete:
+        return [f"{section}." for section in Config.model_fields if section.startswith(incomplete)]
+    sections = {name: getattr(field.annotation, "model_fields", ()) for name, field in Config.model_fields.items()}
+    keys = [f"{section}.{name}" for section, names in sections.items() for name in names]
+    keys += [name for name in TABLES if name.startswith("model.")]
+    return [f"{name}=" for name in keys if name.startswith(incomplete)]
 
 
 def _paths(incomplete: str) -> list[str]:
@@ -96,12 +77,8 @@ def _paths(incomplete: str) -> list[str]:
     return [f"{folder}{slash}{entry.name}{'/' if entry.is_dir() else ''}" for entry in names]
 
 
-def _is_run(path: str) -> bool:
-    return (Path(path) / RUN_FILE).is_file()
-
-
 VALUES = {"bool": "", "int": "N", "float": "X", "str": "TEXT", "Path": "FILE"}
-"""What the help calls the value of an option, by the type of its parameter; a flag has none."""
+"""Names for the value of an option in the help, by the type of its parameter; a flag has none."""
 
 NAMES = {
     "against": "RUN",
@@ -140,10 +117,7 @@ EXAMPLES = {
     ],
     "explain": ['weft explain runs/a "A dog runs." -o page.html', 'weft explain runs/a "A dog runs." -o attention.png --words'],
     "align": ["weft align runs/a --data test.en,test.de -o links.txt", "weft align runs/a --data test.tsv --gold gold.txt"],
-    "generate": [
-        'weft generate runs/text "Once upon a time" --tokens 100',
-        "weft generate runs/text --count 3 -o texts.txt",
-    ],
+    "generate": ['weft generate runs/text "Once upon a time" --tokens 100', "weft generate runs/text --count 3 -o texts.txt"],
     "compare": [
         "weft compare transformer-tiny rnn-luong --data train.tsv --budget 10m --out runs/c",
         "weft compare transformer-tiny --slot model.encoder_self --kinds full,local "
@@ -169,7 +143,7 @@ EXAMPLES = {
     ],
     "iterate": [
         "weft iterate transformer-small --data pairs.tsv --valid val.tsv --target-text mono.de --source-text mono.en "
-        "--out runs/i",
+        "--out runs/i"
     ],
     "shortlist": ["weft shortlist runs/a"],
     "merge": ["weft merge runs/adapted --out runs/merged"],
@@ -187,38 +161,37 @@ def examples(name: str) -> str | None:
     return "\n\n".join(["Examples:", *(f"  {each}" for each in EXAMPLES[name])]) if name in EXAMPLES else None
 
 
-def _called(params: list[Any], callback: Any) -> list[Any]:
-    """The parameters, with names for their values that say what is expected instead of a type of Python."""
-    types = {} if callback is None else {name: each.annotation for name, each in inspect.signature(callback).parameters.items()}
-    for param in params:
-        if param.param_type_name == "argument":
-            if param.metavar is None:
-                param.metavar = param.name.upper()
-            if types.get(param.name) in ("str", "Path", "list[str]"):
-                param.display_type_rich = lambda ctx: None  # the name says it
-        elif getattr(param, "is_flag", False):
-            param.metavar = ""
-        elif param.metavar is None:
-            param.metavar = NAMES.get(param.name) or VALUES.get(str(types.get(param.name)))
-    return params
+class _PlainHelp:
+    """Help that names the values of parameters by what is expected instead of by types of Python."""
 
-
-class Command(TyperCommand):
-    """A command whose help shows no types of Python."""
+    callback: Callable[..., Any] | None
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _called(super().get_params(ctx), self.callback)
+        types = inspect.get_annotations(self.callback) if self.callback else {}
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if param.param_type_name == "argument":
+                if param.metavar is None:
+                    param.metavar = param.name.upper()
+                if types.get(param.name) in ("str", "Path", "list[str]"):
+                    param.display_type_rich = lambda ctx: None  # the name says it
+            elif getattr(param, "is_flag", False):
+                param.metavar = ""
+            elif param.metavar is None:
+                param.metavar = NAMES.get(param.name) or VALUES.get(str(types.get(param.name)))
+        return params
 
 
-class Group(TyperGroup):
-    """The program itself; see `Command`."""
+class Command(_PlainHelp, TyperCommand):
+    """A command."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _called(super().get_params(ctx), self.callback)
+
+class Group(_PlainHelp, TyperGroup):
+    """The program itself."""
 
 
 PAIRS = "SOURCE,TARGET text files, x.tsv or x.tsv#2,3, x.jsonl or x.jsonl#en,de, x.csv or x.csv#en,de, each also .gz"
-"""What names pairs of texts; see docs/data.md."""
+"""Names of pairs of texts; see docs/data.md."""
 
 RUN = typer.Argument(help="Folder of a trained run. Several, joined by commas, form an ensemble.", autocompletion=complete_runs)
 BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.")
@@ -228,20 +201,16 @@ DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …")
 OUTPUT = typer.Option(None, "-o", "--output", help="File to write; default: standard output.")
 DECODE_SET = typer.Option([], "--set", help="Any decoding setting, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE")
 ANY_SET = typer.Option(
-    [],
-    "--set",
-    help="Any setting, e.g. --set train.steps=2000. Repeatable.",
-    metavar="KEY=VALUE",
-    autocompletion=settings,
+    [], "--set", help="Any setting, e.g. --set train.steps=2000. Repeatable.", metavar="KEY=VALUE", autocompletion=settings
 )
 
 
 def runs(text: str) -> list[str]:
     """The run folders that `a,b` names. A folder whose name contains a comma is one run."""
-    found = [text] if text and os.path.isdir(text) else [part.strip() for part in text.split(",")]
-    if not all(found):
+    folders = [text] if text and os.path.isdir(text) else [part.strip() for part in text.split(",")]
+    if not all(folders):
         raise RunError(f"{text!r} names no run folder, or one too few; write RUN, or RUN,RUN for an ensemble")
-    return found
+    return folders
 
 
 def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:
@@ -254,5 +223,5 @@ def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:
             section, name = "decode", section
         if not equals or section != "decode" or not name:
             raise ConfigError(f"--set {text}: a trained run only takes decoding settings, such as --set decode.beam=5")
-        options[name.removesuffix(".kind")] = document.value(value, f"--set {text}")
+        options[name.removesuffix(".kind")] = yaml_document.value(value, f"--set {text}")
     return options | {name: value for name, value in flags.items() if value is not None}

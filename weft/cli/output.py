@@ -17,6 +17,15 @@ from typing import IO, Self, cast
 import typer
 from rich.cells import cell_len, set_cell_size
 
+from weft.errors import DataError
+from weft.file_access import same_file
+
+
+def check_kept(output: Path | None, *inputs: Path) -> None:
+    """Raises DataError if the output is one of the inputs, which opening it for writing would empty."""
+    if output is not None and any(same_file(path, output) for path in inputs):
+        raise DataError(f"{output}: would be overwritten while it is read; choose another file for the output")
+
 
 @contextmanager
 def opened(output: Path | None) -> Iterator[IO[str]]:

@@ -5,50 +5,44 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from weft.cli.options import DEVICE
 from weft.cli.output import warn
 from weft.errors import ConfigError
+from weft.serve.settings import Settings
 from weft.version import install
-
-if TYPE_CHECKING:
-    from weft.serve.settings import Settings
 
 
 def serve(
     run: list[str] = typer.Argument(
         help="Folders of trained runs, each optionally with its languages: en-de=RUN. RUN,RUN is an ensemble.", metavar="RUN…"
     ),
-    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on; 0.0.0.0 serves other machines."),
-    port: int = typer.Option(5000, "--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535),
-    api_key: list[str] = typer.Option([], "--api-key", help="A key that requests have to present. Repeatable.", metavar="KEY"),
-    api_keys: Path = typer.Option(
-        None, "--api-keys", help="File with a key per line, then optionally name=NAME, rate=NUMBER and admin."
-    ),
-    admin_key: list[str] = typer.Option([], "--admin-key", help="A key that may also reload the runs.", metavar="KEY"),
-    rate: int = typer.Option(0, "--rate", help="Requests per minute for each key or address; 0: no limit.", min=0),
-    char_limit: int = typer.Option(10_000, "--char-limit", help="Most characters per request.", min=1),
-    queue: int = typer.Option(2_000, "--queue", help="Sentences that may wait; beyond that, 503 with Retry-After.", min=1),
-    timeout: float = typer.Option(60.0, "--timeout", help="Seconds that a request may take.", min=0.1),
-    window: float = typer.Option(4.0, "--window", help="Milliseconds in which requests are collected into a batch.", min=0),
-    batch_time: float = typer.Option(200.0, "--batch-time", help="Milliseconds that a batch may take.", min=1),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on; 0.0.0.0 serves other machines."),
+    port: int = typer.Option(5000, help="Port to listen on; 0 takes a free one.", min=0, max=65535),
+    api_key: list[str] = typer.Option([], help="A key that requests have to present. Repeatable.", metavar="KEY"),
+    api_keys: Path = typer.Option(None, help="File with a key per line, then optionally name=NAME, rate=NUMBER and admin."),
+    admin_key: list[str] = typer.Option([], help="A key that may also reload the runs.", metavar="KEY"),
+    rate: int = typer.Option(0, help="Requests per minute for each key or address; 0: no limit.", min=0),
+    char_limit: int = typer.Option(10_000, help="Most characters per request.", min=1),
+    queue: int = typer.Option(2_000, help="Sentences that may wait; beyond that, 503 with Retry-After.", min=1),
+    timeout: float = typer.Option(60.0, help="Seconds that a request may take.", min=0.1),
+    window: float = typer.Option(4.0, help="Milliseconds in which requests are collected into a batch.", min=0),
+    batch_time: float = typer.Option(200.0, help="Milliseconds that a batch may take.", min=1),
     batch_tokens: int = typer.Option(
-        None, "--batch-tokens", help="Source tokens per batch; 0: no batches. Default: 4096, on a GPU usually 32768.", min=0
+        None, help="Source tokens per batch; 0: no batches. Default: 4096, on a GPU usually 32768.", min=0
     ),
-    cache: int = typer.Option(64, "--cache", help="MiB of translations kept in the cache.", min=0),
-    max_beam: int = typer.Option(16, "--max-beam", help="The widest beam that a request may ask for.", min=1),
-    cors: list[str] = typer.Option(
-        [], "--cors", help="Site whose pages may send requests, or *. Repeatable.", metavar="ORIGIN"
-    ),
-    proxy: str = typer.Option("", "--proxy", help="Address of a proxy that names its clients.", show_default=False),
+    cache: int = typer.Option(64, help="MiB of translations kept in the cache.", min=0),
+    max_beam: int = typer.Option(16, help="The widest beam that a request may ask for.", min=1),
+    cors: list[str] = typer.Option([], help="Site whose pages may send requests, or *. Repeatable.", metavar="ORIGIN"),
+    proxy: str = typer.Option("", help="Address of a proxy that names its clients.", show_default=False),
     allowed_host: list[str] = typer.Option(
-        [], "--allowed-host", help="Name under which the server answers, such as that of a proxy. Repeatable.", metavar="NAME"
+        [], help="Name under which the server answers, such as that of a proxy. Repeatable.", metavar="NAME"
     ),
-    prefix: str = typer.Option("", "--prefix", help="Path of the server behind a proxy, such as /weft.", show_default=False),
-    suggestions: Path = typer.Option(None, "--suggestions", help="File for translations that users suggest, as JSON lines."),
+    prefix: str = typer.Option("", help="Path of the server behind a proxy, such as /weft.", show_default=False),
+    suggestions: Path = typer.Option(None, help="File for translations that users suggest, as JSON lines."),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
     fast: bool = typer.Option(
         True,
@@ -56,43 +50,44 @@ def serve(
         help="Use compiled C++ kernels on a CPU if there is a compiler; at least 99 % of texts stay the same.",
     ),
     device: str = DEVICE,
-    workers: int = typer.Option(1, "--workers", help="Processes that share the port. Several GPUs are taken in turn.", min=1),
+    workers: int = typer.Option(1, help="Processes that share the port. Several GPUs are taken in turn.", min=1),
     model_process: bool = typer.Option(
         None,
         "--model-process/--no-model-process",
         help="Run the models in a separate process that all workers share. Default: on a GPU.",
     ),
     threads: int = typer.Option(
-        0, "--threads", help="CPU threads of a model; 0: its share of the cores, less one while requests wait.", min=0
+        0, help="CPU threads of a model; 0: its share of the cores, less one while requests wait.", min=0
     ),
 ) -> None:
     """Serve trained runs over HTTP: a web page, LibreTranslate's interface, and a JSON interface with all search options.
 
     SIGHUP reloads the runs without a pause. SIGTERM finishes the requests that were accepted, then exits.
     """
+    _check_packages()
+    cores = threads or max(1, (os.cpu_count() or 2) // workers)
+    processes: dict[str, Any] = {"workers": workers, "threads": threads or max(1, cores - 1), "alone": cores}
+    processes |= {"engines": _engines(device, workers, model_process), "prefix": prefix, "proxies": proxy, "log_text": log_text}
+    limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout, "beam": max_beam}
+    limits |= {"window": window / 1000, "slice": batch_time / 1000, "cache": cache << 20}
+    limits |= {"batch_tokens": _batch_tokens(processes["engines"], device) if batch_tokens is None else batch_tokens}
+    access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
+    access |= {"origins": tuple(cors), "hosts": tuple(allowed_host), "suggestions": str(suggestions or "")}
+    _run(Settings(host=host, port=port, **limits, **processes, **access), run, device, fast)
+
+
+def _check_packages() -> None:
     try:
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"weft serve needs the package {error.name}: {install('serve')}") from None
-    from weft.serve.settings import Settings
-
-    limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout}
-    batches: dict[str, Any] = {"window": window / 1000, "slice": batch_time / 1000, "cache": cache << 20, "beam": max_beam}
-    access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
-    access |= {"origins": tuple(cors), "proxies": proxy, "log_text": log_text, "hosts": tuple(allowed_host), "prefix": prefix}
-    access |= {"suggestions": str(suggestions or "")}
-    cores = threads or max(1, (os.cpu_count() or 2) // workers)
-    batches |= {"workers": workers, "threads": threads or max(1, cores - 1), "alone": cores}
-    batches |= {"engines": (engines := _engines(device, workers, model_process))}
-    batches |= {"batch_tokens": _tokens(engines, device) if batch_tokens is None else batch_tokens}
-    _run(Settings(host=host, port=port, **limits, **batches, **access), run, device, fast)
 
 
 def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
     from weft.serve.access_control import read_keys
-    from weft.serve.served_models import Models, parse_place
+    from weft.serve.served_models import Models, parse_location
     from weft.serve.server import Server
     from weft.serve.server_processes import WORKER, Workers
 
@@ -106,11 +101,11 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> Non
     keys = read_keys(settings.keys, settings.key_file, settings.admin_keys)
     if not (settings.local or keys):
         warn(f"{settings.host} can be reached from other machines and no --api-key is set: anyone who reaches it may use it")
-    places = [parse_place(text) for text in run]
+    locations = [parse_location(text) for text in run]
     if settings.workers > 1 or settings.engines:
         server: Workers | Server = Workers(settings)
     else:
-        server = Server(settings, Models(places, device=device, fast=fast, tell=warn))
+        server = Server(settings, Models(locations, device=device, fast=fast, warn=warn))
     warn(f"{server.address} shows a page to try it; /docs describes the interface for programs")
     server.run()
 
@@ -118,20 +113,18 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> Non
 def _work(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
     """Runs one of several processes: one that runs models, or one that serves."""
     from weft.serve.engine_process import Remote, run_engine
-    from weft.serve.served_models import Models, parse_place
+    from weft.serve.served_models import Models, parse_location
     from weft.serve.server import Server
-    from weft.serve.server_processes import MODELS, REMOTE, WORKER
+    from weft.serve.server_processes import ENGINE_FD, ENGINE_PATH, WORKER
 
-    if number := os.environ.get(MODELS):
-        run_engine(int(number), lambda place: Models([place], device=device, fast=fast).served[0], settings.threads)
+    if number := os.environ.get(ENGINE_FD):
+        run_engine(int(number), lambda location: Models([location], device=device, fast=fast).served[0], settings.threads)
         return
-    places, path = [parse_place(text) for text in run], os.environ.get(REMOTE)
-    tell = warn if os.environ[WORKER] == "0" else lambda text: None  # once
-    if path:
-        models = Models(places, device="cpu", tell=tell, remote=Remote(path))
-    else:
-        models = Models(places, device=device, fast=fast, tell=tell)
-    Server(settings, models).run()
+    options: dict[str, Any] = {"device": device, "fast": fast}
+    if path := os.environ.get(ENGINE_PATH):
+        options = {"device": "cpu", "remote": Remote(path)}
+    report = warn if os.environ[WORKER] == "0" else lambda text: None  # once
+    Server(settings, Models([parse_location(text) for text in run], warn=report, **options)).run()
 
 
 def _engines(device: str, workers: int, wanted: bool | None) -> int:
@@ -144,7 +137,7 @@ def _engines(device: str, workers: int, wanted: bool | None) -> int:
     return min(workers, torch.cuda.device_count()) if cuda and ":" not in device else 1
 
 
-def _tokens(engines: int, device: str) -> int:
+def _batch_tokens(engines: int, device: str) -> int:
     """Source tokens per batch. A model process on a GPU divides what is too much for its memory."""
     from weft.inference.decoding_options import MOST, TOKENS
 

@@ -1,7 +1,4 @@
-"""`weft train`.
-
-`weft demo`.
-"""
+"""`weft train` and `weft demo`."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from weft.cli import options as completion
-from weft.cli.options import ANY_SET, PAIRS
+from weft.cli.options import ANY_SET, PAIRS, complete_runs, recipes
 from weft.cli.output import tell
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
@@ -31,7 +27,7 @@ def train(
     recipe: str = typer.Argument(
         None,
         help="A recipe (see `weft list recipes`) or a YAML file. Default: auto, which chooses all sizes from the data.",
-        autocompletion=completion.recipes,
+        autocompletion=recipes,
     ),
     data: list[str] = typer.Option(
         [],
@@ -44,21 +40,22 @@ def train(
     time: str = typer.Option(
         None, "--time", help="How long the whole command may take, such as 20m or 1h30m; sets the number of steps."
     ),
-    start: Path = typer.Option(None, "--from", help=FROM, metavar="RUN", autocompletion=completion.complete_runs),
-    teacher: Path = typer.Option(None, "--teacher", help=TEACHER, metavar="RUN", autocompletion=completion.complete_runs),
+    start: Path = typer.Option(None, "--from", help=FROM, metavar="RUN", autocompletion=complete_runs),
+    teacher: Path = typer.Option(None, "--teacher", help=TEACHER, metavar="RUN", autocompletion=complete_runs),
     resume: Path = typer.Option(
         None,
         "--resume",
         help="Continue this run exactly where it stopped.",
         metavar="RUN",
-        autocompletion=completion.complete_runs,
+        autocompletion=complete_runs,
     ),
     set: list[str] = ANY_SET,
 ) -> None:
     """Train a model from a recipe or a configuration file, on your own data."""
     from weft.config.corpus_entries import weighed
     from weft.runs.open_run import run_config
-    from weft.training import api
+    from weft.training.train_run import free_folder
+    from weft.training.train_run import train as train_run
 
     if recipe is None and resume is None and start is None and data:
         recipe = "auto"
@@ -69,9 +66,9 @@ def train(
         )
     if resume is not None and out is not None:
         raise ConfigError("--resume continues in the run's own folder; remove --out")
-    folder = resume or out or api.free_folder(recipe or start / "config.yaml")
+    folder = resume or out or free_folder(recipe or start / "config.yaml")
     options = {"data": data, "valid": valid, "out": folder, "time": time, "resume": resume is not None, "set": set}
-    result = api.train(recipe, start=start, teacher=teacher, tell=tell, **options)
+    result = train_run(recipe, start=start, teacher=teacher, tell=tell, **options)
     if os.environ.get("RANK", "0") != "0":
         return  # one of several processes; only the first reports
     tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")
@@ -96,16 +93,17 @@ def demo(
 ) -> None:
     """Train a model that reads dates in dozens of languages, in a few minutes on a laptop; evaluate it; draw its attention."""
     from weft.data.formats import open_pairs
-    from weft.data.generators.pair_generators import LANGUAGES
+    from weft.data.generators import LANGUAGES
     from weft.evaluation.metrics import make_metrics, score
     from weft.explain.attention_heatmap import draw_attention
     from weft.runs.translator import load
-    from weft.training import api
+    from weft.training.train_run import free_folder
+    from weft.training.train_run import train as train_run
 
     began = time.monotonic()
-    out = out or api.free_folder("demo")
+    out = out or free_folder("demo")
     typer.echo(f"weft demo: dates as people write them in {len(LANGUAGES)} languages, converted to ISO dates")
-    api.train("demo-dates", data=TRAIN, valid=VALID, out=out, set=set, tell=typer.echo)
+    train_run("demo-dates", data=TRAIN, valid=VALID, out=out, set=set, tell=typer.echo)
     translator = load(out)
     pairs = list(open_pairs(TEST))
     found = translator.translate([source for source, _ in pairs])

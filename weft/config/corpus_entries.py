@@ -1,6 +1,6 @@
 """Entries of data.train and data.valid: a name of files, or a mapping with its own weight, tag, noise and filters.
 
-The files that data settings name. A run saves them as absolute paths, so that it can be continued from any folder.
+A run saves the files as absolute paths, so that it can be continued from any folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.config.registry import Options
 from weft.errors import ConfigError
 
@@ -72,7 +72,7 @@ class ValidationCorpus(Options):
 
     @property
     def label(self) -> str:
-        """What reports call it: its tags, or its files without their folders."""
+        """Its name in reports: its tags, or its files without their folders."""
         return "+".join(self.tags) or ", ".join(",".join(Path(part).name for part in name.split(",")) for name in self.files)
 
 
@@ -121,7 +121,7 @@ def parse(text: str | Mapping[str, Any], option: str = "--data") -> str | Mappin
     """An entry as an option of the command line gives it: a name of files, or a mapping in braces."""
     if not isinstance(text, str) or not text.lstrip().startswith("{"):
         return text
-    found = document.value(text, f"{option} {text}")
+    found = yaml_document.value(text, f"{option} {text}")
     if not isinstance(found, dict):
         raise ConfigError(f"{option} {text}: expected a mapping, such as {{files: pairs.tsv, tag: de}}")
     return found
@@ -144,7 +144,7 @@ def grouped(specs: Sequence[str | Kind], kind: type[Kind]) -> list[Kind]:
 
 
 def labels(corpora: Sequence[ValidationCorpus]) -> list[str]:
-    """What reports call each of several corpora. A name that occurs again gets a number."""
+    """The names of several corpora in reports. A name that occurs again gets a number."""
     seen: Counter[str] = Counter()
     found = []
     for corpus in corpora:

@@ -1,7 +1,7 @@
 """Changes of a configuration: `--set section.key=value`, options of a call, and shorthands for options of `decode.search`.
 
-`decode.beam=5` is a shorthand for `decode.search: {kind: beam, width: 5}`. Configurations saved before `decode.search` existed
-have all shorthands with their defaults. There, those that the search does not use are ignored; in a change they are an error.
+`decode.beam=5` is a shorthand for `decode.search: {kind: beam, width: 5}`. A shorthand that the search does not use is ignored
+in a file, beside a search, and an error in a change.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.config.registry import find_table, options_of
 from weft.errors import ConfigError
 
@@ -25,7 +25,7 @@ Written = dict[tuple[str, ...], str]
 class Override:
     """One change: the path of keys, the new value, and what error messages call it."""
 
-    path: document.Path
+    path: yaml_document.Path
     value: Any
     where: str
 
@@ -42,12 +42,12 @@ def parse_override(text: str) -> Override:
         raise ConfigError(f"--set {text}: expected section.key=value, such as train.steps=500")
     if len(path) > 1 and path[-1] == "kind":
         path = path[:-1]
-    return Override(path, document.value(value, f"--set {text}"), f"--set {text}")
+    return Override(path, yaml_document.value(value, f"--set {text}"), f"--set {text}")
 
 
 def apply_overrides(
-    data: dict[str, Any], overrides: Sequence[Override], base: document.Document | None = None
-) -> dict[document.Path, document.Path]:
+    data: dict[str, Any], overrides: Sequence[Override], base: yaml_document.Document | None = None
+) -> dict[yaml_document.Path, yaml_document.Path]:
     """Writes all overrides into `data`, in place. `base`, if given, forgets the lines of the values they replace.
 
     Shorthands of `decode` are expanded; the result maps the paths of their options to the paths that were written.
@@ -64,7 +64,7 @@ def apply_overrides(
     return {("decode", *path): ("decode", key) for path, key in (written | more).items()}
 
 
-def put(data: dict[str, Any], path: document.Path, value: Any, where: str) -> bool:
+def put(data: dict[str, Any], path: yaml_document.Path, value: Any, where: str) -> bool:
     """Writes a value into data whose parts are all mappings. Returns whether it changed anything. Errors call it `where`."""
     *parents, last = path
     for depth, key in enumerate(parents, 1):
@@ -76,7 +76,7 @@ def put(data: dict[str, Any], path: document.Path, value: Any, where: str) -> bo
         if below is None:
             below = data[key] = {}
         if not isinstance(below, dict):
-            raise ConfigError(f"{where}: {'.'.join(path[:depth])} is {document.scalar(below)}, which has no options")
+            raise ConfigError(f"{where}: {'.'.join(path[:depth])} is {yaml_document.scalar(below)}, which has no options")
         data = below
     old = data.get(last)
     if isinstance(old, dict) and isinstance(value, str) and old.get("kind") == value:
@@ -85,7 +85,7 @@ def put(data: dict[str, Any], path: document.Path, value: Any, where: str) -> bo
     return True
 
 
-def _put_in_list(items: list[Any], path: document.Path, depth: int, value: Any, where: str) -> bool:
+def _put_in_list(items: list[Any], path: yaml_document.Path, depth: int, value: Any, where: str) -> bool:
     """`put` for the rest of a path, from `depth` on, that leads into a list."""
     number, rest = path[depth], path[depth + 1 :]
     if not number.isdecimal() or int(number) >= len(items):
@@ -97,7 +97,7 @@ def _put_in_list(items: list[Any], path: document.Path, depth: int, value: Any, 
     return changed
 
 
-def locate(path: document.Path, problem: str, base: document.Document, overrides: Sequence[Override]) -> str:
+def locate(path: yaml_document.Path, problem: str, base: yaml_document.Document, overrides: Sequence[Override]) -> str:
     """A message that says where the value at `path` was written: in an override, or on a line of the file."""
     # The value itself, or its nearest parent that the file mentions.
     written = next(path[:depth] for depth in range(len(path), -1, -1) if depth == 0 or path[:depth] in base.lines)

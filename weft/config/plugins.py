@@ -1,10 +1,14 @@
-"""Parts of installed packages, declared as entry points of the group `weft.parts`::
+"""Parts and recipes of installed packages, declared as entry points::
 
     [project.entry-points."weft.parts"]
     "attention.cosine" = "my_package.attention:CosineAttention"
 
-The name is a kind of part (see `KINDS`), a dot, and the name under which a configuration uses it. A configuration can only name
-parts that are built in or installed: nothing in a run folder makes weft import a module.
+    [project.entry-points."weft.recipes"]
+    my_package = "my_package:recipes"
+
+The name of a part is a kind (see `KINDS`), a dot, and the name under which a configuration uses it. Recipes are the YAML files
+of a folder, here that of `recipes` in `my_package`. A configuration can only name parts that are built in or installed: nothing
+in a run folder makes weft import a module. The package weft_studies, which comes with weft, is registered in the same way.
 """
 
 from __future__ import annotations
@@ -12,10 +16,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 
 from weft.errors import ConfigError
+from weft.version import DISTRIBUTION
 
 GROUP = "weft.parts"
+RECIPES = "weft.recipes"
+BUNDLED = "weft_studies"
+"""The package of the same distribution."""
+REINSTALL = f"reinstall {DISTRIBUTION}, in a checkout with: pip install -e ."
 
 KINDS = {
     "attention": ("weft.attention:ATTENTIONS", "weft.attention.mixers:SELF", "weft.models.convs2s:CROSS"),
@@ -24,9 +35,13 @@ KINDS = {
     "front": ("weft.models:FRONTS",),
     "encoder": ("weft.models:ENCODERS",),
     "decoder": ("weft.models:DECODERS",),
+    "model": ("weft.models:MODELS",),
     "search": ("weft.decoding:SEARCHES",),
+    "rule": ("weft.decoding:RULES",),
     "task": ("weft.tasks:TASKS",),
     "reward": ("weft.evaluation:REWARDS",),
+    "metric": ("weft.evaluation:METRICS",),
+    "generator": ("weft.data:GENERATORS",),
 }
 """Kind of part → the tables it extends."""
 
@@ -50,6 +65,16 @@ def package_of(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist else "an unnamed package"
 
 
+def is_bundled(entry: EntryPoint) -> bool:
+    """Whether a part comes with weft."""
+    return entry.module.partition(".")[0] == BUNDLED
+
+
+def advice_if_stale() -> str:
+    """The end of a message about an unknown name, if pip has not seen the entry points of this code yet; otherwise nothing."""
+    return "" if any(map(is_bundled, installed_parts().values())) else f" ({BUNDLED} is not registered; {REINSTALL})"
+
+
 @functools.cache
 def installed_parts() -> dict[tuple[str, str], EntryPoint]:
     """The entry point of every installed part, by kind and name. Raises ConfigError for a malformed or ambiguous one."""
@@ -65,3 +90,16 @@ def installed_parts() -> dict[tuple[str, str], EntryPoint]:
         if other.value != entry.value:
             raise ConfigError(f"{package_of(other)} and {package_of(entry)} both install {entry.name!r}; remove one of them")
     return parts
+
+
+@functools.cache
+def installed_recipes() -> dict[str, Path]:
+    """The recipes of installed packages, by name. No package is imported for them. Raises ConfigError for two of one name."""
+    found: dict[str, Path] = {}
+    for entry in entry_points(group=RECIPES):
+        package = find_spec(entry.module)
+        for folder in package.submodule_search_locations or () if package else ():
+            for path in sorted(Path(folder, entry.attr).glob("*.yaml")):
+                if found.setdefault(path.stem, path) != path:
+                    raise ConfigError(f"{package_of(entry)}: its recipe {path.stem!r} has the name of another; rename it")
+    return found

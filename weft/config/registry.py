@@ -36,7 +36,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, SchemaValidator, core_schema
 
-from weft.config.plugins import extended, installed_parts, package_of
+from weft.config.plugins import advice_if_stale, extended, installed_parts, package_of
 from weft.errors import ConfigError
 
 
@@ -67,7 +67,7 @@ Table = Mapping[str, str]
 def load(table: Table, kind: str, where: str = "kind") -> Any:
     """The class or function that `table` lists under `kind`."""
     if kind not in table:
-        raise ConfigError(f"{where}: there is no {kind!r}; {suggest(kind, table)}")
+        raise ConfigError(f"{where}: {unknown(kind, table)}")
     module, _, name = table[kind].partition(":")
     try:
         return getattr(importlib.import_module(module), name)
@@ -84,6 +84,11 @@ def find_table(path: str) -> Table:
     module, _, name = path.partition(":")
     table: Table = getattr(importlib.import_module(module), name)
     return extended(path, table)
+
+
+def unknown(name: Any, table: Table) -> str:
+    """A message for a name that a table lacks."""
+    return f"there is no {name!r}; {suggest(str(name), table)}{advice_if_stale()}"
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -150,14 +155,34 @@ class Among:
         if kind is None:
             raise PydanticCustomError("part", "name one with `kind: …`; {known}", {"known": suggest("", self.entries)})
         if not isinstance(kind, str) or kind not in self.entries:
-            text = PydanticCustomError(
-                "part", "there is no {kind}; {near}", {"kind": repr(kind), "near": suggest(str(kind), self.entries)}
-            )
+            text = PydanticCustomError("part", "{unknown}", {"unknown": unknown(kind, self.entries)})
             raise ValidationError.from_exception_data(self.table, [InitErrorDetails(type=text, loc=("kind",), input=kind)])
         return options_of(self.table, kind).model_validate(dict(spec)).model_dump()
 
     @property
     def entries(self) -> Table:
+        return find_table(self.table)
+
+
+@dataclass(frozen=True)
+class NameIn:
+    """Marks an option whose value is a name in a table: `Annotated[str, NameIn("weft.decoding:RULES")]`."""
+
+    table: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
+        return {"enum": list(self.names), "type": "string"}
+
+    def check(self, name: Any) -> str:
+        if not isinstance(name, str) or name not in self.names:
+            raise PydanticCustomError("part", "{unknown}", {"unknown": unknown(name, self.names)})
+        return name
+
+    @property
+    def names(self) -> Table:
         return find_table(self.table)
 
 
@@ -211,8 +236,8 @@ def with_description(part: Any, name: str, hint: Any) -> Any:
 
 @functools.cache
 def descriptions(part: Any) -> dict[str, str]:
-    """The descriptions in a part's docstring, by the name before them."""
-    texts = [part, part.__init__] if inspect.isclass(part) and part.__init__ is not object.__init__ else [part]
+    """The descriptions in the docstrings of a part and of its base classes, by the name before them."""
+    texts = [part, part.__init__, *part.__mro__[1:-1]] if inspect.isclass(part) else [part]
     text = "\n".join(inspect.getdoc(each) or "" for each in texts)
     found = [(match[2], " ".join(match[3].split())) for match in DESCRIBED.finditer(text)]
     return dict(reversed(found))  # of several with one name, the first

@@ -13,8 +13,8 @@ from typing import Any, Literal, Union
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from weft.config import yaml_document as document
-from weft.config.registry import TABLE_MARK, Among, find_table, inside, members, nested, options_of
+from weft.config import yaml_document
+from weft.config.registry import TABLE_MARK, Among, NameIn, find_table, inside, members, nested, options_of
 
 Json = dict[str, Any]
 TYPES = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "null"}
@@ -25,9 +25,10 @@ def type_name(annotation: Any, marks: Iterable[Any] = ()) -> str:
     """The values that an option takes, in words: "integer > 0", "number or null", "one of float32, bf16"."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        name = type_name(inner[0], inner[1:])
+        tables = [mark for mark in inner[1:] if isinstance(mark, NameIn)]
+        name = f"one of {', '.join(tables[0].names)}" if tables else type_name(inner[0], inner[1:])
     elif origin is Literal:
-        name = f"one of {', '.join(map(document.scalar, inner))}"
+        name = f"one of {', '.join(map(yaml_document.scalar, inner))}"
     elif origin in (Union, UnionType):
         name = " or ".join(map(type_name, inner))
     elif origin in (list, tuple):
@@ -49,7 +50,7 @@ def _rows(root: type[BaseModel], data: Mapping[str, Any], depth: int) -> Iterato
         within = nested(field)
         model = inside(within, item)
         if model is None or not isinstance(item, Mapping):
-            yield _row(f"{indent}{name}: {document.scalar(item)}", _note(field))
+            yield _row(f"{indent}{name}: {yaml_document.scalar(item)}", _note(field))
             continue
         note = field.description or (model.__doc__ or "").strip().split("\n")[0]
         if depth == 0:
@@ -64,7 +65,7 @@ def _rows(root: type[BaseModel], data: Mapping[str, Any], depth: int) -> Iterato
 
 def _note(field: FieldInfo) -> str:
     """The description of an option, and its choices if it has any."""
-    listed = any(typing.get_origin(member) is Literal for member in members(field.annotation))
+    listed = any(typing.get_origin(each) is Literal or isinstance(each, NameIn) for each in members(field.annotation))
     return "; ".join(filter(None, [field.description, type_name(field.annotation, field.metadata) if listed else ""]))
 
 

@@ -1,6 +1,4 @@
-"""The sections of a configuration that say how a run is trained.
-
-The configuration of a run: one YAML file with the sections data, model, task, train and decode.
+"""The configuration of a run: one YAML file with the sections data, start, model, task, train and decode.
 
 Validation is strict: an unknown key is an error that names its line and the nearest known key. A configuration is immutable;
 `Config.replaced` returns a changed copy. The `config.yaml` that a run saves spells out every default.
@@ -17,14 +15,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from weft.config import schema
-from weft.config import yaml_document as document
+from weft.config import schema, yaml_document
 from weft.config.corpus_entries import Entry, TrainingCorpus, ValidationCorpus, absolute, absolute_path, located, names, renamed
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
-from weft.config.plugins import KINDS
-from weft.config.registry import Among, Options, expand, find_table, problems, suggest
+from weft.config.plugins import KINDS, advice_if_stale, installed_recipes
+from weft.config.registry import Among, NameIn, Options, expand, find_table, problems, suggest
 from weft.errors import ConfigError
 from weft.file_access import NO_FILE, denied, replace_file, why_unreadable
+from weft.runs.migrations import migrate_config
 from weft.version import VERSION
 
 Part = dict[str, Any]
@@ -201,7 +199,7 @@ class DecodeSection(Section):
     into: str | None = Field(
         default=None, description="language to translate into, for models of two languages; default: the second one"
     )
-    rules: list[Literal["same_length", "mirror_repeats", "no_shared"]] = Field(
+    rules: list[Annotated[str, NameIn("weft.decoding:RULES")]] = Field(
         default=[],
         description="what ties a translation to its source token by token: as many tokens, tokens repeated at the same places, "
         "no token of the source except punctuation",
@@ -276,7 +274,7 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = (), *, over: M
     """
     base = _read(path_or_recipe)
     overrides = [parse_override(text) for text in sets]
-    data = expand(Config, base.data)
+    data = expand(Config, migrate_config(base.data))
     if str(path_or_recipe) not in recipes():
         _locate_data(data.get("data"), Path(path_or_recipe).absolute().parent)
     for path, value in (over or {}).items():
@@ -299,8 +297,11 @@ def _locate_data(section: Any, folder: Path) -> None:
 
 
 def recipes() -> dict[str, Path]:
-    """The recipes that come with weft, by name."""
-    return {file.stem: file for file in sorted(Path(__file__).parent.joinpath("recipes").glob("*.yaml"))}
+    """The recipes of weft and of installed packages, by name. Raises ConfigError if two have one name."""
+    own = {file.stem: file for file in Path(__file__).parent.joinpath("recipes").glob("*.yaml")}
+    for name in own.keys() & installed_recipes().keys():
+        raise ConfigError(f"{installed_recipes()[name]}: there is a recipe of this name in weft; rename it")
+    return dict(sorted((own | installed_recipes()).items()))
 
 
 def recipe_summary(path: Path) -> str:
@@ -311,7 +312,7 @@ def recipe_summary(path: Path) -> str:
 def save_config(config: Config, path: str | Path) -> None:
     """Writes `config` with every default, so that a later version with other defaults builds the same model."""
     path = Path(path)
-    replace_file(path, _header(path.parent) + document.write(config.model_dump()))
+    replace_file(path, _header(path.parent) + yaml_document.write(config.model_dump()))
 
 
 def commented_yaml(config: Config) -> str:
@@ -345,14 +346,14 @@ def _header(folder: Path | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _read(path_or_recipe: str | Path) -> document.Document:
+def _read(path_or_recipe: str | Path) -> yaml_document.Document:
     known = recipes()
     name = str(path_or_recipe)
     path = known[name] if name in known and isinstance(path_or_recipe, str) else Path(path_or_recipe)
     if not os.path.exists(path) and why_unreadable(path) == NO_FILE:
-        raise ConfigError(f"{name}: there is no such file or recipe; {suggest(name, known)}")
+        raise ConfigError(f"{name}: there is no such file or recipe; {suggest(name, known)}{advice_if_stale()}")
     try:
-        return document.read(path.read_text("utf-8"), name)
+        return yaml_document.read(path.read_text("utf-8"), name)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except OSError as error:

@@ -8,3 +8,5 @@ TOKENIZERS = {
     "characters": "weft.data.tokenizers.word_character_byte:CharacterTokenizer",
     "bytes": "weft.data.tokenizers.word_character_byte:ByteTokenizer",
 }
+
+GENERATORS = {"dates": "weft.data.generators:dates"}

@@ -255,8 +255,8 @@ class LabelBatch(Batch):
 class TagBatch(Batch):
     """Sentences with a tag for each word.
 
-    source: words [B, W, 1 + P] (the id of a word, then those of its pieces), or all pieces [B, S] · words: the layout of
-    words · starts: [B, W] where each word begins in a source of pieces · labels: [B, W], `NO_LABEL` on padding.
+    source: words [B, W, 1 + P] (the id of a word, then those of its subwords), or all subwords [B, S] · words: the layout of
+    words · starts: [B, W] where each word begins in a source of subwords · labels: [B, W], `NO_LABEL` on padding.
     """
 
     source: Source

@@ -1,12 +1,8 @@
-"""Batches of a corpus: rows cut to a token budget, and their layouts. `resumable_order` has their order.
-
-The order of training batches: random, the same for every process, and resumable at any position.
+"""Batches of a corpus: their random but resumable order, the token budget that cuts them, their layouts, and prefetching.
 
 An epoch is a keyed permutation of the row numbers, computed and never stored, cut into windows. A window is sorted by length
 (unless packed) and cut to the token budget, and its batches are shuffled. Continuing at a `Position` recomputes one window,
 however large the corpus and however far the training.
-
-Prepares the next items of an iterator in a background thread.
 """
 
 from __future__ import annotations
@@ -25,17 +21,21 @@ from numpy.typing import NDArray
 from weft.data.batch import Layout, Position, power_of_two
 from weft.data.corpus import Corpus, Rows
 
-SHORTEST = 64
-"""The least longest sentence that packed layouts assume, so that most of them have one size."""
-TYPICAL = 16
-"""The least number of sentences that packed layouts assume is the budget divided by this."""
-LEAST = 32
+Item = TypeVar("Item")
+
+PACKED_LONGEST = 64
+"""Packed layouts assume a sentence of at least this length, so that most of them have one size."""
+PACKED_TYPICAL = 16
+"""Packed layouts assume at least as many sentences of this length as the budget holds."""
+FINE = 32
 """Lengths up to this are rounded up to a multiple of an eighth of it; beyond, to a quarter of the power of two below."""
+WINDOW = 1 << 18
+ROUNDS = 4
 
 
 def round_up(length: int) -> int:
-    """Rounds up to one of few sizes: four between a power of two and the next, and eight up to `LEAST`."""
-    step = power_of_two(max(length, LEAST)) // 8
+    """Rounds up to one of few sizes: four between a power of two and the next, and eight up to `FINE`."""
+    step = power_of_two(max(length, FINE)) // 8
     return -(-length // step) * step
 
 
@@ -77,26 +77,21 @@ def lay_out(lengths: Rows, *, packed: bool = False, budget: int = 0, rounded: bo
     """
     if packed:
         return _pack(lengths, budget)
-    if rounded:
-        return _round(lengths, budget)
-    return [Layout.padded(column) for column in lengths.T]
-
-
-def _pack(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
-    """Packed layouts in few sizes: everything that depends on the sentences is rounded up to a power of two."""
-    longest = [power_of_two(max(SHORTEST, int(most))) for most in lengths.max(0)]
-    budgets = [max(budget, int(total)) for total in lengths.sum(0)]
-    behind = [-(-(room - int(total)) // most) for room, total, most in zip(budgets, lengths.sum(0), longest, strict=True)]
-    pieces = power_of_two(max(len(lengths) + max(behind) + 1, budget // TYPICAL))
-    return [Layout.pack(column, room, longest=most, pieces=pieces) for column, room, most in zip(lengths.T, budgets, longest)]
-
-
-def _round(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
-    """Padded layouts of one shape, which follows from the longest row."""
+    if not rounded:
+        return [Layout.padded(column) for column in lengths.T]
     extent = round_up(int(lengths.max()))
     filled = np.zeros((max(len(lengths), budget // extent), lengths.shape[1]), np.int64)
     filled[: len(lengths)] = lengths
     return [replace(Layout.padded(column, extent), known=None, longest=extent) for column in filled.T]
+
+
+def _pack(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
+    """Packed layouts in few sizes: everything that depends on the sentences is rounded up to a power of two."""
+    longest = [power_of_two(max(PACKED_LONGEST, int(most))) for most in lengths.max(0)]
+    budgets = [max(budget, int(total)) for total in lengths.sum(0)]
+    padding = [-(-(room - int(total)) // most) for room, total, most in zip(budgets, lengths.sum(0), longest, strict=True)]
+    pieces = power_of_two(max(len(lengths) + max(padding) + 1, budget // PACKED_TYPICAL))
+    return [Layout.pack(column, room, longest=most, pieces=pieces) for column, room, most in zip(lengths.T, budgets, longest)]
 
 
 def spread(values: NDArray[Any], layout: Layout) -> torch.Tensor:
@@ -108,10 +103,6 @@ def spread(values: NDArray[Any], layout: Layout) -> torch.Tensor:
     return torch.from_numpy(block)
 
 
-WINDOW = 1 << 18
-ROUNDS = 4
-
-
 def permute(places: NDArray[np.uint64], count: int, key: tuple[int, ...]) -> NDArray[np.uint64]:
     """The elements at the given places of a permutation of 0 … count−1, chosen by `key`.
 
@@ -120,10 +111,10 @@ def permute(places: NDArray[np.uint64], count: int, key: tuple[int, ...]) -> NDA
     """
     half = max(1, (int(count - 1).bit_length() + 1) // 2)
     keys = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64).astype(np.uint64)
-    found = _feistel(places, half, keys)
-    while len(outside := np.flatnonzero(found >= count)):
-        found[outside] = _feistel(found[outside], half, keys)
-    return found
+    elements = _feistel(places, half, keys)
+    while len(outside := np.flatnonzero(elements >= count)):
+        elements[outside] = _feistel(elements[outside], half, keys)
+    return elements
 
 
 def _feistel(numbers: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -223,9 +214,6 @@ class Batches:
         cuts = cut_padded(longer[order], self.budget)
         shuffled = np.random.default_rng((self.seed, epoch, number)).permutation(len(cuts) - 1)
         return [rows[cuts[place] : cuts[place + 1]] for place in shuffled]
-
-
-Item = TypeVar("Item")
 
 
 def prefetch(iterator: Iterator[Item], depth: int) -> Generator[Item, None, None]:

@@ -1,14 +1,12 @@
-"""The disk cache of prepared data: folders named by a hash of what they were made from.
-
-A folder is built aside and renamed when complete, so a folder with the right name is whole, and two processes that build the
-same one at once do not interfere.
-
-A prepared corpus: named ragged columns on disk, written once and memory-mapped ever after.
+"""Corpora on disk: named ragged columns, written once into a cache folder and memory-mapped ever after.
 
 NAME          the entries of all rows, one row after the other: token ids, labels, word starts, frames, image bytes
 NAME.offsets  [N + 1] where each row begins
 lengths       [N, k] entries per row of the k columns by which batches are sized
 about.json    counts and types
+
+A cache folder is named by a hash of what it was made from. It is built aside and renamed when complete, so a folder with the
+right name is whole, and two processes that build the same one at once do not interfere.
 """
 
 from __future__ import annotations
@@ -33,7 +31,12 @@ from numpy.typing import NDArray
 from weft.errors import DataError, RunError
 from weft.file_access import default_mode
 
-Kept = TypeVar("Kept")
+Cached = TypeVar("Cached")
+Rows = NDArray[np.int64]
+Columns = dict[str, Sequence[Any]]
+"""Per column one sequence of entries for each row."""
+Encode = Callable[[list[Any]], tuple[Columns, dict[str, int]]]
+"""Turns examples into columns, and says how many it left out for which reason."""
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, RunError)
 """Raised when a cached folder is missing or damaged."""
@@ -41,20 +44,24 @@ BROKEN = (OSError, ValueError, KeyError, TypeError, RunError)
 STALE = 86_400.0
 """Seconds after which an abandoned build is removed."""
 
+VERSION = 3
+CHUNK = 1 << 14
+"""Examples that are encoded at a time, unless they are large."""
+
 
 def cache_folder() -> Path:
     """The default place of prepared data."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
 
 
-def find_or_build(folder: Path, key: Any, opened: Callable[[Path], Kept], build: Callable[[Path], None]) -> Kept:
-    """What `opened` reads from the cached folder that `key`, plain data, names; `build` fills the folder if it is missing.
+def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build: Callable[[Path], None]) -> Cached:
+    """Loads the cached folder that `key`, plain data, names; `build` fills it first if it is missing.
 
-    `opened` raises one of `BROKEN` if the folder is missing or a failing disk has damaged it.
+    `load` raises one of `BROKEN` if the folder is missing or a failing disk has damaged it.
     """
     place = folder / hashlib.blake2b(json.dumps(key).encode(), digest_size=16).hexdigest()
     with suppress(*BROKEN):
-        return opened(place)
+        return load(place)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
@@ -66,7 +73,7 @@ def find_or_build(folder: Path, key: Any, opened: Callable[[Path], Kept], build:
                     stack.callback(gc.enable)
                 build(aside)
             aside.chmod(default_mode(folder=True))  # a temporary folder is private
-            _rename(aside, place, opened)
+            _rename(aside, place, load)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
@@ -75,16 +82,16 @@ def find_or_build(folder: Path, key: Any, opened: Callable[[Path], Kept], build:
             f"{folder}: the tokenised data could not be written: {error.strerror or error}. The unfinished part was removed. "
             f"{free}To use another folder, set data.cache or the environment variable XDG_CACHE_HOME."
         ) from None
-    return opened(place)
+    return load(place)
 
 
-def _rename(aside: Path, place: Path, opened: Callable[[Path], Any]) -> None:
+def _rename(aside: Path, place: Path, load: Callable[[Path], Any]) -> None:
     """Moves a complete folder into its place, unless another process was first."""
     try:
         os.rename(aside, place)
     except OSError:
         with suppress(*BROKEN):
-            opened(place)
+            load(place)
             return
         shutil.rmtree(place)
         os.rename(aside, place)
@@ -96,17 +103,6 @@ def _sweep(folder: Path) -> None:
         with suppress(FileNotFoundError):  # another process may complete it at this moment
             if time.time() - part.stat().st_mtime > STALE:
                 shutil.rmtree(part, ignore_errors=True)
-
-
-VERSION = 3
-CHUNK = 1 << 14
-"""Examples that are encoded at a time, unless they are large."""
-
-Rows = NDArray[np.int64]
-Columns = dict[str, Sequence[Any]]
-"""Per column one sequence of entries for each row."""
-Encode = Callable[[list[Any]], tuple[Columns, dict[str, int]]]
-"""Turns examples into columns, and says how many it left out for which reason."""
 
 
 class Examples(Protocol):

@@ -31,10 +31,10 @@ def quotas(sizes: Sequence[int], weights: Sequence[float | None], temperature: f
     A temperature of 1 reads all rows equally often. The higher it is, the more often those of small corpora (Arivazhagan et al.
     2019).
     """
-    given = [weight for weight in weights if weight is not None]
-    if not given and temperature == 1:
+    known = [weight for weight in weights if weight is not None]
+    if not known and temperature == 1:
         return list(sizes)
-    wish = np.array(given if given else [size ** (1 / temperature) for size in sizes], np.float64)
+    wish = np.array(known if known else [size ** (1 / temperature) for size in sizes], np.float64)
     return [max(1, round(share)) for share in wish / wish.sum() * sum(sizes)]
 
 
@@ -52,18 +52,18 @@ class EpochQuota:
 
     def rows(self, places: NDArray[np.uint64], epoch: int) -> Rows:
         drawn = permute(places, self.count, (self.seed, epoch)).astype(np.int64)
-        found = np.empty(len(drawn), np.int64)
+        rows = np.empty(len(drawn), np.int64)
         first = turn = 0
         for number, (size, quota) in enumerate(zip(self.sizes, self.quotas, strict=True), start=1):
             mine = np.flatnonzero((drawn >= turn) & (drawn < turn + quota))
             passes, place = np.divmod(epoch * quota + drawn[mine] - turn, size)
             for each in np.unique(passes):
                 now = passes == each
-                found[mine[now]] = first + permute(place[now].astype(np.uint64), size, (self.seed, int(each), number)).astype(
+                rows[mine[now]] = first + permute(place[now].astype(np.uint64), size, (self.seed, int(each), number)).astype(
                     np.int64
                 )
             first, turn = first + size, turn + quota
-        return found
+        return rows
 
     def seen(self, batches: Batches, position: Position) -> NDArray[np.int64]:
         """How many rows of each corpus lie before a position."""
@@ -84,10 +84,10 @@ class _Lengths:
         return sum(map(len, self.corpora))
 
     def __getitem__(self, rows: Rows) -> NDArray[np.int64]:
-        found = np.empty((len(rows), self.corpora[0].lengths.shape[1]), np.int64)
+        lengths = np.empty((len(rows), self.corpora[0].lengths.shape[1]), np.int64)
         for number, mine, own in _owners(self.corpora, rows):
-            found[mine] = np.ceil(np.asarray(self.corpora[number].lengths[own]) * self.factors[number])
-        return found
+            lengths[mine] = np.ceil(np.asarray(self.corpora[number].lengths[own]) * self.factors[number])
+        return lengths
 
 
 class Mixture(Corpus):
@@ -149,13 +149,13 @@ class Mixture(Corpus):
 
     def _gather(self, name: str, rows: Rows, gather: Callable[[int, Rows], Entries]) -> Entries:
         """The entries of rows in order, given those of each corpus."""
-        found = [(mine, *gather(number, own)) for number, mine, own in _owners(self.corpora, rows)]
+        parts = [(mine, *gather(number, own)) for number, mine, own in _owners(self.corpora, rows)]
         lengths = np.empty(len(rows), np.int64)
-        for mine, _, counts in found:
+        for mine, _, counts in parts:
             lengths[mine] = counts
         starts = lengths.cumsum() - lengths
-        values = np.empty((int(lengths.sum()), *found[0][1].shape[1:]), found[0][1].dtype)
-        for mine, entries, counts in found:
+        values = np.empty((int(lengths.sum()), *parts[0][1].shape[1:]), parts[0][1].dtype)
+        for mine, entries, counts in parts:
             values[np.arange(len(entries)) + np.repeat(starts[mine] - (counts.cumsum() - counts), counts)] = entries
         return values, lengths
 

@@ -36,13 +36,13 @@ class ListedPairs(Pairs):
 
     def digest(self) -> str:
         """Covers the files as well. Raises DataError with the row of one that is missing."""
-        found: dict[str, str] = {}
+        digests: dict[str, str] = {}
         for number, (path, _) in enumerate(self, start=1):
             try:
-                found[path] = found.get(path) or content_digest(path)
+                digests[path] = digests.get(path) or content_digest(path)
             except DataError as error:
                 raise DataError(f"{self.name}, row {number:,}: {error}") from None
-        return combine("listed", str(self.lowercase), self.pairs.digest(), *found.values())
+        return combine("listed", str(self.lowercase), self.pairs.digest(), *digests.values())
 
 
 def open_listed(spec: str, *, lowercase: bool = False) -> ListedPairs:

@@ -1,21 +1,4 @@
-"""Finds the line where two parallel files become misaligned.
-
-Aligned lines have similar lengths. After an extra line in one file, every line is paired with the neighbour of its partner.
-A cumulative sum (Page, 1954) of how much better the lines would fit if the longer file were shifted up by one line stays
-near zero while the files are aligned, and grows steadily afterwards.
-
-The interface of parallel data: pairs of texts that can be read any number of times.
-
-Pairs from two columns of a table: tab-separated (.tsv) or comma-separated with quotes (.csv).
-
-Columns are chosen by number, counted from 1, or by name. Names are those of the first row, which is then no pair.
-
-JSON objects, one per line, and the texts in them.
-
-A text is a string or a number. A document may be a list of sentences, and have a list of labels; both become lines of one text.
-Only the keys `source` and `target`, which name single texts, have no lists.
-
-Pairs of texts from files, Hugging Face datasets and generators, named by one short string.
+"""Parallel data: pairs of texts from files, Hugging Face datasets and generators, named by one short string.
 
     a.en,a.de                     two text files, aligned line by line
     pairs.tsv   pairs.tsv#3,1     tab-separated columns: the first two, or those with the given numbers or names
@@ -24,9 +7,10 @@ Pairs of texts from files, Hugging Face datasets and generators, named by one sh
     docs.jsonl                    documents with labels: the keys `sentences` (a list) or `text`, and `label` (also a list)
     …each also as .gz
     hf:NAME[:CONFIG][@SPLIT]#SOURCE,TARGET         a Hugging Face dataset (needs `pip install 'weft-seq2seq[datasets]'`)
-    generated:dates?count=20000&seed=1&split=test  one of the generators of `weft.data.generators.pair_generators`
+    generated:dates?count=20000&seed=1&split=test  see `weft.data.generators`
 
-Data is streamed line by line and can be read any number of times.
+Data is streamed line by line and can be read any number of times. Columns are chosen by number, counted from 1, or by name;
+names are those of the first row, which is then no pair.
 """
 
 from __future__ import annotations
@@ -35,7 +19,7 @@ import csv
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -47,6 +31,27 @@ from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.errors import DataError
 from weft.version import install
 
+Texts = list[tuple[str, str]]
+Row = tuple[int, list[str]]
+"""The number of a line, and its cells."""
+
+FORMS = (
+    "'a.en,a.de', 'pairs.tsv' or 'pairs.tsv#2,3', 'pairs.jsonl' or 'pairs.jsonl#en,de', 'pairs.csv' or 'pairs.csv#en,de' "
+    "(each also .gz), 'hf:NAME#SOURCE,TARGET' or 'generated:dates?count=1000'"
+)
+
+SOURCES, TARGETS = ("source", "sentences", "text"), ("target", "label", "labels")
+"""The keys of JSON records that are looked for if none are chosen, the first ones first."""
+
+DELIMITERS = ",;\t"
+"""Delimiters that a .csv may use."""
+
+SAMPLE = 50
+"""Rows of a .csv that decide which delimiter it uses."""
+
+KEPT = 50_000
+"""Maximum number of generated pairs kept in memory: long ones take time to make, and training reads them repeatedly."""
+
 ALARM = 10.0
 """Sum of log ratios at which a shift is detected: about thirty lines after it in ordinary text."""
 
@@ -54,54 +59,6 @@ ALARM_AT_END = 3.0
 """The threshold for a shift so late that the file ends before the sum reaches `ALARM`."""
 
 EXCERPT = 48
-
-
-def explain_mismatch(source: str, target: str) -> str:
-    """The error message for two files of different length. Keeps nothing but the lengths of their lines in memory."""
-    letters, blank = zip(*(_measure(path) for path in (source, target)))
-    counts = [len(each) for each in letters]
-    text = f"{source} has {counts[0]:,} lines but {target} has {counts[1]:,}, so they cannot be paired line by line."
-    paired = min(counts)
-    one_sided = np.flatnonzero(blank[0][:paired] != blank[1][:paired])
-    empty = int(one_sided[0]) if len(one_sided) else None
-    shift = _onset(*letters)
-    if shift is not None:
-        text += f" They seem to be misaligned from about line {shift + 1:,} on: {_show(shift, source, target)}."
-    if empty is not None and (shift is None or empty < shift):
-        text += f" The first line that is empty on only one side is line {empty + 1:,}: {_show(empty, source, target)}."
-    if shift is None and empty is None:
-        shorter, longer = (target, source) if counts[0] > counts[1] else (source, target)
-        text += f" They seem aligned up to the end of {shorter}; the lines of {longer} from {paired + 1:,} on have no partner."
-    return text
-
-
-def _measure(path: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The number of characters of each line of a file, and whether it is blank."""
-    lines = np.fromiter(((len(line), not line.strip()) for line in read_lines(path)), np.dtype("i8,?"))
-    return lines["f0"], lines["f1"]
-
-
-def _onset(source: NDArray[np.int64], target: NDArray[np.int64]) -> int | None:
-    """The index of the line where the files become misaligned, if they do."""
-    shorter, longer = sorted([source, target], key=len)
-    centre = np.log((longer.sum() + 1) / (shorter.sum() + 1))
-    here, ahead = longer[: len(shorter)], longer[1 : len(shorter) + 1]
-    here, ahead = (np.abs(np.log((lines + 1) / (shorter + 1)) - centre) for lines in (here, ahead))
-    walk = np.concatenate([[0.0], np.cumsum(here - ahead)])
-    total = walk - np.minimum.accumulate(walk)
-    if not (total >= ALARM).any() and total[-1] < ALARM_AT_END:
-        return None
-    end = int(np.argmax(total >= ALARM)) or len(total)
-    return int(np.flatnonzero(total[:end] == 0)[-1])
-
-
-def _show(index: int, source: str, target: str) -> str:
-    lines = [next(islice(read_lines(path), index, None)) for path in (source, target)]
-    first, second = (repr(line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…") for line in lines)
-    return f"{first} is paired with {second}"
-
-
-Texts = list[tuple[str, str]]
 
 
 class Pairs(ABC):
@@ -123,228 +80,18 @@ def combine(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
-DELIMITERS = ",;\t"
-"""What may separate the columns of a .csv."""
+class MappedPairs(Pairs):
+    """The pairs of another source with changed texts. key: identifies the change."""
 
-SAMPLE = 50
-"""Rows of a .csv that decide which delimiter it uses."""
-
-Row = tuple[int, list[str]]
-"""The number of a line, and its cells."""
-
-
-class TablePairs(Pairs):
-    """Two columns of a table with a pair per row. Blank rows are skipped.
-
-    Every row must have as many columns as the first; otherwise a stray delimiter inside a text would silently truncate it.
-    """
-
-    kind: str
-    advice: str
-    default: tuple[str, ...] = ("0", "1")
-
-    def __init__(self, name: str, path: str, columns: tuple[str, str] | None) -> None:
-        super().__init__(name)
-        self.path = str(check_file(path))
-        self.chosen = columns
-        numeric = [column.isdecimal() for column in columns or ()]
-        if len(set(numeric)) > 1 or any(number and not int(text) for number, text in zip(numeric, columns or ())):
-            raise DataError(f"{name}: columns are two numbers from 1 on, or two names from the first row.")
-        self.named = not all(numeric)
-
-    @abstractmethod
-    def rows(self) -> Iterator[Row]:
-        """All rows, the first one included, that are not blank."""
+    def __init__(self, pairs: Pairs, change: Callable[[str, str], tuple[str, str]], key: str) -> None:
+        super().__init__(pairs.name)
+        self.pairs, self.change, self.key = pairs, change, key
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        rows = self.rows()
-        number, first = next(rows, (0, []))
-        if not first:
-            raise DataError(f"{self.path} is empty.")
-        source, target = self._places(number, first)
-        if not self.headed(first):
-            yield first[source], first[target]
-        pair = (0, [""])
-        for pair in rows:
-            number, cells = pair
-            if len(cells) != len(first):
-                raise DataError(
-                    f"{self.path}, line {number:,}: {len(cells)} columns, but the lines before it have {len(first)}: "
-                    f"{_excerpt(cells)}. {self.advice}"
-                )
-            yield cells[source], cells[target]
-        if self.headed(first) and not pair[0]:
-            raise DataError(f"{self.path} is empty except for its first row, {_excerpt(first)}.")
-
-    def headed(self, first: list[str]) -> bool:
-        """Whether the first row, of these cells, names the columns."""
-        return self.named
-
-    def head(self, count: int) -> list[list[str]]:
-        """The cells of the first rows."""
-        return [cells for _, cells in islice(self.rows(), count)]
-
-    def _places(self, number: int, first: list[str]) -> tuple[int, int]:
-        """The indices of both columns."""
-        where = f"{self.path}, line {number:,}"
-        if self.headed(first):
-            names = [cell.strip() for cell in first]
-            for column in self.chosen or ():
-                if (count := names.count(column)) != 1:
-                    raise DataError(f"{where}: {count or 'no'} column is called {column!r}; found {_list(names)}.")
-            source, target = (names.index(column) for column in self.chosen or ("source", "target"))
-            return source, target
-        source, target = (int(column) - 1 for column in self.chosen or ("1", "2"))
-        if max(source, target) >= len(first):
-            raise DataError(
-                f"{where}: there is no column {max(source, target) + 1}, only {len(first)}: {_excerpt(first)}. {self.advice} "
-                f"Choose other columns like {self.path}#2,3."
-            )
-        return source, target
+        return (self.change(*pair) for pair in self.pairs)
 
     def digest(self) -> str:
-        columns = self.chosen or self.default
-        if self.chosen and not self.named:
-            columns = tuple(str(int(column) - 1) for column in self.chosen)
-        return combine(self.kind, *columns, file_digest(self.path))
-
-
-class TsvPairs(TablePairs):
-    """Tab-separated columns without quotes."""
-
-    kind, advice = "tsv", "Separate columns by tabs, and check for a missing tab or a tab inside a text."
-
-    def rows(self) -> Iterator[Row]:
-        return ((number, line.split("\t")) for number, line in enumerate(read_lines(self.path), start=1) if line)
-
-
-class CsvPairs(TablePairs):
-    """Columns separated by commas, semicolons or tabs; a text may be quoted, and then contain delimiters and line ends.
-
-    Unless columns are chosen, they are those called `source` and `target`, or the only two.
-    """
-
-    kind, advice = "csv", 'Put texts that contain the delimiter into quotes: "a, b".'
-    default = ("source or first", "target or second")
-
-    def rows(self) -> Iterator[Row]:
-        return self._parse(self._delimiter())
-
-    def _parse(self, delimiter: str) -> Iterator[Row]:
-        reader = csv.reader((f"{line}\n" for line in read_lines(self.path)), delimiter=delimiter, strict=True)
-        try:
-            for cells in reader:
-                if any(cells):
-                    yield reader.line_num, cells
-        except csv.Error as error:
-            raise DataError(f"{self.path}, line {reader.line_num:,}: not valid CSV: {error}. Check its quotes.") from None
-
-    def _delimiter(self) -> str:
-        """The first delimiter by which all rows of a sample have the same number of columns, and more than one."""
-        for delimiter in DELIMITERS:
-            try:
-                widths = {len(cells) for _, cells in islice(self._parse(delimiter), SAMPLE)}
-            except DataError:
-                continue
-            if len(widths) == 1 and min(widths) > 1:
-                return delimiter
-        return DELIMITERS[0]
-
-    def headed(self, first: list[str]) -> bool:
-        if self.chosen is not None:
-            return self.named
-        if {"source", "target"} <= {cell.strip() for cell in first}:
-            return True
-        if len(first) > 2:
-            names = [cell.strip() for cell in first]
-            raise DataError(
-                f"{self.path} has {len(first)} columns: {_list(names)}. Choose two by name, {self.path}#{names[0]},{names[1]}, "
-                f"or, if the first row is a pair, by number, {self.path}#1,2."
-            )
-        return False
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(repr(name) for name in names)
-
-
-def _excerpt(cells: list[str]) -> str:
-    return repr("\t".join(cells)[:80])
-
-
-SOURCES, TARGETS = ("source", "sentences", "text"), ("target", "label", "labels")
-"""The keys that are looked for if nobody chose them, the first ones first."""
-
-
-def is_json(path: str | Path) -> bool:
-    """Whether a file has JSON lines, by its name."""
-    return str(path).removesuffix(".gz").endswith(".jsonl")
-
-
-def read_records(path: str | Path) -> Iterator[tuple[Any, str]]:
-    """The value of each line that is not blank, and where it is."""
-    empty = True
-    for number, line in enumerate(read_lines(path), start=1):
-        if line.strip():
-            empty, where = False, f"{path}, line {number:,}"
-            try:
-                yield json.loads(line), where
-            except ValueError as error:
-                raise DataError(f"{where}: not valid JSON ({error}): {line[:80]!r}.") from None
-    if empty:
-        raise DataError(f"{path} is empty.")
-
-
-def read_sources(path: str | Path) -> Iterator[str]:
-    """The source of each record of a file."""
-    return (text_at(record, find_key(record, SOURCES), where) for record, where in read_records(path))
-
-
-def find_key(record: Any, names: Sequence[str]) -> str:
-    """The first of the names that a record has; the first of all if it has none."""
-    return next((name for name in names if isinstance(record, dict) and name in record), names[0])
-
-
-def text_at(record: Any, key: str, where: str) -> str:
-    """The text at `key` of a record; dots in the key lead into nested records."""
-    value = record
-    for step in [key] if isinstance(record, dict) and key in record else key.split("."):
-        if not isinstance(value, dict) or step not in value:
-            present = ", ".join(map(repr, value)) if isinstance(value, dict) else f"a {type(value).__name__}"
-            missing = " or ".join(map(repr, {SOURCES[0]: SOURCES, TARGETS[0]: TARGETS}.get(key, (key,))))
-            raise DataError(
-                f"{where}: there is no {missing}; found {present or 'nothing'}. Choose keys like pairs.jsonl#en,de."
-            )
-        value = value[step]
-    if isinstance(value, list) and key not in (SOURCES[0], TARGETS[0]):
-        return join_sentences([_plain(each, f"{key}[{place}]", where) for place, each in enumerate(value)])
-    return _plain(value, key, where)
-
-
-def join_sentences(sentences: Sequence[str]) -> str:
-    """The sentences of a document as one text, each as a line. White space inside a sentence becomes spaces."""
-    return "".join(f"{' '.join(sentence.split())}\n" for sentence in sentences)
-
-
-def _plain(value: Any, key: str, where: str) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)  # labels are often numbers
-    if not isinstance(value, str):
-        raise DataError(f"{where}: {key!r} must be text, not {value!r}.")
-    return value
-
-
-__all__ = ["Pairs", "Texts", "open_pairs", "read_lines"]
-
-FORMS = (
-    "'a.en,a.de', 'pairs.tsv' or 'pairs.tsv#2,3', 'pairs.jsonl' or 'pairs.jsonl#en,de', 'pairs.csv' or 'pairs.csv#en,de' "
-    "(each also .gz), 'hf:NAME#SOURCE,TARGET' or 'generated:dates?count=1000'"
-)
-
-TABLES = {".tsv": TsvPairs, ".csv": CsvPairs}
-
-KEPT = 50_000
-"""Maximum number of generated pairs kept in memory: long ones take time to make, and training reads them repeatedly."""
+        return combine(self.key, self.pairs.digest())
 
 
 def open_pairs(spec: str) -> Pairs:
@@ -419,6 +166,146 @@ class TextPairs(Pairs):
         return combine("text", file_digest(self.source), file_digest(self.target))
 
 
+class TablePairs(Pairs):
+    """Two columns of a table with a pair per row. Blank rows are skipped.
+
+    Every row must have as many columns as the first; otherwise a stray delimiter inside a text would silently truncate it.
+    """
+
+    kind: str
+    advice: str
+    default: tuple[str, ...] = ("0", "1")
+
+    def __init__(self, name: str, path: str, columns: tuple[str, str] | None) -> None:
+        super().__init__(name)
+        self.path = str(check_file(path))
+        self.chosen = columns
+        numeric = [column.isdecimal() for column in columns or ()]
+        if len(set(numeric)) > 1 or any(number and not int(text) for number, text in zip(numeric, columns or ())):
+            raise DataError(f"{name}: columns are two numbers from 1 on, or two names from the first row.")
+        self.named = not all(numeric)
+
+    @abstractmethod
+    def rows(self) -> Iterator[Row]:
+        """All rows, the first one included, that are not blank."""
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        rows = self.rows()
+        number, first = next(rows, (0, []))
+        if not first:
+            raise DataError(f"{self.path} is empty.")
+        source, target = self._places(number, first)
+        if not self.headed(first):
+            yield first[source], first[target]
+        pair = (0, [""])
+        for pair in rows:
+            number, cells = pair
+            if len(cells) != len(first):
+                raise DataError(
+                    f"{self.path}, line {number:,}: {len(cells)} columns, but the lines before it have {len(first)}: "
+                    f"{_excerpt(cells)}. {self.advice}"
+                )
+            yield cells[source], cells[target]
+        if self.headed(first) and not pair[0]:
+            raise DataError(f"{self.path} is empty except for its first row, {_excerpt(first)}.")
+
+    def headed(self, first: list[str]) -> bool:
+        """Whether the first row, of these cells, names the columns."""
+        return self.named
+
+    def head(self, count: int) -> list[list[str]]:
+        """The cells of the first rows."""
+        return [cells for _, cells in islice(self.rows(), count)]
+
+    def _places(self, number: int, first: list[str]) -> tuple[int, int]:
+        """The indices of both columns."""
+        where = f"{self.path}, line {number:,}"
+        if self.headed(first):
+            names = [cell.strip() for cell in first]
+            for column in self.chosen or ():
+                if (count := names.count(column)) != 1:
+                    raise DataError(
+                        f"{where}: {count or 'no'} column is called {column!r}; found {', '.join(map(repr, names))}."
+                    )
+            source, target = (names.index(column) for column in self.chosen or ("source", "target"))
+            return source, target
+        source, target = (int(column) - 1 for column in self.chosen or ("1", "2"))
+        if max(source, target) >= len(first):
+            raise DataError(
+                f"{where}: there is no column {max(source, target) + 1}, only {len(first)}: {_excerpt(first)}. {self.advice} "
+                f"Choose other columns like {self.path}#2,3."
+            )
+        return source, target
+
+    def digest(self) -> str:
+        columns = self.chosen or self.default
+        if self.chosen and not self.named:
+            columns = tuple(str(int(column) - 1) for column in self.chosen)
+        return combine(self.kind, *columns, file_digest(self.path))
+
+
+class TsvPairs(TablePairs):
+    """Tab-separated columns without quotes."""
+
+    kind, advice = "tsv", "Separate columns by tabs, and check for a missing tab or a tab inside a text."
+
+    def rows(self) -> Iterator[Row]:
+        return ((number, line.split("\t")) for number, line in enumerate(read_lines(self.path), start=1) if line)
+
+
+class CsvPairs(TablePairs):
+    """Columns separated by commas, semicolons or tabs; a text may be quoted, and then contain delimiters and line ends.
+
+    Unless columns are chosen, they are those called `source` and `target`, or the only two.
+    """
+
+    kind, advice = "csv", 'Put texts that contain the delimiter into quotes: "a, b".'
+    default = ("source or first", "target or second")
+
+    def rows(self) -> Iterator[Row]:
+        return self._parse(self._delimiter())
+
+    def _parse(self, delimiter: str) -> Iterator[Row]:
+        reader = csv.reader((f"{line}\n" for line in read_lines(self.path)), delimiter=delimiter, strict=True)
+        try:
+            for cells in reader:
+                if any(cells):
+                    yield reader.line_num, cells
+        except csv.Error as error:
+            raise DataError(f"{self.path}, line {reader.line_num:,}: not valid CSV: {error}. Check its quotes.") from None
+
+    def _delimiter(self) -> str:
+        """The first delimiter by which all rows of a sample have the same number of columns, and more than one."""
+        for delimiter in DELIMITERS:
+            try:
+                widths = {len(cells) for _, cells in islice(self._parse(delimiter), SAMPLE)}
+            except DataError:
+                continue
+            if len(widths) == 1 and min(widths) > 1:
+                return delimiter
+        return DELIMITERS[0]
+
+    def headed(self, first: list[str]) -> bool:
+        if self.chosen is not None:
+            return self.named
+        if {"source", "target"} <= {cell.strip() for cell in first}:
+            return True
+        if len(first) > 2:
+            names = [cell.strip() for cell in first]
+            raise DataError(
+                f"{self.path} has {len(first)} columns: {', '.join(map(repr, names))}. Choose two by name, "
+                f"{self.path}#{names[0]},{names[1]}, or, if the first row is a pair, by number, {self.path}#1,2."
+            )
+        return False
+
+
+def _excerpt(cells: list[str]) -> str:
+    return repr("\t".join(cells)[:80])
+
+
+TABLES = {".tsv": TsvPairs, ".csv": CsvPairs}
+
+
 class JsonPairs(Pairs):
     """One JSON object per line. Blank lines are skipped."""
 
@@ -434,6 +321,68 @@ class JsonPairs(Pairs):
 
     def digest(self) -> str:
         return combine("json", *(self.keys or ("source", "target")), file_digest(self.path))
+
+
+def is_json(path: str | Path) -> bool:
+    """Whether a file has JSON lines, by its name."""
+    return str(path).removesuffix(".gz").endswith(".jsonl")
+
+
+def read_records(path: str | Path) -> Iterator[tuple[Any, str]]:
+    """The value of each JSON line that is not blank, and where it is."""
+    empty = True
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            empty, where = False, f"{path}, line {number:,}"
+            try:
+                yield json.loads(line), where
+            except ValueError as error:
+                raise DataError(f"{where}: not valid JSON ({error}): {line[:80]!r}.") from None
+    if empty:
+        raise DataError(f"{path} is empty.")
+
+
+def read_sources(path: str | Path) -> Iterator[str]:
+    """The source of each record of a file."""
+    return (text_at(record, find_key(record, SOURCES), where) for record, where in read_records(path))
+
+
+def find_key(record: Any, names: Sequence[str]) -> str:
+    """The first of the names that a record has; the first of all if it has none."""
+    return next((name for name in names if isinstance(record, dict) and name in record), names[0])
+
+
+def text_at(record: Any, key: str, where: str) -> str:
+    """The text at `key` of a record; dots in the key lead into nested records.
+
+    A text is a string or a number. A list of sentences or labels becomes the lines of one text, except at the keys `source` and
+    `target`, which name single texts.
+    """
+    value = record
+    for step in [key] if isinstance(record, dict) and key in record else key.split("."):
+        if not isinstance(value, dict) or step not in value:
+            present = ", ".join(map(repr, value)) if isinstance(value, dict) else f"a {type(value).__name__}"
+            missing = " or ".join(map(repr, {SOURCES[0]: SOURCES, TARGETS[0]: TARGETS}.get(key, (key,))))
+            raise DataError(
+                f"{where}: there is no {missing}; found {present or 'nothing'}. Choose keys like pairs.jsonl#en,de."
+            )
+        value = value[step]
+    if isinstance(value, list) and key not in (SOURCES[0], TARGETS[0]):
+        return join_sentences([_plain(each, f"{key}[{place}]", where) for place, each in enumerate(value)])
+    return _plain(value, key, where)
+
+
+def join_sentences(sentences: Sequence[str]) -> str:
+    """The sentences of a document as one text, each as a line. White space inside a sentence becomes spaces."""
+    return "".join(f"{' '.join(sentence.split())}\n" for sentence in sentences)
+
+
+def _plain(value: Any, key: str, where: str) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)  # labels are often numbers
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {key!r} must be text, not {value!r}.")
+    return value
 
 
 class HuggingFacePairs(Pairs):
@@ -482,7 +431,7 @@ class GeneratedPairs(Pairs):
     """Generated pairs. Small sets are generated once and kept in memory, large ones every time they are read."""
 
     def __init__(self, spec: str) -> None:
-        from weft.data.generators.pair_generators import parse_generator  # many modules, and most data is not generated
+        from weft.data.generators import parse_generator  # most data is not generated
 
         super().__init__(spec)
         self.generator = parse_generator(spec.removeprefix("generated:"))
@@ -495,3 +444,53 @@ class GeneratedPairs(Pairs):
 
     def digest(self) -> str:
         return combine("generated", self.generator.digest())
+
+
+def explain_mismatch(source: str, target: str) -> str:
+    """The error message for two files of different length, with the line where they become misaligned.
+
+    Aligned lines have similar lengths. After an extra line in one file, every line is paired with the neighbour of its partner.
+    A cumulative sum (Page, 1954) of how much better the lines would fit if the longer file were shifted up by one line stays
+    near zero while the files are aligned, and grows steadily afterwards. Only the lengths of lines are kept in memory.
+    """
+    letters, blank = zip(*(_measure(path) for path in (source, target)))
+    counts = [len(each) for each in letters]
+    text = f"{source} has {counts[0]:,} lines but {target} has {counts[1]:,}, so they cannot be paired line by line."
+    paired = min(counts)
+    one_sided = np.flatnonzero(blank[0][:paired] != blank[1][:paired])
+    empty = int(one_sided[0]) if len(one_sided) else None
+    shift = _onset(*letters)
+    if shift is not None:
+        text += f" They seem to be misaligned from about line {shift + 1:,} on: {_show(shift, source, target)}."
+    if empty is not None and (shift is None or empty < shift):
+        text += f" The first line that is empty on only one side is line {empty + 1:,}: {_show(empty, source, target)}."
+    if shift is None and empty is None:
+        shorter, longer = (target, source) if counts[0] > counts[1] else (source, target)
+        text += f" They seem aligned up to the end of {shorter}; the lines of {longer} from {paired + 1:,} on have no partner."
+    return text
+
+
+def _measure(path: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The number of characters of each line of a file, and whether it is blank."""
+    lines = np.fromiter(((len(line), not line.strip()) for line in read_lines(path)), np.dtype("i8,?"))
+    return lines["f0"], lines["f1"]
+
+
+def _onset(source: NDArray[np.int64], target: NDArray[np.int64]) -> int | None:
+    """The index of the line where the files become misaligned, if they do."""
+    shorter, longer = sorted([source, target], key=len)
+    centre = np.log((longer.sum() + 1) / (shorter.sum() + 1))
+    here, ahead = longer[: len(shorter)], longer[1 : len(shorter) + 1]
+    here, ahead = (np.abs(np.log((lines + 1) / (shorter + 1)) - centre) for lines in (here, ahead))
+    walk = np.concatenate([[0.0], np.cumsum(here - ahead)])
+    total = walk - np.minimum.accumulate(walk)
+    if not (total >= ALARM).any() and total[-1] < ALARM_AT_END:
+        return None
+    end = int(np.argmax(total >= ALARM)) or len(total)
+    return int(np.flatnonzero(total[:end] == 0)[-1])
+
+
+def _show(index: int, source: str, target: str) -> str:
+    lines = [next(islice(read_lines(path), index, None)) for path in (source, target)]
+    first, second = (repr(line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…") for line in lines)
+    return f"{first} is paired with {second}"

@@ -31,12 +31,12 @@ HEADINGS = re.compile(
 ID = re.compile(r"[A-Za-z]{0,12}[-_:.#/]?\d+([-_:.]\d+)*|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{16,}")
 
 
-def check_columns(pairs: Pairs, tell: Callable[[str], None]) -> None:
-    """Raises DataError if the first row is a header or a column holds ids, and nobody chose the columns; otherwise tells."""
+def check_columns(pairs: Pairs, report: Callable[[str], None]) -> None:
+    """Raises DataError if the first row is a header or a column holds ids, and nobody chose the columns; otherwise warns."""
     if isinstance(pairs, TextPairs):
         first = next(iter(pairs))
         if _header(list(first)):
-            tell(f"warning: the first lines of {pairs.name}, {_quote(first)}, look like headings; if they are, remove them")
+            report(f"warning: the first lines of {pairs.name}, {_quote(first)}, look like headings; if they are, remove them")
     if not isinstance(pairs, TablePairs):
         return
     rows = pairs.head(ROWS)
@@ -50,16 +50,20 @@ def check_columns(pairs: Pairs, tell: Callable[[str], None]) -> None:
     names = [cell.strip() for cell in rows[0]]
     if any(_ids([row[place] for row in rows[header:]]) for place in (source, target)):
         advice = f"{pairs.path}#{names[-2]},{names[-1]}" if header else f"{pairs.path}#2,3"
-        _say(f"{pairs.path}: a column seems to hold ids, not text: {_quote(rows[-1])}", advice, pairs, tell, width > 2)
+        _refuse_or_warn(
+            f"{pairs.path}: a column seems to hold ids, not text: {_quote(rows[-1])}", advice, pairs, report, width > 2
+        )
     elif header or _odd([[row[source], row[target]] for row in rows]):
         advice = f"{pairs.path}#{names[source]},{names[target]}"
-        _say(f"{pairs.path}: its first row, {_quote(rows[0])}, looks like a header, not a pair", advice, pairs, tell, header)
+        _refuse_or_warn(
+            f"{pairs.path}: its first row, {_quote(rows[0])}, looks like a header, not a pair", advice, pairs, report, header
+        )
 
 
-def _say(text: str, advice: str, pairs: TablePairs, tell: Callable[[str], None], certain: bool) -> None:
+def _refuse_or_warn(text: str, advice: str, pairs: TablePairs, report: Callable[[str], None], certain: bool) -> None:
     if certain and pairs.chosen is None:
         raise DataError(f"{text}. Write {advice}, or {pairs.path}#1,2 to train on it as it is.")
-    tell(f"warning: {text}. If it is so, write {advice}")
+    report(f"warning: {text}. If it is so, write {advice}")
 
 
 def _header(cells: list[str]) -> bool:

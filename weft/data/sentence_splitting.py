@@ -99,11 +99,11 @@ def split(line: str, language: str = "") -> list[str]:
     code = language.split("-")[0].lower()
     if code in UNSPLIT or not ENDING.search(line.rstrip(AT_THE_END)):
         return [line]
-    found: list[str] = []
+    sentences: list[str] = []
     at, carry = 0, ""
-    for piece in _raw(line, language):
-        at += len(piece)
-        text, carry = carry + piece, ""
+    for part in _raw(line, language):
+        at += len(part)
+        text, carry = carry + part, ""
         quote = OPENING.search(text)
         if quote and at < len(line):
             text, carry = text[: quote.start()], quote[0]
@@ -111,12 +111,12 @@ def split(line: str, language: str = "") -> list[str]:
         if _continues(text, line[end:], code):
             carry = text + carry
         else:
-            found.append(text)
-    if carry and not any(map(str.isalnum, carry)) and found:
-        found[-1] += carry
+            sentences.append(text)
+    if carry and not any(map(str.isalnum, carry)) and sentences:
+        sentences[-1] += carry
     elif carry:
-        found.append(carry)
-    return found
+        sentences.append(carry)
+    return sentences
 
 
 def _continues(text: str, rest: str, code: str) -> bool:
@@ -142,16 +142,16 @@ def segmenter() -> Callable[[str, str], list[str]] | None:
 def _raw(line: str, language: str) -> Iterable[str]:
     segment = segmenter()
     if segment is not None and not any("\ud800" <= letter <= "\udfff" for letter in line):
-        pieces = list(segment(language or "en", line))
-        if "".join(pieces) == line:
-            return [part for piece in pieces for part in _aside(piece)]
+        sentences = list(segment(language or "en", line))
+        if "".join(sentences) == line:
+            return [part for sentence in sentences for part in _aside(sentence)]
     return _plain(line)
 
 
-def _aside(piece: str) -> list[str]:
+def _aside(sentence: str) -> list[str]:
     """Separates a sentence in brackets from the sentence after it."""
-    match = ASIDE.match(piece)
-    return [piece] if match is None else [match[0], piece[match.end() :]]
+    match = ASIDE.match(sentence)
+    return [sentence] if match is None else [match[0], sentence[match.end() :]]
 
 
 def _plain(line: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from weft.data.formats import JsonPairs, Pairs, Texts
+from weft.data.formats import JsonPairs, Pairs, Texts, combine
 from weft.errors import DataError
 from weft.file_access import replace_file
 
@@ -46,8 +46,7 @@ class TrainingPairs(Pairs):
         return (pair for pair in self.pairs if not any(_normal(pair[side]) in sentences for side in sides))
 
     def digest(self) -> str:
-        parts = ["remaining", self.pairs.digest(), self.held.digest(), *map(str, self.sides)]
-        return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+        return combine("remaining", self.pairs.digest(), self.held.digest(), *map(str, self.sides))
 
 
 def split(pairs: Sequence[Pairs], run: Path, count: int, seed: int, sides: Sequence[int] = BOTH) -> tuple[list[Pairs], Pairs]:
@@ -91,18 +90,18 @@ def choose(pairs: Sequence[Pairs], count: int, seed: int, sides: Sequence[int] =
 
 def _first(pairs: Sequence[Pairs], most: int, seed: int) -> dict[int, tuple[str, str]]:
     """The `most` different pairs with the lowest ranks, by rank. Pairs with an empty side have none."""
-    found: dict[int, tuple[str, str]] = {}
+    candidates: dict[int, tuple[str, str]] = {}
     heap: list[int] = []
     for source, target in chain.from_iterable(pairs):
         text = f"{seed}\0{_normal(source)}\0{_normal(target)}"
         rank = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
-        if rank in found or (len(heap) == most and rank > -heap[0]) or not (source.strip() and target.strip()):
+        if rank in candidates or (len(heap) == most and rank > -heap[0]) or not (source.strip() and target.strip()):
             continue
-        found[rank] = source, target
+        candidates[rank] = source, target
         heapq.heappush(heap, -rank)
         if len(heap) > most:
-            del found[-heapq.heappop(heap)]
-    return found
+            del candidates[-heapq.heappop(heap)]
+    return candidates
 
 
 def _occurrences(

@@ -44,10 +44,10 @@ class WordNoise:
         flat = [word for words in texts for word in words]
         row = np.repeat(np.arange(len(texts)), [len(words) for words in texts])
         order, blanks = self.plan(row, draw)
-        found: list[Words] = [[] for _ in texts]
+        noisy: list[Words] = [[] for _ in texts]
         for word in order.tolist():
-            found[row[word]].append(None if blanks[word] else flat[word])
-        return found
+            noisy[row[word]].append(None if blanks[word] else flat[word])
+        return noisy
 
     def plan(self, row: Rows, draw: np.random.Generator) -> tuple[Rows, NDArray[np.bool_]]:
         """The words that stay, in their new order, and whether each word is blanked out, given the text of each word."""
@@ -145,12 +145,12 @@ class CorpusNoise:
             return self.columns[name].on_ids(plain, lengths, draw)
         noisy = self.columns[name](_texts(corpus, name, rows), draw)
         ends = lengths.cumsum()
-        found = [
+        rows_of_ids = [
             ids if len(ids) <= self.most else plain[end - length : end].tolist()
             for ids, end, length in zip(noisy, ends.tolist(), lengths.tolist(), strict=True)
         ]
-        counts = np.array([len(ids) for ids in found])
-        return np.fromiter((token for ids in found for token in ids), plain.dtype, int(counts.sum())), counts
+        counts = np.array([len(ids) for ids in rows_of_ids])
+        return np.fromiter((token for ids in rows_of_ids for token in ids), plain.dtype, int(counts.sum())), counts
 
     def growth(self, corpus: Corpus) -> float:
         """The factor by which noise makes the rows of a corpus longer, with some room, measured on a few rows; 1 if not."""

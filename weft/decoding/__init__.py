@@ -10,3 +10,6 @@ SEARCHES = {
     "ctc": "weft.decoding.nonautoregressive_search:CtcSearch",
     "ctc_beam": "weft.decoding.nonautoregressive_search:CtcBeamSearch",
 }
+
+RULES: dict[str, str] = {}
+"""The rules of `decode.rules`, all of installed packages; see `weft.decoding.constraints:Rule`."""

@@ -1,28 +1,21 @@
 """Constraints: what a text may not contain. A constraint changes the logits before a token is chosen, and keeps its own state.
 
-Shapes: B rows · V vocabulary · T tokens just fed.
+Texts that are written all at once follow them too: their tokens are chosen from left to right, given log-probabilities. No
+decoder runs in these loops, so they cost little.
 
-Rules that tie a text to its source token by token, as the second line of a couplet is tied to the first.
-
-Shapes: G sources · B rows · S source tokens · V vocabulary · T tokens just fed.
-
-Constraints on texts that are written all at once: the tokens of given log-probabilities, chosen from left to right.
-
-No decoder runs in these loops, so they cost little.
-
-Shapes: B rows · T positions · V vocabulary.
+Shapes: B rows · V vocabulary · T tokens just fed, or positions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from weft.data.batch import BOS, EOS, PAD, UNK, Layout
+from weft.data.batch import BOS, PAD, UNK, Layout
 from weft.layers.decoder_state import State, select
 
 NEVER = float("-inf")
@@ -114,75 +107,23 @@ def usual_constraints(no_repeat_ngram: int, longest: int) -> list[Constraint]:
     return found
 
 
-Rule = Literal["same_length", "mirror_repeats", "no_shared"]
-"""What `decode.rules` may name; see `SourceRules`."""
+class RuleConstraint(Constraint, Protocol):
+    """The constraint of some rules of `decode.rules`."""
+
+    def __init__(self, rules: Collection[str], sources: Sequence[Sequence[int]], content: Sequence[Sequence[int]]) -> None:
+        """rules: their names · sources: the tokens of each source, without EOS · content: those with a letter or a digit."""
 
 
-@dataclass
-class SourceRuleState:
-    """The state of `SourceRules`.
+class Rule:
+    """A rule of `decode.rules`, which ties a text to its source token by token.
 
-    written [B, S + 2]: BOS and the first S tokens of each text, −1 where there is none yet · count [B]: tokens fed, BOS too ·
-    length [B]: tokens of the source · origin [B, S]: for each place, the place where the source has this token first · barred
-    [B, S]: tokens that the text may not contain; PAD bars nothing.
+    constraint: of all rules that share it · same_length: a text has exactly as many tokens as its source · one_vocabulary:
+    tokens of both sides are compared.
     """
 
-    written: Tensor
-    count: Tensor
-    length: Tensor
-    origin: Tensor
-    barred: Tensor
-
-
-class SourceRules:
-    """Constrains each token by the source.
-
-    same_length: a text has exactly as many tokens as its source · mirror_repeats: where the source repeats its token of an
-    earlier place, the text repeats its own token of that place · no_shared: the text contains no `barred` token. A repeated
-    token of a forced prefix is written again even if it is barred.
-
-    sources: the tokens of each source, without EOS.
-    """
-
-    def __init__(self, rules: Collection[Rule], sources: Sequence[Sequence[int]], barred: Sequence[Sequence[int]]) -> None:
-        self.same_length, self.mirrors = "same_length" in rules, "mirror_repeats" in rules
-        extent = max(1, *(len(source) for source in sources))
-        self.length = torch.tensor([len(source) for source in sources])
-        self.origin = torch.arange(extent).repeat(len(sources), 1)
-        self.barred = torch.full((len(sources), extent), PAD)
-        for row, source in enumerate(sources):
-            self.origin[row, : len(source)] = torch.tensor([source.index(token) for token in source])
-            if "no_shared" in rules:
-                self.barred[row, : len(barred[row])] = torch.tensor(barred[row])
-
-    def start(self, rows: int, device: torch.device) -> State:
-        written = torch.full((rows, self.origin.size(1) + 2), -1, device=device)
-        count = torch.zeros(rows, dtype=torch.long, device=device)
-        return SourceRuleState(written, count, *(part.to(device) for part in (self.length, self.origin, self.barred)))
-
-    def __call__(
-        self, logits: Tensor, tokens: Tensor, state: SourceRuleState, layout: Layout | None
-    ) -> tuple[Tensor, SourceRuleState]:
-        written, count = append(state.written, state.count, tokens, layout)
-        place = count - 1
-        inside = place < state.length
-        allowed = logits.scatter(1, state.barred, NEVER)  # PAD is never written
-        if self.mirrors:
-            origin = state.origin.gather(1, place.clamp_max(state.origin.size(1) - 1)[:, None])
-            repeated = written.gather(1, origin + 1)
-            again = inside & (origin[:, 0] < place) & (repeated[:, 0] != UNK)
-            allowed = torch.where(again[:, None], _only(logits, repeated), allowed)
-        if self.same_length:
-            allowed = torch.where(inside[:, None], allowed, NEVER)
-        # Neither barring nor mirroring concerns the end of a text.
-        allowed[:, EOS] = logits[:, EOS].masked_fill(inside, NEVER) if self.same_length else logits[:, EOS]
-        return allowed, replace(state, written=written, count=count)
-
-
-def _only(logits: Tensor, tokens: Tensor) -> Tensor:
-    """The logits of tokens [B, 1], and −inf for all others."""
-    tokens = tokens.clamp_min(0)
-    return torch.full_like(logits, NEVER).scatter(1, tokens, logits.gather(1, tokens))
+    constraint: ClassVar[type[RuleConstraint]]
+    same_length: ClassVar[bool] = False
+    one_vocabulary: ClassVar[bool] = False
 
 
 @dataclass

@@ -23,10 +23,8 @@ from weft.decoding.constraints import Constraint, ForbidTokens
 from weft.decoding.hypotheses import BackpointerTables
 from weft.decoding.token_selection import CppSelector, LengthLimits, TokenSelector
 from weft.layers.decoder_state import State
-from weft.layers.kernels.cpp import Kernels, active, used
+from weft.layers.kernels.cpp import INT, POINTER, Kernels, active, used
 from weft.layers.kernels.cpp_plan import (
-    INT,
-    POINTER,
     Inputs,
     InputsStruct,
     Keys,

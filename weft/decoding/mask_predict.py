@@ -16,11 +16,11 @@ from weft.decoding.constraints import Constraint, ForbidTokens, constrained_argm
 from weft.decoding.cpp_search import nonautoregressive_states
 from weft.decoding.token_selection import NEVER, hashed, most_probable
 from weft.models.base import Encoded
-from weft.models.nonautoregressive import HashedDraw, NonAutoregressiveDecoder, TargetCanvas
+from weft.models.nonautoregressive import NonAutoregressiveDecoder, TargetCanvas
 
 
 @dataclass(frozen=True)
-class HashedUniform(HashedDraw):
+class HashedUniform:
     """Uniform numbers that are a hash of the seed, the sentence [G], the draw and the place."""
 
     seed: int

@@ -3,9 +3,10 @@
 A metric is computed in two steps: counts for each sentence, and a value from their sums. Tests of significance can then
 resample the counts instead of the text. sacreBLEU is imported only where it is used, so that translating does not wait.
 
-Shapes: N sentences · S counts per sentence.
+BLEU needs the tokenizer of sacreBLEU that suits the language: the usual one finds words at spaces, which some languages do not
+write.
 
-Which of sacreBLEU's tokenizers BLEU needs: the usual one finds words at spaces, which some languages do not write.
+Shapes: N sentences · S counts per sentence.
 """
 
 from __future__ import annotations
@@ -19,15 +20,39 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.config.registry import suggest
+from weft.config.registry import find_table, load, suggest
 from weft.errors import ConfigError, DataError
+from weft.evaluation import METRICS
 
 Counts = NDArray[np.float64]
 
 PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"} | dict.fromkeys(
     ("spm", "flores101", "flores200", "spBLEU-1K"), "sentencepiece"
 )
-"""What to install for tokenizers that sacreBLEU does not bring along."""
+"""Packages to install for tokenizers that sacreBLEU does not bring along."""
+
+USUAL = "13a"
+
+LANGUAGES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("zh", "cmn", "yue"), ("zh",)),
+    **dict.fromkeys(("ja", "jpn"), ("ja-mecab", "char")),
+    **dict.fromkeys(("ko", "kor"), ("ko-mecab", USUAL)),
+    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), ("char",)),
+}
+"""Language → its tokenizer and, if that may not be installed, the one to use instead. All others have the usual one."""
+
+SCRIPTS = (
+    ("ja", "Japanese", re.compile(r"[\u3040-\u30ff]"), 0.05),
+    ("zh", "Chinese", re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"), 0.5),
+    ("th", "Thai, Lao, Khmer, Burmese or Tibetan", re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]"), 0.5),
+)
+"""Language, script, its characters, and the share of them from which on a text is in it; the first that applies."""
+
+SAMPLE = 1000
+"""Texts whose script is counted."""
+
+SPACED = 1 / 8
+"""A text with more spaces per letter has been split into words already."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +74,7 @@ class Metric(ABC):
 
     @classmethod
     def key(cls) -> str:
-        """What logs, `train.best_by` and results call it: bleu, chrf2, macro_f1."""
+        """Its name in logs, `train.best_by` and results: bleu, chrf2, macro_f1."""
         return cls.name.lower().replace(" ", "_")
 
     @property
@@ -61,9 +86,9 @@ class Metric(ABC):
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
         """[N, S]: the counts of each sentence."""
 
-    @abstractmethod
     def value(self, sums: Counts) -> Counts:
-        """[…, S] → […]: the value of each row of sums."""
+        """[…, S] → […]: the value of each row of sums; unless overridden, the first count in percent of the second."""
+        return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)
 
     def score(self, counts: Counts) -> MetricScore:
         """The value over all sentences."""
@@ -93,6 +118,7 @@ class Bleu(SacreMetric):
     """
 
     name = "BLEU"
+    order: ClassVar[int] = 4
 
     def __init__(self, *, tokenize: str = "13a", lowercase: bool = False, effective_order: bool = False) -> None:
         from sacrebleu.metrics.bleu import BLEU
@@ -100,7 +126,7 @@ class Bleu(SacreMetric):
         if tokenize not in BLEU.TOKENIZERS:
             raise ConfigError(f"BLEU has no tokenizer {tokenize!r}; {suggest(tokenize, BLEU.TOKENIZERS)}")
         try:
-            inner = BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=effective_order)
+            inner = BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=effective_order, max_ngram_order=self.order)
         except (ImportError, RuntimeError):
             raise ConfigError(
                 f"the tokenizer {tokenize} needs a package: pip install '{PACKAGES.get(tokenize, 'sacrebleu')}'"
@@ -114,7 +140,7 @@ class Bleu(SacreMetric):
         self.effective_order = effective_order
 
     def value(self, sums: Counts) -> Counts:
-        ours, theirs, correct, total = sums[..., 0], sums[..., 1], sums[..., 2:6], sums[..., 6:10]
+        ours, theirs, correct, total = sums[..., 0], sums[..., 1], *np.split(sums[..., 2:], 2, -1)
         none = (correct == 0) & (total > 0)
         halved = 0.5 ** np.cumsum(none, -1)  # each further order without a match counts half as much
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -173,9 +199,6 @@ class ExactMatch(Metric):
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
         return np.array([[ours.strip() == theirs.strip(), 1] for ours, theirs in zip(hypotheses, references)], np.float64)
 
-    def value(self, sums: Counts) -> Counts:
-        return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)
-
 
 class TokenAccuracy(Metric):
     """The share of words that equal the reference at the same position; missing and extra words count as wrong."""
@@ -194,16 +217,17 @@ class TokenAccuracy(Metric):
         return 100 * np.where(words > 0, right / np.where(words > 0, words, 1), 1.0)
 
 
-METRICS: dict[str, type[Metric]] = {"bleu": Bleu, "chrf": Chrf, "ter": Ter, "exact": ExactMatch, "accuracy": TokenAccuracy}
-
-
 def make_metrics(names: Sequence[str] = tuple(METRICS), *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
-    """The metrics with the given names. `tokenize` (for BLEU: 13a, zh, ja-mecab, char, …) and `lowercase` as in sacreBLEU."""
+    """The metrics with the given names, by default all that are built in.
+
+    `tokenize` (for BLEU: 13a, zh, ja-mecab, char, …) and `lowercase` as in sacreBLEU.
+    """
+    known = find_table("weft.evaluation:METRICS")
     for name in names:
-        if name not in METRICS:
-            raise ConfigError(f"there is no metric {name!r}; {suggest(name, METRICS)}")
+        if name not in known:
+            raise ConfigError(f"there is no metric {name!r}; {suggest(name, known)}")
     special: dict[str, Metric] = {"bleu": Bleu(tokenize=tokenize, lowercase=lowercase), "chrf": Chrf(lowercase=lowercase)}
-    return [special[name] if name in special else METRICS[name]() for name in names]
+    return [special[name] if name in special else load(known, name)() for name in names]
 
 
 def check_texts(
@@ -257,39 +281,6 @@ def by_length(
     return buckets
 
 
-USUAL = "13a"
-
-LANGUAGES: dict[str, tuple[str, ...]] = {
-    "zh": ("zh",),
-    "cmn": ("zh",),
-    "yue": ("zh",),
-    "ja": ("ja-mecab", "char"),
-    "jpn": ("ja-mecab", "char"),
-    "ko": ("ko-mecab", USUAL),
-    "kor": ("ko-mecab", USUAL),
-    "th": ("char",),
-    "lo": ("char",),
-    "km": ("char",),
-    "my": ("char",),
-    "bo": ("char",),
-    "dz": ("char",),
-}
-"""Language → its tokenizer and, if that may not be installed, the one to use instead. All others have the usual one."""
-
-SCRIPTS = (
-    ("ja", "Japanese", re.compile(r"[\u3040-\u30ff]"), 0.05),
-    ("zh", "Chinese", re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"), 0.5),
-    ("th", "Thai, Lao, Khmer, Burmese or Tibetan", re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]"), 0.5),
-)
-"""Language, script, its characters, and the share of them from which on a text is in it; the first that applies."""
-
-SAMPLE = 1000
-"""Texts that are looked at to find the script."""
-
-SPACED = 1 / 8
-"""A text with more spaces per letter has been split into words already."""
-
-
 @dataclass(frozen=True)
 class Tokenization:
     """The name of a tokenizer, and a sentence that says why it was chosen, if it is not the usual one."""
@@ -307,18 +298,14 @@ def choose_tokenization(wanted: str, language: str | None, references: Sequence[
     if not language:
         code, script = script_of(references[:SAMPLE])
         why = f"the references are in {script} script"
-    first, *others = LANGUAGES.get(code, (USUAL,))
-    problem = ""
-    for name in (first, *others):
-        try:
-            Bleu(tokenize=name)
-        except ConfigError as error:
-            problem = f" ({error})"
-            continue
-        return Tokenization(
-            name, f"BLEU uses sacreBLEU's tokenizer {name}, because {why}{problem}" if code in LANGUAGES else ""
-        )
-    raise AssertionError(f"no tokenizer for {code} works without other packages")
+    if code not in LANGUAGES:
+        return Tokenization(USUAL)
+    name, problem = LANGUAGES[code][0], ""
+    try:
+        Bleu(tokenize=name)
+    except ConfigError as error:
+        name, problem = LANGUAGES[code][-1], f" ({error})"
+    return Tokenization(name, f"BLEU uses sacreBLEU's tokenizer {name}, because {why}{problem}")
 
 
 def script_of(texts: Sequence[str]) -> tuple[str, str]:

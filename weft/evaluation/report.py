@@ -40,9 +40,13 @@ class Evaluation:
 
     def document(self) -> dict[str, Any]:
         """Plain data for JSON with stable keys; see FORMAT."""
-        metrics: dict[str, dict[str, Any]] = {
-            score.name: {"value": score.value, "signature": score.signature, "ci": list(ci)}
-            | {"higher_is_better": score.higher_is_better}
+        metrics = {
+            score.name: {
+                "value": score.value,
+                "signature": score.signature,
+                "ci": list(ci),
+                "higher_is_better": score.higher_is_better,
+            }
             for score, ci in zip(self.scores, self.intervals)
         }
         buckets = [
@@ -73,7 +77,7 @@ class Evaluation:
         return Group(self._scores(), *([self._lengths()] if self.lengths else []))
 
     def signatures(self) -> list[str]:
-        """What sacreBLEU computed, one line per metric. Print them without wrapping, so that they can be copied."""
+        """The signature of each metric, one line each. Print them without wrapping, so that they can be copied."""
         return [f"{score.name}: {score.signature}" for score in self.scores]
 
     def _scores(self) -> Table:

@@ -23,8 +23,8 @@ class MetricReward:
         self.metric = metric
 
     def __call__(self, texts: Sequence[str], references: Sequence[str], sources: Sequence[str]) -> list[float]:
-        found: list[float] = (self.metric.value(self.metric.count(texts, references)) / 100).tolist()
-        return found
+        scores: list[float] = (self.metric.value(self.metric.count(texts, references)) / 100).tolist()
+        return scores
 
 
 class BleuReward(MetricReward):

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from weft.attention.base import Facts, View
-from weft.attention.mixers.base import Mixer, SelfAttention
+from weft.attention.base import Facts, Mixer, SelfAttention, View
 from weft.config.registry import find_table
 from weft.explain.explanation import SIDES, AttentionMap, Weights
 from weft.explain.input_influence import mixer_influence, observed, source_influence

@@ -1,4 +1,4 @@
-"""What captions, transcripts and copied bits are based on: attention over a picture, a spectrogram and a memory."""
+"""What captions and transcripts are based on: attention over a picture and a spectrogram."""
 
 from __future__ import annotations
 
@@ -10,19 +10,14 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ConfigError
 from weft.explain.explanation import Weights
 from weft.inference.predictor import Prediction
-from weft.tasks.bits.predictor import BitsPredictor
-from weft.tasks.captioning.data import read_picture
+from weft.tasks.captioning.data import read_image
 from weft.tasks.captioning.predictor import CaptionPredictor
 from weft.tasks.transcription.data import features
 from weft.tasks.transcription.predictor import TranscriptionPredictor
 
 Pixels = NDArray[np.uint8]
-
-USED = 0.05
-"""The least weight of a slot of a memory that is shown."""
 
 DARKEST = 215
 """How much of a place without attention is hidden, of 255."""
@@ -30,7 +25,7 @@ DARKEST = 215
 
 def caption_body(predictor: CaptionPredictor, caption: Prediction, path: str) -> str:
     """The picture, and for each token the picture, dark where there is no attention: the mean of all layers and heads."""
-    picture = image(read_picture(path.strip(), predictor.side).transpose(1, 2, 0), "the picture")
+    picture = image(read_image(path.strip(), predictor.side).transpose(1, 2, 0), "the picture")
     weights = _cross(caption)
     if weights is None:
         return f"<figure class=picture>{picture}</figure>\n<p class=note>the decoder shows no attention weights</p>\n"
@@ -60,19 +55,6 @@ def transcript_body(predictor: TranscriptionPredictor, transcript: Prediction, p
             line = image(shade, f"{name} of {token}", kind="wide")
             rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
     return f"<table class=sound>{rows}</table>\n"
-
-
-def bits_body(predictor: BitsPredictor, found: Prediction, text: str) -> str:
-    """Where the heads of a Neural Turing Machine write and read: a row for each slot that is used, a column for each step."""
-    if not found.attention:
-        raise ConfigError("there is nothing to explain: only a Neural Turing Machine has heads that look at a memory")
-    used = np.max([weights.max((0, 1)) for weights in found.attention.values()], 0) >= USED
-    rows = ""
-    for name in ("write", "read"):
-        for weights in found.attention[name]:
-            slots = (255 * weights.T[used]).astype(np.uint8)
-            rows += f"<tr><th>{name}</th><td>{image(slots, f'slots that a head {name}s', kind='slots')}</td></tr>\n"
-    return f"<table>{rows}</table>\n<p>{escape(' '.join(found.source_tokens))}</p>\n"
 
 
 def _cross(found: Prediction) -> Weights | None:

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.attention.base import Attended
-from weft.attention.mixers.base import Mixer
+from weft.attention.base import Attended, Mixer
 from weft.data.batch import BOS, UNK, Source
 from weft.explain.explanation import Weights
 from weft.models.base import Model

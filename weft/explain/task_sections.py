@@ -1,4 +1,4 @@
-"""Explains what is not a translation: labels, tags, captions, transcripts, bits, ciphers, each as a section of a page."""
+"""Explains what is not a translation: labels, tags, captions, transcripts, each as a section of a page."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from html import escape
 from typing import Any
 
 from weft.errors import ConfigError, DataError
-from weft.explain.explain_ciphers import cipher_body
 from weft.explain.explain_labels import label_body, tags_body
-from weft.explain.explain_media import bits_body, caption_body, transcript_body
+from weft.explain.explain_media import caption_body, transcript_body
 from weft.explain.explanation import Explanation
 from weft.explain.html_page import asset, page
 from weft.inference.predictor import Predictor
-from weft.tasks.bits.predictor import BitsPredictor
 from weft.tasks.captioning.predictor import CaptionPredictor
 from weft.tasks.classification.predictor import LabelPredictor
-from weft.tasks.deciphering.predictor import DecipheringPredictor
 from weft.tasks.tagging.predictor import TaggingPredictor
 from weft.tasks.transcription.predictor import TranscriptionPredictor
 
@@ -26,10 +23,10 @@ BODIES: Mapping[type, Callable[[Any, Any, str], str]] = {
     TaggingPredictor: tags_body,
     CaptionPredictor: caption_body,
     TranscriptionPredictor: transcript_body,
-    BitsPredictor: bits_body,
-    DecipheringPredictor: cipher_body,
 }
-"""Kind of predictor → function that returns the HTML of a section, given the predictor, what it said, and its input."""
+"""Kind of predictor → function that returns the HTML of a section, given the predictor, what it said, and its input.
+
+Predictors of installed packages have a method `explanation_body` instead."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,8 @@ class Section:
 
 def explain_input(predictor: Predictor[Any, Any], text: str, run: str = "") -> Section:
     """Explains what a model says about an input. Raises ConfigError if nothing can be shown of this kind of model."""
-    body = next((body for kind, body in BODIES.items() if isinstance(predictor, kind)), None)
+    own = getattr(type(predictor), "explanation_body", None)
+    body = next((body for kind, body in BODIES.items() if isinstance(predictor, kind)), own)
     if body is None:
         raise ConfigError("there is nothing to explain: models of this task have no attention, no labels and no search")
     (found,) = predictor.predict([predictor.parse_input(text, attention=True)])

@@ -44,10 +44,10 @@ def teacher_force(model: Model, source: Sequence[int], target: Sequence[int]) ->
     if isinstance(model.decoder, NonAutoregressiveDecoder):
         return _force_at_once(model, model.decoder, source, target)
     fed = torch.tensor([[BOS, *target[:-1]]], device=device)
-    with record(model) as tape:
+    with record(model) as recorded:
         encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
         logits = model.decoder(fed, model.decoder.start(encoded)).logits
-    return TeacherForced(logits[0].float().log_softmax(-1), *first_row(model, tape))
+    return TeacherForced(logits[0].float().log_softmax(-1), *first_row(model, recorded))
 
 
 def _force_at_once(
@@ -55,7 +55,7 @@ def _force_at_once(
 ) -> TeacherForced:
     """The first pass of a decoder over blanks. Of a path of CTC, the positions that write the tokens of the target."""
     device, size = model.device, max(1, len(target))
-    with record(model) as tape:
+    with record(model) as recorded:
         encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
         evenly = torch.arange(size, device=device) * encoded.memory.size(1) // size
         fertilities = evenly.bincount(minlength=encoded.memory.size(1))[None]
@@ -65,7 +65,7 @@ def _force_at_once(
     places = torch.arange(len(target), device=device)
     if decoder.canvases.holds == "path":
         places = _places(logits, canvas.layout.lengths, target, decoder.blank)
-    weights, uses = first_row(model, tape)
+    weights, uses = first_row(model, recorded)
     rows = places.cpu().numpy()
     for name, use in uses.items():
         if use != "encoder":

@@ -1,6 +1,6 @@
 """Convolutions over tokens in two steps: gather the neighbours of every token, then one matrix product.
 
-`TokenWindow` does the first step, and it alone handles padding, packed rows and pieces of a sequence. The second step is
+`TokenWindow` does the first step, and it alone handles padding, packed rows and chunks of a sequence. The second step is
 any linear layer with width · dim inputs. Shapes: B rows · T positions · D width of a token.
 """
 
@@ -22,7 +22,7 @@ class TokenWindow:
     """The `width` tokens that each token sees, `dilation` apart: the last ones up to itself (causal), or centred on itself.
 
     Neighbours beyond the ends of the sentence, in padding, or in another sentence of a packed row are zeros. A causal window
-    processes a sequence in pieces of any size; its state is a tail of fixed size, the last (width − 1) · dilation tokens.
+    processes a sequence in chunks of any size; its state is a tail of fixed size, the last (width − 1) · dilation tokens.
     Tokens may be vectors or, with width 1, ids.
     """
 

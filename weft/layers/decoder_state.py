@@ -3,17 +3,15 @@
 A state is a tensor, a dataclass, a dict, a list, a tuple or None, nested at will. Its rows are G sources × K beams, with the
 beams of a source adjacent. A dataclass field marked `shared()` has one row per source instead and is never reordered; one
 marked `timed(axis)` has room for future tokens along that axis; one marked `common()` is the same in every layer. A state class
-with a faster implementation overrides a function by a method of the same name.
-
-Nodes that occur several times in a tree are copied once and stay shared.
-
-All earlier tokens of a row by position, for causal layers that look back at every token.
+with a faster implementation overrides a function by a method of the same name. Nodes that occur several times in a tree are
+copied once and stay shared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -85,7 +83,10 @@ def grow(state: State, room: int) -> State:
 
     def change(value: State, part: Field[Any] | None = None) -> State:
         axis = None if part is None else part.metadata.get("time")
-        return grow(value, room) if axis is None or not isinstance(value, Tensor) else _extend(value, axis, room)
+        if axis is None or not isinstance(value, Tensor):
+            return grow(value, room)
+        missing = max(0, room - value.size(axis))
+        return F.pad(value, (0, 0) * (value.dim() - 1 - axis) + (0, missing)) if missing else value
 
     return _children(change, state)
 
@@ -173,21 +174,16 @@ def _map(change: Callable[[Tensor], Tensor], state: State) -> State:
     return walk(state)
 
 
-def _fields(state: Any) -> tuple[Field[Any], ...]:
+@cache
+def _fields(kind: type) -> tuple[Field[Any], ...]:
     """The init fields of a dataclass, without its cache."""
-    kind = type(state)
-    if kind not in _FIELDS:
-        _FIELDS[kind] = tuple(part for part in fields(kind) if part.init)
-    return _FIELDS[kind]
-
-
-_FIELDS: dict[type, tuple[Field[Any], ...]] = {}
+    return tuple(part for part in fields(kind) if part.init)
 
 
 def _children(change: Callable[..., State], state: State) -> State:
     """The same node with changed children. `change` receives each child, and its field if the node is a dataclass."""
     if is_dataclass(state) and not isinstance(state, type):
-        return replace(state, **{part.name: change(getattr(state, part.name), part) for part in _fields(state)})
+        return replace(state, **{part.name: change(getattr(state, part.name), part) for part in _fields(type(state))})
     if isinstance(state, dict):
         return {key: change(value) for key, value in state.items()}
     if isinstance(state, list | tuple):
@@ -195,17 +191,12 @@ def _children(change: Callable[..., State], state: State) -> State:
     return state
 
 
-def _extend(tensor: Tensor, axis: int, room: int) -> Tensor:
-    missing = max(0, room - tensor.size(axis))
-    return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - axis) + (0, missing)) if missing else tensor
-
-
 @dataclass
 class History:
-    """tokens [B, S, D], of which the first `length` [B] of each row were fed: the index of a cell is its token's position.
+    """All earlier tokens of a row by position, for causal layers that attend to every token.
 
-    With `room` the store has a fixed size, which only the search loop grows, and is written in place; without it, each piece is
-    appended.
+    tokens [B, S, D], of which the first `length` [B] of each row were fed: the index of a cell is its token's position. With
+    `room` the store has a fixed size, which only the search loop grows, and is written in place; without it, it is appended to.
     """
 
     length: Tensor

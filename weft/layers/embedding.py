@@ -73,8 +73,12 @@ class NGramBag(nn.EmbeddingBag):
     def of_tokens(self, tokens: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
         """tokens [B, T] → [B, T, dim], and the tail after them."""
         grams, tail = self.window(tokens[..., None], tail, layout)
-        bags = _hashed(grams, self.num_embeddings)
-        return self(bags.flatten(0, 1)).view(*tokens.shape, -1), tail
+        *earlier, code = grams.unbind(-1)  # the last tokens at each position
+        rows, bags = self.num_embeddings, []  # the rows of the n-grams that end there, shortest first
+        for token in reversed(earlier):
+            code = (code * HASH_BASE + token) % HASH_PRIME
+            bags.append(torch.where(token == PAD, 0, code % (rows - 1) + 1))
+        return self(torch.stack(bags, -1).flatten(0, 1)).view(*tokens.shape, -1), tail
 
 
 def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embedding:
@@ -90,13 +94,3 @@ def first_positions(position: SinusoidalPosition | LearnedPosition | None) -> Ma
         return None
     most = position.max_length
     return lambda count: position(torch.arange(count if most is None else min(count, most))[None])[0]
-
-
-def _hashed(grams: Tensor, rows: int) -> Tensor:
-    """The last N tokens at each position, [B, T, N] → rows [B, T, N − 1] of the n-grams that end there, shortest first."""
-    *earlier, code = grams.unbind(-1)
-    hashed = []
-    for token in reversed(earlier):
-        code = (code * HASH_BASE + token) % HASH_PRIME
-        hashed.append(torch.where(token == PAD, 0, code % (rows - 1) + 1))
-    return torch.stack(hashed, -1)

@@ -40,7 +40,7 @@ class FeedForward(nn.Module):
         return None if self.window is None else self.window.start(rows, self.down.weight)
 
     def run(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
-        """x [B, T, D], a whole sequence or a piece of one → [B, T, D], and the tail after it."""
+        """x [B, T, D], a whole sequence or a chunk of one → [B, T, D], and the tail after it."""
         if self.window is not None:
             x, tail = self.window(x, tail, layout)
         return self(x), tail
@@ -51,8 +51,12 @@ class FeedForward(nn.Module):
         return draft.linear(self.down, draft.activate(self.activation, draft.linear(self.up, x)))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.activation == "relu" and self.training and _fused(self.up, x):
-            return self.down(dropout(_linear_relu(self.up, to_autocast_dtype(x)), self.dropout))
+        fused = self.activation == "relu" and self.training and type(self.up) is nn.Linear and triton_available(x)
+        if fused and (torch.is_autocast_enabled(x.device.type) or x.dtype == torch.bfloat16):
+            from weft.layers.kernels.triton.linear_relu import linear_relu
+
+            hidden = linear_relu(*map(to_autocast_dtype, (x.flatten(0, -2), self.up.weight, self.up.bias)))
+            return self.down(dropout(hidden.unflatten(0, x.shape[:-1]), self.dropout))
         hidden = self.up(x)
         if self.activation == "relu":
             hidden = F.relu(hidden, inplace=True)  # in place: no one else uses it, and it is the largest activation
@@ -62,16 +66,3 @@ class FeedForward(nn.Module):
             gate, value = hidden.chunk(2, -1)
             hidden = F.silu(gate) * value
         return self.down(dropout(hidden, self.dropout, self.training))
-
-
-def _fused(layer: nn.Linear, x: Tensor) -> bool:
-    """Whether to use the fused product with ReLU: in half precision, on a GPU."""
-    half = torch.is_autocast_enabled(x.device.type) or x.dtype == torch.bfloat16
-    return half and type(layer) is nn.Linear and triton_available(x)
-
-
-def _linear_relu(layer: nn.Linear, x: Tensor) -> Tensor:
-    from weft.layers.kernels.triton.linear_relu import linear_relu
-
-    hidden = linear_relu(x.flatten(0, -2), to_autocast_dtype(layer.weight), to_autocast_dtype(layer.bias))
-    return hidden.unflatten(0, x.shape[:-1])

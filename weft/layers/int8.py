@@ -18,10 +18,10 @@ from weft.data.batch import Layout
 from weft.errors import DeviceError
 from weft.layers.kernels.cpp import Kernels
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
-from weft.layers.linear import NormedLinear
+from weft.layers.linear import NormedLinear, replace_layers
 from weft.layers.recurrent import Cell, RecurrentLayer
 
-FEWEST = 16
+MIN_OUTPUTS = 16
 """Layers with fewer outputs stay in floating point: rounding their inputs would cost more than the product itself."""
 
 KERNEL = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
@@ -140,28 +140,15 @@ def in_int8(model: Part, kernels: Kernels | None = None) -> Part:
             f"(torch.backends.quantized.engine is {torch.backends.quantized.engine}); use float32 or bf16"
         )
     copy = deepcopy(model, {id(each): each for each in tensors})
-    _replace(copy, {}, kernels)
+    rounded: dict[nn.Module, nn.Module] = {}
+    for part in copy.modules():
+        # Subclasses of nn.Linear do more than multiply, so they stay as they are.
+        if isinstance(part, NormedLinear) or (type(part) is nn.Linear and part.out_features >= MIN_OUTPUTS):
+            rounded[part] = Int8Linear(part.weight, part.bias, kernels)
+        elif isinstance(part, RecurrentLayer) and part.ways == 1:
+            rounded[part] = Int8Recurrent(part, kernels)
+    replace_layers(copy, rounded)
     return copy
-
-
-def _replace(module: nn.Module, known: dict[nn.Module, nn.Module], kernels: Kernels | None) -> None:
-    for name, part in module.named_children():
-        if part not in known:
-            known[part] = _rounded(part, kernels)
-        if known[part] is part:
-            _replace(part, known, kernels)
-        else:
-            setattr(module, name, known[part])
-
-
-def _rounded(part: nn.Module, kernels: Kernels | None) -> nn.Module:
-    """The layer in int8, or the part itself if it cannot be rounded."""
-    # Subclasses of nn.Linear do more than multiply, so they stay as they are.
-    if isinstance(part, NormedLinear) or (type(part) is nn.Linear and part.out_features >= FEWEST):
-        return Int8Linear(part.weight, part.bias, kernels)
-    if isinstance(part, RecurrentLayer) and part.ways == 1:
-        return Int8Recurrent(part, kernels)
-    return part
 
 
 def _round(weight: Tensor) -> Tensor:

@@ -1,9 +1,8 @@
-"""The precision of tensors: that of autocast, or at least float32.
-
-Linear layers: Xavier initialisation and weight normalisation.
-"""
+"""Linear layers: precision, Xavier initialisation, weight normalisation, and replacing layers of a model."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +33,13 @@ def xavier(layer: nn.Linear, parts: int = 1) -> None:
         nn.init.xavier_uniform_(block)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
+
+
+def replace_layers(model: nn.Module, layers: Mapping[nn.Module, nn.Module]) -> None:
+    """Puts other layers in the place of some, wherever the model uses them."""
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
+        if layer in layers:
+            model.set_submodule(name, layers[layer])
 
 
 class NormedLinear(nn.Module):

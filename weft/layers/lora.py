@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Mapping
 from typing import Literal
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from weft.config.registry import Options, matching
 from weft.errors import ConfigError
+from weft.layers.linear import replace_layers
 
 ADAPTER = (".lora_a", ".lora_b")
 """How the names of adapter weights end."""
@@ -112,7 +112,7 @@ def add_adapters(model: nn.Module, lora: Lora) -> None:
     """Puts adapters beside the linear layers that `lora` names, and beside embeddings and output layers if it says so.
 
     Layers that are no wider than the rank get none, nor do weights that other kinds of layers share. An `embedding_rank` of
-    auto is 0 here: a new run has replaced it by a number, and a run without it was trained before it existed.
+    auto is 0 here; a run has replaced it by a number.
     """
     users: dict[Tensor, list[nn.Module]] = {}
     for module in model.modules():
@@ -120,11 +120,16 @@ def add_adapters(model: nn.Module, lora: Lora) -> None:
             users.setdefault(weight, []).append(module)
     named = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear}
     outputs = {layer for name, layer in named.items() if name.rpartition(".")[2] == OUTPUT}
-    wide = {name: layer for name, layer in named.items() if layer not in outputs and min(layer.weight.shape) > lora.rank}
-    free = [name for name, layer in wide.items() if len(users[layer.weight]) == 1]
+    inner = {name: layer for name, layer in named.items() if layer not in outputs and min(layer.weight.shape) > lora.rank}
+    free = [name for name, layer in inner.items() if len(users[layer.weight]) == 1]
     rank = 0 if lora.embedding_rank == "auto" else lora.embedding_rank
-    matrices = [weight for weight, layers in users.items() if _is_table(weight, layers, outputs)]
-    tables = [weight for weight in matrices if 0 < rank < min(weight.shape)]
+    # Matrices that only embeddings and output layers use.
+    shared = [
+        weight
+        for weight, layers in users.items()
+        if weight.dim() == 2 and all(type(layer) is nn.Embedding or layer in outputs for layer in layers)
+    ]
+    tables = [weight for weight in shared if 0 < rank < min(weight.shape)]
     if not free and not tables:
         raise ConfigError(
             f"model.lora: this model has no linear layer of its own that is wider than the rank, {lora.rank}; lower "
@@ -137,8 +142,11 @@ def add_adapters(model: nn.Module, lora: Lora) -> None:
     for table in tables:
         factors = _factors(table, rank)
         for layer in users[table]:
-            adapted[layer] = _with_factors(layer, factors, lora.alpha)
-    _replace(model, adapted)
+            if isinstance(layer, nn.Embedding):
+                adapted[layer] = LoraEmbedding(layer, factors, lora.alpha)
+            elif isinstance(layer, nn.Linear):
+                adapted[layer] = LoraOutput(layer, factors, lora.alpha)
+    replace_layers(model, adapted)
 
 
 @torch.no_grad()
@@ -153,7 +161,7 @@ def merge_adapters(model: nn.Module) -> None:
             if layer.lora_b not in tables:
                 tables[layer.lora_b] = nn.Parameter(layer.weight)
             merged[layer] = layer.plain(tables[layer.lora_b])
-    _replace(model, merged)
+    replace_layers(model, merged)
 
 
 def _factors(weight: Tensor, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
@@ -163,27 +171,8 @@ def _factors(weight: Tensor, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
     return a, b
 
 
-def _with_factors(layer: nn.Module, factors: tuple[nn.Parameter, nn.Parameter], alpha: float) -> LoraTable:
-    if isinstance(layer, nn.Embedding):
-        return LoraEmbedding(layer, factors, alpha)
-    assert isinstance(layer, nn.Linear)
-    return LoraOutput(layer, factors, alpha)
-
-
 def _linear(layer: nn.Linear, weight: nn.Parameter) -> nn.Linear:
     """A plain layer with the bias of `layer`."""
     plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
     plain.weight, plain.bias = weight, layer.bias
     return plain.train(layer.training)
-
-
-def _is_table(weight: Tensor, layers: Iterable[nn.Module], outputs: Container[nn.Module]) -> bool:
-    """Whether a weight that these layers share is a matrix of embeddings and output layers alone."""
-    return weight.dim() == 2 and all(type(layer) is nn.Embedding or layer in outputs for layer in layers)
-
-
-def _replace(model: nn.Module, layers: Mapping[nn.Module, nn.Module]) -> None:
-    """Puts other layers in the place of some, wherever the model uses them."""
-    for name, layer in list(model.named_modules(remove_duplicate=False)):
-        if layer in layers:
-            model.set_submodule(name, layers[layer])

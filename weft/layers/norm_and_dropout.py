@@ -1,7 +1,4 @@
-"""Dropout with fast random numbers on a CPU.
-
-Residual sum with dropout and layer norm.
-"""
+"""Dropout with fast random numbers on a CPU, and residual sums with dropout and layer norm."""
 
 from __future__ import annotations
 
@@ -17,6 +14,9 @@ from weft.layers.linear import to_autocast_dtype
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 """A dropout rate."""
+
+MAX_WIDTH = 4096
+"""The widest row that the fused kernel can hold."""
 
 
 def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
@@ -35,17 +35,13 @@ def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
     return x * keep.view(x.shape)
 
 
-WIDEST = 4096
-"""The widest row that the kernel can hold."""
-
-
 def norm_sum(norm: nn.LayerNorm, x: Tensor, update: Tensor, share: float, training: bool) -> Tensor:
     """norm(x + dropout(update)).
 
-    In training on a GPU, a bf16 update gives a bf16 result, with sum and norm computed in float32: its readers would round it
-    anyway.
+    In training on a GPU, a bf16 update gives a bf16 result, with sum and norm computed in float32.
     """
-    if training and _fused(norm, update):
+    fused = training and update.dtype == torch.bfloat16 and update.size(-1) <= MAX_WIDTH and type(norm) is nn.LayerNorm
+    if fused and triton_available(update):
         from weft.layers.kernels.triton.add_norm import add_norm
 
         seed = torch.randint(1 << 62, (1,), device=x.device) if share else None
@@ -54,13 +50,5 @@ def norm_sum(norm: nn.LayerNorm, x: Tensor, update: Tensor, share: float, traini
 
 
 def residual(x: Tensor, training: bool) -> Tensor:
-    """The input of a stack of `norm_sum` sub-layers, in the precision that they return, so that all layers compile to one
-    program.
-    """
+    """The input of `norm_sum` sub-layers, in the precision that they return, so that all layers compile to one program."""
     return to_autocast_dtype(x) if training and triton_available(x) else x
-
-
-def _fused(norm: nn.LayerNorm, update: Tensor) -> bool:
-    return (
-        update.dtype == torch.bfloat16 and update.size(-1) <= WIDEST and type(norm) is nn.LayerNorm and triton_available(update)
-    )

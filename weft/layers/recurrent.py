@@ -1,16 +1,12 @@
-"""Packs ragged rows for torch's fused recurrent layers, and unpacks the sentences of a packed row to padded rows.
+"""Recurrent layers over ragged rows: fused kernels for whole sequences and cells for single steps, with equal results.
 
-Shapes: B rows · T positions · N tokens · m segments of a packed row (sentences, then padding) · W, D width.
-
-Recurrent layers over ragged rows: fused kernels for whole sequences and cells for single steps, with equal results.
-
-Shapes: B rows · T positions · W width of a layer's states, both directions together · N real tokens.
+Shapes: B rows · T positions · N real tokens · m segments of a packed row (sentences, then padding) · D width of the input ·
+W width of a layer's states, both directions together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -26,6 +22,16 @@ from weft.errors import ConfigError
 from weft.layers.kernels import computes_bf16
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.norm_and_dropout import Rate, dropout
+
+CellKind = Literal["gru", "lstm"]
+BridgeKind = Literal["zeros", "copy", "tanh"]
+ReadoutKind = Literal["tanh", "maxout", "none"]
+
+MARKS, HELD = 8, 1e4
+"""The number of inputs that mark padding, of which only the first is used (eight is fast), and their overwhelming weight."""
+
+Cell = tuple[Tensor, ...]
+"""The state of a layer: (h,) for a GRU, (h, c) for an LSTM, each [B, W]."""
 
 
 @dataclass(frozen=True)
@@ -89,28 +95,6 @@ def repack(rows: Tensor, layout: Layout) -> Tensor:
     return rows[row, layout.positions[0]][None]
 
 
-CellKind = Literal["gru", "lstm"]
-BridgeKind = Literal["zeros", "copy", "tanh"]
-ReadoutKind = Literal["tanh", "maxout", "none"]
-
-MARKS, HELD = 8, 1e4
-"""The number of inputs that mark padding, of which only the first is used (eight is fast), and their overwhelming weight."""
-
-Cell = tuple[Tensor, ...]
-"""The state of a layer: (h,) for a GRU, (h, c) for an LSTM, each [B, W]."""
-
-
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    """For CPUs without bf16, on which oneDNN's LSTM fails in bf16."""
-    usual = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(usual)
-
-
 class RecurrentLayer(nn.Module):
     """A GRU (Cho et al. 2014) or an LSTM (Hochreiter & Schmidhuber 1997), left to right or bidirectional.
 
@@ -142,7 +126,7 @@ class RecurrentLayer(nn.Module):
         """
         if self.parts == 1 or computes_bf16(x.device) or not (x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
             return self._forward(x, state, layout)
-        with _without_onednn():
+        with torch.backends.mkldnn.flags(enabled=False):  # oneDNN's LSTM fails in bf16 on CPUs without it
             return self._forward(x, state, layout)
 
     def _forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:

@@ -77,7 +77,7 @@ def _forward(x: Tensor, sublayers: Sequence[SubLayer], before: Callable[[], None
 
 
 class _Pass:
-    """What the backward pass needs besides tensors to run each sub-layer again under the same conditions."""
+    """The conditions of the forward pass, under which the backward pass runs each sub-layer again."""
 
     def __init__(self, sublayers: Sequence[SubLayer], sources: list[Tensor], device: torch.device) -> None:
         self.sublayers, self.sources, self.device = sublayers, sources, device
@@ -91,12 +91,10 @@ class _Pass:
         """The autocast state of the forward pass. The cache is off, since weights cast without gradients must not be reused."""
         return torch.autocast(self.device.type, self.dtype, self.enabled, cache_enabled=False)
 
-    def note_draws(self) -> None:
-        """Saves the generators before each sub-layer: sub-layers run in reverse cannot continue from a single snapshot."""
-        self.draws.append(self.generators())
-
-    def generators(self) -> list[Tensor]:
-        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else [])]
+    def save_generators(self) -> None:
+        """Called before each sub-layer: sub-layers run in reverse cannot continue from a single snapshot."""
+        on_device = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
+        self.draws.append([torch.get_rng_state(), *on_device])
 
     def rewind(self, states: list[Tensor]) -> None:
         torch.set_rng_state(states[0])
@@ -110,7 +108,7 @@ class _Recompute(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, passed: _Pass, x: Tensor, *sources: Tensor) -> tuple[Tensor, ...]:
         with passed.autocast():
-            streams = _forward(x, passed.sublayers, passed.note_draws)
+            streams = _forward(x, passed.sublayers, passed.save_generators)
         ctx.passed, passed.names, passed.states = passed, list(streams.extras), streams.states
         ctx.save_for_backward(streams.a, streams.b)
         return streams.a, streams.b, *streams.extras.values()
@@ -122,8 +120,7 @@ class _Recompute(torch.autograd.Function):
         da, db, *rest = grads
         dterms = dict(zip(passed.names, rest, strict=True))
         total: dict[int, Tensor] = {}
-        now = passed.generators()
-        try:
+        with torch.random.fork_rng([passed.device] if passed.device.type == "cuda" else []):
             for sublayer, draws in zip(reversed(passed.sublayers), reversed(passed.draws), strict=True):
                 passed.rewind(draws)
                 value, dx, grads_of_sources = _undo(passed, sublayer, a, db, dterms)
@@ -131,8 +128,6 @@ class _Recompute(torch.autograd.Function):
                 for source, grad in zip(sublayer.sources, grads_of_sources, strict=True):
                     if grad is not None:
                         total[id(source)] = total[id(source)] + grad if id(source) in total else grad
-        finally:
-            passed.rewind(now)
         return None, da + db, *(total.get(id(source)) for source in passed.sources)
 
 
@@ -145,6 +140,6 @@ def _undo(
         added = sublayer.run(x)
     pairs = [(added.value, grad), *((term, dterms[name]) for name, term in added.extras.items())]
     pairs = [(output, back.to(output.dtype)) for output, back in pairs if output.requires_grad]
-    outputs, given = zip(*pairs, strict=True)
-    dx, *grads = torch.autograd.grad(outputs, [x, *sublayer.sources], given, allow_unused=True)
+    outputs, slopes = zip(*pairs, strict=True)
+    dx, *grads = torch.autograd.grad(outputs, [x, *sublayer.sources], slopes, allow_unused=True)
     return added.value.detach(), torch.zeros_like(x) if dx is None else dx, grads

@@ -1,10 +1,4 @@
-"""Penalties on attention weights: for leaving the diagonal, for attending twice, and for not attending at all.
-
-Each returns a term for the task to mask, weight and sum: [B, T], one value per query, or [B, S], one per source token.
-
-Shapes: B rows · H heads · T queries · S keys.
-
-Penalties on attention weights in training, for every model that has them.
+"""Penalties on cross-attention weights: for leaving the diagonal, for attending twice, and for not attending at all.
 
 Shapes: B rows · H heads · T target positions · S source positions.
 """
@@ -25,11 +19,14 @@ from weft.errors import ConfigError
 from weft.layers.linear import to_float32
 from weft.models.base import Model
 
+Recorded = Sequence[list[Tensor]]
+"""For each recorded attention its weights [B, H, t, S], one slice of the target after the other."""
+
 
 def guided_penalty(
     weights: Tensor, layout: Layout | None = None, source_layout: Layout | None = None, width: float = 0.2
 ) -> Tensor:
-    """Mean over the source of α_ts (1 − exp(−(s/S − t/T)² / 2g²)), over all heads (Tachibana et al. 2017, section 3.3).
+    """[B, T]: mean over the source of α_ts (1 − exp(−(s/S − t/T)² / 2g²)), over all heads (Tachibana et al. 2017, section 3.3).
 
     weights [B, H, T, S]; `width` is g. S and T are the lengths of each pair's own sentences. Padding gets 0.
     """
@@ -43,7 +40,7 @@ def guided_penalty(
 
 
 def coverage_penalty(weights: Tensor) -> Tensor:
-    """Σ_s min(α_ts, c_ts) with c_t = Σ_{t' < t} α_t', mean over heads (See et al. 2017, equation 12).
+    """[B, T]: Σ_s min(α_ts, c_ts) with c_t = Σ_{t' < t} α_t', mean over heads (See et al. 2017, equation 12).
 
     weights [B, H, T, S] of a whole target, from its first token on.
     """
@@ -76,10 +73,6 @@ def _places(layout: Layout | None, rows: int, extent: int, device: torch.device)
     return layout.positions, lengths[(layout.segments.long() - 1) % lengths.numel()]
 
 
-Watched = Sequence[list[Tensor]]
-"""For each observed attention its weights [B, H, t, S], one slice of the target after the other."""
-
-
 @dataclass(frozen=True)
 class Penalties:
     """The weight of each penalty, by name, and the attentions it applies to.
@@ -92,27 +85,27 @@ class Penalties:
     layers: Sequence[int]
 
     @contextmanager
-    def watching(self, model: Model) -> Iterator[Watched]:
+    def recording(self, model: Model) -> Iterator[Recorded]:
         """Inside this context the chosen attentions record their weights."""
         attentions = self._attentions(model) if any(self.weights.values()) else []
-        tapes: list[list[Tensor]] = [[] for _ in attentions]
+        recorded: list[list[Tensor]] = [[] for _ in attentions]
         with ExitStack() as stack:
-            for attention, tape in zip(attentions, tapes, strict=True):
+            for attention, slices in zip(attentions, recorded, strict=True):
 
-                def note(found: Attended, tape: list[Tensor] = tape) -> None:
-                    assert found.weights is not None
-                    tape.append(found.weights)
+                def record(attended: Attended, slices: list[Tensor] = slices) -> None:
+                    assert attended.weights is not None
+                    slices.append(attended.weights)
 
-                stack.enter_context(observe(attention, note))
-            yield tapes
+                stack.enter_context(observe(attention, record))
+            yield recorded
 
-    def sums(self, watched: Watched, batch: PairBatch) -> dict[str, Tensor]:
+    def sums(self, recorded: Recorded, batch: PairBatch) -> dict[str, Tensor]:
         """Each penalty with a weight, unweighted: the sum over all tokens, the mean over the chosen attentions."""
-        shown = [torch.cat(tape, 2) for tape in watched]
-        if any(not weights.requires_grad for weights in shown):
-            raise ConfigError(f"{self._named}: the attention weights of this model have no gradient; set it to 0")
+        layers = [torch.cat(slices, 2) for slices in recorded]
+        if any(not weights.requires_grad for weights in layers):
+            raise ConfigError(f"{self._option}: the attention weights of this model have no gradient; set it to 0")
         return {
-            name: torch.stack([self._sum(name, weights, batch) for weights in shown]).mean()
+            name: torch.stack([self._sum(name, weights, batch) for weights in layers]).mean()
             for name, weight in self.weights.items()
             if weight
         }
@@ -126,27 +119,27 @@ class Penalties:
         return doubly_stochastic_penalty(weights, layout, source).sum()
 
     @property
-    def _named(self) -> str:
+    def _option(self) -> str:
         """The first option that sets a penalty."""
         return next(f"task.{name}_weight" for name, weight in self.weights.items() if weight)
 
     def _attentions(self, model: Model) -> list[Attention]:
         """The attentions that `layers` names."""
-        found = [each for each in _crosses(model.decoder) if each.weights_sum is not None]
-        if not found:
-            raise ConfigError(f"{self._named} needs a model whose cross-attention has weights; set it to 0")
-        if wrong := [layer for layer in self.layers if not -len(found) <= layer < len(found)]:
+        layers = [each for each in _cross_attentions(model.decoder) if each.weights_sum is not None]
+        if not layers:
+            raise ConfigError(f"{self._option} needs a model whose cross-attention has weights; set it to 0")
+        if wrong := [layer for layer in self.layers if not -len(layers) <= layer < len(layers)]:
             raise ConfigError(
                 f"task.penalty_layers: there is no layer {wrong[0]}; "
-                f"the model has {len(found)} with weights, 0 to {len(found) - 1}"
+                f"the model has {len(layers)} with weights, 0 to {len(layers) - 1}"
             )
-        return [found[layer] for layer in self.layers]
+        return [layers[layer] for layer in self.layers]
 
 
-def _crosses(module: nn.Module) -> Iterator[Attention]:
+def _cross_attentions(module: nn.Module) -> Iterator[Attention]:
     """The cross-attentions inside a module, in order; parts of an attention are not listed."""
     for child in module.children():
         if not isinstance(child, Attention):
-            yield from _crosses(child)
+            yield from _cross_attentions(child)
         elif child.site.use == "cross":
             yield child

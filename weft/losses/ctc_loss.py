@@ -19,7 +19,7 @@ from torch import Tensor
 
 from weft.layers.linear import accumulation_dtype
 
-NEVER = -1e30
+IMPOSSIBLE = -1e30
 """The log-probability of what is impossible; finite, so that sums of it are not NaN."""
 
 
@@ -72,10 +72,10 @@ class _AllPaths(torch.autograd.Function):
         sums = _sums(both, _skips(torch.cat([places, places.gather(1, turned)])))
         last = sums[:rows].gather(1, back[:, :1])[:, 0]
         ends = 2 * counts[:, None]
-        token = last.gather(1, (ends - 1).clamp_min(0)).masked_fill(ends == 0, NEVER)
+        token = last.gather(1, (ends - 1).clamp_min(0)).masked_fill(ends == 0, IMPOSSIBLE)
         total = torch.logaddexp(last.gather(1, ends), token)
         after = sums[rows:].gather(1, back).gather(2, mirror)
-        inside = (frame < lengths[:, None])[..., None] & (place <= ends)[:, None] & (total > NEVER / 2)[..., None]
+        inside = (frame < lengths[:, None])[..., None] & (place <= ends)[:, None] & (total > IMPOSSIBLE / 2)[..., None]
         share = (sums[:rows] + after - spread - total[..., None]).exp().where(inside, 0.0)
         ctx.save_for_backward(torch.cat([share[..., ::2].sum(-1, keepdim=True), share[..., 1::2]], -1))
         return -total[:, 0]
@@ -89,12 +89,12 @@ class _AllPaths(torch.autograd.Function):
 def _sums(emitted: Tensor, skips: Tensor) -> Tensor:
     """[B, T, L]: the log-probabilities of all beginnings of paths that are at a place."""
     score = _first(emitted)
-    found = [score]
+    scores = [score]
     for frame in emitted.unbind(1)[1:]:
         came = torch.logaddexp(score, _shift(score, 1))
         score = torch.logaddexp(came, _shift(score, 2) + skips) + frame
-        found.append(score)
-    return torch.stack(found, 1)
+        scores.append(score)
+    return torch.stack(scores, 1)
 
 
 def best_alignment(logits: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor, *, blank: int) -> Tensor:
@@ -128,7 +128,7 @@ def _trace(score: Tensor, steps: list[Tensor], places: Tensor, lengths: Tensor, 
         path.append(at)
     symbols = places.gather(1, torch.cat(path[::-1], 1))
     frame = torch.arange(len(path), device=places.device)
-    real = (frame < lengths[:, None]) & (final > NEVER / 2)[:, None]
+    real = (frame < lengths[:, None]) & (final > IMPOSSIBLE / 2)[:, None]
     return symbols.where(real, blank)
 
 
@@ -147,25 +147,25 @@ def _places(targets: Tensor, blank: int) -> Tensor:
 def _spread(emitted: Tensor) -> Tensor:
     """[B, T, L]: the values of `_places`, given those of `_symbols`."""
     size = 2 * emitted.size(-1) - 1
-    found = emitted[..., :1].repeat(1, 1, size)
-    found[..., 1::2] = emitted[..., 1:]
-    return found
+    spread = emitted[..., :1].repeat(1, 1, size)
+    spread[..., 1::2] = emitted[..., 1:]
+    return spread
 
 
 def _skips(places: Tensor) -> Tensor:
     """[B, L]: 0 where a path may come from two places before, skipping a blank: at a token unless the last one is the same."""
-    skips = torch.full(places.shape, NEVER, device=places.device)
+    skips = torch.full(places.shape, IMPOSSIBLE, device=places.device)
     skips[:, 3::2].masked_fill_(places[:, 3::2] != places[:, 1:-2:2], 0.0)
     return skips
 
 
 def _first(emitted: Tensor) -> Tensor:
     """[B, L]: the log-probabilities of paths after one vector: they begin with a blank or with the first token."""
-    score = torch.full_like(emitted[:, 0], NEVER)
+    score = torch.full_like(emitted[:, 0], IMPOSSIBLE)
     score[:, :2] = emitted[:, 0, :2]
     return score
 
 
 def _shift(score: Tensor, by: int) -> Tensor:
     """Each place gets the score of the place `by` before it."""
-    return F.pad(score, (by, 0), value=NEVER)[:, : score.size(1)]
+    return F.pad(score, (by, 0), value=IMPOSSIBLE)[:, : score.size(1)]

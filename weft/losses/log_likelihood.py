@@ -6,7 +6,7 @@ Shapes: B rows · T target positions · D width · V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,34 +25,35 @@ Choice = Literal["best", "drawn"]
 
 def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor, never: Sequence[int] = ()) -> Tensor:
     """[B, T]: log p of each label, at least −IMPOSSIBLE; 0 where it is PAD. The tokens `never` have no probability."""
-    pieces = zip(hidden.split(extent(hidden), 1), labels.split(extent(hidden), 1), strict=True)
-    found = [computed_again(_likelihoods, decoder, *each, never) for each in pieces]
-    return torch.cat(found, 1).clamp_min(-IMPOSSIBLE).where(labels != PAD, 0.0)
+
+    def likelihoods(hidden: Tensor, labels: Tensor) -> Tensor:
+        logits = _logits(decoder, hidden, never)
+        return logits.gather(-1, labels[..., None])[..., 0] - logits.logsumexp(-1)
+
+    return torch.cat(in_slices(likelihoods, hidden, labels), 1).clamp_min(-IMPOSSIBLE).where(labels != PAD, 0.0)
 
 
-def computed_again(work: Callable[..., Tensor], *given: Any) -> Tensor:
-    """`work(*given)`, which is done again for the gradient instead of keeping what it needs. It may draw no random numbers."""
+def in_slices(compute: Callable[..., Tensor], hidden: Tensor, *others: Tensor) -> list[Tensor]:
+    """`compute` of each slice of positions of hidden states [B, T, D] and other tensors [B, T, …], with few logits at once.
+
+    Results are recomputed for the gradient instead of keeping what it needs, so `compute` may draw no random numbers.
+    """
+    slices = zip(*(each.split(_extent(hidden), 1) for each in (hidden, *others)), strict=True)
     if not torch.is_grad_enabled():
-        return work(*given)
-    found: Tensor = checkpoint(work, *given, use_reentrant=False, preserve_rng_state=False)
-    return found
-
-
-def _likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor, never: Sequence[int]) -> Tensor:
-    logits = _logits(decoder, hidden, never)
-    return logits.gather(-1, labels[..., None])[..., 0] - logits.logsumexp(-1)
+        return [compute(*each) for each in slices]
+    return [checkpoint(compute, *each, use_reentrant=False, preserve_rng_state=False) for each in slices]
 
 
 @torch.no_grad()
 def predictions(decoder: Decoder, hidden: Tensor, choice: Choice) -> Tensor:
     """[B, T]: the most probable token after each hidden state, or a sample."""
-    found = []
-    for states in hidden.split(extent(hidden), 1):
+    tokens = []
+    for states in hidden.split(_extent(hidden), 1):
         logits = _logits(decoder, states)
         # The argmax of logit − log(exponential noise) is a sample from the softmax (Gumbel-max) that does not need the host.
         scores = logits if choice == "best" else logits - torch.empty_like(logits).exponential_().log()
-        found.append(scores.argmax(-1))
-    return torch.cat(found, 1)
+        tokens.append(scores.argmax(-1))
+    return torch.cat(tokens, 1)
 
 
 def _logits(decoder: Decoder, hidden: Tensor, never: Sequence[int] = ()) -> Tensor:
@@ -62,6 +63,6 @@ def _logits(decoder: Decoder, hidden: Tensor, never: Sequence[int] = ()) -> Tens
     return logits.index_fill(-1, torch.tensor(never, device=logits.device), -torch.inf) if never else logits
 
 
-def extent(hidden: Tensor) -> int:
+def _extent(hidden: Tensor) -> int:
     """Positions per slice, so that the logits of a slice have about `CHUNK` rows."""
     return max(1, CHUNK // hidden.size(0))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.data.batch import UNK, Layout, PairBatch
 from weft.layers.linear import accumulation_dtype
-from weft.losses.log_likelihood import computed_again, extent
+from weft.losses.log_likelihood import in_slices
 from weft.models.base import Decoder
 
 SUREST = 1 - 1e-6
@@ -20,25 +20,29 @@ SUREST = 1 - 1e-6
 def unlikelihood(decoder: Decoder, hidden: Tensor, batch: PairBatch, vocabulary: int) -> Tensor:
     """−Σ log(1 − p(c)) over the real positions of targets and the tokens c of their sources that the target does not have.
 
-    Source and target need one vocabulary. Special tokens are left out. Logits are computed slice by slice, and again for the
-    gradient, so that they are never all held at once.
+    Source and target need one vocabulary. Special tokens are left out.
     """
-    only, texts = source_only(batch, vocabulary), text_numbers(batch.target_layout)
-    slices = zip(*(each.split(extent(hidden), 1) for each in (hidden, texts, batch.target_layout.ok)), strict=True)
-    return torch.stack([computed_again(_unlikelihood, decoder, only, *each) for each in slices]).sum()
+    only = source_only(batch, vocabulary)
+
+    def penalty(hidden: Tensor, texts: Tensor, ok: Tensor) -> Tensor:
+        logits = decoder.logits(hidden)
+        chances = logits.softmax(-1, dtype=accumulation_dtype(logits.dtype)).clamp_max(SUREST)
+        return -torch.log1p(-chances).where(only[texts], 0.0).sum(-1).where(ok, 0.0).sum()
+
+    return torch.stack(in_slices(penalty, hidden, text_numbers(batch.target_layout), batch.target_layout.ok)).sum()
 
 
 def source_only(batch: PairBatch, vocabulary: int) -> Tensor:
     """[G, V] bool: which tokens the source of each text has and its target does not."""
     layout = batch.target_layout
     count = layout.segments.size(0) if layout.offsets is None else layout.offsets.numel()
-    found = torch.zeros(count, vocabulary, dtype=torch.bool, device=batch.labels.device)
+    only = torch.zeros(count, vocabulary, dtype=torch.bool, device=batch.labels.device)
     sources = batch.source.layout
-    rows = torch.arange(count, device=found.device)[:, None] if sources is None else text_numbers(sources)
-    found[rows, batch.source.values] = True
-    found[text_numbers(layout), batch.labels] = False
-    found[:, : UNK + 1] = False
-    return found
+    rows = torch.arange(count, device=only.device)[:, None] if sources is None else text_numbers(sources)
+    only[rows, batch.source.values] = True
+    only[text_numbers(layout), batch.labels] = False
+    only[:, : UNK + 1] = False
+    return only
 
 
 def text_numbers(layout: Layout) -> Tensor:
@@ -47,10 +51,3 @@ def text_numbers(layout: Layout) -> Tensor:
         return (layout.segments.long() - 1).clamp_min(0)
     rows = torch.arange(layout.segments.size(0), device=layout.segments.device)
     return rows[:, None].expand_as(layout.segments)
-
-
-def _unlikelihood(decoder: Decoder, only: Tensor, hidden: Tensor, texts: Tensor, ok: Tensor) -> Tensor:
-    logits = decoder.logits(hidden)
-    chances = logits.softmax(-1, dtype=accumulation_dtype(logits.dtype)).clamp_max(SUREST)
-    each = torch.log1p(-chances).where(only[texts], 0.0).sum(-1)
-    return -each.where(ok, 0.0).sum()

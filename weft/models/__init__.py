@@ -7,10 +7,8 @@ MODELS = {
     "bytenet": "weft.models.bytenet:ByteNet",
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer_generator:Pointer",
-    "memory_network": "weft.tasks.answering.memory_network:MemoryNetworkFamily",
-    "cipher_gan": "weft.tasks.deciphering.cipher_gan:CipherGanFamily",
-    "language_model": "weft.models.transformer_lm:LanguageModelFamily",
-    "rnn_language_model": "weft.models.rnn_lm:RecurrentLanguageModelFamily",
+    "language_model": "weft.models.language_model:TransformerLanguageModelFamily",
+    "rnn_language_model": "weft.models.language_model:RecurrentLanguageModelFamily",
 }
 
 FRONTS = {
@@ -31,7 +29,6 @@ ENCODERS = {
     "bytenet": "weft.models.bytenet:ByteNetEncoder",
     "rnn": "weft.models.rnn:RecurrentEncoder",
     "identity": "weft.models.composition:IdentityEncoder",
-    "ntm": "weft.tasks.bits.neural_turing_machine:TuringEncoder",
 }
 
 DECODERS = {

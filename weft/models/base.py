@@ -1,4 +1,4 @@
-"""Interfaces of models: fronts, encoders, decoders, and the networks made of them.
+"""Interfaces of models: encoders, decoders, and the networks made of them.
 
 Shapes: G sources · B = G·K rows · T target positions · S source positions · D width · V vocabulary.
 """
@@ -28,7 +28,7 @@ class Sizes:
     """The sizes that the data gives to a model.
 
     source: source vocabulary, features per frame, or channels of an image, depending on `reads` · target: target vocabulary ·
-    shared: whether source and target have one vocabulary · pieces: vocabulary of the pieces of words.
+    shared: whether source and target have one vocabulary · pieces: vocabulary of the subwords or characters of words.
     """
 
     source: int
@@ -57,8 +57,7 @@ class Encoded:
     def summary(self) -> Tensor:
         """[G, D]: the last state of an encoder that has one, otherwise the mean of the memory."""
         if self.final is not None:
-            last: Tensor = self.final[-1][0]
-            return last
+            return self.final[-1][0]
         if self.layout is None:
             return self.memory.mean(1)
         ok = self.layout.ok[..., None]
@@ -102,8 +101,7 @@ class Supports(nn.Module):
 
 
 class Component(Supports):
-    """A front, encoder or decoder. max_length: the longest input it has positions for · repeated: layers of one kind, which
-    share one compilation."""
+    """A frontend, encoder or decoder. max_length: of its input, in positions · repeated: layers that share one compilation."""
 
     max_length: int | None = None
     repeated: Sequence[nn.Module] = ()
@@ -111,7 +109,7 @@ class Component(Supports):
 
 class Encoder(Component, ABC):
     """Encodes a source. width: of its memory · max_source: the longest source · shortens: source positions per vector ·
-    aligned: the memory has one vector for each vector of the front, in order."""
+    aligned: the memory has one vector for each vector of the frontend, in order."""
 
     width: int
     max_source: int | None = None
@@ -156,8 +154,7 @@ class Decoder(Component, ABC):
 
     dim: width of the model, for learning-rate schedules · hidden: width of its hidden states · readers: layers that attend to
     the source · max_memory: the longest memory it can attend to · parallel: it writes all tokens at once
-    (`NonAutoregressiveDecoder`) ·
-    scores: its logits are scores, which a search adds up as they are instead of normalising them.
+    (`NonAutoregressiveDecoder`) · scores: its logits are scores, which a search adds up instead of normalising them.
     """
 
     dim: int
@@ -193,8 +190,8 @@ class Decoder(Component, ABC):
         )
 
     def forward(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Decoded:
-        found = self.features(tokens, state, layout)
-        return Decoded(self.logits(found.hidden), found.state, found.extras)
+        features = self.features(tokens, state, layout)
+        return Decoded(self.logits(features.hidden), features.state, features.extras)
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """(label-smoothed loss, negative log-likelihood), each summed over the labels that are not PAD."""
@@ -207,8 +204,7 @@ class LinearDecoder(Decoder):
     output: nn.Linear
 
     def logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.output(hidden)
-        return logits
+        return self.output(hidden)
 
     def among(self, tokens: Tensor) -> nn.Module:
         return restrict_outputs(self.output, tokens)
@@ -218,7 +214,7 @@ class LinearDecoder(Decoder):
 
 
 class Network(Supports, ABC):
-    """What training, saving and loading need to know about a model, whatever its task.
+    """A model of any task, as training, saving and loading see it.
 
     dim: its width, for schedules that depend on it · max_source, max_target: the longest source and target it has positions
     for · copies: it may write source tokens by id, so unknown source words get ids of their own (`weft.data.copy_vocabulary`) ·
@@ -274,14 +270,12 @@ class Model(Network):
         Terms of the encoder, which are over source positions, are named "encoder.…".
         """
         encoded = self.encode(source)
-        found = self.decoder.features(target, self.decoder.start(encoded), target_layout)
-        for name, value in encoded.extras.items():
-            found.extras[f"encoder.{name}"] = value
-        return found
+        features = self.decoder.features(target, self.decoder.start(encoded), target_layout)
+        features.extras |= {f"encoder.{name}": value for name, value in encoded.extras.items()}
+        return features
 
     def encode(self, source: Source) -> Encoded:
-        encoded: Encoded = self.encoder(source)
-        return encoded
+        return self.encoder(source)
 
 
 def least(*limits: int | None) -> int | None:

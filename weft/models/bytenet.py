@@ -31,8 +31,7 @@ from weft.models.frontends.base import TokenFrontend
 class DynamicUnfolding:
     """A source of |s| tokens gets ⌊ratio · |s|⌋ + extra columns, slightly more than its target is expected to need.
 
-    Columns after its last token start at zero, and the convolutions spread the source into them. Longer targets read zeros
-    beyond the last column.
+    Columns after its last token start at zero, and the convolutions spread the source into them. Longer targets read zeros.
     """
 
     ratio: float
@@ -255,5 +254,5 @@ def _read(state: ByteNetState, positions: Tensor, layout: Layout | None) -> Tens
     sentence = sentence.reshape(sources, -1)
     place = state.begins.gather(1, sentence) + positions.reshape(sources, -1)
     inside = place < state.ends.gather(1, sentence)
-    found = state.columns.gather(1, place.clamp_max(most - 1)[..., None].expand(-1, -1, dim))
-    return torch.where(inside[..., None], found, 0.0).view(*positions.shape, dim)
+    columns = state.columns.gather(1, place.clamp_max(most - 1)[..., None].expand(-1, -1, dim))
+    return torch.where(inside[..., None], columns, 0.0).view(*positions.shape, dim)

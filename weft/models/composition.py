@@ -1,7 +1,4 @@
-"""Model families, and how a front, an encoder and a decoder become one model.
-
-No encoder: a decoder that reads the vectors of a front.
-"""
+"""Model families, and how a frontend, an encoder and a decoder become one model."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ Spec = Mapping[str, Any] | str
 
 
 class VectorEncoder(Encoder):
-    """An encoder of vectors, which its front makes from any kind of source.
+    """An encoder of vectors, which its frontend makes from any kind of source.
 
     input_width: of the vectors · depth: number of memories in `Encoded.layers` · finals: (tensors, width) of the last state of
     each layer, if it has one · paired: the memory holds keys and values side by side · embedding_scale, embedding_std: see
@@ -47,7 +44,7 @@ class VectorEncoder(Encoder):
         self.register_module("front", None)
 
     def attach(self, front: Frontend) -> None:
-        """Sets the front and combines its facts with those of the encoder."""
+        """Sets the frontend and combines its facts with those of the encoder."""
         self.front, self.shortens = front, front.shortens
         self.combine(self, front)
         self.max_source = least(front.max_length, times(self.max_length, front.shortens))
@@ -73,6 +70,23 @@ class VectorEncoder(Encoder):
         )
 
 
+class IdentityEncoder(VectorEncoder):
+    """No encoder: the vectors of the front, normalised, are the memory, as the annotations of Xu et al. 2015.
+
+    dim: width of the vectors
+    """
+
+    packs = replays = compiles = True
+
+    def __init__(self, *, dim: PositiveInt = 256) -> None:
+        super().__init__()
+        self.input_width = self.width = dim
+        self.norm = nn.LayerNorm(dim)
+
+    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
+        return Encoded(self.norm(x), layout)
+
+
 class ModelFamily(ABC):
     """A kind of model with its options, before it knows the sizes of the data. copies: see `Network`."""
 
@@ -96,7 +110,7 @@ class ModelFamily(ABC):
 
 
 class ComposedFamily(ModelFamily):
-    """A family made of a front, an encoder and a decoder; each is built when it is known what it connects."""
+    """A family made of a frontend, an encoder and a decoder; each is built when it is known what it connects."""
 
     def __init__(
         self,
@@ -131,8 +145,8 @@ class ComposedFamily(ModelFamily):
 class FlatFamily(ComposedFamily):
     """A family of one kind of encoder and of decoder, which takes the options of both at once.
 
-    parts: encoder, decoder and, unless it is a plain `TokenFrontend`, the front, each with the family's names for its options
-    where they differ · derived: options of the parts that the family sets itself.
+    parts: encoder, decoder and, unless it is a plain `TokenFrontend`, the frontend, each with the family's names for its
+    options where they differ · derived: options of the parts that the family sets itself.
     """
 
     parts: ClassVar[Sequence[tuple[type, Mapping[str, str]]]]
@@ -207,22 +221,3 @@ def build_encoder(spec: Spec, sizes: Sizes, where: str = "model") -> Encoder:
     """The encoder of the model that `spec` describes."""
     family: ModelFamily = build("weft.models:MODELS", spec, where=where)
     return family.build_encoder(sizes)
-
-
-class IdentityEncoder(VectorEncoder):
-    """No encoder: the vectors of the front, normalised, are the memory, as the annotations of Xu et al. 2015.
-
-    dim: width of the vectors
-    """
-
-    packs = True
-    replays = True
-    compiles = True
-
-    def __init__(self, *, dim: PositiveInt = 256) -> None:
-        super().__init__()
-        self.input_width = self.width = dim
-        self.norm = nn.LayerNorm(dim)
-
-    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
-        return Encoded(self.norm(x), layout)

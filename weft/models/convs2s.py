@@ -69,31 +69,18 @@ class MultistepAttention(Attention):
     ignores_key_order = True
     packs = True
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> MultistepMemory:
-        assert memory is not None
+    def read(self, memory: Tensor, layout: Layout | None) -> MultistepMemory:
         k, v = (split_heads(to_autocast_dtype(part), self.site.heads) for part in memory.chunk(2, -1))
         if layout is None:
-            return MultistepMemory(
-                CrossAttentionMemory(k, v), torch.full((memory.size(0), 2), memory.size(1), device=memory.device)
-            )
+            counts = torch.full((memory.size(0), 2), memory.size(1), device=memory.device)
+            return MultistepMemory(CrossAttentionMemory(k, v), counts)
         segments, numbers = layout.segments.long(), 2 if layout.offsets is None else layout.offsets.numel()
         counts = segments.new_zeros(memory.size(0), numbers).scatter_add_(1, segments, torch.ones_like(segments))
         return MultistepMemory(CrossAttentionMemory(k, v, layout.segments, packing(layout)), counts)
 
-    def forward(
-        self,
-        query: Tensor,
-        state: MultistepMemory,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         q = split_heads(to_autocast_dtype(query), self.site.heads) * math.sqrt(self.site.head_dim)
-        share = self.site.dropout if self.training else 0.0
-        context, weights = attend_memory(q, state.memory, layout=layout, dropout=share, need_weights=need_weights)
+        context, weights = attend_memory(q, state.memory, layout=layout, dropout=self.dropped, need_weights=need_weights)
         if layout is not None and layout.packed:
             tokens = state.counts.gather(1, layout.segments.long())
         else:
@@ -205,13 +192,13 @@ class ConvS2SLayer(nn.Module):
         self.out = NormedLinear(cross.context_width, channels)
 
     def forward(
-        self, x: Tensor, embedded: Tensor, tail: State, look: State, layout: Layout | None, extras: dict[str, Tensor]
+        self, x: Tensor, embedded: Tensor, tail: State, cross: State, layout: Layout | None, extras: dict[str, Tensor]
     ) -> tuple[Tensor, State, State]:
         h, tail = self.block(x, tail, layout)
-        looked = self.cross((self.query(h) + embedded) * EVEN, look, layout=layout)
-        add_extras(extras, looked.extras)
-        h = (self.out(looked.context) + h) * EVEN
-        return (h + x) * EVEN, tail, looked.state
+        attended = self.cross((self.query(h) + embedded) * EVEN, cross, layout=layout)
+        add_extras(extras, attended.extras)
+        h = (self.out(attended.context) + h) * EVEN
+        return (h + x) * EVEN, tail, attended.state
 
     def plan(self, draft: PlanBuilder, x: Register, embedded: Register) -> Register:
         h = draft.part(self.block, x)
@@ -264,9 +251,9 @@ class ConvS2SDecoder(LinearDecoder):
     def start(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[ConvS2SLayer], self.layers))
-        looks = [each.cross.start(source.memory[..., -each.cross.site.memory_dim :], source.layout) for each in layers]
+        crosses = [each.cross.start(source.memory[..., -each.cross.site.memory_dim :], source.layout) for each in layers]
         fed = torch.zeros(rows, dtype=torch.long, device=source.memory.device)
-        return StackState([each.block.start(rows) for each in layers], looks, fed)
+        return StackState([each.block.start(rows) for each in layers], crosses, fed)
 
     def plan(self, draft: PlanBuilder) -> None:
         draft.opens(lambda decoder, source: Opening(decoder.start(source).source))
@@ -280,14 +267,14 @@ class ConvS2SDecoder(LinearDecoder):
         extras: dict[str, Tensor] = {}
         embedded = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
         x = self.enter(embedded)
-        tails, looks = [], []
-        for layer, tail, look in zip(self.layers, state.own, state.source, strict=True):
-            x, tail, look = layer(x, embedded, tail, look, layout, extras)
+        tails, crosses = [], []
+        for layer, tail, cross in zip(self.layers, state.own, state.source, strict=True):
+            x, tail, cross = layer(x, embedded, tail, cross, layout, extras)
             tails.append(tail)
-            looks.append(look)
+            crosses.append(cross)
         fed = tokens.size(1) if layout is None else layout.lengths
         hidden = dropout(self.leave(x), self.embedding.dropout, self.training)
-        return Features(hidden, StackState(tails, looks, state.fed + fed), extras)
+        return Features(hidden, StackState(tails, crosses, state.fed + fed), extras)
 
 
 class ConvS2S(FlatFamily):

@@ -55,8 +55,7 @@ class CtcModel(Network):
         return self.encoder.repeated or [self]
 
     def encode(self, source: Source) -> Encoded:
-        encoded: Encoded = self.encoder(source)
-        return encoded
+        return self.encoder(source)
 
 
 class JointModel(Model):

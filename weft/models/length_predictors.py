@@ -1,4 +1,4 @@
-"""Kinds of canvases: what `canvas` of a decoder that writes all tokens at once may name.
+"""Length predictors: the kinds of `canvas` of a non-autoregressive decoder.
 
 Shapes: G sources · B rows · T target positions · S source positions · D width.
 """
@@ -138,22 +138,22 @@ class FertilityPredictor(LengthPredictor):
 
     def propose(self, source: Encoded, count: int, longest: Tensor, draw: HashedDraw) -> list[TargetCanvas]:
         logp = self.logp(source)
-        ladder = logp.exp().cumsum(-1)
+        cumulative = logp.exp().cumsum(-1)
         sizes = source_lengths(source)
         real = torch.arange(logp.size(1), device=logp.device) < sizes[:, None]
-        found = []
+        canvases = []
         for number in range(count):
-            chosen = logp.argmax(-1)
+            fertilities = logp.argmax(-1)
             if number:  # noisy parallel decoding
-                throw = draw(number, logp.size(1))[..., None] * ladder[..., -1:]
-                chosen = (ladder <= throw).sum(-1).clamp_max(self.most)
-            chosen = chosen.where(real, 0)
+                drawn = draw(number, logp.size(1))[..., None] * cumulative[..., -1:]
+                fertilities = (cumulative <= drawn).sum(-1).clamp_max(self.most)
             # No more tokens than allowed, and at least one.
-            chosen = torch.minimum(chosen.cumsum(1), longest[:, None]).diff(dim=1, prepend=longest.new_zeros(len(longest), 1))
-            chosen[:, 0] += (chosen.sum(1) == 0).long()
-            totals = chosen.sum(1)
-            found.append(self.known(source, totals, int(totals.max()), chosen))
-        return found
+            totals = torch.minimum(fertilities.where(real, 0).cumsum(1), longest[:, None])
+            fertilities = totals.diff(dim=1, prepend=longest.new_zeros(len(longest), 1))
+            fertilities[:, 0] += (fertilities.sum(1) == 0).long()
+            lengths = fertilities.sum(1)
+            canvases.append(self.known(source, lengths, int(lengths.max()), fertilities))
+        return canvases
 
     def inputs(self, source: Encoded, canvas: TargetCanvas) -> Tensor | None:
         return _copied(self.project(source.memory), canvas)
@@ -185,8 +185,7 @@ class Upsampling(LengthPredictor):
 
     def inputs(self, source: Encoded, canvas: TargetCanvas) -> Tensor | None:
         rows, extent, _ = source.memory.shape
-        found: Tensor = self.project(source.memory).view(rows, extent * self.factor, -1)
-        return found
+        return self.project(source.memory).view(rows, extent * self.factor, -1)
 
     def longest_source(self, positions: int) -> int | None:
         return positions // self.factor

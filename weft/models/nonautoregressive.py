@@ -1,4 +1,4 @@
-"""Decoders that write all target tokens at once, and their canvas: how many positions they write, and what a blank reads.
+"""Non-autoregressive decoders, which write all target tokens at once, and the interface of their length predictors.
 
 Shapes: G sources · K canvases per source · B rows · T target positions · S source positions · M width of the memory · D width.
 """
@@ -6,7 +6,7 @@ Shapes: G sources · K canvases per source · B rows · T target positions · S 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,7 +19,11 @@ from weft.layers.decoder_state import State, select
 from weft.models.base import Encoded, LinearDecoder
 
 Holds = Literal["text", "ended", "path"]
-"""What the positions of a canvas hold: a text; a text, its end and anything behind it; a path of CTC."""
+"""Contents of a canvas: a text; a text, its end and anything behind it; a path of CTC."""
+
+
+HashedDraw = Callable[[int, int], Tensor]
+"""(number of the draw, places) → [G, places]: uniform random numbers of a search that do not depend on the batch."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class LengthPredictor(nn.Module, ABC):
     """Decides the canvas of a source. holds: see `Holds` · several: whether it can propose more than one canvas · alike: blanks
     at different positions may read the same, so that the decoder has to add positions.
 
-    Fertilities [B, S], how many target tokens each source token stands for, are given in training to plans that need them.
+    Fertilities [B, S], how many target tokens each source token stands for, are given in training to kinds that need them.
     """
 
     holds: Holds = "text"
@@ -51,7 +55,7 @@ class LengthPredictor(nn.Module, ABC):
         """The canvas of targets with `lengths` [B] tokens, in rows of `extent` tokens."""
 
     def loss(self, source: Encoded, lengths: Tensor, fertilities: Tensor | None = None) -> Tensor | None:
-        """What its own head has to minimise, summed over rows; None if it has no head."""
+        """The loss of its own head, summed over rows; None if it has no head."""
         return None
 
     @abstractmethod
@@ -59,20 +63,12 @@ class LengthPredictor(nn.Module, ABC):
         """Up to `count` canvases per source, the most probable first, each for all sources; `longest` [G]: most tokens."""
 
     def inputs(self, source: Encoded, canvas: TargetCanvas) -> Tensor | None:
-        """[B, T, D]: what blanks read instead of the blank's own embedding."""
+        """[B, T, D]: the inputs of blanks, instead of the blank's own embedding."""
         return None
 
     def longest_source(self, positions: int) -> int | None:
         """The longest source whose canvas has at most this many positions; None if the text decides its length."""
         return None
-
-
-class HashedDraw(ABC):
-    """Random numbers of a search that do not depend on the batch."""
-
-    @abstractmethod
-    def __call__(self, number: int, places: int) -> Tensor:
-        """[G, places] uniform numbers for draw number `number`."""
 
 
 def source_lengths(source: Encoded) -> Tensor:
@@ -122,4 +118,4 @@ class NonAutoregressiveDecoder(LinearDecoder):
 
     @abstractmethod
     def embed(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Tensor:
-        """[B, T, D]: what the layers read of tokens and blanks."""
+        """[B, T, D]: the input of the layers, from tokens and blanks."""

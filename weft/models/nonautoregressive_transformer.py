@@ -26,8 +26,7 @@ from weft.models.transformer_blocks import CrossSlots, DecoderLayer, SelfSlots, 
 
 @dataclass
 class CanvasState:
-    """A canvas to write on: the state of each layer's attention to the source, and what blanks read [B, T, D], if not one
-    embedding."""
+    """The state of each layer's attention to the source, and the inputs of blanks [B, T, D], if not one embedding."""
 
     source: list[State]
     inputs: Tensor | None = None

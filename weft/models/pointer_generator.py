@@ -71,16 +71,16 @@ class PointerDecoder(Decoder):
 
     def __init__(self, base: Decoder, size: int, cross: str, *, generate: bool) -> None:
         super().__init__()
-        self.base, self.size, self.looks, self.generate = base, size, cross, generate
+        self.base, self.size, self.cross_name, self.generate = base, size, cross, generate
         self.gate = nn.Linear(base.hidden + self.cross.context_width, 1)
         self.dim, self.max_length, self.max_memory = base.dim, base.max_length, base.max_memory
 
     @property
     def cross(self) -> Attention:
         """The attention that points."""
-        found = self.base.get_submodule(self.looks)
-        assert isinstance(found, Attention)
-        return found
+        attention = self.base.get_submodule(self.cross_name)
+        assert isinstance(attention, Attention)
+        return attention
 
     def start(self, source: Encoded, *, room: int | None = None) -> PointerState:
         assert isinstance(source.final, PointerEncoding)
@@ -92,25 +92,22 @@ class PointerDecoder(Decoder):
         return PointerState(base, columns, (same & first[:, None]).float())
 
     def features(self, tokens: Tensor, state: PointerState, layout: Layout | None = None) -> Features:
-        seen: list[Attended] = []
-        with observe(self.cross, seen.append):
-            found = self.base.features(_known(tokens, self.size), state.base, layout)
-        context = torch.cat([look.context for look in seen], 1)
-        gate = self.gate(torch.cat([found.hidden, context.to(found.hidden.dtype)], -1))[..., 0]
-        mass = joined_mass(seen, state)
+        attended: list[Attended] = []
+        with observe(self.cross, attended.append):
+            base = self.base.features(_known(tokens, self.size), state.base, layout)
+        context = torch.cat([each.context for each in attended], 1)
+        gate = self.gate(torch.cat([base.hidden, context.to(base.hidden.dtype)], -1))[..., 0]
+        mass = joined_mass(attended, state)
         columns = spread(state.columns, mass.size(0))[:, None].expand_as(mass)
-        logits = mixture(self._generated(found.hidden), gate, mass, columns)
-        return Features(logits, replace(state, base=found.state), found.extras)
+        if self.generate:
+            generated = self.base.logits(base.hidden)
+        else:  # the end is the only token that is not copied
+            end = torch.arange(self.size, device=gate.device) == EOS
+            generated = torch.where(end, 0.0, NEVER).expand(*gate.shape, -1)
+        return Features(mixture(generated, gate, mass, columns), replace(state, base=base.state), base.extras)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden
-
-    def _generated(self, hidden: Tensor) -> Tensor:
-        """Logits [B, T, V] of words that are not copied: those of the base model, or only the end."""
-        if self.generate:
-            return self.base.logits(hidden)
-        end = torch.arange(self.size, device=hidden.device) == EOS
-        return torch.where(end, 0.0, NEVER).expand(*hidden.shape[:2], -1)
 
 
 class Pointer(ModelFamily):
@@ -152,9 +149,9 @@ class Pointer(ModelFamily):
         return model
 
 
-def joined_mass(seen: list[Attended], state: PointerState) -> Tensor:
+def joined_mass(attended: list[Attended], state: PointerState) -> Tensor:
     """Weights [B, T, S], summed for each token at its first occurrence."""
-    weights = torch.cat([look.weights.mean(1) for look in seen if look.weights is not None], 1)
+    weights = torch.cat([each.weights.mean(1) for each in attended if each.weights is not None], 1)
     with torch.autocast(weights.device.type, enabled=False):
         weights = to_float32(weights)
         return unfold(fold(weights, state.joins.size(0)) @ state.joins.to(weights.dtype), weights.size(0))
@@ -170,14 +167,14 @@ def mixture(logits: Tensor, gate: Tensor, mass: Tensor, columns: Tensor) -> Tens
     log mass + log Z − gate, since (1 − p_gen) / p_gen = exp(−gate). So no probability is ever rounded to 0 or 1.
     """
     logits, gate = to_float32(logits), to_float32(gate)
-    wide = F.pad(logits, (0, mass.size(-1) + 1), value=NEVER)
+    extended = F.pad(logits, (0, mass.size(-1) + 1), value=NEVER)
     tiny = torch.finfo(mass.dtype).tiny
     copied = mass.clamp_min(tiny).log() + (logits.logsumexp(-1) - gate)[..., None]
     copied = copied.masked_fill(mass < tiny, LOWEST)
-    written = wide.gather(-1, columns).clamp_min(LOWEST)
+    written = extended.gather(-1, columns).clamp_min(LOWEST)
     both = torch.logaddexp(copied, written)
     both = both.masked_fill((copied == LOWEST) & (written == LOWEST), NEVER)
-    return wide.scatter(-1, columns, both)[..., :-1]
+    return extended.scatter(-1, columns, both)[..., :-1]
 
 
 def _known(tokens: Tensor, size: int) -> Tensor:
@@ -187,21 +184,21 @@ def _known(tokens: Tensor, size: int) -> Tensor:
 
 def _pointing(decoder: Decoder, layer: int) -> str:
     """The name, inside the base decoder, of the attention that points."""
-    looks = {name: part for name, part in decoder.named_modules() if isinstance(part, Attention) and part.site.use == "cross"}
-    if not looks:
+    crosses = {name: part for name, part in decoder.named_modules() if isinstance(part, Attention) and part.site.use == "cross"}
+    if not crosses:
         raise ConfigError(
             "model.base: its decoder has no attention over the source, so nothing in it can point; "
             "take a transformer, a convs2s, or an rnn of style bahdanau or luong"
         )
-    if not -len(looks) <= layer < len(looks):
+    if not -len(crosses) <= layer < len(crosses):
         raise ConfigError(
-            f"model.layer: there is no attention {layer} to the source, since the decoder has {len(looks)}; "
-            f"choose from 0 to {len(looks) - 1}, or -1 for the last"
+            f"model.layer: there is no attention {layer} to the source, since the decoder has {len(crosses)}; "
+            f"choose from 0 to {len(crosses) - 1}, or -1 for the last"
         )
-    name = list(looks)[layer]
-    if looks[name].weights_sum is None:
+    name = list(crosses)[layer]
+    if crosses[name].weights_sum is None:
         raise ConfigError(
-            f"model.base: {type(looks[name]).__name__} shows no weights, so it cannot point at a source token; "
+            f"model.base: {type(crosses[name]).__name__} shows no weights, so it cannot point at a source token; "
             "take an attention that does (`weft list attentions` says which)"
         )
     return name

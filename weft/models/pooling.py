@@ -1,9 +1,4 @@
-"""The interface of every pooling.
-
-Mean and max pooling, and both with the last vector.
-
-Pooling by learned queries: with scores of their own, or by multihead attention.
-"""
+"""Poolings, which reduce a sequence to one or a few vectors."""
 
 from __future__ import annotations
 

@@ -81,10 +81,10 @@ class RecurrentEncoder(VectorEncoder):
 
 @dataclass
 class RecurrentState:
-    """layers: their states, [B, D] · look: the attention's · fed [B, E]: the last h̃ · summary [G, C]: a fixed context."""
+    """layers: their states, [B, D] · attention: its state · fed [B, E]: the last h̃ · summary [G, C]: a fixed context."""
 
     layers: list[Cell]
-    look: State = None
+    attention: State = None
     fed: Tensor | None = None
     summary: Tensor | None = shared(default=None)
 
@@ -146,7 +146,8 @@ class RecurrentDecoder(LinearDecoder):
         self.summary = nn.Linear(memory, dim) if style == "cho" else None
         self.bridge = Bridge(bridge, dim if style == "cho" else memory, self.stack)
         reads = {"fixed": 0, "cho": width + context, "bahdanau": width + context, "luong": context}
-        self.readout = Readout(readout, _predicting(cross, dim) + reads[style], width)
+        predicting = dim if cross is None else cross.predicting(torch.empty(0, dim, device="meta")).size(-1)
+        self.readout = Readout(readout, predicting + reads[style], width)
         self.gate = nn.Linear(dim, 1) if context_gate and cross is not None else None
         self.dim, self.hidden = dim, width
 
@@ -154,9 +155,9 @@ class RecurrentDecoder(LinearDecoder):
         last = source.summary
         summary = None if self.summary is None else torch.tanh(self.summary(last))
         layers = self.bridge(last if summary is None else summary, source.final)
-        look = None if self.cross is None else self.cross.start(source.memory, source.layout)
+        attention = None if self.cross is None else self.cross.start(source.memory, source.layout)
         fed = last.new_zeros(last.size(0), self.output.in_features) if self.input_feeding else None
-        return RecurrentState(layers, look, fed, summary)
+        return RecurrentState(layers, attention, fed, summary)
 
     def disturb(self, state: RecurrentState, change: Callable[[Tensor], Tensor]) -> RecurrentState:
         """The state with `change` applied to the hidden state [B, D] of every layer, for noise at test time."""
@@ -164,8 +165,8 @@ class RecurrentDecoder(LinearDecoder):
 
     def features(self, tokens: Tensor, state: RecurrentState, layout: Layout | None = None) -> Features:
         x = self.noise(self.embedding(tokens))
-        found = self._step_by_step(to_autocast_dtype(x), state, layout) if self.feeds_back else self._at_once(x, state, layout)
-        return replace(found, hidden=self.noise(found.hidden))
+        features = self._steps(to_autocast_dtype(x), state, layout) if self.feeds_back else self._sequence(x, state, layout)
+        return replace(features, hidden=self.noise(features.hidden))
 
     def plan(self, draft: PlanBuilder) -> None:
         cross = self.cross
@@ -184,37 +185,38 @@ class RecurrentDecoder(LinearDecoder):
         reads = [output] if context is None else [output, token, context]
         if cross is not None and self.style == "luong":
             reads = [output, draft.part(cross, output)]
-        found = draft.part(self.readout, draft.join(*reads))
+        hidden = draft.part(self.readout, draft.join(*reads))
         if fed is not None:
-            draft.hold(fed, found)
+            draft.hold(fed, hidden)
 
     def _opening(self, source: Encoded) -> Opening:
         """The states in the order of the plan."""
         first = self.start(source)
         more = [each for each in (first.summary, first.fed) if each is not None]
-        return Opening([] if self.cross is None else [first.look], [*(torch.cat(cell, -1) for cell in first.layers), *more])
+        memories = [] if self.cross is None else [first.attention]
+        return Opening(memories, [*(torch.cat(cell, -1) for cell in first.layers), *more])
 
-    def _at_once(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
-        context, look, extras = None, state.look, {}
+    def _sequence(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
+        context, attention, extras = None, state.attention, {}
         if state.summary is not None:
             context = spread(state.summary, x.size(0))[:, None].expand(-1, x.size(1), -1)
         outputs, layers = self.stack(_join(x, context), state.layers, layout)
         if self.cross is not None:
-            found = self.cross(outputs, look, layout=layout)
-            context, look, extras = self._gated(outputs, found.context), found.state, found.extras
-        return Features(self._read(outputs, x, context), replace(state, layers=layers, look=look), extras)
+            attended = self.cross(outputs, attention, layout=layout)
+            context, attention, extras = self._gated(outputs, attended.context), attended.state, attended.extras
+        return Features(self._read(outputs, x, context), replace(state, layers=layers, attention=attention), extras)
 
-    def _step_by_step(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
-        layers, fed, look = state.layers, state.fed, state.look
+    def _steps(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
+        layers, fed, attention = state.layers, state.fed, state.attention
         history, outputs, contexts, read = [_cells(layers, fed)], [], [], []
         extras: dict[str, list[Tensor]] = {}
-        for token, masks, piece in zip(x.unbind(1), self.stack.step_masks(x), each_token(layout, x.size(1)), strict=True):
+        for token, masks, own in zip(x.unbind(1), self.stack.step_masks(x), each_token(layout, x.size(1)), strict=True):
             if self.style == "bahdanau":
-                context, look = self._look(layers[-1][0], look, piece, extras)
+                context, attention = self._attend(layers[-1][0], attention, own, extras)
                 output, layers = self.stack.step(_join(token, context), layers, masks)
             else:
                 output, layers = self.stack.step(_join(token, fed), layers, masks)
-                context, look = self._look(output, look, piece, extras)
+                context, attention = self._attend(output, attention, own, extras)
             if self.input_feeding:
                 fed = self._read(output, token, context)
                 read.append(fed)
@@ -226,16 +228,18 @@ class RecurrentDecoder(LinearDecoder):
         else:
             hidden = self._read(torch.stack(outputs, 1), x, torch.stack(contexts, 1))
         last = history[-1] if layout is None or layout.shortest == x.size(1) else after_own_steps(history, layout)
-        after = replace(state, layers=last[: len(layers)], fed=last[-1][0] if self.input_feeding else None, look=look)
+        after = replace(state, layers=last[: len(layers)], fed=last[-1][0] if self.input_feeding else None, attention=attention)
         return Features(hidden, after, {name: torch.cat(values, 1) for name, values in extras.items()})
 
-    def _look(self, query: Tensor, look: State, piece: Layout | None, extras: dict[str, list[Tensor]]) -> tuple[Tensor, State]:
+    def _attend(
+        self, query: Tensor, state: State, layout: Layout | None, extras: dict[str, list[Tensor]]
+    ) -> tuple[Tensor, State]:
         """The context [B, C] of one query [B, D]."""
         assert self.cross is not None
-        found = self.cross(query[:, None], look, layout=piece)
-        for name, value in found.extras.items():
+        attended = self.cross(query[:, None], state, layout=layout)
+        for name, value in attended.extras.items():
             extras.setdefault(name, []).append(value)
-        return self._gated(query, found.context[:, 0]), found.state
+        return self._gated(query, attended.context[:, 0]), attended.state
 
     def _gated(self, query: Tensor, context: Tensor) -> Tensor:
         return context if self.gate is None else torch.sigmoid(self.gate(query)) * context
@@ -288,11 +292,6 @@ def _check(
 
 def _join(x: Tensor, more: Tensor | None) -> Tensor:
     return x if more is None else torch.cat([x, more.to(x.dtype)], -1)
-
-
-def _predicting(cross: Attention | None, dim: int) -> int:
-    """The width of the part of a state that the output reads."""
-    return dim if cross is None else cross.predicting(torch.empty(0, dim, device="meta")).size(-1)
 
 
 def _cells(layers: list[Cell], fed: Tensor | None) -> list[Cell]:

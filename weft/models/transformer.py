@@ -188,15 +188,14 @@ class TransformerDecoder(LinearDecoder):
             x = residual(x, self.training)
         own: list[State] = []
         crosses: list[State] = []
+        layers = zip(cast(Iterable[DecoderLayer], self.layers), state.own, state.source, strict=True)
         if self.reversible:
-            layers = zip(cast(Iterable[DecoderLayer], self.layers), state.own, state.source, strict=True)
-            streams = run_reversible(
-                x, [part for layer, mine, cross in layers for part in layer.sublayers(mine, cross, layout)]
-            )
-            left = streams.states
-            own, crosses = list(zip(left[::3], left[2::3], strict=True)), left[1::3]
+            parts = [part for layer, mine, cross in layers for part in layer.sublayers(mine, cross, layout)]
+            streams = run_reversible(x, parts)
+            after = streams.states
+            own, crosses = list(zip(after[::3], after[2::3], strict=True)), after[1::3]
             return Features(self.norm(streams.mean), StackState(own, crosses, state.fed + fed), streams.extras)
-        for layer, mine, cross in zip(self.layers, state.own, state.source, strict=True):
+        for layer, mine, cross in layers:
             x, mine, cross = layer(x, mine, cross, layout, extras)
             own.append(mine)
             crosses.append(cross)

@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Site, add_extras
-from weft.attention.mixers.base import Mixer
+from weft.attention.base import Attended, Attention, Mixer, Site, add_extras
 from weft.config.registry import Among
 from weft.data.batch import Layout
 from weft.errors import ConfigError
@@ -116,11 +115,10 @@ class Residual(nn.Module):
     def enter(self, x: Tensor) -> Tensor:
         return self.norm(x) if self.pre else x
 
-    def added(self, found: Tensor) -> Tensor:
-        return dropout(found, self.dropout, self.training)
-
-    def leave(self, x: Tensor, found: Tensor) -> Tensor:
-        return x + self.added(found) if self.pre else norm_sum(self.norm, x, found, self.dropout, self.training)
+    def leave(self, x: Tensor, update: Tensor) -> Tensor:
+        if self.pre:
+            return x + dropout(update, self.dropout, self.training)
+        return norm_sum(self.norm, x, update, self.dropout, self.training)
 
     def plan(self, draft: PlanBuilder, x: Register, run: Callable[[Register], Register]) -> Register:
         if self.pre:
@@ -131,8 +129,8 @@ class Residual(nn.Module):
         """A sub-layer of reversible streams, which adds the context that `run` returns."""
 
         def add(x: Tensor) -> Added:
-            found = run(x)
-            return Added(self.added(found.context), found.extras, found.state)
+            update = run(x)
+            return Added(dropout(update.context, self.dropout, self.training), update.extras, update.state)
 
         return SubLayer(add, [*modules, self], tensors)
 
@@ -157,15 +155,13 @@ class EncoderLayer(nn.Module):
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         x = draft.part(self.around_mixer, x, lambda y: draft.part(self.mixer, y))
-        found: Register = draft.part(self.around_network, x, lambda y: draft.part(self.network, y))
-        return found
+        return draft.part(self.around_network, x, lambda y: draft.part(self.network, y))
 
     def sublayers(self, layout: Layout | None) -> list[SubLayer]:
         """The two sub-layers as parts of reversible streams."""
 
         def mix(x: Tensor) -> Attended:
-            mixed: Attended = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
-            return replace(mixed, state=None)
+            return replace(self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout), state=None)
 
         feed = self.around_network.sublayer(lambda x: Attended(self._feed(x, layout)), self.network)
         return [self.around_mixer.sublayer(mix, self.mixer), feed]
@@ -196,9 +192,8 @@ class UnprojectedMemory:
     def select(self, rows: Tensor, groups: Tensor | None) -> UnprojectedMemory:
         if groups is None:
             return self
-        return UnprojectedMemory(
-            self.memory.index_select(0, groups), None if self.layout is None else self.layout.select(groups)
-        )
+        layout = None if self.layout is None else self.layout.select(groups)
+        return UnprojectedMemory(self.memory.index_select(0, groups), layout)
 
 
 class DecoderLayer(nn.Module):
@@ -227,14 +222,13 @@ class DecoderLayer(nn.Module):
         x = self.around_cross.leave(x, attended.context)
         add_extras(extras, mixed.extras)
         add_extras(extras, attended.extras)
-        found, tail = self.network.run(self.around_network.enter(x), tail, layout)
-        return self.around_network.leave(x, found), (mixed.state, tail), attended.state
+        update, tail = self.network.run(self.around_network.enter(x), tail, layout)
+        return self.around_network.leave(x, update), (mixed.state, tail), attended.state
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         x = draft.part(self.around_mixer, x, lambda y: draft.part(self.mixer, y))
         x = draft.part(self.around_cross, x, lambda y: draft.linear(self.project, draft.part(self.cross, y)))
-        found: Register = draft.part(self.around_network, x, lambda y: draft.part(self.network, y))
-        return found
+        return draft.part(self.around_network, x, lambda y: draft.part(self.network, y))
 
     def sublayers(self, own: State, source: State, layout: Layout | None) -> list[SubLayer]:
         """The three sub-layers as parts of reversible streams; each returns its state."""
@@ -255,8 +249,7 @@ class DecoderLayer(nn.Module):
         ]
 
     def _mix(self, x: Tensor, before: State, layout: Layout | None) -> Attended:
-        mixed: Attended = self.mixer(self.around_mixer.enter(x), before, layout=layout)
-        return mixed
+        return self.mixer(self.around_mixer.enter(x), before, layout=layout)
 
     def _attend(self, x: Tensor, source: State, layout: Layout | None) -> Attended:
         attended: Attended = self.cross(self.around_cross.enter(x), source, layout=layout)

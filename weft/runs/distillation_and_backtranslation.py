@@ -1,16 +1,13 @@
-"""Another run as a teacher: opened once, for its translations and alignments.
-
-Translating a corpus into a file, for another model to learn from.
+"""Distillation and back-translation: a trained run translates a corpus, for another model to learn from.
 
 Distillation (Kim & Rush 2016): a trained run, the teacher, translates the sources of training data. A student that trains on
 the teacher's translations instead of the references learns an easier task, because equal sources get equal words in equal
-order.
+order. A teacher also aligns pairs, for students that learn how many tokens each source token stands for.
 
 Back-translation (Sennrich et al. 2016): a run of the opposite direction translates text of the target language. The pairs of
 these translations and the true text are further training data.
 
-A line is translated as `weft translate` does. A teacher also aligns pairs, for students that learn how many tokens each source
-token stands for.
+A line is translated as `weft translate` does.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from weft.errors import DataError
 from weft.file_access import same_file
 from weft.inference.decoding_options import changed
 from weft.inference.worker_processes import cores
-from weft.runs.open_run import run_config
+from weft.runs.open_run import Report, run_config, silent
 from weft.runs.run_folder import MODEL
 from weft.runs.translator import Translator, load
 from weft.tasks.base import Align, TeacherRun
@@ -44,14 +41,14 @@ from weft.tasks.translation.attention_alignment import CharacterCounter, weights
 class OpenTeacher(TeacherRun):
     """The run that data.teacher names, opened when it is needed."""
 
-    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, tell: Tell) -> None:
+    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, report: Report) -> None:
         teacher, texts = str(config.data.teacher), Texts(pairs)
         folder = (Path(config.data.cache).expanduser() if config.data.cache else cache_folder()) / "distilled"
         folder.mkdir(parents=True, exist_ok=True)
         kept = folder / f"{_identity([teacher], texts, {}, '.jsonl')}.jsonl"
         if not kept.exists():
-            tell(f"translating the training data with {teacher}")
-            translate_corpus([teacher], texts, kept, device=config.train.device, tell=tell)
+            report(f"translating the training data with {teacher}")
+            translate_corpus([teacher], texts, kept, device=config.train.device, report=report)
         shutil.copyfile(kept, aside := out.with_name(out.name + ".part"))
         aside.replace(out)
 
@@ -64,12 +61,10 @@ class OpenTeacher(TeacherRun):
 WINDOW = 8192
 """Lines translated together. After each window everything is on disk."""
 
-Tell = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Texts:
-    """What to translate: the sources of pairs, or every n-th of them.
+    """Texts to translate: the sources of pairs, or every n-th of them.
 
     back: whether the translations are the sources of the pairs that are written, and the texts the targets.
     shard: (k, n) takes the lines k, k + n, k + 2n, …, counted from 1.
@@ -100,7 +95,7 @@ def translate_corpus(
     device: str = "auto",
     options: dict[str, Any] | None = None,
     advance: Callable[[], None] = lambda: None,
-    tell: Tell = lambda message: None,
+    report: Report = silent,
 ) -> None:
     """Writes the translation of each text into `out`, line by line; as pairs if its name ends in .jsonl.
 
@@ -117,8 +112,8 @@ def translate_corpus(
         done = _whole_lines(file) if same else file.truncate(0)
         mark.write_text(identity, "utf-8")
         if done:
-            tell(f"{out}: continuing after {done:,} lines")
-        translator = load(runs, device=device, warn=tell)
+            report(f"{out}: continuing after {done:,} lines")
+        translator = load(runs, device=device, warn=report)
         for text, translation in _translations(translator, texts, done, options):
             file.write((texts.pair(text, translation) if out.suffix == ".jsonl" else translation).encode() + b"\n")
             advance()

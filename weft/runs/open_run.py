@@ -12,10 +12,17 @@ from weft.errors import RunError
 from weft.file_access import why_unreadable
 from weft.layers.lora import Lora, add_adapters, merge_adapters
 from weft.models.base import Network, Sizes
+from weft.runs.migrations import check_format
 from weft.runs.run_folder import CONFIG, MODEL, choose_device
-from weft.runs.warm_start_weights import start_weights
 from weft.runs.weight_files import load_weights, zero_initialized
 from weft.tasks.base import Task, TaskContext, TeacherRun
+
+Report = Callable[[str], None]
+"""Receives messages about the progress."""
+
+
+def silent(message: str) -> None:
+    """Reports nothing."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +42,13 @@ def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
         raise RunError(f"{folder}: {problem}")
     if not (folder / CONFIG).is_file():
         raise RunError(f"{folder}: this is not a run folder: it has no {CONFIG}")
+    check_format(folder)
     return load_config(folder / CONFIG, sets)
 
 
-def build_task(
-    config: Config, folder: Path, tell: Callable[[str], None] = lambda message: None, teacher: TeacherRun | None = None
-) -> Task:
+def build_task(config: Config, folder: Path, report: Report = silent, teacher: TeacherRun | None = None) -> Task:
     """The task of a configuration, for a run in `folder`."""
-    task: Task = build("weft.tasks:TASKS", config.task, TaskContext(config, folder, tell, teacher), where="task")
+    task: Task = build("weft.tasks:TASKS", config.task, TaskContext(config, folder, report, teacher), where="task")
     return task
 
 
@@ -52,12 +58,6 @@ def build_network(task: Task, config: Config, sizes: Sizes) -> Network:
     if config.model["lora"] is not None:
         add_adapters(model, Lora(**config.model["lora"]))
     return model
-
-
-def start_from_base(model: Network, config: Config, folder: Path) -> str:
-    """Gives the model of the run in `folder` the weights of the run that it starts from, and says which it took."""
-    base = open_run(Path(config.start.run or ""))
-    return start_weights(model, config, folder, base.model, base.sizes)
 
 
 def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> TrainedRun:
@@ -70,6 +70,8 @@ def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> 
     with zero_initialized():
         model = build_network(task, config, sizes)
     if config.model["lora"] is not None:
+        from weft.runs.warm_start import start_from_base  # which itself opens the run that this one starts from
+
         start_from_base(model, config, folder)
     load_weights(model, folder / MODEL)
     merge_adapters(model)

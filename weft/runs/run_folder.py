@@ -1,7 +1,4 @@
-"""The folder of a run: never overwritten silently, and used by one process at a time.
-
-The device and the precision of computations.
-"""
+"""The folder of a run: never overwritten silently, and used by one process at a time. And the device it is used on."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ import torch
 
 from weft.errors import DeviceError, RunError
 from weft.file_access import ASIDE, denied, why_unreadable
+from weft.runs.migrations import FORMAT_FILE
 
 CONFIG = "config.yaml"
 MODEL = "model.safetensors"
@@ -36,10 +34,22 @@ def prepare_folder(out: Path, resume: bool = False) -> None:
         return
     if out.exists() and not out.is_dir():
         raise RunError(f"{out}: this is a file; a run needs its own folder")
-    if out.is_dir() and any(entry.name != LOCK for entry in out.iterdir()):
+    if out.is_dir() and any(entry.name != LOCK for entry in out.iterdir()) and not _unbegun(out):
         hint = f"continue the run with `weft train --resume {out}`, or choose another folder"
         raise RunError(f"{out}: the folder is not empty, and weft does not overwrite files; {hint}")
     out.mkdir(parents=True, exist_ok=True)
+
+
+def _unbegun(out: Path) -> bool:
+    """Whether a process was killed here before the first step of a new run, when it writes the settings."""
+    return (out / FORMAT_FILE).is_file() and not any((out / name).exists() for name in (CONFIG, MODEL, CHECKPOINTS))
+
+
+def clear_unbegun(out: Path) -> None:
+    """Removes the files of a run that has not begun. The caller holds its `RunLock`."""
+    for entry in out.iterdir() if _unbegun(out) else ():
+        if entry.name != LOCK:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def remove_stale(run: Path) -> None:

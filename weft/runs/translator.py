@@ -1,12 +1,6 @@
-"""The inputs of a predictor, made from the texts that a program passes, with checks that they are texts.
+"""Trained runs at work: the `Translator` and the `Generator` that `weft.load` and `weft.load_generator` return.
 
-Checks that what a program passes as text is text, and says what it is otherwise.
-
-Makes the inputs of a predictor from lines and what belongs to each line.
-
-Other runs that take part in decoding: one that reranks translations, or a language model.
-
-Trained runs at work: what `weft.load` returns.
+Below them: checks that what a program passes is text, the inputs of a predictor, and other runs that take part in decoding.
 """
 
 from __future__ import annotations
@@ -37,7 +31,7 @@ from weft.tasks.language_modeling.predictor import Generated, GenerationPredicto
 from weft.tasks.language_modeling.task import LanguageModelTask
 from weft.tasks.transcription.log_mel import Samples
 from weft.tasks.translation.glossary import Terms
-from weft.tasks.translation.markup_projection import MarkupSpan
+from weft.tasks.translation.markup import MarkupSpan
 from weft.tasks.translation.predictor import TranslationPredictor
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from weft.errors import RunError
 from weft.file_access import ASIDE, default_mode, denied, why_unreadable
 from weft.models.base import Network
+from weft.runs.migrations import migrate_metadata, migrate_weights
 
 DRAWING = {"uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_"}
 """Tensor methods and functions of torch.nn.init that fill a tensor with random numbers."""
@@ -68,22 +68,10 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-RENAMED = [
-    (re.compile(r"(^|[./])encoder((?:\.base)*)\.embedding\.(table|ngrams)\."), r"\1encoder\2.front.\3."),
-    (re.compile(r"(^|[./])encoder((?:\.base)*)\.embedding\.position\."), r"\1encoder\2.position."),
-]
-"""Weight names of runs that were trained before encoders had fronts, and what they are called now."""
-
-
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name; names of earlier versions are translated."""
+    """The tensors of a file by name."""
     with _read_errors(file):
-        tensors = load_file(file)
-    if any("encoder.front." in name or "encoder.base.front." in name for name in tensors):
-        return tensors
-    for old, new in RENAMED:
-        tensors = {old.sub(new, name): tensor for name, tensor in tensors.items()}
-    return tensors
+        return migrate_weights(load_file(file))
 
 
 def read_metadata(file: Path) -> dict[str, str]:
@@ -91,7 +79,7 @@ def read_metadata(file: Path) -> dict[str, str]:
     with _read_errors(file), safe_open(file, framework="pt") as opened:
         written = (opened.metadata() or {}).get("weft", "{}")
     try:
-        return dict(json.loads(written))
+        return migrate_metadata(dict(json.loads(written)))
     except (ValueError, TypeError):
         raise RunError(
             f"{file}: the metadata was not written by this version of weft; publish the weights again from a checkpoint"

@@ -1,7 +1,4 @@
-"""API keys: from the command line, the environment or a file. Only their hashes are kept.
-
-Access control: API keys, request rates, and which web sites may use the server.
-"""
+"""Access control: API keys, of which only hashes are kept, request rates, and which web sites may use the server."""
 
 from __future__ import annotations
 
@@ -20,12 +17,21 @@ from starlette.requests import Request
 
 from weft.data.text_lines import check_file, read_lines
 from weft.errors import ConfigError
-from weft.serve.bounded_dict import BoundedCache
+from weft.serve.bounded_cache import BoundedCache
 from weft.serve.prometheus import Metrics
 from weft.serve.settings import LOOPBACK, Settings
 
 ENVIRONMENT = "WEFT_API_KEYS"
 """Environment variable with keys, separated by commas."""
+
+CLIENTS = 10_000
+"""Number of clients whose request rate is tracked."""
+
+GUESSES = 10
+"""Wrong keys that an address may send per minute."""
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+"""Methods that change nothing and reach no model. A browser keeps the answer from other sites."""
 
 
 @dataclass(frozen=True)
@@ -51,44 +57,38 @@ def parse_key(line: str, number: int, where: str = "") -> Key | None:
     if rate is not None and not rate.isdecimal():
         raise ConfigError(f"{where}line {number}: rate is a number of requests per minute, not {rate!r}")
     name = options.get("name") or f"key {number}"
-    return Key(sha256(secret.encode()).digest(), name, None if rate is None else int(rate), "admin" in options)
+    return Key(_digest(secret), name, None if rate is None else int(rate), "admin" in options)
 
 
-def read_keys(given: Iterable[str], file: str, admin: Iterable[str] = ()) -> tuple[Key, ...]:
-    """All keys: given ones, those of the environment, and those of a file. Raises ConfigError for a file without keys."""
-    own = [*given, *(each for each in os.environ.get(ENVIRONMENT, "").split(",") if each.strip())]
-    keys = [Key(sha256(each.strip().encode()).digest(), f"option {k}") for k, each in enumerate(own, start=1) if each.strip()]
-    keys += [Key(sha256(each.strip().encode()).digest(), f"admin {k}", admin=True) for k, each in enumerate(admin, start=1)]
+def read_keys(secrets: Iterable[str], file: str, admin: Iterable[str] = ()) -> tuple[Key, ...]:
+    """All keys: of the command line, the environment and a file. Raises ConfigError for a file without keys."""
+    own = [*secrets, *(each for each in os.environ.get(ENVIRONMENT, "").split(",") if each.strip())]
+    keys = [Key(_digest(each.strip()), f"option {k}") for k, each in enumerate(own, start=1) if each.strip()]
+    keys += [Key(_digest(each.strip()), f"admin {k}", admin=True) for k, each in enumerate(admin, start=1)]
     if file:
         lines = enumerate(read_lines(check_file(Path(file))), start=1)
-        found = [key for number, line in lines if (key := parse_key(line, number, f"{file}, ")) is not None]
-        if not found:
+        listed = [key for number, line in lines if (key := parse_key(line, number, f"{file}, ")) is not None]
+        if not listed:
             raise ConfigError(f"{file}: there is no key in the file; leave --api-keys out to serve everyone")
-        keys += found
+        keys += listed
     return tuple(keys)
 
 
-def find_key(keys: Iterable[Key], given: str) -> Key | None:
+def _digest(secret: str, errors: str = "strict") -> bytes:
+    return sha256(secret.encode("utf-8", errors)).digest()
+
+
+def find_key(keys: Iterable[Key], secret: str) -> Key | None:
     """The key with this secret. It is compared with all keys, so that the time taken reveals nothing."""
-    digest, found = sha256(given.encode("utf-8", "replace")).digest(), None
+    digest, match = _digest(secret, "replace"), None
     for key in keys:
         if hmac.compare_digest(digest, key.digest):
-            found = key
-    return found
+            match = key
+    return match
 
 
-CLIENTS = 10_000
-"""Number of clients whose request rate is tracked."""
-
-GUESSES = 10
-"""Wrong keys that an address may send per minute."""
-
-READING = ("GET", "HEAD", "OPTIONS")
-"""Methods that change nothing and reach no model. A browser keeps the answer from other sites."""
-
-
-class Buckets:
-    """Token buckets that refill in a minute, one per client."""
+class TokenBuckets:
+    """Token buckets, one per client, that refill in a minute."""
 
     def __init__(self) -> None:
         self._left: BoundedCache[str, tuple[float, float]] = BoundedCache(CLIENTS)
@@ -108,7 +108,7 @@ class AccessControl:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
-        self._rates, self._guesses = Buckets(), Buckets()
+        self._rates, self._guesses = TokenBuckets(), TokenBuckets()
         self.reload()
 
     def reload(self) -> None:
@@ -116,13 +116,13 @@ class AccessControl:
         settings = self.settings
         self.keys: tuple[Key, ...] = read_keys(sorted(settings.keys), settings.key_file, sorted(settings.admin_keys))
 
-    def admit(self, request: Request, given: Any = None, *, admin: bool = False) -> None:
+    def admit(self, request: Request, field: Any = None, *, admin: bool = False) -> None:
         """Refuses a request without a valid key or beyond the rate limit.
 
-        The key comes in the field `api_key`, which is `given`, in the query, or in a header.
+        The key comes in a field of the body, which is `field`, in the query, or in a header.
         """
         address = request.client.host if request.client else ""
-        key = self._key(_secret(request, given), address) if self.keys else None
+        key = self._key(_secret(request, field), address) if self.keys else None
         if admin and (key is None or not (key.admin or not any(each.admin for each in self.keys))):
             raise HTTPException(403, "this needs an admin key")
         if key is not None:
@@ -147,10 +147,10 @@ class AccessControl:
         return key
 
 
-def _secret(request: Request, given: Any) -> str:
+def _secret(request: Request, field: Any) -> str:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     header = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
-    return given if isinstance(given, str) and given else header or request.query_params.get("api_key") or ""
+    return field if isinstance(field, str) and field else header or request.query_params.get("api_key") or ""
 
 
 def check_site(settings: Settings, method: str, headers: dict[bytes, bytes]) -> None:
@@ -161,7 +161,7 @@ def check_site(settings: Settings, method: str, headers: dict[bytes, bytes]) -> 
     if "*" not in names and _name(host) not in (*LOOPBACK, *names):
         raise HTTPException(400, f"this server does not answer as {_name(host)!r}; start it with --allowed-host {_name(host)}")
     origin = headers.get(b"origin", b"").decode("latin-1").strip()
-    if not origin or method in READING or origin in settings.origins or "*" in settings.origins:
+    if not origin or method in SAFE_METHODS or origin in settings.origins or "*" in settings.origins:
         return
     site = urlsplit(origin)
     if site.netloc != host and site.hostname not in settings.hosts:

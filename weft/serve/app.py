@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from html import escape
 from importlib import resources
+from pathlib import PurePosixPath
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -15,27 +16,20 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from weft.errors import WeftError
-from weft.serve import file_api, json_api
-from weft.serve import libretranslate_api as libretranslate
+from weft.serve import json_api, libretranslate_api
 from weft.serve.middleware import GuardMiddleware, Log, log_line
 from weft.serve.request_and_response import with_choices, with_security
 from weft.serve.service import Service
 from weft.version import VERSION
 
+STATIC = ("page.css", "page.js", "choices.js", "pairs.js", "server.js", "docs.css", "docs.js", "examples.js", "icon.svg")
+MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FILES = {
-    "/": ("serve/page/index.html", "text/html"),
-    "/docs": ("serve/page/docs.html", "text/html"),
-    "/static/base.css": ("explain/assets/base.css", "text/css"),
-    "/static/page.css": ("serve/page/page.css", "text/css"),
-    "/static/page.js": ("serve/page/page.js", "text/javascript"),
-    "/static/choices.js": ("serve/page/choices.js", "text/javascript"),
-    "/static/pairs.js": ("serve/page/pairs.js", "text/javascript"),
-    "/static/server.js": ("serve/page/server.js", "text/javascript"),
-    "/static/docs.css": ("serve/page/docs.css", "text/css"),
-    "/static/docs.js": ("serve/page/docs.js", "text/javascript"),
-    "/static/examples.js": ("serve/page/examples.js", "text/javascript"),
-    "/static/dom.js": ("explain/assets/dom.js", "text/javascript"),
-    "/static/icon.svg": ("serve/page/icon.svg", "image/svg+xml"),
+    "/": "serve/page/index.html",
+    "/docs": "serve/page/docs.html",
+    "/static/base.css": "explain/assets/base.css",
+    "/static/dom.js": "explain/assets/dom.js",
+    **{f"/static/{name}": f"serve/page/{name}" for name in STATIC},
 }
 """Static files by URL path. The list is fixed: a request path is never turned into a file path."""
 
@@ -44,7 +38,7 @@ PUBLIC = ("/health", "/languages", "/frontend/settings", "/v1/models", "/downloa
 
 
 def make_app(service: Service, log: Log = log_line) -> GuardMiddleware:
-    """Builds the whole application, wrapped in the Guard middleware."""
+    """Builds the whole application, wrapped in the middleware."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -61,9 +55,8 @@ def make_app(service: Service, log: Log = log_line) -> GuardMiddleware:
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.include_router(json_api.router(service))
-    app.include_router(libretranslate.router(service))
-    app.include_router(file_api.router(service))
+    for router in (json_api.router, libretranslate_api.router, libretranslate_api.file_router):
+        app.include_router(router(service))
 
     @app.get("/metrics", summary="Metrics in Prometheus format", tags=["weft"], response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
@@ -71,8 +64,8 @@ def make_app(service: Service, log: Log = log_line) -> GuardMiddleware:
             service.admit(request)
         return PlainTextResponse(await asyncio.to_thread(service.all_metrics), media_type="text/plain; version=0.0.4")
 
-    for path, (name, media_type) in FILES.items():
-        _add_file(app, path, name, media_type)
+    for path, name in FILES.items():
+        _add_file(app, path, name)
     _add_errors(app)
     # FastAPI caches the schema after the first call.
     schema = app.openapi()
@@ -86,12 +79,13 @@ def make_app(service: Service, log: Log = log_line) -> GuardMiddleware:
     return GuardMiddleware(app, service.settings, service.metrics, log)
 
 
-def _add_file(app: FastAPI, path: str, name: str, media_type: str) -> None:
+def _add_file(app: FastAPI, path: str, name: str) -> None:
     content = resources.files("weft").joinpath(name).read_bytes()
+    media_type = f"{MEDIA_TYPES[PurePosixPath(name).suffix]}; charset=utf-8"
 
     @app.get(path, include_in_schema=False, name=name)
     async def file() -> Response:
-        return Response(content, media_type=f"{media_type}; charset=utf-8", headers={"Cache-Control": "no-cache"})
+        return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -1,9 +1,7 @@
-"""A process that runs the models for all processes of a server.
+"""A process that runs the models for all processes of a server, and the connection of the others to it.
 
 The threads of a process run Python code in turns. Nothing else runs here, so a GPU waits neither for requests to be read nor
 for responses to be written. What the other processes send while a batch runs becomes the next batch.
-
-Models that run in another process (see `weft.serve.engine_process`).
 """
 
 from __future__ import annotations
@@ -33,37 +31,38 @@ from weft.serve.served_models import BatchResult, ModelLocation, ModelVersion, O
 from weft.serve.server_processes import report_ready
 from weft.tasks.translation.predictor import TranslationPredictor
 
-LOOK = 1.0
-"""Seconds between two checks whether the process that started this one is still there."""
+PARENT_CHECK, HEARTBEAT = 1.0, 0.02
+"""Seconds between two checks whether the process that started this one is still there; whether rows are still wanted."""
 
-KINDS = ("*.yaml", "*.json", "*.safetensors")
+TRIES = 2
+"""How often a task is sent: the model process may have ended and been started again."""
+
+MODEL_FILES = ("*.yaml", "*.json", "*.safetensors")
 """Files of a run that make up its model."""
 
 VERSIONS = 2
 """Versions of a run in memory: those before and after it was reloaded."""
 
-WORDS, COPIES = (8, 24), (32, 64, 128, 256, 512)
-"""Lengths and numbers of texts that are translated before the first request, so that searches of these sizes are recorded."""
+WORDS, COPIES, TIMES = (8, 24), (32, 64, 128, 256, 512), 3
+"""Lengths and numbers of texts that are translated before the first request, so that searches of these sizes are captured.
 
-SWITCH = 0.0005
+Each is translated three times: as it is, while it is captured, and from the CUDA graph."""
+
+SWITCH_INTERVAL = 0.0005
 """Seconds after which a thread that makes texts lets the one that feeds the GPU go on."""
 
-TIMES = 3
-"""How often each is translated: as it is, while it is recorded, and from the recording."""
-
-
 Finish = Callable[[], list[Any]]
-"""Makes the results of a batch from what was found on the device."""
+"""Makes the results of a batch from the tensors on the device."""
 
 
 @dataclass(frozen=True)
 class EngineTask:
-    """Parts to run with a model and the options of its decoding. Only those of one group are run together."""
+    """Batch items to run with a model and the options of its decoding. Only those of one group are run together."""
 
     model: ModelVersion
     options: Options
     group: Hashable
-    parts: list[BatchItem]
+    items: list[BatchItem]
 
 
 @dataclass(frozen=True)
@@ -92,17 +91,17 @@ class WaitingTask:
     link: Connection
     task: EngineTask
     predictor: Predictor[Any, Any]
-    gone: set[int] = field(default_factory=set)
+    cancelled: set[int] = field(default_factory=set)
 
     def fits(self, other: WaitingTask) -> bool:
         mine, theirs = self.task, other.task
         return (mine.model, mine.options, mine.group) == (theirs.model, theirs.options, theirs.group)
 
 
-def name_version(place: ModelLocation) -> ModelVersion:
+def name_version(location: ModelLocation) -> ModelVersion:
     """The present version of the model in these run folders."""
-    known = [path.stat() for folder in place.folders for kind in KINDS for path in sorted(Path(folder).glob(kind))]
-    return ModelVersion(place, tuple((each.st_mtime_ns, each.st_size) for each in known))
+    known = [path.stat() for folder in location.folders for kind in MODEL_FILES for path in sorted(Path(folder).glob(kind))]
+    return ModelVersion(location, tuple((each.st_mtime_ns, each.st_size) for each in known))
 
 
 class Engine:
@@ -122,14 +121,14 @@ class Engine:
     def run(self) -> None:
         """Serves until the process that started this one has ended."""
         while self._parent is None or os.getppid() == self._parent:
-            self._hear(None if self._parent is None else LOOK)
+            self._receive(None if self._parent is None else PARENT_CHECK)
             while self._waiting:
                 self._running = self._next()
                 self._answer(self._running)
                 self._running = []
-                self._hear(0)
+                self._receive(0)
 
-    def _hear(self, seconds: float | None) -> None:
+    def _receive(self, seconds: float | None) -> None:
         """Takes what has come; waits for it for this long."""
         for ready in wait([self._listening, *self._links], seconds):
             if ready is self._listening:
@@ -147,7 +146,7 @@ class Engine:
         elif isinstance(message, CancelledRows):
             for each in (*self._waiting, *self._running):
                 if each.link is link:
-                    each.gone.update(message.rows)
+                    each.cancelled.update(message.rows)
         elif isinstance(message, EngineTask) and (model := self._models.get(message.model)):
             try:
                 self._waiting.append(WaitingTask(link, message, model.predictor(message.options)))
@@ -163,7 +162,7 @@ class Engine:
         self._waiting = [each for each in self._waiting if each.link is not link]
         for each in self._running:
             if each.link is link:
-                each.gone.update(range(len(each.task.parts)))
+                each.cancelled.update(range(len(each.task.items)))
 
     def _send(self, link: Connection, message: object) -> None:
         with suppress(OSError):  # it was closed, so nobody waits
@@ -172,14 +171,14 @@ class Engine:
             except (TypeError, AttributeError, PicklingError) as error:
                 link.send(_failure(error))
 
-    def _open(self, link: Connection, place: ModelLocation) -> None:
+    def _open(self, link: Connection, location: ModelLocation) -> None:
         """Loads a model in another thread, so that the others go on, unless this version of it is open already."""
         try:
-            model = name_version(place)
+            model = name_version(location)
             if model not in self._models:
-                served = self._load(place)
+                served = self._load(location)
                 warm_up(served)
-                old = [each for each in self._models if each.place == place]
+                old = [each for each in self._models if each.location == location]
                 for each in old[: len(old) + 1 - VERSIONS]:
                     self._models.pop(each)
                 self._models[model] = served
@@ -191,25 +190,31 @@ class Engine:
         """The task that came first, and those that fit into a batch with it."""
         first = self._waiting[0]
         budget, taken = first.predictor.budget, [first]
-        longest, count = max(part.size for part in first.task.parts), len(first.task.parts)
+        longest, count = max(item.size for item in first.task.items), len(first.task.items)
         for each in self._waiting[1:]:
-            size = max(longest, *(part.size for part in each.task.parts))
-            if each.fits(first) and size * (count + len(each.task.parts)) <= budget:
+            size = max(longest, *(item.size for item in each.task.items))
+            if each.fits(first) and size * (count + len(each.task.items)) <= budget:
                 taken.append(each)
-                longest, count = size, count + len(each.task.parts)
+                longest, count = size, count + len(each.task.items)
         self._waiting = [each for each in self._waiting if each not in taken]
         return taken
 
-    def _control(self, rows: Sequence[tuple[WaitingTask, int]]) -> Cancellation:
-        return Cancellation(len(rows), lambda number: rows[number][1] not in rows[number][0].gone, lambda: self._hear(0))
+    def _begin(self, predictor: Predictor[Any, Any], rows: Sequence[tuple[WaitingTask, int]]) -> Finish:
+        """Begins to run some rows. They end early where they are cancelled."""
+
+        def wanted(number: int) -> bool:
+            task, row = rows[number]
+            return row not in task.cancelled
+
+        control = Cancellation(len(rows), wanted, lambda: self._receive(0))
+        return predictor.begin([each.task.items[row] for each, row in rows], control)
 
     def _answer(self, batch: Sequence[WaitingTask]) -> None:
-        """Runs a batch. If that fails, runs each of its tasks alone. Another thread makes texts of what was found."""
-        rows = [(each, row) for each in batch for row in range(len(each.task.parts))]
-        began, begun = time.monotonic(), list[Finish]()
+        """Runs a batch. If that fails, runs each of its tasks alone. Another thread makes texts of the results."""
+        rows = [(each, row) for each in batch for row in range(len(each.task.items))]
+        began, predictor = time.monotonic(), batch[0].predictor
         try:
-            for some in _within(batch[0].predictor.budget, rows):
-                begun.append(batch[0].predictor.begin([each.task.parts[row] for each, row in some], self._control(some)))
+            begun = [self._begin(predictor, some) for some in _within(predictor.budget, rows)]
         except Exception as error:
             if len(batch) == 1:
                 self._send(batch[0].link, _failure(error))
@@ -229,7 +234,7 @@ class Engine:
             return
         count = len(results)
         for each in batch:
-            mine, results = results[: len(each.task.parts)], results[len(each.task.parts) :]
+            mine, results = results[: len(each.task.items)], results[len(each.task.items) :]
             self._send(each.link, BatchResult(mine, count, spent * len(mine) / count))
 
 
@@ -238,10 +243,10 @@ def _within(budget: int, rows: Sequence[tuple[WaitingTask, int]]) -> Iterator[li
     some: list[tuple[WaitingTask, int]] = []
     longest = 0
     for each, row in rows:
-        longest = max(longest, each.task.parts[row].size)
+        longest = max(longest, each.task.items[row].size)
         if some and longest * (len(some) + 1) > budget:
             yield some
-            some, longest = [], each.task.parts[row].size
+            some, longest = [], each.task.items[row].size
         some.append((each, row))
     yield some
 
@@ -253,17 +258,17 @@ def _failure(error: Exception) -> Failed:
 
 
 def warm_up(model: ServedModel) -> None:
-    """Translates made-up texts on a GPU, so that searches of usual sizes are recorded before the first request."""
+    """Translates placeholder texts on a GPU, so that searches of usual sizes are captured before the first request."""
     predictor = model.predictor(())
     runner = predictor.runner if isinstance(predictor, TranslationPredictor) else None
     if runner is None:
         return
     try:
         for words in WORDS:
-            (parts,) = predictor.encode_input([predictor.parse_input(" ".join(["a"] * words))], 1)
-            sizes = [copies for copies in COPIES if copies * parts[0].size <= predictor.budget]
+            (items,) = predictor.encode_input([predictor.parse_input(" ".join(["a"] * words))], 1)
+            sizes = [copies for copies in COPIES if copies * items[0].size <= predictor.budget]
             for copies in sizes * TIMES:
-                predictor.run(parts[:1] * copies)
+                predictor.run(items[:1] * copies)
         log_line({"event": "warmed up", "model": model.name, **runner.recorder.counts()})
     except Exception as error:
         log_line({"event": "warm-up failed", "model": model.name, "error": type(error).__name__})
@@ -275,16 +280,9 @@ def run_engine(number: int, load: Callable[[ModelLocation], ServedModel], thread
         signal.signal(name, signal.SIG_IGN)  # the workers reload, or answer what they have accepted
     engine = Engine(socket.socket(fileno=number), load, os.getppid())
     torch.set_num_threads(threads)
-    sys.setswitchinterval(SWITCH)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     report_ready()
     engine.run()
-
-
-HEARTBEAT = 0.02
-"""Seconds between two checks whether somebody still waits for the running rows."""
-
-TRIES = 2
-"""How often a task is sent: the model process may have ended and been started again."""
 
 
 class Remote:
@@ -293,39 +291,38 @@ class Remote:
     def __init__(self, path: str) -> None:
         self._path, self._own = path, threading.local()
 
-    def open(self, place: ModelLocation) -> ModelVersion:
+    def open(self, location: ModelLocation) -> ModelVersion:
         """Opens the model in these run folders, or the present version of it. Raises WeftError if that fails."""
-        found = self._ask(place)
-        assert isinstance(found, ModelVersion)
-        return found
+        version = self._request(location)
+        assert isinstance(version, ModelVersion)
+        return version
 
     def run(
-        self, model: ModelVersion, options: Options, group: Hashable, parts: list[BatchItem], control: Cancellation | None
+        self, model: ModelVersion, options: Options, group: Hashable, items: list[BatchItem], control: Cancellation | None
     ) -> BatchResult:
-        """Runs some parts. Raises an error if that fails."""
-        task = EngineTask(model, options, group, parts)
-        found = self._ask(task, control)
-        if isinstance(found, UnknownModel):
-            found = self._ask(EngineTask(self.open(model.place), options, group, parts), control)
-        if not isinstance(found, BatchResult):
+        """Runs some batch items. Raises an error if that fails."""
+        result = self._request(EngineTask(model, options, group, items), control)
+        if isinstance(result, UnknownModel):
+            result = self._request(EngineTask(self.open(model.location), options, group, items), control)
+        if not isinstance(result, BatchResult):
             raise RuntimeError("the model changed")
-        return found
+        return result
 
-    def _ask(self, message: object, control: Cancellation | None = None) -> object:
+    def _request(self, message: object, control: Cancellation | None = None) -> object:
         for _ in range(TRIES):
             try:
                 link = self._link()
                 link.send(message)
                 while not link.poll(None if control is None else HEARTBEAT):
-                    if control is not None and (gone := control.gone()):
-                        link.send(CancelledRows(gone))
-                found = link.recv()
+                    if control is not None and (rows := control.gone()):
+                        link.send(CancelledRows(rows))
+                response = link.recv()
             except (EOFError, OSError):
                 self._own.link = None
                 continue
-            if isinstance(found, Failed):
-                raise WeftError(found.message) if found.expected else RuntimeError(found.message)
-            return found
+            if isinstance(response, Failed):
+                raise WeftError(response.message) if response.expected else RuntimeError(response.message)
+            return response
         raise RuntimeError("the model process ended")
 
     def _link(self) -> Connection:

@@ -6,24 +6,21 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from weft.serve.bounded_dict import BoundedCache
+from weft.serve.bounded_cache import BoundedCache
 from weft.serve.query_jobs import Job, RequestTicket
 
-KINDS = 1000
-"""Kinds of work whose pace is remembered."""
+KINDS, CLIENTS = 1000, 10_000
+"""Kinds of work whose time, and clients whose work, is remembered."""
 
-KEEP = 0.9
-"""What an older batch counts for, when the next is added to what is known."""
-
-CLIENTS = 10_000
-"""Clients whose work is remembered."""
+DECAY = 0.9
+"""The weight of an older batch when the next one is added."""
 
 GROWTH = 4
 """How many times as large as the largest batch so far the next may be."""
 
 
 @dataclass
-class _Line:
+class _LinearFit:
     """The time per step as a line, `fixed + slope · rows`, fitted to the latest batches."""
 
     weight: float = 0.0
@@ -35,19 +32,19 @@ class _Line:
 
     def add(self, rows: float, time: float, weight: float) -> None:
         """Adds a batch. Those before it count less and less."""
-        self.weight = KEEP * self.weight + weight
-        self.rows = KEEP * self.rows + weight * rows
-        self.time = KEEP * self.time + weight * time
-        self.squares = KEEP * self.squares + weight * rows**2
-        self.products = KEEP * self.products + weight * rows * time
+        self.weight = DECAY * self.weight + weight
+        self.rows = DECAY * self.rows + weight * rows
+        self.time = DECAY * self.time + weight * time
+        self.squares = DECAY * self.squares + weight * rows**2
+        self.products = DECAY * self.products + weight * rows * time
         self.most = max(self.most, rows)
 
     def at(self, rows: float) -> float:
         x, y = self.rows / self.weight, self.time / self.weight
-        spread, together = self.squares / self.weight - x**2, self.products / self.weight - x * y
+        variance, covariance = self.squares / self.weight - x**2, self.products / self.weight - x * y
         # Until batches of different sizes were seen, half of the time is taken to be fixed.
         prior = 0.1 * x**2
-        slope = (together + prior * 0.5 * y / x) / (spread + prior)
+        slope = (covariance + prior * 0.5 * y / x) / (variance + prior)
         slope = min(max(slope, 0.02 * y / x), y / x)
         return y + slope * (rows - x)
 
@@ -57,23 +54,23 @@ class BatchTimeModel:
 
     def __init__(self, first: float = 1e-3) -> None:
         self.first = first
-        self._seen: BoundedCache[Hashable, _Line] = BoundedCache(KINDS)
+        self._fits: BoundedCache[Hashable, _LinearFit] = BoundedCache(KINDS)
 
     def learn(self, kind: Hashable, rows: float, steps: int, seconds: float, weight: float = 1.0) -> None:
         """Remembers a batch."""
-        line = self._seen.get(kind) or _Line()
-        line.add(rows, seconds / max(1, steps), weight)
-        self._seen[kind] = line
+        fit = self._fits.get(kind) or _LinearFit()
+        fit.add(rows, seconds / max(1, steps), weight)
+        self._fits[kind] = fit
 
     def seconds(self, kind: Hashable, rows: float, steps: int) -> float:
         """The time that a batch of this kind is expected to take. `first` seconds per row and step if none was seen yet."""
-        line = self._seen.get(kind)
-        return steps * (self.first * rows if line is None else line.at(rows))
+        fit = self._fits.get(kind)
+        return steps * (self.first * rows if fit is None else fit.at(rows))
 
     def known(self, kind: Hashable, rows: float) -> bool:
         """Whether the batches so far tell how long this many rows take. Batches grow step by step."""
-        line = self._seen.get(kind)
-        return line is None or rows <= GROWTH * line.most
+        fit = self._fits.get(kind)
+        return fit is None or rows <= GROWTH * fit.most
 
 
 @dataclass
@@ -88,8 +85,8 @@ class Batch:
     def add(self, job: Job) -> None:
         """Adds a job. The batch takes as many steps as the longest."""
         self.jobs.append(job)
-        self.work += job.effort.rows * job.effort.steps
-        self.steps, self.longest = max(self.steps, job.effort.steps), max(self.longest, job.part.size)
+        self.work += job.cost.rows * job.cost.steps
+        self.steps, self.longest = max(self.steps, job.cost.steps), max(self.longest, job.item.size)
 
     @property
     def rows(self) -> float:
@@ -100,6 +97,10 @@ class Batch:
     def kind(self) -> Hashable:
         return self.jobs[0].kind
 
+    @property
+    def tickets(self) -> set[RequestTicket]:
+        return {job.ticket for job in self.jobs}
+
 
 class FairQueue:
     """Tickets in turns: the client that has used the least work comes next, and of its tickets the one that got the least.
@@ -108,8 +109,8 @@ class FairQueue:
     for ever. Not thread-safe.
     """
 
-    def __init__(self, pace: BatchTimeModel) -> None:
-        self.pace = pace
+    def __init__(self, times: BatchTimeModel) -> None:
+        self.times = times
         self._clients: dict[str, list[RequestTicket]] = {}
         self._used: BoundedCache[str, float] = BoundedCache(CLIENTS)
         self._got: dict[RequestTicket, float] = {}
@@ -122,7 +123,7 @@ class FairQueue:
         return len(self._got)
 
     def __len__(self) -> int:
-        """Parts that wait."""
+        """Batch items that wait."""
         return sum(len(ticket.jobs) for ticket in self._got)
 
     def __bool__(self) -> bool:
@@ -147,7 +148,7 @@ class FairQueue:
             del self._clients[ticket.client], self._clocks[ticket.client]
 
     def held(self) -> Counter[str]:
-        """Waiting parts of each client."""
+        """Waiting batch items of each client."""
         return Counter({name: sum(len(ticket.jobs) for ticket in tickets) for name, tickets in self._clients.items()})
 
     def newest(self, client: str) -> RequestTicket:
@@ -176,7 +177,7 @@ class FairQueue:
         batch, passed = Batch(), set[RequestTicket]()
         if before is not None:
             client = before.jobs[0].ticket.client
-            most = self._used[client] + self.pace.seconds(before.kind, before.rows, before.steps)
+            most = self._used[client] + self.times.seconds(before.kind, before.rows, before.steps)
             passed = {each for each in self._got if each.client == client or self._used[each.client] > most}
         while ticket := self._next(passed):
             job = next((job for job in ticket.jobs if not batch.jobs or job.group == batch.jobs[0].group), None)
@@ -186,7 +187,7 @@ class FairQueue:
                 continue
             batch.add(job)
             self._charge(ticket, job)
-        for ticket in {job.ticket for job in batch.jobs}:
+        for ticket in batch.tickets:
             if not ticket.jobs:
                 self.remove(ticket)
         return batch
@@ -201,7 +202,7 @@ class FairQueue:
 
     def _charge(self, ticket: RequestTicket, job: Job) -> None:
         ticket.jobs.remove(job)
-        work = self.pace.seconds(job.kind, *job.effort)
+        work = self.times.seconds(job.kind, *job.cost)
         self._clock += work / len(self._clients)
         self._clocks[ticket.client] += work / len(self._clients[ticket.client])
         self._used[ticket.client] += work
@@ -209,9 +210,9 @@ class FairQueue:
 
     def _fits(self, batch: Batch, job: Job, seconds: float, tokens: int) -> bool:
         """Whether the batch with one more job is within the limits; `tokens` counts padding."""
-        if max(batch.longest, job.part.size) * (len(batch.jobs) + 1) > tokens:
+        if max(batch.longest, job.item.size) * (len(batch.jobs) + 1) > tokens:
             return False
-        steps = max(batch.steps, job.effort.steps)
-        rows = (batch.work + job.effort.rows * job.effort.steps) / max(1, steps)
+        steps = max(batch.steps, job.cost.steps)
+        rows = (batch.work + job.cost.rows * job.cost.steps) / max(1, steps)
         kind = batch.kind if batch.jobs else job.kind
-        return self.pace.known(kind, rows) and self.pace.seconds(kind, rows, steps) <= seconds
+        return self.times.known(kind, rows) and self.times.seconds(kind, rows, steps) <= seconds

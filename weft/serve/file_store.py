@@ -42,11 +42,11 @@ def suffix_of(name: str) -> str:
 
 def shared_folder() -> Path:
     """The folder that the processes of a server share, which the first of them makes and deletes in the end."""
-    if given := os.environ.get(SHARED):
-        return Path(given)
-    made = tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True)
-    atexit.register(made.cleanup)
-    return Path(made.name)
+    if path := os.environ.get(SHARED):
+        return Path(path)
+    folder = tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 class FileStore:

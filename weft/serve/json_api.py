@@ -105,9 +105,9 @@ class TranslateRequest(BaseModel):
         """The terms for one text."""
         if not (self.use or self.avoid or self.glossary):
             return NO_TERMS
-        found = Glossary(self.glossary.items()).terms(text)
-        use, avoid = (*self.use, *found.use), (*self.avoid, *found.avoid)
-        return Terms(tuple(dict.fromkeys(use)), tuple(dict.fromkeys(avoid)), found.sources)
+        terms = Glossary(self.glossary.items()).terms(text)
+        use, avoid = (*self.use, *terms.use), (*self.avoid, *terms.avoid)
+        return Terms(tuple(dict.fromkeys(use)), tuple(dict.fromkeys(avoid)), terms.sources)
 
 
 class ExplainRequest(BaseModel):
@@ -138,11 +138,11 @@ def router(service: Service) -> APIRouter:
         model = _selected(service, body)
         documents = None if body.format == "text" else [open_document(text, body.format, model.target) for text in body.texts]
         limit = service.settings.cells * (1 if body.attention else ALIGNING)
-        found = await service.answer(request, _queries(service, body, model, documents), cells=limit)
-        if body.attention and (count := cells(found)) > service.settings.cells:
+        predictions = await service.answer(request, _queries(service, body, model, documents), cells=limit)
+        if body.attention and (count := cells(predictions)) > service.settings.cells:
             raise too_many_cells(count, service.settings.cells)
-        answers = found if documents is None else fill_all(documents, found)
-        large = body.attention or body.alignment or len(found) > FEW
+        answers = predictions if documents is None else fill_all(documents, predictions)
+        large = body.attention or body.alignment or len(predictions) > FEW
         content = await asyncio.to_thread(_content, body, model, answers) if large else _content(body, model, answers)
         return Response(content, media_type="application/json")
 
@@ -156,14 +156,14 @@ def router(service: Service) -> APIRouter:
     async def explain(request: Request) -> Response:
         body = await admitted_body(request, service, ExplainRequest)
         service.check([body.text])
-        model = service.models.chosen(body.model, body.source, body.target)
+        model = service.models.select(body.model, body.source, body.target)
         beam = (("beam", min(body.beam, service.settings.beam)),) if body.beam else ()
         (page,) = await service.answer(request, [ExplanationQuery(model, body.text, beam)])
         return HTMLResponse(page.text, headers={"Content-Security-Policy": PAGE_POLICY})
 
     @routes.get("/models", summary="The models of this server")
     async def models() -> list[ModelDocument]:
-        return [_model(model, service.settings.beam) for model in service.models.served]
+        return [_document(model, service.settings.beam) for model in service.models.served]
 
     @routes.post("/reload", summary="Reload all models without interruption", status_code=200)
     async def reload(request: Request) -> list[ModelDocument]:
@@ -183,19 +183,13 @@ def _selected(service: Service, body: TranslateRequest) -> ServedModel:
     if source == "auto" and body.model is None:
         codes = dict.fromkeys(model.source for model in models.served if model.target == body.target)
         source = detect_language(" ".join(body.texts), list(codes) or models.choices["source"])[0]["language"]
-    return models.chosen(body.model, source, body.target)
+    return models.select(body.model, source, body.target)
 
 
-def _model(model: ServedModel, limit: int) -> ModelDocument:
-    config = model.translator.config
-    return ModelDocument(
-        name=model.name,
-        source=model.source,
-        target=model.target,
-        kind=config.model["kind"],
-        beam=config.decode.search.get("width", 1),
-        most_beam=limit,
-    )
+def _document(model: ServedModel, most_beam: int) -> ModelDocument:
+    config, names = model.translator.config, {"name": model.name, "source": model.source, "target": model.target}
+    beam = config.decode.search.get("width", 1)
+    return ModelDocument(**names, kind=config.model["kind"], beam=beam, most_beam=most_beam)
 
 
 def _content(body: TranslateRequest, model: ServedModel, translations: Sequence[Prediction]) -> bytes:
@@ -223,9 +217,8 @@ def _queries(
         raise HTTPException(400, "a text must be one line; send several lines as a list of texts")
     prefixes = prefixes * len(texts) if len(prefixes) == 1 else prefixes
     if len(prefixes) != len(texts):
-        raise HTTPException(
-            400, f"there are {len(texts)} texts and {len(prefixes)} prefixes; send one prefix, or one for each text"
-        )
+        counts = f"there are {len(texts)} texts and {len(prefixes)} prefixes"
+        raise HTTPException(400, f"{counts}; send one prefix, or one for each text")
     attention = body.attention or body.alignment
     pairs = zip(texts, prefixes, strict=True)
     return [TranslationQuery(model, text, options, prefix, body.terms(text), attention) for text, prefix in pairs]
@@ -236,10 +229,10 @@ def _options(body: TranslateRequest, limit: int, model: ServedModel) -> tuple[tu
     decode = model.translator.config.decode
     named = {"beam": decode.search.get("width"), "sample": decode.search["kind"] == "sample"}
     defaults = {**{name: getattr(decode, name, None) for name in OPTIONS}, **decode.search, **named}
-    given = {name: getattr(body, name) for name in OPTIONS}
+    requested = {name: getattr(body, name) for name in OPTIONS}
     for name in ("beam", "n_best"):
-        if given[name] is not None and given[name] > limit:
-            raise HTTPException(400, f"{name}: {given[name]} exceeds this server's limit of {limit}")
-    if given["max_length"] is not None:
-        given["max_length"] = min(given["max_length"], defaults["max_length"])
-    return tuple((name, value) for name, value in given.items() if value is not None and value != defaults.get(name))
+        if requested[name] is not None and requested[name] > limit:
+            raise HTTPException(400, f"{name}: {requested[name]} exceeds this server's limit of {limit}")
+    if requested["max_length"] is not None:
+        requested["max_length"] = min(requested["max_length"], defaults["max_length"])
+    return tuple((name, value) for name, value in requested.items() if value is not None and value != defaults.get(name))

@@ -1,9 +1,8 @@
-"""Codes of languages: which a request means, and which a run translates.
+"""Languages: codes in requests, the languages of a run, and detection, which needs no model and no download.
 
-Language detection among a few candidates, from character n-grams and frequent words. Needs no model and no download.
-
-The n-gram counts of a language come from Babel's locale data (names of languages, countries, months and units in that
-language). Frequent words are listed below; a language without a list relies on its n-grams.
+Detection scores a few candidates by character n-grams and frequent words. The n-gram counts of a language come from Babel's
+locale data: names of languages, countries, months and units in that language. Frequent words are listed below; a language
+without a list relies on its n-grams.
 """
 
 from __future__ import annotations
@@ -25,20 +24,9 @@ UNKNOWN = "und"
 """ISO 639 code for an undetermined language."""
 
 ALIASES = {
-    "zh": "zh-hans",
-    "zh-cn": "zh-hans",
-    "zh-sg": "zh-hans",
-    "zh-tw": "zh-hant",
-    "zh-hk": "zh-hant",
-    "zt": "zh-hant",
-    "zh-hans": "zh",
-    "zh-hant": "zt",
-    "no": "nb",
-    "nb": "no",
-    "iw": "he",
-    "in": "id",
-    "tl": "fil",
-    "pb": "pt-br",
+    **dict.fromkeys(("zh", "zh-cn", "zh-sg"), "zh-hans"),
+    **dict.fromkeys(("zh-tw", "zh-hk", "zt"), "zh-hant"),
+    **{"zh-hans": "zh", "zh-hant": "zt", "no": "nb", "nb": "no", "iw": "he", "in": "id", "tl": "fil", "pb": "pt-br"},
 }
 """Other usual codes of languages."""
 

@@ -1,61 +1,81 @@
-"""The LibreTranslate API, so that its clients work unchanged."""
+"""The LibreTranslate API, so that its clients work unchanged: texts, files, languages and suggested translations."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import mimetypes
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from weft.inference.predictor import Prediction
-from weft.serve.file_store import suffixes
+from weft.serve.file_store import suffix_of, suffixes
 from weft.serve.languages import detect_language, language_name
 from weft.serve.request_and_response import ERRORS, Fields, admitted_fields, body_schema, with_choices
 from weft.serve.served_models import ServedModel, TranslationQuery
 from weft.serve.service import Service, note
-from weft.tasks.translation.documents import fill_all, open_document
+from weft.tasks.translation.documents import fill_all, open_document, open_file
 from weft.tasks.translation.documents.html import Segment
 from weft.tasks.translation.segmenter import Translation
 
+MAX_SUGGESTION_BYTES = 100 << 20
+"""Bytes of suggested translations that are kept; further ones are refused."""
+
+
+def _object(properties: Fields, *required: str) -> Fields:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
 ONE_OR_MORE = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
-TRANSLATE: dict[str, Any] = {
-    "q": {**ONE_OR_MORE, "description": "text to translate, or a list of texts"},
+PAIR: Fields = {
     "source": {"type": "string", "description": "source language, or auto"},
     "target": {"type": "string", "description": "target language"},
+}
+KEY: Fields = {"api_key": {"type": "string"}}
+TRANSLATE: Fields = {
+    "q": {**ONE_OR_MORE, "description": "text to translate, or a list of texts"},
+    **PAIR,
     "format": {"type": "string", "enum": ["text", "html"], "default": "text"},
     "alternatives": {"type": "integer", "minimum": 0, "default": 0, "description": "number of alternative translations"},
-    "api_key": {"type": "string"},
+    **KEY,
 }
+DETECT = _object({"q": ONE_OR_MORE}, "q")
+FILE = _object({"file": {"type": "string", "format": "binary"}, **PAIR, **KEY}, "file", "source", "target")
+TEXTS = {"q": "the text", "s": "a better translation of it", "source": "source language", "target": "target language"}
+SUGGESTION = _object({name: {"type": "string", "minLength": 1, "description": text} for name, text in TEXTS.items()}, *TEXTS)
 UNHEALTHY: Fields = {"description": "a model does not answer"}
-DETECT: Fields = {"type": "object", "properties": {"q": ONE_OR_MORE}, "required": ["q"]}
 
 
 def router(service: Service) -> APIRouter:
-    """/translate, /detect, /languages, /health and /frontend/settings."""
+    """Routes for texts and languages: /translate, /detect, /languages, /health, /spec and /frontend/settings."""
     routes = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
     choices = {**service.models.choices, "source": ["auto", *service.models.choices["source"]]}
-    body = with_choices({"type": "object", "properties": TRANSLATE, "required": ["q", "source", "target"]}, choices)
+    body = with_choices(_object(TRANSLATE, "q", "source", "target"), choices)
 
     @routes.post("/translate", summary="Translate text or HTML", openapi_extra=body_schema(body))
     async def translate(request: Request) -> Fields:
         fields = await admitted_fields(request, service)
         texts, is_list = _texts(service, fields)
-        source, target = (language(fields, name) for name in ("source", "target"))
+        source, target = (_language(fields, name) for name in ("source", "target"))
         detected = detect_language(" ".join(texts), service.models.choices["source"])[0] if source == "auto" else None
         markup = fields.get("format") or "text"
         if markup not in ("text", "html"):
             raise HTTPException(400, "Invalid request: format must be text or html")
         count = _alternatives(fields, service.settings.beam)
         path = service.models.path(detected["language"] if detected else source, target)
-        found: Sequence[Prediction] = [Prediction(text, 0.0) for text in texts]
+        predictions: Sequence[Prediction] = [Prediction(text, 0.0) for text in texts]
         for model in path:
-            documents = [open_document(each.text, markup) for each in found]
+            documents = [open_document(each.text, markup) for each in predictions]
             segments = [segment for document in documents for segment in document.segments]
-            answers = await translate_segments(service, request, model, segments, count if model is path[-1] else 0)
-            found = fill_all(documents, answers)
-        response = _response(found, count, detected)
+            answers = await _translate_segments(service, request, model, segments, count if model is path[-1] else 0)
+            predictions = fill_all(documents, answers)
+        response = _response(predictions, count, detected)
         return response if is_list else {name: values[0] for name, values in response.items()}
 
     @routes.post("/detect", summary="Detect the language of a text", openapi_extra=body_schema(DETECT))
@@ -89,6 +109,45 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
+def file_router(service: Service) -> APIRouter:
+    """Routes for files and suggestions: /translate_file, /download_file and /suggest."""
+    routes = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
+    form = body_schema(FILE, "multipart/form-data")
+
+    @routes.post("/translate_file", summary="Translate a file", openapi_extra=form)
+    async def translate_file(request: Request) -> dict[str, str]:
+        fields = await admitted_fields(request, service, files=1)
+        upload = fields.get("file")
+        if not isinstance(upload, UploadFile) or not upload.filename:
+            raise HTTPException(400, "Invalid request: missing file parameter; send a form with a file")
+        suffix, content = suffix_of(upload.filename), await upload.read()
+        source, target = (_language(fields, name) for name in ("source", "target"))
+        name = await _translate_file(service, request, content, suffix, source, target)
+        return {"translatedFileUrl": f"{str(request.base_url).rstrip('/')}{service.settings.prefix}/download_file/{name}"}
+
+    @routes.get("/download_file/{name}", summary="A translated file", responses={404: ERRORS[400]}, response_class=Response)
+    async def download_file(name: str) -> Response:
+        content = await asyncio.to_thread(service.files.get, name)
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        headers = {"Content-Disposition": f'attachment; filename="translated{Path(name).suffix}"'}
+        return Response(content, media_type=kind, headers=headers)
+
+    @routes.post("/suggest", summary="Suggest a better translation", openapi_extra=body_schema(SUGGESTION))
+    async def suggest(request: Request) -> dict[str, bool]:
+        fields = await admitted_fields(request, service)
+        if not service.settings.suggestions:
+            raise HTTPException(403, "Suggestions are disabled on this server.")
+        texts = {name: fields.get(name) for name in ("q", "s")}
+        if not all(isinstance(value, str) and value for value in texts.values()):
+            raise HTTPException(400, "Invalid request: missing q or s parameter")
+        service.check([str(value) for value in texts.values()])
+        languages = {name: _language(fields, name) for name in ("source", "target")}
+        await asyncio.to_thread(_append_suggestion, Path(service.settings.suggestions), texts | languages)
+        return {"success": True}
+
+    return routes
+
+
 def _frontend(service: Service) -> Fields:
     first, settings = service.models.served[0], service.settings
     return {
@@ -117,7 +176,7 @@ def _named(code: str) -> Fields:
     return {"code": code, "name": language_name(code)}
 
 
-async def translate_segments(
+async def _translate_segments(
     service: Service, request: Request, model: ServedModel, segments: Sequence[Segment], count: int = 0
 ) -> list[Any]:
     """Translates each segment with a model, with `count` alternatives. Segments without letters stay as they are."""
@@ -131,13 +190,13 @@ async def translate_segments(
     return [answers.get(place) or Translation(segment.text, 0.0) for place, segment in enumerate(segments)]
 
 
-def _response(found: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
+def _response(predictions: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
     """The response to a list of texts."""
-    response: Fields = {"translatedText": [each.text for each in found]}
+    response: Fields = {"translatedText": [each.text for each in predictions]}
     if detected is not None:
-        response["detectedLanguage"] = [detected] * len(found)
+        response["detectedLanguage"] = [detected] * len(predictions)
     if count:
-        response["alternatives"] = [[other.text for other in each.alternatives[:count]] for each in found]
+        response["alternatives"] = [[other.text for other in each.alternatives[:count]] for each in predictions]
     return response
 
 
@@ -153,7 +212,7 @@ def _texts(service: Service, fields: Fields) -> tuple[list[str], bool]:
     return texts, isinstance(q, list)
 
 
-def language(fields: Fields, name: str) -> str:
+def _language(fields: Fields, name: str) -> str:
     """The code of a language in a request."""
     value = fields.get(name)
     if not isinstance(value, str) or not value:
@@ -171,3 +230,28 @@ def _alternatives(fields: Fields, limit: int) -> int:
     if not isinstance(value, int) or value < 0:
         raise HTTPException(400, "Invalid request: alternatives must be a number")
     return min(int(value), limit - 1)
+
+
+async def _translate_file(service: Service, request: Request, content: bytes, suffix: str, source: str, target: str) -> str:
+    """Translates a file, if need be by way of a third language; returns the name of the result."""
+    opened = await asyncio.to_thread(open_file, content, suffix)
+    if source == "auto":
+        text = " ".join(segment.text for segment in opened.document.segments)[: service.settings.characters]
+        source = str(detect_language(text, service.models.choices["source"])[0]["language"])
+    for model in service.models.path(source, target):
+        opened = await asyncio.to_thread(open_file, content, suffix, model.target)
+        service.check([], [segment.text for segment in opened.document.segments])
+        answers = await _translate_segments(service, request, model, opened.document.segments)
+        content = await asyncio.to_thread(opened.filled, answers)
+    return await asyncio.to_thread(service.files.put, content, suffix)
+
+
+def _append_suggestion(path: Path, suggestion: dict[str, Any]) -> None:
+    """Adds a suggestion to a file of JSON lines."""
+    try:
+        if path.exists() and path.stat().st_size > MAX_SUGGESTION_BYTES:
+            raise HTTPException(503, "the file for suggestions is full")
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(suggestion, ensure_ascii=False) + "\n")
+    except OSError:
+        raise HTTPException(503, "suggestions cannot be stored at the moment") from None

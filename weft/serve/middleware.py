@@ -1,6 +1,6 @@
-"""The log: one JSON object per line on standard error, written by a thread of its own.
+"""ASGI middleware for every request: limits on the body, security headers on the response, one line in the log.
 
-ASGI middleware for every request: limits on the body, security headers on the response, one line in the log.
+The log has one JSON object per line on standard error, written by a thread of its own.
 """
 
 from __future__ import annotations
@@ -132,15 +132,9 @@ class GuardMiddleware:
             refusal = error if isinstance(error, HTTPException) else HTTPException(500, "internal error")
             if refusal is not error:
                 # A message may quote the text of the request, so without --log-text only the places in the code are logged.
-                said = repr(error) if self.settings.log_text else type(error).__name__
-                self.log(
-                    {
-                        "event": "error",
-                        "id": facts["id"],
-                        "error": said,
-                        "trace": "".join(traceback.format_tb(error.__traceback__)),
-                    }
-                )
+                message = repr(error) if self.settings.log_text else type(error).__name__
+                trace = "".join(traceback.format_tb(error.__traceback__))
+                self.log({"event": "error", "id": facts["id"], "error": message, "trace": trace})
             if not status:
                 # The rest of the request stays unread, so the connection is closed.
                 extra = {**(refusal.headers or {}), "Connection": "close"}

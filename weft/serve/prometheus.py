@@ -29,8 +29,8 @@ COUNTERS = {
 }
 
 
-class Scale(NamedTuple):
-    """What a histogram shows, the upper bounds of its buckets, and the name of its label."""
+class Histogram(NamedTuple):
+    """A histogram: its description, the upper bounds of its buckets, and the name of its label."""
 
     description: str
     bounds: tuple[float, ...]
@@ -38,10 +38,10 @@ class Scale(NamedTuple):
 
 
 HISTOGRAMS = {
-    "request_seconds": Scale("time to answer", SECONDS, "route"),
-    "queue_seconds": Scale("time that a sentence waits for its batch", SECONDS, "model"),
-    "batch_seconds": Scale("time that the model takes for a batch", SECONDS, "model"),
-    "batch_sentences": Scale("sentences per batch", SIZES, "model"),
+    "request_seconds": Histogram("time to answer", SECONDS, "route"),
+    "queue_seconds": Histogram("time that a sentence waits for its batch", SECONDS, "model"),
+    "batch_seconds": Histogram("time that the model takes for a batch", SECONDS, "model"),
+    "batch_sentences": Histogram("sentences per batch", SIZES, "model"),
 }
 
 
@@ -88,8 +88,8 @@ class Metrics:
         yield from _header("requests_total", "counter", "requests answered")
         for (route, status), number in sorted(self._requests.items()):
             yield f'weft_requests_total{{route="{route}",status="{status}"}} {number}'
-        for name, scale in HISTOGRAMS.items():
-            yield from _header(name, "histogram", scale.description)
+        for name, histogram in HISTOGRAMS.items():
+            yield from _header(name, "histogram", histogram.description)
             for label in sorted(label for each, label in self._buckets if each == name):
                 yield from self._histogram(name, label)
         for name, (description, value) in self.gauges.items():
@@ -97,9 +97,9 @@ class Metrics:
             yield f"weft_{name} {value():g}"
 
     def _histogram(self, name: str, label: str) -> Iterator[str]:
-        scale, buckets = HISTOGRAMS[name], self._buckets[name, label]
-        labels = f'{scale.label}="{label}"'
-        for bound, total in zip((*map(str, scale.bounds), "+Inf"), accumulate(buckets), strict=True):
+        histogram, buckets = HISTOGRAMS[name], self._buckets[name, label]
+        labels = f'{histogram.label}="{label}"'
+        for bound, total in zip((*map(str, histogram.bounds), "+Inf"), accumulate(buckets), strict=True):
             yield f'weft_{name}_bucket{{{labels},le="{bound}"}} {total}'
         yield f"weft_{name}_sum{{{labels}}} {self._sums[name, label]:.6f}"
         yield f"weft_{name}_count{{{labels}}} {sum(buckets)}"

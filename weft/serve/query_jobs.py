@@ -1,4 +1,4 @@
-"""Queries as the model's thread sees them: parts of texts that are run in batches and joined to answers."""
+"""Queries in progress: batch items of texts, which are run in batches and joined to answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from weft.decoding.search_loop import Cancellation
 from weft.explain.explanation import Explanation
 from weft.explain.task_sections import Section, explain_page
 from weft.inference.predictor import BatchItem, ExpectedCost, Prediction, Predictor
-from weft.serve.served_models import BatchResult, ExplanationQuery, Query, TranslationQuery
+from weft.serve.served_models import BatchResult, Query, TranslationQuery
 
-EXPLAINED = 200
+MAX_EXPLAINED_TOKENS = 200
 """Tokens of the longest sentence that is explained, since nothing can interrupt this."""
 
 
@@ -29,78 +29,72 @@ class ExplainedSentence(BatchItem):
 
 
 class ExplanationPredictor:
-    """Runs `weft explain` in the queue: a sentence is one part, and the prediction has the page as its text."""
+    """Runs `weft explain` in the queue: a sentence is one batch item, and the prediction has the page as its text."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
 
-    def encode_input(self, inputs: Sequence[Query], first_line: int) -> list[list[BatchItem]]:
-        model = self.query.model
-        read: list[list[BatchItem]] = [
-            [ExplainedSentence([0] * model.count(text), text) for text in model.sentences(query.text)] for query in inputs
-        ]
-        longest = max(part.size for parts in read for part in parts)
-        if longest > EXPLAINED:
-            raise HTTPException(400, f"a sentence of {longest} tokens is too long to be explained; the limit is {EXPLAINED}")
-        return read
+    def read(self) -> list[BatchItem]:
+        model, limit = self.query.model, MAX_EXPLAINED_TOKENS
+        sentences = [ExplainedSentence([0] * model.count(text), text) for text in model.sentences(self.query.text)]
+        longest = max(sentence.size for sentence in sentences)
+        if longest > limit:
+            raise HTTPException(400, f"a sentence of {longest} tokens is too long to be explained; the limit is {limit}")
+        return [*sentences]
 
-    def group(self, part: BatchItem) -> Hashable:
-        return part  # each is run alone
+    def group(self, item: BatchItem) -> Hashable:
+        return item  # each is run alone
 
-    def expected_cost(self, part: BatchItem) -> ExpectedCost:
+    def expected_cost(self, item: BatchItem) -> ExpectedCost:
         width = self.query.model.translator.config.decode.search.get("width", 1)
-        return ExpectedCost(int(dict(self.query.options).get("beam") or width), part.size)
+        return ExpectedCost(int(dict(self.query.options).get("beam") or width), item.size)
 
-    def run(self, parts: list[Any], control: Cancellation | None = None) -> list[Explanation | Section]:
-        return [self.query.model.explain(part.text, self.query) for part in parts]
+    def run(self, items: list[Any], control: Cancellation | None = None) -> list[Explanation | Section]:
+        return [self.query.model.explain(item.text, self.query) for item in items]
 
-    def join_outputs(self, given: Query, parts: list[BatchItem], results: list[Explanation | Section]) -> Prediction:
+    def join_outputs(self, query: Query, items: list[BatchItem], results: list[Explanation | Section]) -> Prediction:
         return Prediction(explain_page(results, "weft"), 0.0)
 
 
 @dataclass(eq=False)
-class QueryParts:
-    """A query as the parts that a model computes, and their results so far."""
+class PendingQuery:
+    """A query with the batch items that a model computes for it, and their results so far."""
 
     query: Query
-    given: Any
+    input: Any
     predictor: Predictor[Any, Any] | ExplanationPredictor
-    parts: list[BatchItem]
+    items: list[BatchItem]
     results: dict[BatchItem, Any] = field(default_factory=dict)
     answer: Prediction | None = None
 
-    def run(self, parts: list[BatchItem], control: Cancellation | None) -> BatchResult:
-        """Runs parts of this and other queries of one group."""
+    def run(self, items: list[BatchItem], control: Cancellation | None) -> BatchResult:
+        """Runs items of this and other queries of one group."""
         if isinstance(self.predictor, ExplanationPredictor):
             began = time.monotonic()
-            return BatchResult(list(self.predictor.run(parts, control)), len(parts), time.monotonic() - began)
-        return self.query.model.run(self.predictor, self.query.options, parts, control)
-
-    def keep(self, part: BatchItem, result: Any) -> None:
-        self.results[part] = result
-        self.finish()
+            return BatchResult(list(self.predictor.run(items, control)), len(items), time.monotonic() - began)
+        return self.query.model.run_batch(self.predictor, self.query.options, items, control)
 
     def finish(self) -> None:
         """Joins the results if all are known. This may run the model once more, for attention weights."""
-        if len(self.results) == len(self.parts):
-            self.answer = self.predictor.join_outputs(self.given, self.parts, [self.results[part] for part in self.parts])
+        if len(self.results) == len(self.items):
+            self.answer = self.predictor.join_outputs(self.input, self.items, [self.results[item] for item in self.items])
             self.results.clear()
 
 
 @dataclass(eq=False)
 class Job:
-    """A part in the queue.
+    """A batch item in the queue.
 
-    group: only parts of one group are run together · kind: parts of one kind take about the same time per row and step ·
+    group: only items of one group are run together · kind: items of one kind take about the same time per row and step ·
     since: when it was added.
     """
 
     ticket: RequestTicket
-    reading: QueryParts
-    part: BatchItem
+    pending: PendingQuery
+    item: BatchItem
     group: Hashable
     kind: Hashable
-    effort: ExpectedCost
+    cost: ExpectedCost
     since: float
 
 
@@ -109,7 +103,7 @@ class RequestTicket:
     """The queries of one request, which wait together. `client` names who sent it."""
 
     client: str
-    readings: list[QueryParts]
+    queries: list[PendingQuery]
     future: asyncio.Future[list[Prediction]]
     jobs: list[Job] = field(default_factory=list)
 
@@ -120,7 +114,7 @@ class RequestTicket:
 
     @property
     def complete(self) -> bool:
-        return all(reading.answer is not None for reading in self.readings)
+        return all(each.answer is not None for each in self.queries)
 
     def settle(self, error: Exception | None = None) -> None:
         """Gives the answers, or an error, to the request. Any thread may call this."""
@@ -133,56 +127,49 @@ class RequestTicket:
         if error is not None:
             self.future.set_exception(error)
         else:
-            self.future.set_result([each.answer for each in self.readings if each.answer is not None])
+            self.future.set_result([each.answer for each in self.queries if each.answer is not None])
 
 
-def read(queries: Sequence[Query]) -> list[QueryParts]:
-    """Reads each query: splits and tokenizes its text. Only one thread may do this."""
-    readings = []
+def tokenize(queries: Sequence[Query]) -> list[PendingQuery]:
+    """Splits and tokenizes the text of each query. Only one thread may do this."""
+    pending = []
     for query in queries:
         if isinstance(query, TranslationQuery):
-            predictor: Any = query.model.predictor(query.options)
-            given: Any = predictor.parse_input(query.text, **query.fields)
+            predictor = query.model.predictor(query.options)
+            source = predictor.parse_input(query.text, **query.fields)
+            (items,) = predictor.encode_input([source], 1)
+            pending.append(PendingQuery(query, source, predictor, items))
         else:
-            assert isinstance(query, ExplanationQuery)
-            predictor, given = ExplanationPredictor(query), query
-        (parts,) = predictor.encode_input([given], 1)
-        readings.append(QueryParts(query, given, predictor, parts))
-    return readings
+            explanation = ExplanationPredictor(query)
+            pending.append(PendingQuery(query, query, explanation, explanation.read()))
+    return pending
 
 
 def make_jobs(ticket: RequestTicket) -> list[Job]:
-    """A job for each part of a ticket."""
-    now = time.monotonic()
-    return [
-        Job(
-            ticket,
-            reading,
-            part,
-            (reading.query.model, reading.query.options, reading.predictor.group(part)),
-            kind(reading, part),
-            reading.predictor.expected_cost(part),
-            now,
-        )
-        for reading in ticket.readings
-        for part in reading.parts
-    ]
+    """A job for each batch item of a ticket."""
+    now, jobs = time.monotonic(), []
+    for each in ticket.queries:
+        model, options, predictor = each.query.model, each.query.options, each.predictor
+        for item in each.items:
+            group = (model, options, predictor.group(item))
+            jobs.append(Job(ticket, each, item, group, kind(each, item), predictor.expected_cost(item), now))
+    return jobs
 
 
-def kind(reading: QueryParts, part: BatchItem) -> Hashable:
-    """What decides the time per row and step: the model, and the order of magnitude of the number of terms."""
-    if isinstance(part, ExplainedSentence):
-        return reading.query.model.name, "explanation"
-    terms = getattr(part, "terms", None)
-    return reading.query.model.name, (len(terms.use) + len(terms.avoid)).bit_length() if terms else 0
+def kind(pending: PendingQuery, item: BatchItem) -> Hashable:
+    """A key for the time per row and step: the model, and the order of magnitude of the number of terms."""
+    if isinstance(item, ExplainedSentence):
+        return pending.query.model.name, "explanation"
+    terms = getattr(item, "terms", None)
+    return pending.query.model.name, (len(terms.use) + len(terms.avoid)).bit_length() if terms else 0
 
 
-def expected_cells(reading: QueryParts) -> int:
+def expected_cells(pending: PendingQuery) -> int:
     """The attention weights that a query computes, if its translation is as long as its text."""
-    query = reading.query
+    query = pending.query
     if not (isinstance(query, TranslationQuery) and query.attention):
         return 0
-    return query.model.count_maps() * sum(part.size**2 for part in reading.parts)
+    return query.model.attention_maps * sum(item.size**2 for item in pending.items)
 
 
 def too_many_cells(count: int, limit: int) -> HTTPException:
@@ -195,12 +182,12 @@ def run_jobs(jobs: Sequence[Job], between: Callable[[], None]) -> BatchResult:
     """Runs the model on a batch. If that fails, runs each job alone, so that only the bad text gets an error."""
     try:
         control = Cancellation(len(jobs), lambda row: jobs[row].ticket.wanted, between)
-        return jobs[0].reading.run([job.part for job in jobs], control)
+        return jobs[0].pending.run([job.item for job in jobs], control)
     except Exception as error:
         if len(jobs) == 1:
             return BatchResult([error], 1, 0.0)
         alone = [run_jobs([job], between) for job in jobs]
-        return BatchResult([ran.results[0] for ran in alone], len(jobs), sum(ran.seconds for ran in alone))
+        return BatchResult([each.results[0] for each in alone], len(jobs), sum(each.seconds for each in alone))
 
 
 def keep_result(job: Job, result: Any) -> None:
@@ -209,7 +196,8 @@ def keep_result(job: Job, result: Any) -> None:
         return  # the result may be cut off
     if not isinstance(result, Exception):
         try:
-            job.reading.keep(job.part, result)
+            job.pending.results[job.item] = result
+            job.pending.finish()
         except Exception as error:
             result = error
     if isinstance(result, Exception):

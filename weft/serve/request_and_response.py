@@ -1,7 +1,4 @@
-"""Request bodies that may be JSON or a form.
-
-Response bodies of the JSON API.
-"""
+"""Request bodies, which may be JSON or a form, and response bodies of the JSON API."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ from weft.tasks.translation.segmenter import Translation
 
 if TYPE_CHECKING:
     from weft.serve.service import Service
-
 
 Fields = dict[str, Any]
 
@@ -63,16 +59,14 @@ async def read_fields(request: Request, files: int = 0) -> Fields:
 
 
 async def admitted_fields(request: Request, service: Service, files: int = 0) -> Fields:
-    """Reads the fields of a request and checks its key, before anything in the body is judged. The key is not among them."""
-    refused, fields = None, dict[str, Any]()
+    """Reads the fields of a request and checks its key first. The key is not among them."""
     try:
         fields = await read_fields(request, files)
-    except HTTPException as error:
-        refused = error
-    given = [fields.pop(name, None) for name in ("api_key", "apiKey")]
-    service.admit(request, given[0] or given[1])
-    if refused is not None:
-        raise refused
+    except HTTPException:
+        service.admit(request)
+        raise
+    keys = [fields.pop(name, None) for name in ("api_key", "apiKey")]
+    service.admit(request, keys[0] or keys[1])
     return fields
 
 
@@ -88,9 +82,9 @@ async def admitted_body(request: Request, service: Service, kind: type[Body]) ->
         raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
 
 
-def body_schema(schema: Fields) -> Fields:
-    """Describes such a body for OpenAPI: one schema for JSON and for forms."""
-    kinds = ("application/json", "application/x-www-form-urlencoded")
+def body_schema(schema: Fields, *kinds: str) -> Fields:
+    """Describes a body for OpenAPI: one schema for all content types, by default JSON and forms."""
+    kinds = kinds or ("application/json", "application/x-www-form-urlencoded")
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
 
 
@@ -99,7 +93,7 @@ KEY_PLACES: Fields = {
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
     "query": {"type": "apiKey", "in": "query", "name": "api_key"},
 }
-"""Where a request may have its API key, as security schemes of OpenAPI. The field `api_key` of the body is one, too."""
+"""Places of the API key in a request, as security schemes of OpenAPI. The field `api_key` of the body is one, too."""
 
 
 def with_security(schema: Fields, required: bool, public: Collection[str]) -> None:
@@ -212,10 +206,8 @@ def cells(predictions: Iterable[Prediction]) -> int:
 def document(model: ServedModel, text: str, best: Prediction, *, attention: bool, alignment: bool) -> TranslationDocument:
     """Converts a translation to a response, with its attention and alignment if requested."""
     response = TranslationDocument(text=best.text, score=best.score, tokens=best.tokens, source_tokens=best.source_tokens)
-    if best.alternatives:
-        response.alternatives = [
-            TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in best.alternatives
-        ]
+    others = [TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in best.alternatives]
+    response.alternatives = others or None
     if alignment and "cross" in best.uses.values():
         response.alignment = _alignment(model, text, best)
     if attention:
@@ -241,21 +233,19 @@ def _alignment(model: ServedModel, text: str, translation: Prediction) -> Alignm
     else:
         names = [token_texts(translator.source, ids), token_texts(translator.target, translation.ids)]
     count = len(names[1]) - (translation.ids[-1] == EOS)
-    return AlignmentDocument(
-        source=names[0], target=names[1][:count], weights=np.round(weights[:count], 4).astype(float).tolist()
-    )
+    rows = np.round(weights[:count], 4).astype(float).tolist()
+    return AlignmentDocument(source=names[0], target=names[1][:count], weights=rows)
 
 
-def _joined(found: Sequence[AlignmentDocument | None]) -> AlignmentDocument | None:
+def _joined(alignments: Sequence[AlignmentDocument | None]) -> AlignmentDocument | None:
     """Joins the alignments of sentences. No sentence is aligned with another."""
-    known = [each for each in found if each is not None]
-    if len(known) < len(found):
+    known = [each for each in alignments if each is not None]
+    if len(known) < len(alignments):
         return None
-    width = sum(len(each.source) for each in known)
     rows: list[list[float]] = []
-    before = 0
+    before, after = 0, sum(len(each.source) for each in known)
     for each in known:
-        after = width - before - len(each.source)
+        after -= len(each.source)
         rows += [[0.0] * before + row + [0.0] * after for row in each.weights]
         before += len(each.source)
     source, target = _names(each.source for each in known), _names(each.target for each in known)

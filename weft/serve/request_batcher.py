@@ -1,12 +1,8 @@
-"""How many CPU threads a batch gets.
-
-Batches queries from many requests. One thread runs the models; requests wait for it in the event loop.
-"""
+"""Batches queries from many requests. One thread runs the models; requests wait for it in the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import threading
 import time
@@ -15,29 +11,46 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
+from typing import Any
 
 import torch
 from starlette.exceptions import HTTPException
 
 from weft.inference.predictor import Prediction
-from weft.serve.bounded_dict import BoundedCache, bytes_of
+from weft.serve.bounded_cache import BoundedCache, bytes_of
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
 from weft.serve.query_jobs import (
     ExplanationPredictor,
+    PendingQuery,
     RequestTicket,
     expected_cells,
     keep_result,
     kind,
     make_jobs,
-    read,
     run_jobs,
+    tokenize,
     too_many_cells,
 )
 from weft.serve.served_models import BatchResult, Query, ServedModel, TranslationQuery
 from weft.serve.settings import Settings
+
+WARM_UP = (("a b", 1), ("a b c d", 1), ("a b c d e f g h", 1), ("a b c d", 8), ("a b c d e f g h", 8))
+"""Texts that a model translates before its first request, alone and several at once."""
+
+WARM_UP_WEIGHT = 0.1
+"""The weight of a batch of these texts in the estimate of times, compared with a batch of real ones."""
+
+RETURN = 0.03
+"""Seconds in which clients that were answered may send their next request, to be in one batch."""
+
+TOKENIZED_AT_ONCE = 16
+"""Texts of a request that are tokenized before those of the next one."""
+
+LANES, AHEAD = 2, 0.7
+"""Batches at once if another process runs the models; the second is sent when the first has run for this share of its time."""
 
 TRIES = 16
 """Single requests between two that try the number of threads that was slower so far, since that may have changed."""
@@ -52,7 +65,7 @@ class CpuThreads:
 
     def __init__(self, usual: int, alone: int) -> None:
         self.usual, self.alone = usual, alone or usual
-        self._pace = BatchTimeModel(first=0.0)  # so that each number is tried
+        self._times = BatchTimeModel(first=0.0)  # so that each number is tried
         self._turns = count(1)
         self._single = False
 
@@ -60,7 +73,7 @@ class CpuThreads:
         """Sets the threads of the calling thread for a batch; returns their number."""
         self._single, chosen = single and self.alone != self.usual, self.usual
         if self._single:
-            numbers = sorted((self.alone, self.usual), key=lambda n: self._pace.seconds(n, batch.rows, batch.steps))
+            numbers = sorted((self.alone, self.usual), key=lambda n: self._times.seconds(n, batch.rows, batch.steps))
             chosen = numbers[next(self._turns) % TRIES == 0]
         if chosen and chosen != torch.get_num_threads():
             torch.set_num_threads(chosen)  # the setting is per thread
@@ -69,27 +82,11 @@ class CpuThreads:
     def learn(self, batch: Batch, seconds: float) -> None:
         """Remembers how long the batch took."""
         if self._single:
-            self._pace.learn(torch.get_num_threads(), batch.rows, batch.steps, seconds)
-
-
-WARM_UP = (("a b", 1), ("a b c d", 1), ("a b c d e f g h", 1), ("a b c d", 8), ("a b c d e f g h", 8))
-"""Texts that a model translates before its first request, alone and several at once."""
-
-RETURN = 0.03
-"""Seconds in which clients that were answered may send their next request, to be in one batch."""
-
-READ = 16
-"""Texts of a request that are read at once, before those of the next one."""
-
-LANES, AHEAD = 2, 0.7
-"""Batches at once if another process runs the models; the second is sent when the first has run for this share of its time."""
-
-GUESS = 0.1
-"""What a batch of these texts counts for, compared with a batch of real ones."""
+            self._times.learn(torch.get_num_threads(), batch.rows, batch.steps, seconds)
 
 
 class Batcher:
-    """Collects parts of texts for a few milliseconds, or while the model is busy, and decodes those of one group as a batch.
+    """Collects batch items for a few milliseconds, or while the model is busy, and decodes those of one group as a batch.
 
     Clients take turns, and a batch takes about `settings.slice` seconds, so that no request holds up another for long.
     """
@@ -97,16 +94,16 @@ class Batcher:
     def __init__(self, settings: Settings, metrics: Metrics, log: Log = lambda facts: None) -> None:
         self.settings, self.metrics, self.log = settings, metrics, log
         self.clear_cache()
-        self.pace = BatchTimeModel()
+        self.times = BatchTimeModel()
         self.worked: dict[str, float] = {}  # when each model last gave a result
-        self._queue = FairQueue(self.pace)
+        self._queue = FairQueue(self.times)
         self._threads = CpuThreads(settings.threads, settings.alone)
         self._changed = threading.Condition()
         self._closing = False
-        self._seconds = 0.05  # per part, a moving average
+        self._seconds = 0.05  # per batch item, a moving average
         self._interludes = 0.0  # seconds of the running batch in which others were answered
         self._ended, self._spent, self._served = 0.0, 0.0, 1  # when the last batch ended, its seconds, and its requests
-        self._reader = ThreadPoolExecutor(1, "weft-reader")
+        self._tokenizer = ThreadPoolExecutor(1, "weft-tokenizer")
         self._running: dict[int, float] = {}  # since when the batch of each lane runs
         self._lanes: list[threading.Thread] = []
         self._own = threading.Lock()  # held by the lane that runs a model in this process, besides batches
@@ -128,7 +125,7 @@ class Batcher:
             self._changed.notify_all()
         for thread in self._lanes:
             thread.join()
-        self._reader.shutdown()
+        self._tokenizer.shutdown()
 
     @property
     def alive(self) -> bool:
@@ -141,59 +138,65 @@ class Batcher:
 
     def clear_cache(self) -> None:
         """Starts a new cache. Answers to queries made before this call go to the old one. Only the event loop uses it."""
-        self.cache: BoundedCache[Query, Prediction] = BoundedCache(self.settings.cache, _entry_bytes)
+        self.cache: BoundedCache[Any, Prediction] = BoundedCache(
+            self.settings.cache, lambda query, answer: bytes_of((query.text, query.options, query.fields, answer))
+        )
 
     def warm_up(self, models: Sequence[ServedModel]) -> None:
-        """Loads the kernels of these models and measures their pace. Models that do not read text are left out."""
+        """Loads the kernels of these models and measures their speed. Models that do not read text are left out."""
         if self.settings.threads:
             torch.set_num_threads(self.settings.threads)  # the setting is per thread
-        for model, (text, copies) in itertools.product(models, WARM_UP):
+        for model, (text, copies) in product(models, WARM_UP):
             try:
-                model.count_maps()
-                (reading,) = self._reader.submit(read, [TranslationQuery(model, text)]).result()
-                for part in reading.parts:
-                    rows, steps = reading.predictor.expected_cost(part)
-                    ran = reading.run([part] * copies, None)
-                    self.pace.learn(kind(reading, part), rows * copies, steps, ran.seconds * ran.scale, GUESS)
+                _ = model.attention_maps  # runs the model, so that no request has to wait for it
+                (pending,) = self._tokenizer.submit(tokenize, [TranslationQuery(model, text)]).result()
+                for item in pending.items:
+                    rows, steps = pending.predictor.expected_cost(item)
+                    result = pending.run([item] * copies, None)
+                    self.times.learn(kind(pending, item), rows * copies, steps, result.batch_seconds, WARM_UP_WEIGHT)
             except Exception as error:
                 self.log({"event": "warm-up failed", "model": model.name, "error": type(error).__name__})
 
     @property
     def length(self) -> int:
-        """Number of parts in the queue."""
+        """Number of batch items in the queue."""
         with self._changed:
             return len(self._queue)
 
-    async def answer(self, queries: Sequence[Query], client: str = "", cells: int | None = None) -> list[Prediction]:
-        """Answers each query. Cancelling stops the queries; a full queue raises an HTTP error."""
-        answers = {query: self.cache[query] for query in queries if query in self.cache}
+    async def answer(
+        self, queries: Sequence[Query], client: str = "", cells: int | None = None, *, cached: bool = True
+    ) -> list[Prediction]:
+        """Answers each query. Cancelling stops the queries; a full queue raises an HTTP error.
+
+        cells: the most attention weights that the queries may compute · cached: whether to use the cache.
+        """
+        cache = self.cache if cached else BoundedCache[Any, Prediction](0)
+        answers = {query: cache[query] for query in queries if query in cache}
         self.metrics.count(cache_hits=len(answers))
         missing = [query for query in dict.fromkeys(queries) if query not in answers]
-        cache = self.cache
         if missing:
             answers |= zip(missing, await self._decode(missing, client, cells), strict=True)
         for query, answer in answers.items() if cache.size else ():
-            if query.cached:
+            if isinstance(query, TranslationQuery) and not query.attention:  # weights are large and rarely requested twice
                 cache[query] = answer
         return [answers[query] for query in queries]
 
     async def _decode(self, queries: Sequence[Query], client: str, cells: int | None) -> list[Prediction]:
         loop = asyncio.get_running_loop()
         self._check_room(client, 1)
-        readings = [
-            reading
-            for first in range(0, len(queries), READ)
-            for reading in await loop.run_in_executor(self._reader, read, queries[first : first + READ])
-        ]
-        if cells is not None and (count := sum(map(expected_cells, readings))) > cells:
+        pending: list[PendingQuery] = []
+        for first in range(0, len(queries), TOKENIZED_AT_ONCE):
+            some = queries[first : first + TOKENIZED_AT_ONCE]
+            pending += await loop.run_in_executor(self._tokenizer, tokenize, some)
+        if cells is not None and (count := sum(map(expected_cells, pending))) > cells:
             raise too_many_cells(count, cells)
-        ticket = RequestTicket(client, readings, loop.create_future())
+        ticket = RequestTicket(client, pending, loop.create_future())
         ticket.jobs = make_jobs(ticket)
-        for reading in readings:
-            if not reading.parts:
-                reading.finish()
+        for each in pending:
+            if not each.items:
+                each.finish()
         if ticket.complete:
-            return [reading.answer for reading in readings if reading.answer is not None]
+            return [each.answer for each in pending if each.answer is not None]
         self._check_room(client, len(ticket.jobs))
         with self._changed:
             self._queue.add(ticket)
@@ -201,22 +204,22 @@ class Batcher:
         try:
             return await ticket.future
         except asyncio.CancelledError:
-            self.metrics.count(cancelled=sum(reading.answer is None for reading in readings))
+            self.metrics.count(cancelled=sum(each.answer is None for each in pending))
             raise
         finally:
             with self._changed:
                 self._queue.remove(ticket)
 
-    def _check_room(self, client: str, parts: int) -> None:
+    def _check_room(self, client: str, items: int) -> None:
         """Makes room for a client that waits for less than another one does. Raises an HTTP error if there is no room."""
         limit = self.settings.queue
-        if parts > limit:
-            raise HTTPException(400, f"the request has {parts} sentences; this server takes at most {limit} at once")
+        if items > limit:
+            raise HTTPException(400, f"the request has {items} sentences; this server takes at most {limit} at once")
         with self._changed:
-            held = self._queue.held() if len(self._queue) + parts > limit else Counter()
-            while len(self._queue) + parts > limit:
+            held = self._queue.held() if len(self._queue) + items > limit else Counter()
+            while len(self._queue) + items > limit:
                 greediest, most = held.most_common(1)[0]
-                if most <= held[client] + parts:
+                if most <= held[client] + items:
                     self.metrics.count(refused_busy=1)
                     raise self._full(len(self._queue))
                 dropped = self._queue.newest(greediest)
@@ -237,7 +240,7 @@ class Batcher:
         except BaseException as error:  # the thread must not end: all requests would wait for it
             self.metrics.count(worker_restarts=1)
             self.log({"event": "the model's thread ended; starting another", "error": type(error).__name__})
-            for ticket in {job.ticket for job in batch.jobs}:
+            for ticket in batch.tickets:
                 ticket.settle(RuntimeError("the model's thread ended"))
             self._running.pop(lane, None)
             self._lanes[lane] = self._start(lane)
@@ -245,17 +248,17 @@ class Batcher:
     def _run(self, batch: Batch, lane: int) -> None:
         began = self._running[lane] = time.monotonic()
         self._interludes = 0.0
-        tickets = len({job.ticket for job in batch.jobs})
+        tickets = len(batch.tickets)
         self._threads.set(batch, single=tickets == self._served == 1 and not self.length)
-        ran = self._ran(batch, began, lambda: self._interlude(batch, began))
-        ran = replace(ran, seconds=ran.seconds - self._interludes)
-        self._ended, self._spent, self._served = time.monotonic(), ran.seconds * ran.scale, tickets
-        self._threads.learn(batch, ran.seconds)
+        result = self._decode_batch(batch, began, lambda: self._interlude(batch, began))
+        result = replace(result, seconds=result.seconds - self._interludes)
+        self._ended, self._spent, self._served = time.monotonic(), result.batch_seconds, tickets
+        self._threads.learn(batch, result.seconds)
         with self._changed:
             del self._running[lane]
             # The model process runs one batch after the other: that of the other lane begins now.
             self._running.update(dict.fromkeys(self._running, self._ended))
-        self._finish(batch, ran)
+        self._finish(batch, result)
 
     def _interlude(self, batch: Batch, began: float) -> None:
         """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile."""
@@ -267,38 +270,38 @@ class Batcher:
         if not inner.jobs:
             return
         try:
-            self._finish(inner, self._ran(inner, now, lambda: None))
+            self._finish(inner, self._decode_batch(inner, now, lambda: None))
         except BaseException:
-            for ticket in {job.ticket for job in inner.jobs}:
+            for ticket in inner.tickets:
                 ticket.settle(RuntimeError("the model's thread ended"))
             raise
         self._interludes += time.monotonic() - now
 
-    def _ran(self, batch: Batch, began: float, between: Callable[[], None]) -> BatchResult:
-        reading = batch.jobs[0].reading
-        model = reading.query.model
+    def _decode_batch(self, batch: Batch, began: float, between: Callable[[], None]) -> BatchResult:
+        pending = batch.jobs[0].pending
+        model = pending.query.model
         self.metrics.observe("queue_seconds", model.name, [began - job.since for job in batch.jobs])
-        resolved = getattr(reading.predictor, "resolved", None)
-        # On a GPU a recorded search must not run inside another one.
+        resolved = getattr(pending.predictor, "resolved", None)
+        # On a GPU a captured search must not run inside another one.
         inside = resolved is not None and resolved.device.type == "cpu" and model.remote is None
-        with self._own if isinstance(reading.predictor, ExplanationPredictor) else nullcontext():
+        with self._own if isinstance(pending.predictor, ExplanationPredictor) else nullcontext():
             return run_jobs(batch.jobs, between if inside else lambda: None)
 
-    def _finish(self, batch: Batch, ran: BatchResult) -> None:
+    def _finish(self, batch: Batch, result: BatchResult) -> None:
         """Learns from a batch, counts it, and gives the answers to the requests."""
-        model, whole = batch.jobs[0].reading.query.model.name, ran.seconds * ran.scale
-        self._seconds += 0.2 * (ran.seconds / len(batch.jobs) - self._seconds)
-        if all(job.ticket.wanted for job in batch.jobs):
-            self.pace.learn(batch.kind, batch.rows * ran.scale, batch.steps, whole)
+        model, jobs = batch.jobs[0].pending.query.model.name, batch.jobs
+        self._seconds += 0.2 * (result.seconds / len(jobs) - self._seconds)
+        if all(job.ticket.wanted for job in jobs):
+            self.times.learn(batch.kind, batch.rows * result.together / len(jobs), batch.steps, result.batch_seconds)
         # Count before answering, so that a client with an answer finds it in the metrics.
-        tokens, texts = sum(job.part.size for job in batch.jobs), len({id(job.reading) for job in batch.jobs})
-        self.metrics.count(texts=texts, tokens=tokens, batches=1, busy_seconds=ran.seconds)
-        self.metrics.observe("batch_seconds", model, [whole])
-        self.metrics.observe("batch_sentences", model, [ran.together])
-        if any(not isinstance(answer, Exception) for answer in ran.results):
+        tokens, texts = sum(job.item.size for job in jobs), len({id(job.pending) for job in jobs})
+        self.metrics.count(texts=texts, tokens=tokens, batches=1, busy_seconds=result.seconds)
+        self.metrics.observe("batch_seconds", model, [result.batch_seconds])
+        self.metrics.observe("batch_sentences", model, [result.together])
+        if any(not isinstance(answer, Exception) for answer in result.results):
             self.worked[model] = time.monotonic()
         with self._own:
-            for job, answer in zip(batch.jobs, ran.results, strict=True):
+            for job, answer in zip(jobs, result.results, strict=True):
                 keep_result(job, answer)
 
     def _take(self, lane: int) -> Batch:
@@ -322,9 +325,3 @@ class Batcher:
         """Seconds to wait after a batch for the clients that it has answered, which may send their next requests."""
         few = self._queue.tickets < self._served / 2
         return min(RETURN, 0.5 * self._spent) if few else 0.0
-
-
-def _entry_bytes(query: Query, answer: Prediction) -> int:
-    """The memory that a cached answer takes."""
-    given = query.fields if isinstance(query, TranslationQuery) else {}
-    return bytes_of((query.text, query.options, given, answer))

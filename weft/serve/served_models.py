@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,10 +20,10 @@ from weft.explain.task_sections import Section
 from weft.inference.predictor import BatchItem, Predictor
 from weft.runs.translator import Translator, load
 from weft.runs.weight_files import share_equal
-from weft.serve.bounded_dict import BoundedCache
+from weft.serve.bounded_cache import BoundedCache
 from weft.serve.languages import UNKNOWN, known_code, languages_of
 from weft.tasks.translation.glossary import NO_TERMS, Terms
-from weft.tasks.translation.markup_projection import MarkupSpan
+from weft.tasks.translation.markup import MarkupSpan
 from weft.tasks.translation.predictor import TranslationPredictor
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ PAIR = re.compile(rf"({CODE.pattern}):({CODE.pattern})|([A-Za-z]{{2,3}})-([A-Za-
 
 @dataclass(frozen=True)
 class ModelLocation:
-    """Where a model comes from: its run folders (several form an ensemble), and its languages if given."""
+    """The source of a model: its run folders (several form an ensemble), and its languages if they were named."""
 
     folders: tuple[str, ...]
     languages: tuple[str, str] | None = None
@@ -48,22 +49,22 @@ class ModelLocation:
 class ModelVersion(NamedTuple):
     """A model at one time: its run folders, and the times and sizes of their files."""
 
-    place: ModelLocation
+    location: ModelLocation
     files: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The results of some parts; the parts of their batch, which may be more, and their share of its seconds."""
+    """The results of some batch items; the items of their batch, which may be more, and their share of its seconds."""
 
     results: list[Any]
     together: int
     seconds: float
 
     @property
-    def scale(self) -> float:
-        """How many times as large as these parts the whole batch was."""
-        return self.together / len(self.results)
+    def batch_seconds(self) -> float:
+        """The seconds of the whole batch."""
+        return self.seconds * self.together / len(self.results)
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,6 @@ class Query:
     model: ServedModel
     text: str
     options: Options = ()
-
-    @property
-    def cached(self) -> bool:
-        """Whether to cache the answer."""
-        return False
 
 
 class ExplanationQuery(Query):
@@ -97,13 +93,9 @@ class TranslationQuery(Query):
     marks: tuple[MarkupSpan, ...] = ()
 
     @property
-    def cached(self) -> bool:
-        return not self.attention  # weights are large and rarely requested twice
-
-    @property
     def fields(self) -> dict[str, Any]:
-        """The fields that are given."""
-        return {name: given for name in ("prefix", "terms", "attention", "marks") if (given := getattr(self, name))}
+        """The fields that are set."""
+        return {name: value for name in ("prefix", "terms", "attention", "marks") if (value := getattr(self, name))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,13 +109,10 @@ class ServedModel:
     name: str
     source: str
     target: str
-    place: ModelLocation
+    location: ModelLocation
     translator: Translator = field(repr=False)
     remote: tuple[Remote, ModelVersion] | None = field(default=None, repr=False)
-    _predictors: BoundedCache[Hashable, Predictor[Any, Any]] = field(
-        default_factory=lambda: BoundedCache(PREDICTORS), repr=False
-    )
-    _maps: list[int] = field(default_factory=list, repr=False)
+    _predictors: BoundedCache[Options, Any] = field(default_factory=lambda: BoundedCache(PREDICTORS), repr=False)
 
     def predictor(self, options: Options) -> Predictor[Any, Any]:
         """The predictor with these options. Only one thread may call this."""
@@ -131,51 +120,49 @@ class ServedModel:
             self._predictors[options] = self.translator.predictor(**dict(options))
         return self._predictors[options]
 
-    def run(
-        self, predictor: Predictor[Any, Any], options: Options, parts: list[BatchItem], control: Cancellation | None = None
+    def run_batch(
+        self, predictor: Predictor[Any, Any], options: Options, items: list[BatchItem], control: Cancellation | None = None
     ) -> BatchResult:
-        """Runs parts of one group that the predictor with these options has read."""
+        """Runs items of one group, which the predictor with these options has made."""
         if self.remote is not None:
             process, version = self.remote
-            return process.run(version, options, predictor.group(parts[0]), parts, control)
+            return process.run(version, options, predictor.group(items[0]), items, control)
         began = time.monotonic()
-        return BatchResult(predictor.run(parts, control), len(parts), time.monotonic() - began)
+        return BatchResult(predictor.run(items, control), len(items), time.monotonic() - began)
 
-    def count_maps(self) -> int:
-        """The number of attention maps: heads of all layers. The first call runs the model."""
-        if not self._maps:
-            attention = getattr(self.translator.translate("a b", attention=True), "attention", {})
-            self._maps.append(sum(weights.shape[0] for weights in attention.values()))
-        return self._maps[0]
+    @cached_property
+    def attention_maps(self) -> int:
+        """The number of attention maps: heads of all layers. This runs the model once."""
+        attention = getattr(self.translator.translate("a b", attention=True), "attention", {})
+        return sum(weights.shape[0] for weights in attention.values())
 
     def sentences(self, text: str) -> list[str]:
-        """The parts of a text that are translated one by one."""
+        """The segments of a text, which are translated one by one."""
         predictor = self.predictor(())
-        found = predictor.reader.sentences(text) if isinstance(predictor, TranslationPredictor) else []
-        return [each.text for each in found] or [text]
+        segments = predictor.reader.sentences(text) if isinstance(predictor, TranslationPredictor) else []
+        return [each.text for each in segments] or [text]
 
     def explain(self, sentence: str, query: Query) -> Explanation | Section:
-        """Explains what the model makes of a sentence, with the options of a query."""
-        found = self.translator.explain(sentence, run=self.name, sentences="off", **dict(query.options))
-        if isinstance(found, Explanation):
-            found.languages = (self.source, self.target)
-        return found
+        """Explains the output of the model for a sentence, with the options of a query."""
+        explanation = self.translator.explain(sentence, run=self.name, sentences="off", **dict(query.options))
+        if isinstance(explanation, Explanation):
+            explanation.languages = (self.source, self.target)
+        return explanation
 
     def count(self, text: str) -> int:
         """Returns the number of source tokens in a text, including EOS."""
         return len(self.translator.source.encode(text)) + 1
 
 
-def parse_place(text: str) -> ModelLocation:
+def parse_location(text: str) -> ModelLocation:
     """Parses `RUN`, or `RUN,RUN` for an ensemble; either may start with its languages: `en-de=RUN`, `zh-Hans:en=RUN`."""
     pair, equals, rest = text.partition("=")
     if not equals or os.path.exists(text):
         return ModelLocation(_folders(text))
     match = PAIR.fullmatch(pair.strip())
     if match is None:
-        raise ConfigError(
-            f"{text}: {pair!r} is not a language pair; write en-de={rest or 'RUN'}, or zh-Hans:en={rest or 'RUN'}"
-        )
+        run = rest or "RUN"
+        raise ConfigError(f"{text}: {pair!r} is not a language pair; write en-de={run}, or zh-Hans:en={run}")
     source, target = [code for code in match.groups() if code]
     return ModelLocation(_folders(rest), (source, target))
 
@@ -195,54 +182,50 @@ class Models:
 
     def __init__(
         self,
-        places: Sequence[ModelLocation],
+        locations: Sequence[ModelLocation],
         *,
         device: str = "auto",
         fast: bool = False,
-        tell: Callable[[str], None] = lambda text: None,
+        warn: Callable[[str], None] = lambda text: None,
         remote: Remote | None = None,
     ) -> None:
-        if not places:
+        if not locations:
             raise ConfigError("no run to serve; name at least one run folder")
-        self.device, self.fast, self.tell, self.remote = device, fast, tell, remote
+        self.device, self.fast, self.warn, self.remote = device, fast, warn, remote
         self.served: list[ServedModel] = []
-        for place in places:
-            self.served.append(first := self._open(place, self._free_name(place), self.served))
-            if place.languages is None and first.translator.task.languages:
-                back = ModelLocation(place.folders, (first.target, first.source))
+        for location in locations:
+            self.served.append(first := self._open(location, self._free_name(location), self.served))
+            if location.languages is None and first.translator.task.languages:
+                back = ModelLocation(location.folders, (first.target, first.source))
                 self.served.append(self._open(back, self._free_name(back), self.served))
 
-    def _free_name(self, place: ModelLocation) -> str:
-        base, taken = Path(place.folders[0]).resolve().name, {model.name for model in self.served}
+    def _free_name(self, location: ModelLocation) -> str:
+        base, taken = Path(location.folders[0]).resolve().name, {model.name for model in self.served}
         names = [base, *(f"{base}-{number}" for number in range(2, len(taken) + 2))]
         return next(name for name in names if name not in taken)
 
-    def _open(self, place: ModelLocation, name: str, others: Sequence[ServedModel]) -> ServedModel:
+    def _open(self, location: ModelLocation, name: str, others: Sequence[ServedModel]) -> ServedModel:
         """Loads a model. It shares equal weights with the others, such as those of a run that both adapt."""
-        named = zip(("source", "target"), place.languages or (), strict=False)
+        run, named = location.folders[0], zip(("source", "target"), location.languages or (), strict=False)
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
-        translator = load(place.folders, device=self.device, set=sets)
+        translator = load(location.folders, device=self.device, set=sets)
         if translator.task.files:
-            raise ConfigError(
-                f"{place.folders[0]}: its task, {translator.config.task['kind']}, reads files, which a server does not accept; "
-                f"use weft predict {place.folders[0]} FILE"
-            )
+            problem = f"its task, {translator.config.task['kind']}, reads files, which a server does not accept"
+            raise ConfigError(f"{run}: {problem}; use weft predict {run} FILE")
         share_equal(translator.model, (other.translator.model for other in others))
-        source, target = languages_of(translator.config, two := translator.task.languages, place.folders[0])
+        source, target = languages_of(translator.config, two := translator.task.languages, run)
         if two:
-            place, translator.config = (
-                ModelLocation(place.folders, (source, target)),
-                translator.config.replaced({"decode.into": target}),
-            )
+            location = ModelLocation(location.folders, (source, target))
+            translator.config = translator.config.replaced({"decode.into": target})
         elif target in translator.task.tags:
             translator.config = translator.config.replaced({"decode.tag": target})
-        if place.languages is None and UNKNOWN in (source, target):
-            self.tell(
-                f"{place.folders[0]}: the languages of this run are not known, so it is served as {source} to {target}; "
-                f"set them with en-de={place.folders[0]}, or with data.source_language and data.target_language"
+        if location.languages is None and UNKNOWN in (source, target):
+            self.warn(
+                f"{run}: the languages of this run are not known, so it is served as {source} to {target}; set them with "
+                f"en-de={run}, or with data.source_language and data.target_language"
             )
-        remote = None if self.remote is None else (self.remote, self.remote.open(place))
-        return ServedModel(name, source, target, place, translator, remote)
+        remote = None if self.remote is None else (self.remote, self.remote.open(location))
+        return ServedModel(name, source, target, location, translator, remote)
 
     def reload(self, prepare: Callable[[list[ServedModel]], None] = lambda served: None) -> None:
         """Reads every model again. If one fails, all old models stay and the error names the run.
@@ -251,23 +234,23 @@ class Models:
         """
         served: list[ServedModel] = []
         for old in self.served:
-            served.append(self._open(old.place, old.name, served))
+            served.append(self._open(old.location, old.name, served))
         prepare(served)
         self.served = served
 
     def between(self, source: str, target: str) -> ServedModel:
         """Returns the first model for this language pair; see `known_code` for other names of a language."""
-        found = self.path(source, target)
-        if len(found) == 1:
-            return found[0]
+        path = self.path(source, target)
+        if len(path) == 1:
+            return path[0]
         raise HTTPException(400, f"{target} is not available as a target language from {source}")
 
     def path(self, source: str, target: str) -> list[ServedModel]:
         """The models that lead from one language to another: one, two by way of a third language, or none if they are equal."""
         codes = {code for model in self.served for code in (model.source, model.target)}
         first, last = (known_code(code, codes) for code in (source, target))
-        for code, found in ((source, first), (target, last)):
-            if found is None:
+        for code, known in ((source, first), (target, last)):
+            if known is None:
                 raise HTTPException(400, f"{code} is not supported")
         direct = [model for model in self.served if (model.source, model.target) == (first, last)]
         if first == last:
@@ -287,7 +270,7 @@ class Models:
         direct = {model.target for model in self.served if model.source == source}
         return direct | {model.target for model in self.served if model.source in direct} - {source}
 
-    def chosen(self, name: str | None, source: str | None, target: str | None) -> ServedModel:
+    def select(self, name: str | None, source: str | None, target: str | None) -> ServedModel:
         """Returns the model with this name, or for this language pair, or the only model."""
         if name is not None:
             models = {model.name: model for model in self.served}

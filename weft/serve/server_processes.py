@@ -1,7 +1,4 @@
-"""The listening socket of a server: made, inherited, and passed on to other processes.
-
-Several processes that serve on one socket, each with its own models, or with other processes that run them.
-"""
+"""The processes of a server: several that serve on one listening socket, those that run the models, and successors."""
 
 from __future__ import annotations
 
@@ -15,8 +12,6 @@ from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from socket import AF_UNIX
-from socket import socket as Socket
 
 from weft.errors import WeftError
 from weft.serve.file_store import SHARED, shared_folder
@@ -24,17 +19,22 @@ from weft.serve.http_protocol import CONNECTIONS
 from weft.serve.middleware import log_line
 from weft.serve.settings import Settings
 
-HANDED, STOPS = "WEFT_LISTEN_FD", "WEFT_REPLACES"
+LISTEN_FD, REPLACES = "WEFT_LISTEN_FD", "WEFT_REPLACES"
 """Environment variables of a server that replaces another: the number of its socket, and the process that it stops."""
 
-WORKER, READY = "WEFT_WORKER", "WEFT_READY_FD"
+WORKER, READY_FD = "WEFT_WORKER", "WEFT_READY_FD"
 """Environment variables of one of several processes: its number, and a pipe to write to when it is ready."""
 
-MODELS, REMOTE = "WEFT_MODELS_FD", "WEFT_MODELS"
+ENGINE_FD, ENGINE_PATH = "WEFT_MODELS_FD", "WEFT_MODELS"
 """Environment variables of the process that runs the models, and of those that use it: its socket's number, and its path."""
 
-FIRST_OF_SYSTEMD = 3
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+SYSTEMD_FD = 3
 """The number of the first socket that systemd passes on."""
+
+PAUSE = 1.0
+"""Seconds before a worker that ended is started again."""
 
 
 def command() -> list[str]:
@@ -49,36 +49,35 @@ def address(host: str, listening: socket.socket) -> str:
 
 def listener(host: str, port: int) -> socket.socket:
     """A socket that listens: that of the server before this one, of systemd, or a new one."""
-    if number := os.environ.get(HANDED):
+    if number := os.environ.get(LISTEN_FD):
         return socket.socket(fileno=int(number))
     if os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS") == "1":
-        return socket.socket(fileno=FIRST_OF_SYSTEMD)
+        return socket.socket(fileno=SYSTEMD_FD)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio disables Nagle's algorithm only for sockets created with IPPROTO_TCP.
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
-        made.listen(CONNECTIONS)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(CONNECTIONS)
     except OSError as error:
-        made.close()
-        raise WeftError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --host and --port"
-        ) from None
-    return made
+        listening.close()
+        problem = f"cannot listen on {host} port {port}: {error.strerror}"
+        raise WeftError(f"{problem}; choose another with --host and --port") from None
+    return listening
 
 
 def hand_over(listening: socket.socket) -> None:
     """Starts a new server with the same arguments and the same socket; it stops this one when it is ready."""
     number = listening.fileno()
-    environment = {**os.environ, HANDED: str(number), STOPS: str(os.getpid())}
+    environment = {**os.environ, LISTEN_FD: str(number), REPLACES: str(os.getpid())}
     subprocess.Popen(command(), pass_fds=[number], env=environment)
 
 
 def stop_predecessor() -> None:
     """Stops the server that this one replaces, if there is one."""
-    if other := os.environ.pop(STOPS, ""):
-        os.environ.pop(HANDED, None)
+    if other := os.environ.pop(REPLACES, ""):
+        os.environ.pop(LISTEN_FD, None)
         with suppress(ProcessLookupError):
             os.kill(int(other), signal.SIGTERM)
 
@@ -91,15 +90,9 @@ def reload_others() -> None:
 
 def report_ready() -> None:
     """Tells the process that started this one that it serves."""
-    if number := os.environ.pop(READY, ""):
+    if number := os.environ.pop(READY_FD, ""):
         os.write(int(number), b"1")
         os.close(int(number))
-
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-PAUSE = 1.0
-"""Seconds before a worker that ended is started again."""
 
 
 class Workers:
@@ -113,7 +106,7 @@ class Workers:
         self._listener = listener(settings.host, settings.port)
         self._count, self.address = settings.workers, address(settings.host, self._listener)
         self._folder = shared_folder()
-        self._sockets = [_local(self._folder / f"models-{number}") for number in range(settings.engines)]
+        self._sockets = [_unix_listener(self._folder / f"models-{number}") for number in range(settings.engines)]
         self._running: dict[int, Process] = {}
         self._engines: dict[int, Process] = {}
         self._stopping = False
@@ -133,7 +126,7 @@ class Workers:
         loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
         loop.add_signal_handler(signal.SIGUSR2, hand_over, self._listener)
         ready = await asyncio.gather(*map(self._start_engine, range(len(self._sockets))))
-        watching = [asyncio.create_task(self._watch(self._engines, number, self._start_engine)) for number in self._engines]
+        restarting = [asyncio.create_task(self._watch(self._engines, number, self._start_engine)) for number in self._engines]
         if all(ready):
             ready = await asyncio.gather(*map(self._start, range(self._count)))
         if all(ready):
@@ -143,7 +136,7 @@ class Workers:
             self._failed = True
             self._stop()
         await asyncio.gather(*(self._watch(self._running, number, self._start) for number in list(self._running)))
-        for task, engine in zip(watching, self._engines.values(), strict=True):
+        for task, engine in zip(restarting, self._engines.values(), strict=True):
             task.cancel()
             with suppress(ProcessLookupError):
                 engine.kill()  # all requests are answered
@@ -151,26 +144,26 @@ class Workers:
 
     async def _start(self, number: int) -> bool:
         """Starts a worker; returns whether it serves."""
-        own = {HANDED: str(self._listener.fileno()), SHARED: str(self._folder)}
+        own = {LISTEN_FD: str(self._listener.fileno()), SHARED: str(self._folder)}
         if self._sockets:
-            own[REMOTE] = self._sockets[number % len(self._sockets)].getsockname()
+            own[ENGINE_PATH] = self._sockets[number % len(self._sockets)].getsockname()
         return await self._spawn(self._running, number, own, self._listener)
 
     async def _start_engine(self, number: int) -> bool:
         """Starts a process that runs models; returns whether it takes tasks."""
-        socket = self._sockets[number]
-        own = {MODELS: str(socket.fileno())}
+        listening = self._sockets[number]
+        own = {ENGINE_FD: str(listening.fileno())}
         if len(self._sockets) > 1:  # each sees its own GPU only
             own[VISIBLE] = (os.environ.get(VISIBLE) or ",".join(map(str, range(len(self._sockets))))).split(",")[number]
-        return await self._spawn(self._engines, number, own, socket)
+        return await self._spawn(self._engines, number, own, listening)
 
-    async def _spawn(self, among: dict[int, Process], number: int, own: dict[str, str], socket: Socket) -> bool:
+    async def _spawn(self, among: dict[int, Process], number: int, own: dict[str, str], listening: socket.socket) -> bool:
         reading, writing = os.pipe()
-        own |= {WORKER: str(number), READY: str(writing)}
-        environment = {name: value for name, value in os.environ.items() if name != STOPS} | own
+        own |= {WORKER: str(number), READY_FD: str(writing)}
+        environment = {name: value for name, value in os.environ.items() if name != REPLACES} | own
         # In a session of its own, so that Ctrl-C reaches it only once.
         among[number] = await asyncio.create_subprocess_exec(
-            *command(), pass_fds=[socket.fileno(), writing], env=environment, start_new_session=True
+            *command(), pass_fds=[listening.fileno(), writing], env=environment, start_new_session=True
         )
         os.close(writing)
         if self._stopping:
@@ -203,9 +196,9 @@ class Workers:
                 worker.send_signal(number)
 
 
-def _local(path: Path) -> Socket:
+def _unix_listener(path: Path) -> socket.socket:
     """A socket that listens for processes of this user. It stays when the process that accepts connections is started again."""
-    made = Socket(AF_UNIX)
-    made.bind(str(path))
-    made.listen(128)
-    return made
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen(128)
+    return listening

@@ -1,7 +1,4 @@
-"""Health of the server: whether its models answer.
-
-The parts that both APIs share: models, batcher, access control and timeouts.
-"""
+"""The state that all APIs of a server share: models, batcher, access control, files, metrics and health."""
 
 from __future__ import annotations
 
@@ -25,6 +22,8 @@ from weft.serve.request_batcher import Batcher
 from weft.serve.served_models import Models, Query, ServedModel, TranslationQuery
 from weft.serve.settings import Settings
 
+SURROGATE = re.compile("[\ud800-\udfff]")
+
 RECENT = 5.0
 """Seconds for which an answer of a model counts as a sign of health."""
 
@@ -33,14 +32,6 @@ STUCK = 60.0
 
 WITHIN = 10.0
 """Seconds in which a model must answer the test text."""
-
-
-class ProbeQuery(TranslationQuery):
-    """A short text that tests a model. Its answer is not cached."""
-
-    @property
-    def cached(self) -> bool:
-        return False
 
 
 class Health:
@@ -52,7 +43,7 @@ class Health:
         self._last: tuple[float, list[str]] = (float("-inf"), [])
 
     async def problems(self) -> list[str]:
-        """What is wrong; nothing if all is well. Tests run one at a time, and their result holds for a second."""
+        """The problems of the server; empty if it is healthy. Tests run one at a time, and their result holds for a second."""
         busy = self.batcher.busy_since
         if not self.batcher.alive:
             return ["the model's thread is not running"]
@@ -60,15 +51,15 @@ class Health:
             return [f"the model has been busy with one batch for {time.monotonic() - busy:.0f} s"]
         async with self._testing:
             if time.monotonic() - self._last[0] > 1:
-                found = await asyncio.gather(*map(self._problem, self.models.served))
-                self._last = (time.monotonic(), [each for each in found if each])
+                problems = await asyncio.gather(*map(self._problem, self.models.served))
+                self._last = (time.monotonic(), [each for each in problems if each])
             return self._last[1]
 
     async def _problem(self, model: ServedModel) -> str:
         if time.monotonic() - self.batcher.worked.get(model.name, float("-inf")) < RECENT:
             return ""
         try:
-            await asyncio.wait_for(self.batcher.answer([ProbeQuery(model, "a b")], "health"), WITHIN)
+            await asyncio.wait_for(self.batcher.answer([TranslationQuery(model, "a b")], "health", cached=False), WITHIN)
         except (WeftError, HTTPException):
             return ""  # it does not read text, or the queue is full, which is no fault of the model
         except TimeoutError:
@@ -76,9 +67,6 @@ class Health:
         except Exception as error:
             return f"{model.name}: {type(error).__name__}"
         return ""
-
-
-SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Service:
@@ -121,16 +109,16 @@ class Service:
         if queries:
             note(request, model=queries[0].model.name)
         task = asyncio.ensure_future(self.batcher.answer(queries, client_of(request), cells))
-        gone = asyncio.ensure_future(_disconnect(request))
+        disconnect = asyncio.ensure_future(_disconnect(request))
         try:
-            done, _ = await asyncio.wait({task, gone}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({task, disconnect}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
             if task in done:
                 return task.result()
-            if gone in done:
+            if disconnect in done:
                 raise HTTPException(499, "the client disconnected")  # the usual status in logs for this
             raise HTTPException(504, f"no answer within {self.settings.timeout:g} s; send fewer texts, or try again later")
         finally:
-            gone.cancel()
+            disconnect.cancel()
             if not task.done():
                 task.cancel()
 
@@ -159,7 +147,7 @@ class Service:
 
 
 def client_of(request: Request) -> str:
-    """Who sent a request: the name of its key, else its address. Of an IPv6 address only the network counts."""
+    """The client of a request: the name of its key, else its address. Of an IPv6 address only the network counts."""
     address = request.client.host if request.client else ""
     network = ":".join(address.split(":")[:4]) if ":" in address else address
     return str(request.scope.get("weft.key") or network)

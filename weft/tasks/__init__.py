@@ -7,9 +7,6 @@ TASKS = {
     "classification": "weft.tasks.classification.task:ClassificationTask",
     "tagging": "weft.tasks.tagging.task:TaggingTask",
     "captioning": "weft.tasks.captioning.task:CaptioningTask",
-    "answering": "weft.tasks.answering.task:AnsweringTask",
-    "bits": "weft.tasks.bits.task:BitsTask",
     "transcription": "weft.tasks.transcription.task:TranscriptionTask",
-    "deciphering": "weft.tasks.deciphering.task:DecipheringTask",
     "language_model": "weft.tasks.language_modeling.task:LanguageModelTask",
 }

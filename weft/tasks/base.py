@@ -36,6 +36,7 @@ from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder_decoder
+from weft.runs.migrations import check_format
 from weft.tasks.translation.attention_alignment import TokenWeights
 
 Align = Callable[[Sequence[tuple[str, str]]], list[TokenWeights | None]]
@@ -58,6 +59,7 @@ def tokenizers_of(config: Config) -> tuple[Config, Tokenizer, Tokenizer]:
     run = Path(str(config.data.tokenizer_of))
     if problem := why_unreadable(run / "config.yaml", "run"):
         raise RunError(f"data.tokenizer_of: {run}: {problem}")
+    check_format(run)
     data = load_config(run / "config.yaml").data
     settings = {f"data.{key}": getattr(data, key) for key in ("tokenizer", "vocabulary", "shared_vocabulary")}
     return config.replaced(settings), *load_extended(run, data.tokenizer)

@@ -156,7 +156,7 @@ class Seq2SeqTask(CorpusTask):
 
     def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> tuple[Loss, Tensor]:
         """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`; and the hidden states."""
-        with self.penalties.watching(model) as watched:
+        with self.penalties.recording(model) as recorded:
             found = model(batch.source, fed, batch.target_layout)
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
         ok, metrics = batch.target_layout.ok, {"nll": nll}
@@ -168,7 +168,7 @@ class Seq2SeqTask(CorpusTask):
             if self._moving:
                 self._moving.move(gained, ok)
             metrics["entropy"] = found.extras["entropy"].detach().where(ok, 0.0).sum()
-        for name, value in self.penalties.sums(watched, batch).items():
+        for name, value in self.penalties.sums(recorded, batch).items():
             total = total + self.penalties.weights[name] * value
             metrics[name] = value.detach()
         if self.unlikelihood:
@@ -223,10 +223,10 @@ class MediaPredictor(Predictor[Input, Prediction], ABC, Generic[Input]):
     @torch.inference_mode()
     def add_attention(self, written: Prediction, source: Source) -> Encoded:
         """Adds the weights of every layer that has any, and returns what the encoder made of the source."""
-        with record(self.model) as tape:
+        with record(self.model) as recorded:
             encoded: Encoded = self.model.encode(source)
             if isinstance(self.model, Model):
                 fed = torch.tensor([[BOS, *written.ids[:-1]]], device=self.model.device)
                 self.model.decoder.features(fed, self.model.decoder.start(encoded))
-        written.attention, written.uses = first_row(self.model, tape)
+        written.attention, written.uses = first_row(self.model, recorded)
         return encoded

@@ -10,15 +10,12 @@ A checkpoint is the folder `checkpoints/step-00000500` of a run:
 
 There is no generator state: the seed of a micro-batch is a function of its position in the data stream.
 
-Published weights: the run's `model.safetensors`, and `published.jsonl` with a line for each time it was replaced.
+Training also publishes weights, as the run's `model.safetensors`, with a line in `published.jsonl` each time. It replaces what
+training has published. Weights that a command has published (`weft average`) stay until training has made further steps, and
+then, as whatever such a command replaces, they are kept as `model.average-400.safetensors`.
 
-Training replaces what training has published. Weights that a command has published (`weft average`) stay until training
-has made further steps, and then, as whatever such a command replaces, they are kept as `model.average-400.safetensors`.
-
-What may change when a run is resumed.
-
-A setting that the weights, the tokenizer or the position in the data depend on is refused: the run would be damaged although
-it seems to continue. Other changes are listed in the log.
+A resumed run cannot change a setting that the weights, the tokenizer or the position in the data depend on: it would be damaged
+although it seems to continue. Other changes are listed in the log.
 """
 
 from __future__ import annotations
@@ -37,12 +34,13 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.config.corpus_entries import files_of, names
 from weft.config.sections import Config, load_config, save_config
 from weft.data.batch import Position
 from weft.errors import ConfigError, DataError, RunError
 from weft.file_access import replace_file
+from weft.runs.migrations import find_file
 from weft.runs.run_folder import CHECKPOINTS, CONFIG, MODEL
 from weft.runs.weight_files import (
     copy_weights,
@@ -249,12 +247,11 @@ def published(run: Path) -> dict[str, str]:
 
 def published_by_command(facts: Mapping[str, str]) -> bool:
     """Whether a command other than `weft train` has published weights with this metadata."""
-    # Earlier versions did not save `by`; they saved `averaged` in `weft average` only.
-    return facts.get("by", "average" if "averaged" in facts else "train") != "train"
+    return facts.get("by", "train") != "train"
 
 
 def described(facts: Mapping[str, str]) -> str:
-    """What weights with this metadata are, for messages."""
+    """A name for weights with this metadata, for messages."""
     if "averaged" in facts:
         return f"the average of steps {facts['averaged'].replace(',', ', ')}"
     return f"the {facts.get('weights', 'unknown')} weights of step {facts.get('step', 'unknown')}"
@@ -344,7 +341,7 @@ def check_changes(run: Path, config: Config) -> list[str]:
     differing = changes(trained_config(run), config)
     if refused := {path: values for path, values in differing.items() if reason(path)}:
         lines = [f"  {_shown(path, *values)}: {reason(path)}" for path, values in refused.items()]
-        sets = [shlex.quote(f"{path.removesuffix('.kind')}={document.scalar(new)}") for path, (_, new) in refused.items()]
+        sets = [shlex.quote(f"{path.removesuffix('.kind')}={yaml_document.scalar(new)}") for path, (_, new) in refused.items()]
         again = f"weft train {shlex.quote(str(run / CONFIG))} --out NEW --set {' '.join(sets)}"
         advice = f"Resume without these settings, or train anew: {again}"
         raise ConfigError("\n".join([f"{run}: a resumed run cannot change", *lines, advice]))
@@ -353,13 +350,12 @@ def check_changes(run: Path, config: Config) -> list[str]:
 
 
 def _shown(path: str, old: Any, new: Any) -> str:
-    return f"{path.removesuffix('.kind')} {document.scalar(old)} → {document.scalar(new)}"
+    return f"{path.removesuffix('.kind')} {yaml_document.scalar(old)} → {yaml_document.scalar(new)}"
 
 
 def trained_config(run: Path) -> Config:
     """The configuration that the checkpoints of a run were trained with. config.yaml may have been edited since."""
-    file = run / CHECKPOINTS / CONFIG
-    return load_config(file if file.is_file() else run / CONFIG).absolute()
+    return load_config(find_file(run, f"{CHECKPOINTS}/{CONFIG}")).absolute()
 
 
 def remember(run: Path, config: Config, identity: str) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from weft.config.sections import TrainSection
 from weft.data.batch import Batch
-from weft.layers.kernels import triton_available, try_out
+from weft.layers.kernels import probe_device, triton_available
 from weft.layers.kernels.cuda_graph_capture import CudaGraphs, GraphRecorder, Key
 from weft.models.base import Network
 from weft.tasks.base import Loss
@@ -26,7 +26,7 @@ def compile_blocks(model: nn.Module, config: TrainSection, device: torch.device)
     """Compiles the blocks of a model on `device` in place, if the configuration says so. Returns whether it did."""
     if not compiles(model, config, device):
         return False
-    try_out(device)
+    probe_device(device)
     for block in model.repeated if isinstance(model, Network) else [model]:
         block.compile()
     return True

@@ -95,7 +95,7 @@ class World:
             dist.destroy_process_group()
 
 
-def start(device: str = "auto") -> World:
+def join_processes(device: str = "auto") -> World:
     """Joins the processes that torchrun started; without torchrun, a world of one process."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

@@ -88,7 +88,7 @@ class LayerGroups:
         return True
 
     def describe(self) -> str:
-        """What is trained now."""
+        """A clause that says what is trained now."""
         trained = sum(weight.numel() for layer in self.layers[-self._active :] for weight in layer)
         return f"{self._active} of {len(self.layers)} layers are trained, {trained:,} of {self.weights:,} weights"
 

@@ -13,35 +13,33 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from weft.config.sections import load_config
 from weft.data.formats import swapped
 from weft.data.text_lines import check_file
 from weft.errors import ConfigError
 from weft.file_access import replace_file
 from weft.runs.distillation_and_backtranslation import Texts, translate_corpus
-from weft.runs.open_run import build_task, run_config
+from weft.runs.open_run import Report, build_task, run_config, silent
 from weft.runs.run_folder import CONFIG, complete, records
 from weft.tasks.base import Measure
 from weft.tasks.language_modeling.data import LineFile
-from weft.training import api
+from weft.training.train_run import train
 
 PLAN, SCORES = "plan.json", "rounds.json"
 TAG = "bt"
 """The tag of sources that a model has written (Caswell et al. 2019)."""
 
 OTHER = {"forward": "backward", "backward": "forward"}
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class BacktranslationData:
-    """What the rounds train on.
+    """The data that the rounds train on.
 
     mono: for each direction the text of its target language, which the other direction translates; a direction without any is
     trained once.
@@ -95,7 +93,7 @@ class BacktranslationData:
         return [*map(turn, self.data)], [*map(turn, self.valid)]
 
 
-def iterate_backtranslation(plan: BacktranslationData, tell: Tell = lambda message: None) -> dict[str, Path]:
+def iterate_backtranslation(plan: BacktranslationData, report: Report = silent) -> dict[str, Path]:
     """Trains all rounds and returns the best run of each direction. The same call continues after an interruption."""
     plan.check()
     best: dict[str, tuple[Path, float]] = {}
@@ -105,13 +103,13 @@ def iterate_backtranslation(plan: BacktranslationData, tell: Tell = lambda messa
         for direction in OTHER:
             if number and not plan.mono.get(direction):
                 continue
-            run = _train(plan, direction, number, teachers, tell)
+            run = _train(plan, direction, number, teachers, report)
             measure, found = _score(run)
             if direction not in best or measure.better(found[measure.key], best[direction][1]):
                 best[direction] = run, found[measure.key]
             scores.append({"round": number, "direction": direction, "run": run.name, **found})
             replace_file(plan.out / SCORES, json.dumps(scores, indent=1) + "\n")
-            tell(
+            report(
                 f"round {number}, {direction}: {measure.title} {found[measure.key]:.4g}; best so far: {best[direction][0].name}"
             )
     for direction, (run, _) in best.items():
@@ -119,13 +117,13 @@ def iterate_backtranslation(plan: BacktranslationData, tell: Tell = lambda messa
     return {direction: run for direction, (run, _) in best.items()}
 
 
-def _train(plan: BacktranslationData, direction: str, number: int, teachers: Mapping[str, Path], tell: Tell) -> Path:
+def _train(plan: BacktranslationData, direction: str, number: int, teachers: Mapping[str, Path], report: Report) -> Path:
     """The finished run of a direction in a round."""
     run = plan.out / f"{direction}-{number}"
     if complete(run):
         return run
     if (run / CONFIG).exists():
-        api.train(out=run, resume=True, tell=tell)
+        train(out=run, resume=True, tell=report)
         return run
     data, valid = plan.pairs(direction)
     corpora: list[Any] = list(data)
@@ -133,11 +131,11 @@ def _train(plan: BacktranslationData, direction: str, number: int, teachers: Map
         made = plan.out / f"{direction}-{number}.jsonl"
         if not made.exists():
             teacher, texts = teachers[OTHER[direction]], [LineFile(name) for name in plan.mono[direction]]
-            tell(f"round {number}: {teacher.name} translates {', '.join(text.name for text in texts)}")
+            report(f"round {number}: {teacher.name} translates {', '.join(text.name for text in texts)}")
             device = run_config(teacher).train.device
-            translate_corpus([teacher], Texts(texts, back=True), made, device=device, tell=tell)
+            translate_corpus([teacher], Texts(texts, back=True), made, device=device, report=report)
         corpora.append({"files": str(made), "tag": TAG})
-    api.train(plan.recipe, data=corpora, valid=valid, out=run, set=plan.sets, tell=tell)
+    train(plan.recipe, data=corpora, valid=valid, out=run, set=plan.sets, tell=report)
     return run
 
 
@@ -146,7 +144,7 @@ def _score(run: Path) -> tuple[Measure, dict[str, float]]:
 
     They are compared by train.best_by, or by BLEU if that is the loss: each run has its own tokens, so losses per token differ.
     """
-    config = load_config(run / CONFIG)
+    config = run_config(run)
     by = "bleu" if config.train.best_by == "loss" else config.train.best_by
     measure = build_task(config, run).measure(by)
     found = {key: value for key, value in records(run)[-1].items() if isinstance(value, float) and key != "seconds"}

@@ -1,7 +1,4 @@
-"""Accumulates losses and metrics on the device, so that no step waits for the device.
-
-The training loop, the same for every task.
-"""
+"""The training loop, the same for every task. Losses and metrics add up on the device, so that no step waits for it."""
 
 from __future__ import annotations
 

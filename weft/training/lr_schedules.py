@@ -1,6 +1,6 @@
 """Learning rate schedules: pure functions of the update number, so that resuming needs no other state.
 
-Each function here gets the `Plan` of the run and returns a schedule. Its keyword-only parameters are the options of
+Each function here gets the `ScheduleContext` of the run and returns a schedule. Its keyword-only parameters are the options of
 `train.schedule`.
 """
 
@@ -19,7 +19,7 @@ Schedule = Callable[[int], float]
 
 @dataclass(frozen=True)
 class ScheduleContext:
-    """What a schedule knows about the run: the total number of updates and the model width."""
+    """Facts about the run that a schedule may depend on: the total number of updates and the model width."""
 
     steps: int
     dim: int

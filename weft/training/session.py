@@ -1,6 +1,6 @@
-"""Graceful interruption: after Ctrl-C or SIGTERM the current step ends and a checkpoint is saved.
+"""Everything around the steps of a run: starting, validating, saving, publishing, finishing, and interruption.
 
-Everything around the steps of a run: starting, validating, saving, publishing, finishing.
+After Ctrl-C or SIGTERM the current step ends and a checkpoint is saved.
 """
 
 from __future__ import annotations

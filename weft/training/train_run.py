@@ -1,65 +1,107 @@
-"""Lowers sizes of a configuration that are larger than its number of steps allows.
+"""Trains a run, from its settings to a trained model in its folder: `weft.train`.
 
-Sizes that the data limits, such as the vocabulary, are lowered by the task when it prepares the data (`Task.limit`).
-
-Trains a run: from a configuration to a trained model in its folder.
+The steps, each in one place: load the configuration (`train`); choose what it leaves open, lower what the steps do not allow,
+and build task and model (`weft.training.prepare_run`); write the configuration, once; train (`weft.training.loop`). A resumed
+run takes the same way, with checks in place of choices.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import torch
 
+from weft.config import yaml_document
+from weft.config.corpus_entries import parse
 from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.errors import ConfigError, Interrupted, RunError
-from weft.layers.kernels import computes_bf16, modern
 from weft.models.base import Network
-from weft.runs.distillation_and_backtranslation import OpenTeacher
-from weft.runs.open_run import build_network, build_task, start_from_base
-from weft.runs.run_folder import CONFIG, LOG, MODEL, RunLock, prepare_folder
-from weft.runs.warm_start_weights import start_vectors
+from weft.runs.migrations import write_format
+from weft.runs.open_run import Report, run_config, silent
+from weft.runs.run_folder import CONFIG, LOG, MODEL, RunLock, clear_unbegun, prepare_folder
+from weft.runs.warm_start import resolve_start, start_model, started_config
 from weft.tasks.base import Task
 from weft.training import checkpoint
+from weft.training.auto.auto_recipe import AUTO, Choose, chooser, seconds_of
 from weft.training.checkpoint import check_changes, check_data, check_identity, remember
-from weft.training.distributed import World, start
+from weft.training.distributed import World, join_processes
 from weft.training.log import open_log
 from weft.training.loop import fit
+from weft.training.prepare_run import lower_to_steps, prepare_run
 from weft.training.session import Result
-from weft.training.warm_start_settings import check_start
 
 
-def fit_steps(config: Config, tell: Callable[[str], None]) -> Config:
-    """Shortens a warm-up that would never end, and an average of more checkpoints than there will be. Says each change.
+def train(
+    recipe: str | Path | Config | None = None,
+    *,
+    start: str | Path | None = None,
+    data: str | Sequence[str | Mapping[str, Any]] = (),
+    valid: str | Sequence[str | Mapping[str, Any]] = (),
+    out: str | Path | None = None,
+    time: str | float | None = None,
+    teacher: str | Path | None = None,
+    resume: bool = False,
+    set: Mapping[str, Any] | Sequence[str] = (),
+    tell: Report = silent,
+) -> Result:
+    """Trains a model in the run folder `out` and returns the result.
 
-    A warm-up as long as the training, or longer, becomes half of the steps.
+    `recipe` is the name of a recipe, a YAML file or a `Config`; "auto", the default, chooses all sizes from the data. `start`
+    is a run to fine-tune: the new run takes its model, tokenizers and weights, and everything else from the recipe, by default
+    the configuration of that run. With `resume`, `out` is the run to continue. `time` is how long the whole call may take:
+    "20m", "1h30m", or seconds. `teacher` is a run whose translations replace the targets of `data`. `set` overrides settings
+    like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts.
     """
-    train = config.train
-    changes: dict[str, int] = {}
-    if train.schedule.get("warmup", 0) >= train.steps:
-        changes["train.schedule.warmup"] = train.steps // 2
-        tell(f"train.schedule.warmup: {train.steps // 2:,}, because there are {train.steps:,} steps")
-    saved = -(-train.steps // min(train.save_every, train.validate_every or train.save_every))
-    if train.average_last > saved:
-        changes["train.average_last"] = saved
-        tell(f"train.average_last: {saved:,}, because {train.steps:,} steps give no more checkpoints")
-    return config.replaced(changes) if changes else config
+    seconds = seconds_of(time)
+    sets = [f"{key}={yaml_document.scalar(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
+    if resume:
+        if out is None:
+            raise ConfigError("`resume` needs `out`, the folder of the run to continue")
+        if seconds is not None:
+            raise ConfigError("--time plans a new run; to end a resumed one earlier, set train.seconds, its total time")
+        config = run_config(Path(out), sets)
+    elif start is not None:
+        if isinstance(recipe, Config) or recipe == AUTO:
+            raise ConfigError(
+                "a run that starts from another one needs a recipe with a name, or a YAML file; auto chooses a model"
+            )
+        config = started_config(Path(start), recipe, sets, new_data=bool(data))
+        recipe = recipe or Path(start) / CONFIG
+    elif isinstance(recipe, Config):
+        config = recipe
+        if sets:
+            raise ConfigError("`set` is for recipes and files; use Config.replaced instead")
+    else:
+        recipe = AUTO if recipe is None else recipe
+        config = load_config(recipe, sets)
+    changes: dict[str, Any] = {
+        path: [parse(entry, option) for entry in ([entries] if isinstance(entries, str) else entries)]
+        for path, option, entries in (("data.train", "--data", data), ("data.valid", "--valid", valid))
+        if entries
+    }
+    if teacher is not None:
+        changes["data.teacher"] = str(teacher)
+    choose = None if resume else chooser(recipe == AUTO, sets, seconds, tell)
+    folder = Path(out) if out else free_folder(recipe or AUTO)
+    return train_run(config.replaced(changes), folder, resume=resume, report=tell, choose=choose)
 
 
-Tell = Callable[[str], None]
-T = TypeVar("T")
-
-
-Choose = Callable[[Config, Path, World], Config]
-"""Completes the configuration of a new run, given its folder and the processes that will train it."""
+def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:
+    """A folder for a new run, named after the recipe or file, with a number if that folder exists."""
+    path = Path("run" if isinstance(recipe, Config) else recipe)
+    name = path.parent.name if path.name == CONFIG and path.parent.name else path.stem
+    folder, number = Path(base) / name, 2
+    while folder.exists():
+        folder, number = Path(base) / f"{name}-{number}", number + 1
+    return folder
 
 
 def train_run(
-    config: Config, out: Path, *, resume: bool = False, tell: Tell = lambda message: None, choose: Choose | None = None
+    config: Config, out: Path, *, resume: bool = False, report: Report = silent, choose: Choose | None = None
 ) -> Result:
     """Trains the model of `config` in the folder `out`, or resumes it where it stopped, if its settings allow it.
 
@@ -69,10 +111,10 @@ def train_run(
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     config = config.absolute()
-    world = start(config.train.device)
+    world = join_processes(config.train.device)
     out = world.broadcast(out)  # other processes may have chosen another folder, because the first had created this one
     try:
-        result = _train(config, out, resume, world, tell if world.first else (lambda message: None), choose)
+        result = _train(config, out, resume, world, report if world.first else silent, choose)
     except Interrupted:
         world.close()  # wait until the first process has saved; after any other error, waiting could last forever
         raise
@@ -80,48 +122,59 @@ def train_run(
     return result
 
 
-def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, choose: Choose | None) -> Result:
+def _train(config: Config, out: Path, resume: bool, world: World, report: Report, choose: Choose | None) -> Result:
     notes: list[str] = []
     with contextlib.ExitStack() as stack:
 
-        def prepare() -> tuple[Config, Task, Network]:
-            if world.first:
-                stack.enter_context(_locked_folder(out, resume))
+        def prepare_first() -> tuple[Task, Network]:
+            stack.enter_context(_locked_folder(out, resume))
             if resume:
-                if world.first:
-                    _check_checkpoints(out)
-                    notes.extend(check_changes(out, config))
-                    check_data(out, config)
-                return prepare_run(config, out, world.device, tell)
-            if world.first:
-                chosen = check_start(fit_steps(choose(config, out, world) if choose else config, tell))
-                save_schema(out)
-                save_config(chosen, out / CONFIG)
-            return prepare_run(load_config(out / CONFIG), out, world.device, tell)
+                _check_checkpoints(out)
+                notes.extend(check_changes(out, config))
+                check_data(out, config)
+                return prepare_run(config, out, world.device, report)
+            chosen = choose(config, out, world) if choose else config
+            return prepare_run(resolve_start(lower_to_steps(chosen, report)), out, world.device, report)
 
-        def on_start() -> None:
+        def write_settings() -> None:
             if world.first:
-                save_config(resolved, out / CONFIG)
-                remember(out, resolved, task.identity())
+                write_format(out) if resume else save_schema(out)
+                save_config(task.config, out / CONFIG)
+                remember(out, task.config, task.identity())
 
-        resolved, task, model = _in_turn(world, prepare)
-        train = resolved.train
+        task, model = _in_turn(world, prepare_first, lambda resolved: prepare_run(resolved, out, world.device))
+        train = task.config.train
         begins = world.broadcast(checkpoint.latest(out) is None)  # also if a resumed run has not saved anything yet
-        if resolved.start.run and (begins or resolved.model["lora"]):  # a checkpoint has all weights that are not borrowed
-            notes.append(start_from_base(model, resolved, out))
-        if resolved.start.vectors and begins:
-            notes.append(start_vectors(model, resolved, out))
+        notes += start_model(model, task.config, out, begins=begins)
         if resume and world.first:
-            notes.extend(check_identity(out, task.identity()))
+            notes += check_identity(out, task.identity())
         unit = task.counts.split()[-1]
         log = open_log(out, train.steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
-        for note in notes:
+        for note in (*notes, _summary(task, model, world)):
             log.note(note)
-        facts = {"parameters": model.count_parameters(), **_count_trained(model), **task.describe()}
-        where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
-        log.note(", ".join(f"{value:,} {name}" for name, value in facts.items()) + f"; on {where}")
-        return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, on_start=on_start)
+        return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, on_start=write_settings)
+
+
+def _in_turn(
+    world: World, first: Callable[[], tuple[Task, Network]], others: Callable[[Config], tuple[Task, Network]]
+) -> tuple[Task, Network]:
+    """Prepares the run in the first process, then in the others, which take its configuration and its files.
+
+    If the first one fails, no other waits forever.
+    """
+    if not world.first:
+        resolved: Config | None = world.broadcast(None)
+        if resolved is None:
+            raise RunError(f"process {world.rank} stops because the first process failed to start; see its error message")
+        return others(resolved)
+    resolved = None
+    try:
+        task, model = first()
+        resolved = task.config
+        return task, model
+    finally:
+        world.broadcast(resolved)
 
 
 def _check_checkpoints(out: Path) -> None:
@@ -133,68 +186,12 @@ def _check_checkpoints(out: Path) -> None:
         )
 
 
-def _count_trained(model: Network) -> dict[str, int]:
-    """The number of parameters that are trained, if some are borrowed."""
+def _summary(task: Task, model: Network, world: World) -> str:
+    """The sizes of the model and the data, and the devices."""
     trained = sum(weight.numel() for name, weight in model.named_parameters() if name not in model.borrowed)
-    return {"of them trained": trained} if model.borrowed else {}
-
-
-def _in_turn(world: World, work: Callable[[], T]) -> T:
-    """Does `work` in the first process, then in the others, which use its files. If it fails, no process waits forever."""
-    if not world.first:
-        if world.broadcast(False):
-            return work()
-        raise RunError(f"process {world.rank} stops because the first process failed to start; see its error message")
-    ready = False
-    try:
-        result = work()
-        ready = True
-        return result
-    finally:
-        world.broadcast(ready)
-
-
-def prepare_run(
-    config: Config, out: Path, device: torch.device, tell: Tell = lambda message: None
-) -> tuple[Config, Task, Network]:
-    """The resolved configuration, the task with its data, and the model with its initial weights."""
-    task = build_task(config, out, tell)
-    with torch.device("meta"):
-        # A model without weights or data, so that errors in its configuration show before a large corpus is read.
-        outline = build_network(task, config, task.outline())
-    task.check_length(outline, config.data.max_length)
-    if config.data.validates:
-        task.measure(config.train.best_by)
-    if config.train.precision == "bf16" and not computes_bf16(device):
-        tell("train.precision: this CPU has no arithmetic in bf16, so training uses float32")
-        config = config.replaced({"train.precision": "float32"})
-    config = resolve_batches(config, outline, task, device)
-    task = build_task(config, out, tell, OpenTeacher())
-    sizes = task.prepare()
-    config = task.config  # the data may have lowered some sizes
-    tell("building the model")
-    torch.manual_seed(config.train.seed)
-    return config, task, build_network(task, config, sizes)
-
-
-def resolve_batches(config: Config, outline: Network, task: Task, device: torch.device) -> Config:
-    """Resolves `auto` in train.packed and train.rounded. A resumed run keeps them: its position in the data depends on them."""
-    packed, rounded = config.train.packed, config.train.rounded
-    # Whether work on batches of one size can be captured on this device and for this task.
-    repeats = task.capturable and device.type == "cuda" and config.train.precision == "bf16"
-    fits = outline.longest is None or task.max_row_length(config.data.max_length) <= outline.longest
-    if packed == "auto":
-        packed = repeats and modern(device) and outline.packs and not outline.packs_square
-    if rounded == "auto":
-        rounded = repeats and outline.replays and fits and not packed
-    if packed and not outline.packs:
-        raise ConfigError("train.packed: a part of this model does not support packed rows; set train.packed: false")
-    if rounded and not fits:
-        raise ConfigError(
-            f"train.rounded: texts of {config.data.max_length} tokens would be padded to more than the model's "
-            f"{outline.longest} positions; set train.rounded: false, or lower data.max_length"
-        )
-    return config.replaced({"train.packed": packed, "train.rounded": rounded})
+    facts = {"parameters": model.count_parameters(), **({"of them trained": trained} if model.borrowed else {})}
+    where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
+    return ", ".join(f"{value:,} {name}" for name, value in {**facts, **task.describe()}.items()) + f"; on {where}"
 
 
 @contextlib.contextmanager
@@ -204,6 +201,9 @@ def _locked_folder(out: Path, resume: bool) -> Iterator[None]:
     prepare_folder(out, resume)
     with RunLock(out):
         try:
+            if not resume:
+                clear_unbegun(out)
+                write_format(out)
             yield
         except BaseException:
             logged = (out / LOG).exists() and (out / LOG).stat().st_size

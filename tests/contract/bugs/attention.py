@@ -43,8 +43,8 @@ ATTENTION = [
     Bug(
         "an initial random buffer is not saved",
         "attention.core.multihead",
-        "self.look, self.past, self.rotary = look, past, rotary",
-        "self.look, self.past, self.rotary = look, past, rotary and rotary * (1 + torch.randn(()).item() ** 2)",
+        "self.look, self.past, self.rotary = scoring, past, rotary",
+        "self.look, self.past, self.rotary = scoring, past, rotary and rotary * (1 + torch.randn(()).item() ** 2)",
         ("full-rotary-encoder-checkpoint",),
     ),
     Bug(

@@ -62,10 +62,10 @@ ATTENTION_FREE = [
         ("attention_free: aft_is_its_formula(conv, causal)",),
     ),
     Bug(
-        "the sums of prefixes take padding for tokens",
+        "the sums of prefix_sums take padding for tokens",
         "attention.mixers.attention_free",
-        "Weighted.of(k, v, None if layout is None else layout.ok[..., None])",
-        "Weighted.of(k, v)",
+        "WeightedSum.of(k, v, None if layout is None else layout.ok[..., None])",
+        "WeightedSum.of(k, v)",
         ("aft-causal-ragged",),
     ),
     Bug(

@@ -36,15 +36,15 @@ CONVOLUTIONAL = [
     Bug(
         "ConvS2S loses the state of its attention",
         "models.convs2s",
-        "x, tail, look = layer(x, embedded, tail, look, layout, extras)",
-        "x, tail, _ = layer(x, embedded, tail, look, layout, extras)",
+        "x, tail, cross = layer(x, embedded, tail, cross, layout, extras)",
+        "x, tail, _ = layer(x, embedded, tail, cross, layout, extras)",
         ("convs2s-cross-location_aware-ragged", "convs2s-cross-local_m-ragged"),
     ),
     Bug(
         "ConvS2S loses the extras of its attention",
         "models.convs2s",
-        "Features(hidden, StackState(tails, looks, state.fed + fed), extras)",
-        "Features(hidden, StackState(tails, looks, state.fed + fed))",
+        "Features(hidden, StackState(tails, crosses, state.fed + fed), extras)",
+        "Features(hidden, StackState(tails, crosses, state.fed + fed))",
         ("convs2s-cross-hard-loss",),
     ),
     Bug(

@@ -45,7 +45,7 @@ COPYING = [
     Bug(
         "a copying model loses the state of its base",
         "models.pointer_generator",
-        "replace(state, base=found.state)",
+        "replace(state, base=base.state)",
         "replace(state)",
         ("pointer-chunks",),
     ),

@@ -186,8 +186,8 @@ CACHE = [
     Bug(
         "weights from a cache include future cells",
         "attention.core.dot_product",
-        "bias, extent = _bias(store, _own_cells(store, positions), q.dtype), q.size(2)",
-        "bias, extent = None if need_weights else _bias(store, _own_cells(store, positions), q.dtype), q.size(2)",
+        "lambda: additive(cells, q.dtype), cells)",
+        "lambda: additive(cells, q.dtype), cells)\n    bias = None if need_weights else bias",
         ("full-causal-step-weights",),
     ),
     Bug(

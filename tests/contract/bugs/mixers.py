@@ -7,16 +7,16 @@ from tests.contract.planting import Bug
 MIXERS = [
     Bug(
         "an attention in a self slot loses its layout",
-        "attention.mixers.base",
+        "attention.base",
         "append=x, layout=layout, need",
         "append=x, need",
         ("mixer-full-encoder-padding-content",),
     ),
     Bug(
         "an attention in a self slot hides its reach",
-        "attention.mixers.base",
-        "attention.weights_sum, attention.reach, attention.extras",
-        'attention.weights_sum, "all", attention.extras',
+        "attention.base",
+        '"weights_sum", "reach", "extras"',
+        '"weights_sum", "extras"',
         ("mixer-local-encoder-reach",),
     ),
     Bug(

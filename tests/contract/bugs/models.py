@@ -52,8 +52,8 @@ MODELS = [
     Bug(
         "pre-norm sub-layers normalise their output",
         "models.transformer_blocks",
-        "return x + self.added(found) if self.pre else norm_sum",
-        "return norm_sum",
+        "if self.pre:\n            return x + dropout",
+        "if False:\n            return x + dropout",
         ("limits: encoder_layer_equals_torch(pre)",),
     ),
     Bug(
@@ -97,8 +97,8 @@ LAYERS = [
     Bug(
         "a network with a window loses its tail",
         "models.transformer_blocks",
-        "found, tail = self.network.run(self.around_network.enter(x), tail, layout)",
-        "found, _ = self.network.run(self.around_network.enter(x), tail, layout)",
+        "update, tail = self.network.run(self.around_network.enter(x), tail, layout)",
+        "update, _ = self.network.run(self.around_network.enter(x), tail, layout)",
         ("transformer-tagging-chunks",),
     ),
     Bug(

@@ -15,7 +15,7 @@ NATIVE = [
     Bug(
         "a plan that forgets what it fed",
         "models.rnn",
-        "draft.hold(fed, found)",
+        "draft.hold(fed, hidden)",
         "pass",
         ("rnn-input-feeding-native",),
     ),
@@ -50,7 +50,7 @@ NATIVE = [
     Bug(
         "sums whose norm is one of the values",
         "attention.linear",
-        "beside(layers.width)",
+        "extended_width(layers.width)",
         "layers.width",
         ("transformer-cross-linear-native",),
     ),

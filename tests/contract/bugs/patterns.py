@@ -106,8 +106,8 @@ PATTERNS = [
     Bug(
         "a causal draw depends on the length",
         "attention.bigbird",
-        "number = _hash(block, lot + 1, self.seed) % (top + 1)",
-        "number = _hash(block, lot + 1, self.seed + block.numel()) % (top + 1)",
+        "number = _hash(block, draw + 1, self.seed) % (top + 1)",
+        "number = _hash(block, draw + 1, self.seed + block.numel()) % (top + 1)",
         ("random_blocks: a_causal_draw_is_the_same_at_any_length",),
     ),
     Bug(
@@ -182,15 +182,15 @@ DISTANCES = [
     Bug(
         "distances count from another row's positions",
         "attention.core.relative_positions",
-        "        if in_line:  # positions are the same in all rows",
+        "        if consecutive:  # positions are the same in all rows",
         "        if True:",
         ("full-alibi-causal-ragged",),
     ),
     Bug(
         "alibi favours distant keys",
         "attention.core.relative_positions",
-        "bias = -places.away.abs()",
-        "bias = places.away.abs()",
+        "bias = -offsets.away.abs()",
+        "bias = offsets.away.abs()",
         ("relative: the_formula_pair_by_pair(alibi, causal)",),
     ),
     Bug(

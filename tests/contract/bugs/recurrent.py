@@ -50,8 +50,8 @@ RECURRENT = [
     Bug(
         "the fed-back context is lost between calls",
         "models.rnn",
-        "fed=last[-1][0] if self.input_feeding else None, look=look)",
-        "look=look)",
+        "fed=last[-1][0] if self.input_feeding else None, attention=attention)",
+        "attention=attention)",
         ("rnn-input-feeding-chunks",),
     ),
     Bug(

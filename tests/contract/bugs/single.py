@@ -53,8 +53,8 @@ SINGLE = [
     Bug(
         "location scores have an offset",
         "attention.core.single_head",
-        "scores: Tensor = self.place(query)",
-        "scores: Tensor = self.place(query + 1)",
+        "self.place(query)",
+        "self.place(query + 1)",
         ("recurrent_attention: location_without_a_query_is_the_mean",),
     ),
     Bug(
@@ -132,7 +132,7 @@ SINGLE = [
     ),
     Bug(
         "a narrow context is not projected",
-        "attention.mixers.base",
+        "attention.base",
         "self.project = nn.Identity() if width == dim else nn.Linear(width, dim)",
         "self.project = nn.Identity()",
         ("mixer-key_value-causal-shapes",),
@@ -171,8 +171,8 @@ SINGLE = [
     Bug(
         "an empty row has a likelihood",
         "attention.hard",
-        "[..., 0].where(seen, 0.0),",
-        "[..., 0],",
+        "[..., 0].where(real.any(-1), 0.0)",
+        "[..., 0]",
         ("recurrent_attention: hard_has_terms_of_0_for_an_empty_row",),
     ),
 ]

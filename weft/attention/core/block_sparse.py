@@ -1,7 +1,7 @@
 """Softmax attention by pattern, at a cost proportional to the visible pairs.
 
 A long sequence is cut into groups of queries, and each group gets the keys that its queries may attend to. All groups form one
-batch of small dense attentions, which a fused kernel can compute. Short sequences, pieces and single steps use a mask.
+batch of small dense attentions, which a fused kernel can compute. Short sequences, chunks and single steps use a mask.
 
 Shapes: B rows · H heads · n tokens · D head width · C groups · T queries and S keys of a group.
 """
@@ -22,10 +22,10 @@ from torch import Tensor
 
 from weft.attention.base import Attended, Site
 from weft.attention.core import dot_product
-from weft.attention.core.dot_product import AttendOptions, attend, masked_softmax, mix
+from weft.attention.core.dot_product import AttendOptions, Context, KeyValueStore, attend, masked_softmax, mix
 from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache, SlidingWindowCache
 from weft.attention.core.multihead import MultiHead, MultiHeadAttention
-from weft.attention.core.packed_sequences import Heads, attend_window, by_rows, can_attend_window, packing
+from weft.attention.core.packed_sequences import Heads, attend_window, by_rows, flash_available, packing
 from weft.attention.core.sparsity_patterns import Everything, LearnedTokens, Pattern
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
@@ -55,18 +55,16 @@ class PatternScoring:
         masks = [pattern.allows(query, key)[:, None].expand(-1, count, -1, -1) for pattern, count in self.runs]
         return masks[0][:, :1] if len(masks) == 1 else torch.cat(masks, 1)
 
-    def __call__(
-        self, q: Tensor, store: ConcatenatedKeyValues | KeyValueCache | SlidingWindowCache, options: AttendOptions
-    ) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, q: Tensor, store: KeyValueStore | SlidingWindowCache, options: AttendOptions) -> Context:
         extent, need_weights = q.size(2), options.need_weights
         if isinstance(store, SlidingWindowCache):
-            if store.pieces > 1 or need_weights:
-                return self._look_back(q, store, options)
+            if store.calls > 1 or need_weights:
+                return self._attend_window(q, store, options)
             k, v = store.k[:, :, -extent:], store.v[:, :, -extent:]
-            return self._look_around((q, k, v), options), None
+            return self._attend_sequence((q, k, v), options), None
         if isinstance(store, KeyValueCache) or need_weights or store.k is None or store.v is None or store.k.size(2) != extent:
             return attend(q, store, options, self._bound(q, options).mask)
-        return self._look_around((q, store.k, store.v), options), None
+        return self._attend_sequence((q, store.k, store.v), options), None
 
     def _bound(self, q: Tensor, options: AttendOptions) -> PatternScoring:
         """The patterns for the sentences of these rows. Causal ones do not depend on them."""
@@ -76,17 +74,17 @@ class PatternScoring:
         length = q.size(2) if layout is None else layout.remember("sentence lengths", lambda: _sentence_lengths(layout))
         return PatternScoring(tuple((pattern.bound(length), count) for pattern, count in self.runs))
 
-    def _look_around(self, heads: Heads, options: AttendOptions) -> Tensor:
+    def _attend_sequence(self, heads: Heads, options: AttendOptions) -> Tensor:
         """Attends within a whole sequence. Without a kernel for packed rows, their sentences are unpacked to rows first."""
         spans, layout = [pattern.span for pattern, _ in self.runs], options.layout
-        if layout is not None and layout.packed and not (all(spans) and can_attend_window(heads[0], True)):
-            return by_rows(heads, layout, lambda inside, rows: self._look_around(inside, options._replace(layout=rows)))
+        if layout is not None and layout.packed and not (all(spans) and flash_available(heads[0])):
+            return by_rows(heads, layout, lambda inside, rows: self._attend_sequence(inside, options._replace(layout=rows)))
         counts = [count for _, count in self.runs]
         split = zip(*(part.split(counts, 1) for part in heads), strict=True)
         contexts = [_attend(pattern, part, options) for (pattern, _), part in zip(self.runs, split, strict=True)]
         return contexts[0] if len(contexts) == 1 else torch.cat(contexts, 1)
 
-    def _look_back(self, q: Tensor, ring: SlidingWindowCache, options: AttendOptions) -> tuple[Tensor, Tensor | None]:
+    def _attend_window(self, q: Tensor, ring: SlidingWindowCache, options: AttendOptions) -> Context:
         """Attends from the newest tokens of a ring buffer to the tokens before them."""
         assert options.positions is not None
         (cell, real), positions = ring.cells(), options.positions
@@ -129,14 +127,14 @@ class PatternAttention(MultiHeadAttention):
         parameters = [own["self"], own["site"], *keywords, *([own["learned"]] if learns else []), own["bias"]]
         init.__dict__["__signature__"] = inspect.Signature(parameters)
         init.__annotations__ |= get_type_hints(pattern.__init__, include_extras=True)
-        init.__doc__ = f"{inspect.getdoc(pattern)}\n{inspect.cleandoc(init.__doc__ or '')}"
+        init.__doc__ = "\n".join(inspect.getdoc(each) or "" for each in (*pattern.__mro__[:-1], init))
         cls.__init__ = init  # type: ignore[method-assign, assignment]
 
     def __init__(self, site: Site, *patterns: Pattern, bias: bool, learned: int = 0) -> None:
         super().__init__(site)
         self.patterns = patterns
-        look = PatternScoring.of(patterns, site.heads)
-        self.heads = MultiHead(site, bias=bias, look=look, past=look.past)
+        scoring = PatternScoring.of(patterns, site.heads)
+        self.heads = MultiHead(site, bias=bias, scoring=scoring, past=scoring.past)
         self.learned: LearnedTokens | None = None
         if learned:
             self.learned, self.reach, self.weights_sum = LearnedTokens(site, learned), "all", "at most one"
@@ -211,18 +209,18 @@ def _attend(pattern: Pattern, heads: Heads, options: AttendOptions) -> Tensor:
     (q, k, v), (causal, layout, _, dropout, _) = heads, options
     extent = q.size(2)
     padded = layout is not None and not layout.packed and layout.known != (extent,) * q.size(0)
-    if pattern.span and can_attend_window(q, causal or not padded):
+    if pattern.span and (causal or not padded) and flash_available(q):
         return attend_window(q, k, v, pattern.span, packing(layout), dropout)
     everything = isinstance(pattern, Everything)
     sparse = not everything and extent * extent > dot_product.SHORT and _pairs(pattern, causal, extent) < extent * extent
     pattern = pattern.bound(layout.remember("lengths", lambda: layout.lengths) if layout is not None and padded else extent)
     if sparse:
         return _sparse(pattern, plan(pattern, causal), heads, layout if padded else None, dropout)
-    look = None if everything else (lambda query, key: pattern.allows(query, key)[:, None])
+    allows = None if everything else (lambda query, key: pattern.allows(query, key)[:, None])
     segments, positions = (None, None) if layout is None else (layout.segments, layout.positions)
     place = torch.arange(extent, device=q.device)[None] if positions is None else positions
     store = ConcatenatedKeyValues(k, v, segments, positions)
-    return attend(q, store, options._replace(positions=place), look)[0]
+    return attend(q, store, options._replace(positions=place), allows)[0]
 
 
 def plan(pattern: Pattern, causal: bool) -> list[Tiling]:
@@ -262,8 +260,7 @@ def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layou
         if tilings[0].causal:
             past = torch.arange(extent, device=q.device) <= places[:, None, :, None]
             mask = past if mask is None else past & mask
-        found, _ = mix(q.gather(2, where), k, v, mask, dropout, False)
-        context = context.scatter(2, where, found)
+        context = context.scatter(2, where, mix(q.gather(2, where), k, v, mask, dropout, False)[0])
     return context
 
 

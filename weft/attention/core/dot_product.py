@@ -1,4 +1,4 @@
-"""Scaled dot-product attention with masks and fused kernels. Only this module and `packed_rows` call fused kernels.
+"""Scaled dot-product attention with masks and fused kernels. Only this module and `packed_sequences` call fused kernels.
 
 Shapes: G sources · K beams · B = G·K rows · H heads · T queries · S keys · R room · D head width.
 """
@@ -28,6 +28,10 @@ BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacke
 SHORT = 128 * 128
 """Queries × keys up to which a CPU is faster without the fused kernel."""
 
+KeyValueStore = ConcatenatedKeyValues | KeyValueCache
+Context = tuple[Tensor, Tensor | None]
+"""The context of queries [B, H, T, D], and their weights [B, H, T, S] if requested."""
+
 Pattern = Callable[[Tensor, Tensor], Tensor]
 """(query positions [B, T, 1], key positions [B, 1, S]) → [B, H or 1, T, S] bool: which pairs may attend to each other."""
 
@@ -35,8 +39,7 @@ Pattern = Callable[[Tensor, Tensor], Tensor]
 class AttendOptions(NamedTuple):
     """Options of self-attention over a store to which the keys of the queries were appended last.
 
-    `positions` [B, T] are those of the queries (from `store.place` before appending); without a pattern, only a `KeyValueCache`
-    needs them.
+    `positions` [B, T] of the queries are from `store.place` before appending; only a pattern or a `KeyValueCache` needs them.
     """
 
     causal: bool
@@ -46,10 +49,8 @@ class AttendOptions(NamedTuple):
     need_weights: bool = False
 
 
-def attend(
-    q: Tensor, store: ConcatenatedKeyValues | KeyValueCache, options: AttendOptions, pattern: Pattern | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """The context of queries q [B, H, T, D], and their weights [B, H, T, S] if requested."""
+def attend(q: Tensor, store: KeyValueStore, options: AttendOptions, pattern: Pattern | None = None) -> Context:
+    """Self-attention of queries q [B, H, T, D]."""
     causal, layout, positions, dropout, need_weights = options
     if isinstance(store, KeyValueCache):
         assert positions is not None
@@ -61,9 +62,9 @@ def attend(
     if causal and whole and not packed and pattern is None and _fused(q, total, need_weights):
         # Padding comes last, so a real query never reaches a padded key: the causal mask alone is enough.
         return _scaled_dot_product(q, store.k, store.v, None, dropout, causal=True), None
-    pieces = packing(layout)
-    if pieces and whole and pattern is None and not need_weights and can_attend_ragged(q, pieces, pieces):
-        return attend_ragged(q, store.k, store.v, pieces, pieces, causal=causal, dropout=dropout), None
+    segments = packing(layout)
+    if segments and whole and pattern is None and not need_weights and can_attend_ragged(q, segments, segments):
+        return attend_ragged(q, store.k, store.v, segments, segments, causal=causal, dropout=dropout), None
     mask = _seen(store, extent, causal, layout)
     if pattern is not None:
         assert positions is not None
@@ -71,9 +72,7 @@ def attend(
     return mix(q, store.k, store.v, mask, dropout, need_weights)
 
 
-def visible(
-    store: ConcatenatedKeyValues | KeyValueCache, extent: int, options: AttendOptions
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def visible(store: KeyValueStore, extent: int, options: AttendOptions) -> tuple[Tensor, Tensor, Tensor | None]:
     """k, v [B, H, S, D] and the mask [B, 1, T or 1, S] of the last `extent` tokens, for scores other than plain products."""
     if isinstance(store, KeyValueCache):
         assert options.positions is not None
@@ -97,21 +96,17 @@ def _seen_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
 
 def attend_memory(
     q: Tensor, memory: CrossAttentionMemory, *, layout: Layout | None, dropout: float = 0.0, need_weights: bool = False
-) -> tuple[Tensor, Tensor | None]:
+) -> Context:
     """Cross-attention of queries q [B, H, T, D]; the beams of a source become further queries over its single memory."""
     sources = memory.k.size(0)
     rows, heads, extent, width = q.shape
-    pieces = packing(layout)
-    if pieces and memory.packing and not need_weights and can_attend_ragged(q, pieces, memory.packing):
-        where = pieces, memory.packing
+    segments = packing(layout)
+    if segments and memory.packing and not need_weights and can_attend_ragged(q, segments, memory.packing):
+        where = segments, memory.packing
         return attend_ragged(q, memory.k, memory.v, *where, causal=False, dropout=dropout, joint=memory.joint), None
     packed = layout is not None and layout.packed
-    if (
-        not packed
-        and not need_weights
-        and _steps(q, memory.k, dropout)
-        and (memory.bias is not None or memory.segments is None)
-    ):
+    unmasked = not packed and (memory.bias is not None or memory.segments is None)
+    if unmasked and not need_weights and _steps(q, memory.k, dropout):
         return _attend_step(q, memory.k[:, :, None], memory.v[:, :, None], bias=memory.bias), None
     bias = None if packed or need_weights else memory.bias
     mask = None if bias is not None else _segment_mask(memory.segments, layout if packed else None)
@@ -125,7 +120,7 @@ def attend_memory(
 
 def mix(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, share: float, need_weights: bool, bias: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
+) -> Context:
     """softmax(q kᵀ / √D + bias) v. A query that sees no key gets 0.
 
     Uses the fused kernel unless weights are needed; on a CPU only for long sequences, since plain products are up to six times
@@ -164,7 +159,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def _attend_cache(
     q: Tensor, store: KeyValueCache, positions: Tensor, pattern: Pattern | None, dropout: float, need_weights: bool
-) -> tuple[Tensor, Tensor | None]:
+) -> Context:
     sources, heads, beams, _, width = store.k.shape
     if pattern is None and not need_weights and _steps(q, store.k, dropout):
         return _attend_step(q, store.k, store.v, store.ledger), None
@@ -173,7 +168,9 @@ def _attend_cache(
         if pattern is not None:
             seen = seen & pattern(positions[:, :, None], store.key_positions()[:, None, :])
         return mix(q, *store.dense(), seen, dropout, need_weights)
-    bias, extent = _bias(store, _own_cells(store, positions), q.dtype), q.size(2)
+    cells, extent = _own_cells(store, positions), q.size(2)
+    # Computed once for all layers. Every query sees itself, so no row is empty.
+    bias = store.ledger.remember(("bias", q.dtype, id(cells)), lambda: additive(cells, q.dtype), cells)
     if beams == 1:
         return mix(q, store.k.squeeze(2), store.v.squeeze(2), None, dropout, need_weights, bias)
     # All beams of a source attend to all its cells in one call; a mask allows each only the cells of its ancestors.
@@ -193,13 +190,12 @@ def _steps(q: Tensor, k: Tensor, dropout: float) -> bool:
 def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: CacheIndex | None = None, *, bias: Tensor | None = None) -> Tensor:
     """[B, H, 1, D]: attends from single queries to k, v [G, H, K or 1, R, D], in the cells that the ledger names, or in all."""
     cells = (None, None) if ledger is None else (ledger.ancestry, ledger.length)
-    given = q[:, :, 0], k, v, *cells, None if bias is None else bias[:, 0, 0]
-    cpp = used(q)
-    if cpp is not None:
-        return cpp.attend_step(*given)[:, :, None]
+    inputs = q[:, :, 0], k, v, *cells, None if bias is None else bias[:, 0, 0]
+    if (kernels := used(q)) is not None:
+        return kernels.attend_step(*inputs)[:, :, None]
     from weft.layers.kernels.triton.attention import attend_step
 
-    return attend_step(*given)[:, :, None]
+    return attend_step(*inputs)[:, :, None]
 
 
 def _own_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
@@ -215,11 +211,6 @@ def _own_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
         return seen.view(sources, 1, beams * extent, beams * room)
 
     return store.ledger.remember(("cells", id(positions)), make, positions)
-
-
-def _bias(store: KeyValueCache, cells: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask of cells as an additive bias, computed once for all layers. Every query sees itself, so no row is empty."""
-    return store.ledger.remember(("bias", dtype, id(cells)), lambda: additive(cells, dtype), cells)
 
 
 def _rows(x: Tensor, beams: int) -> Tensor:

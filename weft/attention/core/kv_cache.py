@@ -1,10 +1,6 @@
-"""Stores of keys and values: concatenated as they come, in a cache of fixed size, or once per source.
+"""KV caches: concatenated keys and values, a cache of fixed size, a sliding window, and the memory of cross-attention.
 
-Shapes: G sources · K beams · B = G·K rows · H heads · S keys · R room · D head width.
-
-The last few tokens, which are all that decoding with a window needs.
-
-Shapes: B rows · H heads · N cells · T queries · D head width.
+Shapes: G sources · K beams · B = G·K rows · H heads · S keys · R room · N cells · T queries · D head width.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ UNFUSED = frozenset({"cpu"})
 
 @dataclass
 class ConcatenatedKeyValues:
-    """Keys and values of whole sequences; further pieces are concatenated.
+    """Keys and values of whole sequences; those of later calls are concatenated.
 
     k, v [B, H, S, D] · segments, positions [B, S], None while all tokens are real and in order.
     """
@@ -51,13 +47,10 @@ class ConcatenatedKeyValues:
 
     def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> ConcatenatedKeyValues:
         if self.k is None or self.v is None:
-            return ConcatenatedKeyValues(
-                k, v, None if layout is None else layout.segments, None if layout is None else layout.positions
-            )
+            return ConcatenatedKeyValues(k, v, *((None, None) if layout is None else (layout.segments, layout.positions)))
         positions = torch.cat([self.key_positions(), self.place(k[:, 0], layout)], 1)
-        if self.segments is None and layout is None:
-            segments = None
-        else:
+        segments = None
+        if self.segments is not None or layout is not None:
             new = torch.ones_like(k[:, 0, :, 0], dtype=torch.int32) if layout is None else layout.segments
             old = torch.ones_like(self.k[:, 0, :, 0], dtype=torch.int32) if self.segments is None else self.segments
             segments = torch.cat([old, new], 1)
@@ -101,20 +94,21 @@ class CacheIndex(CachesDerived):
 
     def plan(self, extent: int, layout: Layout | None) -> CacheAppend:
         """Reserves cells for the next `extent` tokens per row, once for all layers."""
-        return self.remember(("plan", extent, id(layout)), lambda: self._plan(extent, layout), layout)
 
-    def _plan(self, extent: int, layout: Layout | None) -> CacheAppend:
-        sources, beams, _ = self.ancestry.shape
-        rank = torch.arange(extent, device=self.length.device)
-        place = self.length[:, None, None] + rank
-        order = rank if layout is None else layout.positions.view(sources, beams, extent)
-        positions = (self.length[:, None, None] + order).expand(sources, beams, extent).reshape(-1, extent)
-        beam = torch.arange(beams, device=place.device)[:, None]
-        own = beam.to(torch.int16).expand(sources, beams, extent)
-        self.ancestry.scatter_(2, place.expand(sources, beams, extent), own)
-        fed = extent if layout is None else layout.ok.view(sources, beams, extent)[:, 0].sum(-1)
-        source = torch.arange(sources, device=place.device)[:, None, None, None]
-        return CacheAppend(source, beam, place[:, None], positions, CacheIndex(self.ancestry, self.length + fed))
+        def make() -> CacheAppend:
+            sources, beams, _ = self.ancestry.shape
+            rank = torch.arange(extent, device=self.length.device)
+            place = self.length[:, None, None] + rank
+            order = rank if layout is None else layout.positions.view(sources, beams, extent)
+            positions = (self.length[:, None, None] + order).expand(sources, beams, extent).reshape(-1, extent)
+            beam = torch.arange(beams, device=place.device)[:, None]
+            own = beam.to(torch.int16).expand(sources, beams, extent)
+            self.ancestry.scatter_(2, place.expand(sources, beams, extent), own)
+            fed = extent if layout is None else layout.ok.view(sources, beams, extent)[:, 0].sum(-1)
+            source = torch.arange(sources, device=place.device)[:, None, None, None]
+            return CacheAppend(source, beam, place[:, None], positions, CacheIndex(self.ancestry, self.length + fed))
+
+        return self.remember(("plan", extent, id(layout)), make, layout)
 
     def reorder(self, rows: Tensor) -> CacheIndex:
         """Row i becomes what row `rows[i]` was, inside each source."""
@@ -128,9 +122,8 @@ class CacheIndex(CachesDerived):
 
     def widen(self, beams: int) -> CacheIndex:
         """Gives every source `beams` beams instead of one."""
-        return self.remember(
-            ("widen", beams), lambda: CacheIndex(self.ancestry.expand(-1, beams, -1).contiguous(), self.length)
-        )
+        ancestry = self.ancestry
+        return self.remember(("widen", beams), lambda: CacheIndex(ancestry.expand(-1, beams, -1).contiguous(), self.length))
 
     def own(self, beams: int, groups: Tensor | None) -> CacheIndex:
         """Keeps the sources `groups` (None: all), and lets every beam own its cells."""
@@ -153,24 +146,19 @@ class KeyValueCache:
 
     k, v [G, H, K, R, D]: beam b of source g wrote cell (g, b, s) as its token number s.
     ledger: which cells each beam reads.
-    owned: with more than `widest` beams, cells are copied instead and every beam owns its row.
+    owned: with more than `max_shared` beams, cells are copied instead and every beam owns its row.
     """
 
     k: Tensor
     v: Tensor
     ledger: CacheIndex = common()
     owned: bool = False
-    widest: ClassVar[int] = 8
+    max_shared: ClassVar[int] = 8
 
     @staticmethod
     def empty(rows: int, heads: int, room: int, width: int, like: Tensor) -> KeyValueCache:
         k = torch.zeros(rows, heads, 1, room, width, dtype=store_dtype(like), device=like.device)
         return KeyValueCache(k, torch.zeros_like(k), CacheIndex.empty(rows, room, like.device))
-
-    @property
-    def length(self) -> Tensor:
-        """[G]: tokens stored."""
-        return self.ledger.length
 
     def place(self, query: Tensor, layout: Layout | None) -> Tensor:
         """The positions [B, T] of the tokens to be appended."""
@@ -199,15 +187,13 @@ class KeyValueCache:
         sources, heads, beams, room, width = self.k.shape
         if groups is None and rows.numel() == sources * beams and not self.owned:
             return replace(self, ledger=self.ledger.reorder(rows))
-        wide = rows.numel() // (sources if groups is None else groups.numel())
-        if groups is None and beams == 1 and wide <= self.widest:
-            k, v = (F.pad(store, (0, 0, 0, 0, 0, wide - 1)) for store in (self.k, self.v))
-            return replace(self, k=k, v=v, ledger=self.ledger.widen(wide))
-        k, v = (
-            dense.index_select(0, rows).view(-1, wide, heads, room, width).transpose(1, 2).contiguous()
-            for dense in self.dense()
-        )
-        return KeyValueCache(k, v, self.ledger.own(wide, groups), owned=wide > self.widest)
+        count = rows.numel() // (sources if groups is None else groups.numel())
+        if groups is None and beams == 1 and count <= self.max_shared:
+            k, v = (F.pad(store, (0, 0, 0, 0, 0, count - 1)) for store in (self.k, self.v))
+            return replace(self, k=k, v=v, ledger=self.ledger.widen(count))
+        shape = -1, count, heads, room, width
+        k, v = (dense.index_select(0, rows).view(shape).transpose(1, 2).contiguous() for dense in self.dense())
+        return KeyValueCache(k, v, self.ledger.own(count, groups), owned=count > self.max_shared)
 
     def grow(self, room: int) -> KeyValueCache:
         more = room - self.k.size(3)
@@ -275,8 +261,8 @@ def store_dtype(like: Tensor) -> torch.dtype:
 class SlidingWindowCache:
     """Keys and values of the last tokens, in order, newest last; tokens older than the window are dropped.
 
-    k, v [B, H, N, D]: cells of earlier tokens, then the `new` cells of the last piece, of which the first `fed` [B] hold tokens
-    (None: all). length [B]: tokens fed in total, in `pieces` calls. past: how many earlier tokens a query may attend to.
+    k, v [B, H, N, D]: cells of earlier tokens, then the `new` cells of the last call, of which the first `fed` [B] hold tokens
+    (None: all). length [B]: tokens fed in total, in `calls` calls. past: how many earlier tokens a query may attend to.
     """
 
     k: Tensor
@@ -285,10 +271,10 @@ class SlidingWindowCache:
     past: int
     new: int = 0
     fed: Tensor | None = None
-    pieces: int = 0
+    calls: int = 0
 
     @staticmethod
-    def empty(rows: int, heads: int, room: int, past: int, width: int, like: Tensor) -> SlidingWindowCache:
+    def empty(rows: int, heads: int, room: int, width: int, past: int, like: Tensor) -> SlidingWindowCache:
         k = torch.zeros(rows, heads, min(room, past), width, dtype=store_dtype(like), device=like.device)
         return SlidingWindowCache(k, torch.zeros_like(k), torch.zeros(rows, dtype=torch.long, device=like.device), past)
 
@@ -301,7 +287,7 @@ class SlidingWindowCache:
         k, v = (torch.cat([self._last(store), new.to(store.dtype)], 2) for store, new in ((self.k, k), (self.v, v)))
         extent = k.size(2) - self.k.size(2) + self.new
         fed = None if layout is None else layout.lengths
-        return SlidingWindowCache(k, v, self.length + (extent if fed is None else fed), self.past, extent, fed, self.pieces + 1)
+        return SlidingWindowCache(k, v, self.length + (extent if fed is None else fed), self.past, extent, fed, self.calls + 1)
 
     def _last(self, cells: Tensor) -> Tensor:
         """[B, H, N − new, D]: the cells that end with the last token."""

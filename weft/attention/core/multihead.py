@@ -1,8 +1,9 @@
-"""Projections to several heads, and the flow that multi-head dot-product attentions share."""
+"""Multi-head attention: projections to several heads, and the flow that dot-product attentions share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
-from weft.attention.core.dot_product import AttendOptions, attend, attend_memory
+from weft.attention.core.dot_product import AttendOptions, Context, KeyValueStore, attend, attend_memory
 from weft.attention.core.kv_cache import ConcatenatedKeyValues, CrossAttentionMemory, KeyValueCache, SlidingWindowCache
 from weft.attention.core.packed_sequences import attend_joint, packing
 from weft.data.batch import Layout
@@ -19,9 +20,9 @@ from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear import xavier
 from weft.layers.positions import rotate, rotation
 
-Store = ConcatenatedKeyValues | KeyValueCache | SlidingWindowCache
+Store = KeyValueStore | SlidingWindowCache
 
-Lookup = Callable[[Tensor, Any, AttendOptions], tuple[Tensor, Tensor | None]]
+Scoring = Callable[[Tensor, Any, AttendOptions], Context]
 """How queries q [B, H, T, D] attend to a store, like `dot_product.attend`."""
 
 
@@ -79,16 +80,16 @@ class Projections(nn.Module):
 class MultiHead(Projections):
     """Multi-head attention of Vaswani et al. 2017, section 3.2, with interchangeable parts.
 
-    look: how queries attend to keys
+    scoring: how queries attend to keys
     past: how many earlier tokens they can see; None: all
     rotary: base of rotary positions; None: no rotation
     """
 
     def __init__(
-        self, site: Site, *, bias: bool = True, look: Lookup = attend, past: int | None = None, rotary: float | None = None
+        self, site: Site, *, bias: bool = True, scoring: Scoring = attend, past: int | None = None, rotary: float | None = None
     ) -> None:
         super().__init__(site, bias=bias)
-        self.look, self.past, self.rotary = look, past, rotary
+        self.look, self.past, self.rotary = scoring, past, rotary
 
     def start(self, memory: Tensor | None, layout: Layout | None, rows: int, room: int | None) -> State:
         if self.site.use == "cross":
@@ -97,14 +98,9 @@ class MultiHead(Projections):
             return CrossAttentionMemory.of(*self.halves(joint), layout, joint)
         state: Store = ConcatenatedKeyValues()
         if room is not None and self.site.use == "causal":
-            state = self._store(rows, room)
+            sizes, like, past = (rows, self.site.heads, room, self.width), self.out.weight, self.past
+            state = KeyValueCache.empty(*sizes, like) if past is None else SlidingWindowCache.empty(*sizes, past, like)
         return state if memory is None else self._append(self.query_key_value(memory), state, layout)[1]
-
-    def _store(self, rows: int, room: int) -> KeyValueCache | SlidingWindowCache:
-        heads, like = self.site.heads, self.out.weight
-        if self.past is None:
-            return KeyValueCache.empty(rows, heads, room, self.width, like)
-        return SlidingWindowCache.empty(rows, heads, room, self.past, self.width, like)
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         dropout = self.site.dropout if self.training else 0.0
@@ -128,16 +124,10 @@ class MultiHead(Projections):
 
         Nothing can follow such a row, so its keys are not stored.
         """
-        pieces = packing(layout)
-        if (
-            pieces is None
-            or self.look is not attend
-            or self.rotary is not None
-            or not isinstance(state, ConcatenatedKeyValues)
-            or state.k is not None
-        ):
+        segments, plain = packing(layout), self.look is attend and self.rotary is None
+        if segments is None or not plain or not isinstance(state, ConcatenatedKeyValues) or state.k is not None:
             return None
-        return attend_joint(joint, self.site.heads, pieces, causal=self.site.use == "causal", dropout=dropout)
+        return attend_joint(joint, self.site.heads, segments, causal=self.site.use == "causal", dropout=dropout)
 
     def _append(self, joint: Tensor, state: Store, layout: Layout | None) -> tuple[Tensor, Store, Tensor]:
         """The queries of a joint product [B, T, 3·H·D], the store with its keys and values appended, and the positions."""
@@ -145,12 +135,12 @@ class MultiHead(Projections):
         both, v = split_heads(both, 2 * self.site.heads), split_heads(v, self.site.heads)
         positions = state.place(joint, layout)
         if self.rotary is not None:
-            both = rotate(both, self._turn(positions, layout, both.dtype))
+            both = rotate(both, self._rotation(positions, layout, both.dtype))
         q, k = both.chunk(2, 1)
         return q, state.append(k, v, layout), positions
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
-        """Plans plain products over all tokens or the last `past`; a mechanism with another `look` must not call this."""
+        """Plans plain products over all tokens or the last `past`; a mechanism with another scoring must not call this."""
         if self.site.use == "cross":
             query, heads = draft.linear(self.query, x), self.site.heads
             if draft.memory is None:
@@ -158,24 +148,22 @@ class MultiHead(Projections):
             return draft.linear(self.out, draft.attend_tokens(query, draft.linear(self.key_value, draft.memory), heads))
         joint = draft.linear(self.query_key_value, x)
         if self.rotary is not None:
-            draft.rotate(joint, self.site.heads, self._turns)
+            draft.rotate(joint, self.site.heads, self._rotation_table)
         causal = self.site.use == "causal"
         return draft.linear(self.out, draft.attend(joint, self.site.heads, self.past, causal=causal))
 
-    def _turns(self, count: int) -> Tensor:
+    def _rotation_table(self, count: int) -> Tensor:
         """[count, 2, D]: cosines and sines of the first positions."""
-        assert self.rotary is not None
-        turn = rotation(torch.arange(count)[None], self.width, self.rotary, torch.float32)
+        turn = self._rotation(torch.arange(count)[None], None, torch.float32)
         return torch.cat(turn)[:, 0].transpose(0, 1)
 
-    def _turn(self, positions: Tensor, layout: Layout | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _rotation(self, positions: Tensor, layout: Layout | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The rotation at these positions. On a whole sequence it is the same for all layers and computed once."""
         assert self.rotary is not None
-        base = self.rotary
+        make = partial(rotation, positions, self.width, self.rotary, dtype)
         if layout is None or positions is not layout.positions:
-            return rotation(positions, self.width, base, dtype)
-        key = ("rotation", self.width, base, dtype)
-        return layout.remember(key, lambda: rotation(positions, self.width, base, dtype))
+            return make()
+        return layout.remember(("rotation", self.width, self.rotary, dtype), make)
 
 
 class MultiHeadAttention(Attention):
@@ -201,9 +189,7 @@ class MultiheadBlock(nn.Module):
         self.network = nn.Linear(site.dim, site.dim)
         self.norm_attention, self.norm_network = nn.LayerNorm(site.dim), nn.LayerNorm(site.dim)
 
-    def forward(
-        self, x: Tensor, y: Tensor, layout: Layout | None = None, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, y: Tensor, layout: Layout | None = None, need_weights: bool = False) -> Context:
         """x [B, R, D], y [B, S, D] with its layout → [B, R, D], and the weights [B, H, R, S] if requested."""
         attended = self.attention.run(x, self.attention.start(y, layout, y.size(0), None), None, None, need_weights)
         hidden = self.norm_attention(x + attended.context)

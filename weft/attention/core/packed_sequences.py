@@ -18,7 +18,6 @@ from weft.layers.recurrent import repack, unpack
 Heads = tuple[Tensor, Tensor, Tensor]
 """q, k, v [B, H, T, D] of whole rows."""
 
-
 SHORT = 512
 """Sentence length up to which the Triton kernel is faster: FlashAttention's tiles suit longer ones."""
 
@@ -34,16 +33,16 @@ class RaggedPacking:
 
 def packing(layout: Layout | None) -> RaggedPacking | None:
     """The packing of a packed layout; None if rows are padded."""
-    return (
-        None if layout is None or layout.offsets is None else RaggedPacking(layout.offsets, layout.longest, layout.segments[0])
-    )
+    if layout is None or layout.offsets is None:
+        return None
+    return RaggedPacking(layout.offsets, layout.longest, layout.segments[0])
 
 
 def can_attend_ragged(q: Tensor, queries: RaggedPacking | None, keys: RaggedPacking | None) -> bool:
     """Whether fused kernels can be used: packed rows on a GPU, in half precision, with equally many segments on both sides."""
     if queries is None or keys is None:
         return False
-    return queries.offsets.numel() == keys.offsets.numel() and _flash(q)
+    return queries.offsets.numel() == keys.offsets.numel() and flash_available(q)
 
 
 def attend_ragged(
@@ -63,7 +62,8 @@ def attend_ragged(
     ragged rows. torch.nn.attention.varlen calls the same kernel, but without dropout.
     """
     if _short(q, queries, keys):
-        parts = [_part(each) for each in (q, k, v)]
+        # [1, H, T, D] → [T, 1, H, D] as views; the gradient of an index would be a copy.
+        parts = [each.squeeze(0).transpose(0, 1).unsqueeze(1) for each in (q, k, v)]
         if joint is not None:
             parts[1:] = [joint.view(-1, 2, *parts[1].shape[2:])]
         return _attend_short(parts, queries, keys, causal, dropout).transpose(0, 1)[None]
@@ -85,11 +85,6 @@ def attend_joint(joint: Tensor, heads: int, packing: RaggedPacking, *, causal: b
     return _attend_short([parts], packing, packing, causal, dropout).flatten(1)[None]
 
 
-def _part(x: Tensor) -> Tensor:
-    """[1, H, T, D] → [T, 1, H, D] as a view; the gradient of an index would be a copy."""
-    return x.squeeze(0).transpose(0, 1).unsqueeze(1)
-
-
 def _short(q: Tensor, queries: RaggedPacking, keys: RaggedPacking) -> bool:
     width = q.size(-1)
     return max(queries.longest, keys.longest) <= SHORT and 16 <= width <= 128 and width.bit_count() == 1 and triton_available(q)
@@ -100,16 +95,12 @@ def _attend_short(parts: list[Tensor], queries: RaggedPacking, keys: RaggedPacki
     from weft.layers.kernels.triton.attention import attend_pieces
 
     seed = torch.randint(1 << 62, (1,), device=parts[0].device) if dropout else None
-    pieces = (queries.segments, queries.offsets, keys.segments, keys.offsets)
-    return attend_pieces(parts, *pieces, seed, dropout, keys.longest, causal)[0]
+    where = (queries.segments, queries.offsets, keys.segments, keys.offsets)
+    return attend_pieces(parts, *where, seed, dropout, keys.longest, causal)[0]
 
 
-def can_attend_window(q: Tensor, real: bool) -> bool:
-    """Whether FlashAttention can attend within a window: on a GPU, in half precision, and if all keys are `real`."""
-    return real and _flash(q)
-
-
-def _flash(q: Tensor) -> bool:
+def flash_available(q: Tensor) -> bool:
+    """Whether FlashAttention supports these queries: on a GPU, in half precision."""
     width = q.size(-1)
     return q.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= 256 and modern(q.device)
 
@@ -130,8 +121,8 @@ def attend_window(
     return (context if packing is None else context[None]).transpose(1, 2)
 
 
-def by_rows(heads: Heads, layout: Layout, look: Callable[[Heads, Layout], Tensor]) -> Tensor:
-    """Unpacks a packed row to padded rows, applies `look`, and packs the result again: [1, H, T, D]."""
+def by_rows(heads: Heads, layout: Layout, attend: Callable[[Heads, Layout], Tensor]) -> Tensor:
+    """Unpacks a packed row to padded rows, applies `attend`, and packs the result again: [1, H, T, D]."""
     both, rows = unpack(torch.cat([part.transpose(1, 2) for part in heads], 2), layout)
     q, k, v = both.transpose(1, 2).chunk(3, 1)
-    return repack(look((q, k, v), rows).transpose(1, 2), layout).transpose(1, 2)
+    return repack(attend((q, k, v), rows).transpose(1, 2), layout).transpose(1, 2)

@@ -12,69 +12,63 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.attention.core.dot_product import AttendOptions, masked_softmax, mix, visible
-from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache
-from weft.attention.core.packed_sequences import by_rows
+from weft.attention.core.dot_product import AttendOptions, Context, KeyValueStore, masked_softmax, mix, visible
+from weft.attention.core.kv_cache import ConcatenatedKeyValues
+from weft.attention.core.packed_sequences import Heads, by_rows
 from weft.data.batch import Layout
-from weft.layers.norm_and_dropout import dropout as drop
+from weft.layers.norm_and_dropout import dropout
 
 
 @dataclass(frozen=True)
 class RelativeOffsets:
     """The offset of each key from each query, away [B or 1, T, S].
 
-    in_line: in every row the keys are consecutive tokens and the queries the last T of them, so that away[t, s] = s − t − (S −
-      T).
+    consecutive: in every row the keys are consecutive tokens and the queries the last T of them: away[t, s] = s − t − (S − T).
     """
 
     away: Tensor
-    in_line: bool
+    consecutive: bool
 
 
 class RelativeScoring(nn.Module, ABC):
     """Attention with relative positions, in place of `dot_product.attend`."""
 
     @abstractmethod
-    def find(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: RelativeOffsets, dropout: float, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attends from q [B, H, T, D] to k, v [B, H, S, D]."""
+    def attend(self, heads: Heads, mask: Tensor | None, offsets: RelativeOffsets, options: AttendOptions) -> Context:
+        """Attends from q [B, H, T, D] to k, v [B, H, S, D], which are the heads."""
 
-    def forward(
-        self, q: Tensor, store: ConcatenatedKeyValues | KeyValueCache, options: AttendOptions
-    ) -> tuple[Tensor, Tensor | None]:
-        _, layout, positions, dropout, need_weights = options
+    def forward(self, q: Tensor, store: KeyValueStore, options: AttendOptions) -> Context:
+        _, layout, positions, _, need_weights = options
         assert positions is not None
         whole = isinstance(store, ConcatenatedKeyValues) and store.k is not None and store.k.size(2) == q.size(2)
         if whole and layout is not None and layout.packed and not need_weights:
             assert isinstance(store, ConcatenatedKeyValues) and store.k is not None and store.v is not None
 
-            def look(heads: tuple[Tensor, Tensor, Tensor], rows: Layout) -> Tensor:
+            def attend_rows(heads: Heads, rows: Layout) -> Tensor:
                 own = ConcatenatedKeyValues(heads[1], heads[2], rows.segments, rows.positions)
                 return self(heads[0], own, options._replace(layout=rows, positions=rows.positions))[0]
 
-            return by_rows((q, store.k, store.v), layout, look), None
+            return by_rows((q, store.k, store.v), layout, attend_rows), None
         k, v, mask = visible(store, q.size(2), options)
         place, at = positions, store.key_positions()
-        in_line = isinstance(store, ConcatenatedKeyValues) and (
+        consecutive = isinstance(store, ConcatenatedKeyValues) and (
             store.segments is None or (whole and not (layout and layout.packed))
         )
-        if in_line:  # positions are the same in all rows
+        if consecutive:  # positions are the same in all rows
             place, at = place[:1], at[:1]
-        return self.find(q, k, v, mask, RelativeOffsets(at[:, None, :] - place[:, :, None], in_line), dropout, need_weights)
+        offsets = RelativeOffsets(at[:, None, :] - place[:, :, None], consecutive)
+        return self.attend((q, k, v), mask, offsets, options)
 
 
 class Alibi(RelativeScoring):
     """A score falls linearly with the distance, at a rate per head: − m_h · |i − j|, m_h = 2^(−8h/H) (Press et al. 2022)."""
 
-    def find(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: RelativeOffsets, dropout: float, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        heads = q.size(1)
-        rates = torch.exp2(torch.arange(1, heads + 1, device=q.device) * (-8 / heads))
+    def attend(self, heads: Heads, mask: Tensor | None, offsets: RelativeOffsets, options: AttendOptions) -> Context:
+        count = heads[0].size(1)
+        rates = torch.exp2(torch.arange(1, count + 1, device=heads[0].device) * (-8 / count))
         # In float32 at any precision of the weights: bf16 cannot represent 257.
-        bias = -places.away.abs().float()[:, None] * rates[:, None, None]
-        return mix(q, k, v, mask, dropout, need_weights, bias)
+        bias = -offsets.away.abs().float()[:, None] * rates[:, None, None]
+        return mix(*heads, mask, options.dropout, options.need_weights, bias)
 
 
 class Shaw(RelativeScoring):
@@ -92,16 +86,15 @@ class Shaw(RelativeScoring):
         for table in self.parameters():
             nn.init.xavier_uniform_(table)
 
-    def find(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: RelativeOffsets, dropout: float, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        which = (places.away.clamp(-self.furthest, self.furthest) + self.furthest)[:, None]
+    def attend(self, heads: Heads, mask: Tensor | None, offsets: RelativeOffsets, options: AttendOptions) -> Context:
+        q, k, v = heads
+        which = (offsets.away.clamp(-self.furthest, self.furthest) + self.furthest)[:, None]
         which = which.expand(q.size(0), q.size(1), q.size(2), k.size(2))
         scores = q @ k.transpose(-1, -2) + (q @ self.keys.t().to(q.dtype)).gather(-1, which)
         weights = masked_softmax(scores / math.sqrt(q.size(-1)), mask)
-        kept = drop(weights, dropout).to(v.dtype)
+        kept = dropout(weights, options.dropout).to(v.dtype)
         context = kept @ v
         if self.values is not None:
             share = kept.new_zeros(*kept.shape[:-1], self.values.size(0)).scatter_add(-1, which, kept)
             context = context + share @ self.values.to(v.dtype)
-        return context, weights if need_weights else None
+        return context, weights if options.need_weights else None

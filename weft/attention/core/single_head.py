@@ -99,13 +99,9 @@ class CountedSource:
 
 
 class ScoreFunction(nn.Module, ABC):
-    """How well a query matches a key, of which `key` computes the part that depends on the memory alone, once per source."""
+    """How well a query matches a key. `key` computes the part that depends on the memory [G, S, M] alone, [G, S, A]."""
 
     key: nn.Module
-
-    def keys(self, memory: Tensor) -> Tensor:
-        """memory [G, S, M] → [G, S, A]."""
-        return self.key(memory)
 
     @abstractmethod
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
@@ -184,8 +180,7 @@ class LocationScore(ScoreFunction):
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         # Padding may lie beyond the last position; it is masked.
         place = source.places(query.size(0)).clamp_max(self.max_length - 1)
-        scores: Tensor = self.place(query)
-        return scores.gather(-1, place[:, None].expand(-1, query.size(1), -1))
+        return self.place(query).gather(-1, place[:, None].expand(-1, query.size(1), -1))
 
 
 def luong_score(kind: LuongScore, site: Site) -> ScoreFunction:
@@ -216,12 +211,11 @@ class SingleHead(nn.Module):
         self.score, self.dropout = score, site.dropout
 
     def read(self, memory: Tensor, layout: Layout | None) -> SourceStates:
-        return SourceStates.of(self.score.keys(memory), memory, layout)
+        return SourceStates.of(self.score.key(memory), memory, layout)
 
     def scores(self, query: Tensor, source: SourceStates) -> Tensor:
         """query [B, T, D] → [B, T, S]."""
-        scores: Tensor = self.score(fold(query, source.keys.size(0)), source)
-        return unfold(scores, query.size(0))
+        return unfold(self.score(fold(query, source.keys.size(0)), source), query.size(0))
 
     def mix(self, weights: Tensor, source: SourceStates) -> Tensor:
         """weights [B, T, S] → [B, T, M], with dropout of the weights in training."""
@@ -231,10 +225,6 @@ class SingleHead(nn.Module):
     def run(self, query: Tensor, source: SourceStates, layout: Layout | None, need_weights: bool) -> Attended:
         weights = masked_softmax(self.scores(query, source), source.mask(query.size(0), layout))
         return Attended(self.mix(weights, source), source, weights[:, None] if need_weights else None)
-
-    def plan(self, draft: PlanBuilder, query: Register, width: int) -> Register:
-        register: Register = draft.part(self.score, query, width)
-        return register
 
 
 class SourceAttention(Attention):
@@ -263,8 +253,7 @@ class ScoredAttention(SourceAttention):
         return self.head.run(query, state, layout, need_weights)
 
     def plan(self, draft: PlanBuilder, query: Register) -> Register:
-        register: Register = draft.part(self.head, query, self.context_width)
-        return register
+        return draft.part(self.head.score, query, self.context_width)
 
 
 def fold(x: Tensor, sources: int) -> Tensor:

@@ -4,11 +4,7 @@
 `keys` gathers for each group the few keys that any of its queries may attend to; disallowed pairs are then masked. Gathering
 too many keys costs time. Gathering too few is caught by the tests against the masked full matrix.
 
-Shapes: B rows · n tokens · C groups · T queries of a group · S keys of a group · … further axes of a token.
-
-Extra learned tokens of an encoder's attention by pattern: they see all tokens of a sentence and are seen by all.
-
-Shapes: B rows · T tokens · E extra tokens · D width.
+Shapes: B rows · n tokens · C groups · T queries of a group · S keys of a group · E extra tokens · … further axes of a token.
 """
 
 from __future__ import annotations
@@ -114,8 +110,7 @@ class Union(Pattern):
 
     @property
     @abstractmethod
-    def parts(self) -> tuple[Pattern, ...]:
-        """The simple patterns whose union this is."""
+    def parts(self) -> tuple[Pattern, ...]: ...
 
     def everywhere(self, extent: int, device: torch.device) -> list[Tensor]:
         return [places for part in self.parts for places in part.everywhere(extent, device)]
@@ -184,7 +179,7 @@ def margin(count: int) -> int:
 
 
 class LearnedTokens(nn.Module):
-    """E vectors that come before every sentence inside the mechanism, and not in its output.
+    """E learned global tokens of an encoder, which come before every sentence inside the mechanism, and not in its output.
 
     First they attend to the sentence, g = e + attention(e, [e; x]). Then the tokens attend to [g; x] by their pattern, in which
     the first E positions are global. So any two tokens are two steps apart within one layer.
@@ -214,9 +209,9 @@ class LearnedTokens(nn.Module):
         dropout = heads.site.dropout if self.training else 0.0
         seen, _ = mix(q[:, :, : self.count], k, v, ok, dropout, False)
         both = torch.cat([extra + heads.out(join_heads(seen)).to(x.dtype), x], 1)
-        found = heads.run(both, ConcatenatedKeyValues(), both, longer, need_weights)
-        weights = None if found.weights is None else found.weights[:, :, self.count :, self.count :]
-        return replace(found, context=found.context[:, self.count :], state=None, weights=weights)
+        attended = heads.run(both, ConcatenatedKeyValues(), both, longer, need_weights)
+        weights = None if attended.weights is None else attended.weights[:, :, self.count :, self.count :]
+        return replace(attended, context=attended.context[:, self.count :], state=None, weights=weights)
 
 
 def _prepend(layout: Layout, count: int) -> Layout:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, View
 
-Tape = dict[str, list[Tensor]]
+RecordedWeights = dict[str, list[Tensor]]
 
 
 @contextmanager
@@ -36,25 +36,25 @@ def observe(attention: Attention, note: Callable[[Attended], None]) -> Iterator[
 
 
 @contextmanager
-def record(model: nn.Module) -> Iterator[Tape]:
+def record(model: nn.Module) -> Iterator[RecordedWeights]:
     """Inside this context every attention of `model` computes its weights, which are collected under the module's name.
 
     A mechanism without weights leaves no entry.
     """
-    tape: Tape = {}
+    recorded: RecordedWeights = {}
 
     def note(name: str, output: Attended) -> None:
         if output.weights is not None:
-            tape.setdefault(name, []).append(output.weights)
+            recorded.setdefault(name, []).append(output.weights)
 
     with ExitStack() as stack:
         for name, module in model.named_modules():
             if isinstance(module, Attention):
                 stack.enter_context(observe(module, partial(note, name)))
-        yield tape
+        yield recorded
 
 
-def first_row(model: nn.Module, tape: Tape) -> tuple[dict[str, NDArray[np.float32]], dict[str, View]]:
+def first_row(model: nn.Module, recorded: RecordedWeights) -> tuple[dict[str, NDArray[np.float32]], dict[str, View]]:
     """The weights [H, T, S] of the first row of the batch, and what each recorded attention shows. Keys are module names."""
-    weights = {name: np.asarray(torch.cat(steps, 2)[0].float().cpu()) for name, steps in tape.items()}
-    return weights, {name: module.site.view for name, module in model.named_modules() if name in tape}
+    weights = {name: np.asarray(torch.cat(steps, 2)[0].float().cpu()) for name, steps in recorded.items()}
+    return weights, {name: module.site.view for name, module in model.named_modules() if name in recorded}

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.attention import ATTENTIONS
-from weft.attention.base import Attention, Site
-from weft.attention.mixers.base import Mixer, SelfAttention
+from weft.attention.base import Attention, Mixer, SelfAttention, Site
 from weft.config.registry import build, fill
 from weft.errors import ConfigError
 

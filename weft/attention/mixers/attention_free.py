@@ -1,10 +1,6 @@
-"""Means weighted by exponentials, over all prefixes of a row at once, exact for exponents of any size.
+"""Attention Free Transformer: keys weight values channel by channel, without scores.
 
-Shapes: B rows · T positions · D channels.
-
-Attention Free Transformer: keys weight values channel by channel, without scores.
-
-Shapes: B rows · T queries · S keys · H heads · D width.
+Shapes: B rows · T positions or queries · S keys · H heads · D channels.
 """
 
 from __future__ import annotations
@@ -16,26 +12,36 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Site
-from weft.attention.mixers.base import RowMixer
+from weft.attention.base import RowMixer, Site
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import History, State
 
+Form = Literal["simple", "local", "full", "conv"]
+
 LOWEST = -1e30
 """The exponent of masked tokens: finite, so that the difference of two of them is 0 and not NaN."""
 
+CHUNK = 16
+"""Queries computed at once in causal use: earlier keys by one matrix product, keys within the chunk pair by pair."""
+
+BLOCK = 64
+"""Queries computed at once in an encoder if w has a window: nearby keys by one matrix product, the others by sums."""
+
 
 @dataclass
-class Weighted:
-    """Σ eᵏ v and Σ eᵏ over some tokens, both divided by e^top: total, weight and top, each [B, T, D] in float32."""
+class WeightedSum:
+    """Σ eᵏ v and Σ eᵏ over some tokens, both divided by e^top: total, weight and top, each [B, T, D] in float32.
+
+    Exact for exponents of any size.
+    """
 
     total: Tensor
     weight: Tensor
     top: Tensor
 
     @staticmethod
-    def of(k: Tensor, v: Tensor, ok: Tensor | None = None) -> Weighted:
+    def of(k: Tensor, v: Tensor, ok: Tensor | None = None) -> WeightedSum:
         """Each token separately; tokens that are not `ok` have weight 0."""
         k, v = k.float(), v.float()
         if ok is not None:
@@ -44,10 +50,10 @@ class Weighted:
         weight = (k - top).exp()  # equals 1, but carries the gradient
         if ok is not None:
             weight = torch.where(ok, weight, 0.0)
-        return Weighted(weight * v, weight, top)
+        return WeightedSum(weight * v, weight, top)
 
     @staticmethod
-    def over(k: Tensor, v: Tensor, seen: Tensor | None, axis: int) -> Weighted:
+    def over(k: Tensor, v: Tensor, seen: Tensor | None, axis: int) -> WeightedSum:
         """All `seen` tokens along an axis together; the axis is kept with size 1."""
         k, v = k.float(), v.float()
         if seen is not None:
@@ -56,34 +62,34 @@ class Weighted:
         weight = (k - top).exp()
         if seen is not None:
             weight = torch.where(seen, weight, 0.0)
-        return Weighted((weight * v).sum(axis, keepdim=True), weight.sum(axis, keepdim=True), top)
+        return WeightedSum((weight * v).sum(axis, keepdim=True), weight.sum(axis, keepdim=True), top)
 
     @staticmethod
-    def nothing(rows: int, width: int, device: torch.device) -> Weighted:
+    def nothing(rows: int, width: int, device: torch.device) -> WeightedSum:
         total = torch.zeros(rows, 1, width, device=device)
-        return Weighted(total, torch.zeros_like(total), torch.full_like(total, LOWEST))
+        return WeightedSum(total, torch.zeros_like(total), torch.full_like(total, LOWEST))
 
-    def join(self, other: Weighted) -> Weighted:
+    def join(self, other: WeightedSum) -> WeightedSum:
         """The union of both, position by position. Keeping the larger top avoids overflow and keeps the larger part exact."""
         top = torch.maximum(self.top, other.top)
         mine, theirs = (self.top - top).exp(), (other.top - top).exp()
         total = mine * self.total + theirs * other.total
-        return Weighted(total, mine * self.weight + theirs * other.weight, top)
+        return WeightedSum(total, mine * self.weight + theirs * other.weight, top)
 
     def mean(self) -> Tensor:
         """Σ eᵏ v / Σ eᵏ, or 0 without tokens."""
         some = self.weight > 0
         return torch.where(some, self.total / torch.where(some, self.weight, 1.0), 0.0)
 
-    def flip(self) -> Weighted:
+    def flip(self) -> WeightedSum:
         """Reverses the positions."""
-        return Weighted(self.total.flip(1), self.weight.flip(1), self.top.flip(1))
+        return WeightedSum(self.total.flip(1), self.weight.flip(1), self.top.flip(1))
 
-    def at(self, places: slice) -> Weighted:
-        return Weighted(self.total[:, places], self.weight[:, places], self.top[:, places])
+    def at(self, places: slice) -> WeightedSum:
+        return WeightedSum(self.total[:, places], self.weight[:, places], self.top[:, places])
 
 
-def prefixes(parts: Weighted) -> Weighted:
+def prefix_sums(parts: WeightedSum) -> WeightedSum:
     """All tokens up to each position: joins pairs, computes their prefixes recursively, and fills in the positions between.
 
     There are at most twice as many joins as tokens, in logarithmically many calls (Blelloch 1990).
@@ -92,30 +98,21 @@ def prefixes(parts: Weighted) -> Weighted:
     if extent < 2:
         return parts
     even, odd = parts.at(slice(0, None, 2)), parts.at(slice(1, None, 2))
-    pairs = prefixes(even.at(slice(0, extent // 2)).join(odd))
+    pairs = prefix_sums(even.at(slice(0, extent // 2)).join(odd))
     between = pairs.at(slice(0, (extent - 1) // 2)).join(even.at(slice(1, None)))
-    return Weighted(
-        _braid(even.total[:, :1], between.total, pairs.total),
-        _braid(even.weight[:, :1], between.weight, pairs.weight),
-        _braid(even.top[:, :1], between.top, pairs.top),
+    return WeightedSum(
+        _interleave(even.total[:, :1], between.total, pairs.total),
+        _interleave(even.weight[:, :1], between.weight, pairs.weight),
+        _interleave(even.top[:, :1], between.top, pairs.top),
     )
 
 
-def _braid(first: Tensor, evens: Tensor, odds: Tensor) -> Tensor:
+def _interleave(first: Tensor, evens: Tensor, odds: Tensor) -> Tensor:
     """Interleaves positions 0, 2, 4, … (the first of them given separately) and 1, 3, 5, …."""
     evens = torch.cat([first, evens], 1)
     shared = odds.size(1)
     both = torch.stack([evens[:, :shared], odds], 2).flatten(1, 2)
     return torch.cat([both, evens[:, shared:]], 1)
-
-
-CHUNK = 16
-"""Queries computed at once in causal use: earlier keys by one matrix product, keys within the chunk pair by pair."""
-
-BLOCK = 64
-"""Queries computed at once in an encoder if w has a window: nearby keys by one matrix product, the others by sums."""
-
-Form = Literal["simple", "local", "full", "conv"]
 
 
 class AttentionFreeMixer(RowMixer):
@@ -167,7 +164,7 @@ class AttentionFreeMixer(RowMixer):
             return None
         like = self.out.weight
         if self.form == "simple":
-            return Weighted.nothing(rows, self.site.dim, like.device)
+            return WeightedSum.nothing(rows, self.site.dim, like.device)
         return History.empty(rows, 2 * self.site.dim, room, like)
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
@@ -178,7 +175,9 @@ class AttentionFreeMixer(RowMixer):
             if not self.causal:
                 mixed = self._both_ways(k, v, layout)
             elif self.form == "simple":
-                mixed, state = _running(k, v, state, layout)
+                # All prefixes at once, joined with the past.
+                sums = state.join(prefix_sums(WeightedSum.of(k, v, None if layout is None else layout.ok[..., None])))
+                mixed, state = sums.mean(), sums.at(slice(-1, None))
             elif state.fresh:
                 mixed = self._whole(k, v)
                 state = state.append(torch.cat([k, v], -1), layout)[0]
@@ -191,13 +190,13 @@ class AttentionFreeMixer(RowMixer):
         """The encoder: all real tokens count, with exponents relative to the largest key of each channel and row."""
         ok = None if layout is None else layout.ok[..., None]
         if self.form == "simple":
-            return Weighted.over(k, v, ok, 1).mean().expand_as(v)
+            return WeightedSum.over(k, v, ok, 1).mean().expand_as(v)
         extent = k.size(1)
         place = torch.arange(extent, device=k.device)
         if self.form == "full" or extent <= BLOCK:
             return self._product(k, v, ok, self._positions(place, place)).mean()
-        each = Weighted.of(k, v, ok)
-        before, behind = prefixes(each), prefixes(each.flip()).flip()
+        each = WeightedSum.of(k, v, ok)
+        before, behind = prefix_sums(each), prefix_sums(each.flip()).flip()
         means = []
         for begin in range(0, extent, BLOCK):
             own = place[begin : begin + BLOCK]
@@ -211,20 +210,20 @@ class AttentionFreeMixer(RowMixer):
             means.append(here.mean())
         return torch.cat(means, 1)
 
-    def _product(self, k: Tensor, v: Tensor, ok: Tensor | None, bias: Tensor) -> Weighted:
+    def _product(self, k: Tensor, v: Tensor, ok: Tensor | None, bias: Tensor) -> WeightedSum:
         """All queries over all keys by a matrix product: bias [H, T, S], k and v [B, S, D]."""
         k = k.float() if ok is None else torch.where(ok, k.float(), -torch.inf)
         top, most = k.detach().amax(1, keepdim=True).clamp_min(-1e30), bias.detach().amax(-1)
         weight = (k - top).exp()
         both = torch.stack([weight * v.float(), weight], -1).unflatten(2, (bias.size(0), -1))
         total, norm = torch.einsum("hts,bshdp->pbthd", (bias - most[..., None]).exp(), both).flatten(3)
-        return Weighted(total, norm, top + self._spread(most.T, k.size(-1)))
+        return WeightedSum(total, norm, top + self._spread(most.T, k.size(-1)))
 
     def _whole(self, k: Tensor, v: Tensor) -> Tensor:
         """Causal, from the first token on. Exponents are relative to the largest key before the chunk, never to a later one."""
         extent = k.size(1)
         place = torch.arange(extent, device=k.device)
-        before = None if self.form == "full" else prefixes(Weighted.of(k, v))
+        before = None if self.form == "full" else prefix_sums(WeightedSum.of(k, v))
         means = []
         for begin in range(0, extent, CHUNK):
             own = place[begin : begin + CHUNK]
@@ -232,8 +231,8 @@ class AttentionFreeMixer(RowMixer):
             among = self._spread(self._positions(own, own).permute(1, 2, 0), k.size(-1))  # [T, S, D]
             seen = (own <= own[:, None])[..., None]
             keys, values = (part[:, None, begin : begin + CHUNK] for part in (k, v))
-            here = Weighted.over(keys + among, values, seen, 2)
-            here = Weighted(here.total[:, :, 0], here.weight[:, :, 0], here.top[:, :, 0])
+            here = WeightedSum.over(keys + among, values, seen, 2)
+            here = WeightedSum(here.total[:, :, 0], here.weight[:, :, 0], here.top[:, :, 0])
             if begin:
                 here = here.join(self._product(k[:, near], v[:, near], None, self._positions(own, place[near])))
             if before is not None and near.start > 0:
@@ -250,7 +249,7 @@ class AttentionFreeMixer(RowMixer):
         means = []
         for now in place.unbind(1):
             among = self._spread(self._positions(now, cells).permute(1, 2, 0), k.size(-1))  # [B, S, D]
-            means.append(Weighted.over(k + among, v, (cells <= now[:, None])[..., None], 1).mean())
+            means.append(WeightedSum.over(k + among, v, (cells <= now[:, None])[..., None], 1).mean())
         return torch.cat(means, 1)
 
     def _positions(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -267,10 +266,3 @@ class AttentionFreeMixer(RowMixer):
     def _spread(self, heads: Tensor, width: int) -> Tensor:
         """[…, H] → […, D]: repeats the value of each head for all its channels."""
         return heads.repeat_interleave(width // heads.size(-1), -1)
-
-
-def _running(k: Tensor, v: Tensor, state: Weighted, layout: Layout | None) -> tuple[Tensor, Weighted]:
-    """Causal without positions: all prefixes at once, joined with the past."""
-    seen = prefixes(Weighted.of(k, v, None if layout is None else layout.ok[..., None]))
-    seen = state.join(seen)
-    return seen.mean(), seen.at(slice(-1, None))

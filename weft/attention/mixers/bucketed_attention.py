@@ -1,4 +1,4 @@
-"""Attention inside buckets, shared by locality-sensitive hashing and clustering.
+"""Attention inside buckets of similar tokens: the Reformer's locality-sensitive hashing, and the Routing Transformer.
 
 In each round every token is assigned to a bucket by its content. Sorted by bucket, and inside a bucket by position, tokens that
 may attend to each other are adjacent: each attends to its nearest neighbours in this order, a band along the diagonal.
@@ -6,10 +6,6 @@ Published forms cut the sorted row into fixed chunks, or let each bucket take th
 tokens that a token sees depend on later tokens and on padding. The last `window` tokens of its bucket do not.
 
 Shapes: B rows · H heads · R rounds · T positions · S stored positions · D head width.
-
-Attention among tokens with equal hashes.
-
-Attention among tokens of the same cluster.
 """
 
 from __future__ import annotations
@@ -24,9 +20,8 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Site, join_heads, split_heads
+from weft.attention.base import Attended, Mixer, Site, join_heads, split_heads
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.mixers.base import Mixer
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import History, State
@@ -36,8 +31,8 @@ from weft.layers.norm_and_dropout import dropout
 ITSELF = 1e5
 """Subtracted from a token's score of itself, its own best match, so that it attends to itself only if it sees no other."""
 
-FEW = 16
-"""The largest piece that is compared with every stored token; for a longer one, all stored tokens are sorted again."""
+MAX_COMPARED = 16
+"""The largest chunk that is compared with every stored token; for a longer one, all stored tokens are sorted again."""
 
 
 @dataclass
@@ -91,7 +86,7 @@ class BucketMixer(Mixer):
             state = None if state is None else self._append(state, joint, buckets, layout)[0]
         else:
             state, place = self._append(state, joint, buckets, layout)
-            context = self._piece(q, buckets, state, place)
+            context = self._attend_past(q, buckets, state, place)
         return Attended(self.out(join_heads(context).to(x.dtype)), state)
 
     def _append(
@@ -101,14 +96,14 @@ class BucketMixer(Mixer):
         flat = buckets.flatten(1, 2).transpose(1, 2).to(torch.int16)
         return BucketedTokens(tokens, state.buckets.append(flat, layout)[0]), place
 
-    def _piece(self, q: Tensor, buckets: Tensor, state: BucketedTokens, place: Tensor) -> Tensor:
-        """Attends from tokens at positions `place` [B, T] to all tokens so far, including their own piece."""
+    def _attend_past(self, q: Tensor, buckets: Tensor, state: BucketedTokens, place: Tensor) -> Tensor:
+        """Attends from tokens at positions `place` [B, T] to all tokens so far, including their own chunk."""
         heads, extent = self.site.heads, q.size(2)
         stored = state.tokens.tokens.to(q.dtype)
         keys, v = (split_heads(part, heads) for part in stored.chunk(2, -1))
         theirs = state.buckets.tokens.transpose(1, 2).unflatten(1, (heads, self.rounds)).long()
-        if extent <= FEW:
-            return _look_back(q, _keys(keys), v, (buckets, theirs), place, self.window, self.dropped)
+        if extent <= MAX_COMPARED:
+            return _attend_stored(q, _keys(keys), v, (buckets, theirs), place, self.window, self.dropped)
         real = torch.arange(stored.size(1), device=q.device) < state.tokens.length[:, None]
         whole = self._band(keys, v, theirs, real)
         return whole.gather(2, place.clamp_max(stored.size(1) - 1)[:, None, :, None].expand(-1, heads, -1, whole.size(-1)))
@@ -204,7 +199,7 @@ def _near(places: Tensor, order: Tensor, window: int, blocks: _Blocks, causal: b
     return added.sub_(ITSELF * itself).masked_fill_(~own, torch.finfo(added.dtype).min)
 
 
-def _look_back(
+def _attend_stored(
     q: Tensor, keys: Tensor, v: Tensor, buckets: tuple[Tensor, Tensor], place: Tensor, window: int, share: float
 ) -> Tensor:
     """The same for a few queries at positions `place` [B, T], against all S stored tokens with a mask."""
@@ -277,8 +272,7 @@ class RoutingMixer(BucketMixer):
     (Kitaev et al. 2020) in all uses: queries and keys share a projection, keys have length 1, and a token does not attend to
     itself. Roy et al. share the projection in causal use only, normalise queries too, and let a token attend to itself.
 
-    A training pass only sums the directions of each cluster's tokens; `refresh` then moves the centroids, identically in all
-    processes.
+    A training pass only sums the directions of each cluster's tokens; `refresh` moves the centroids, alike in all processes.
 
     clusters: centroids per head
     window: how many tokens of its cluster a token sees on each side, itself included
@@ -309,14 +303,12 @@ class RoutingMixer(BucketMixer):
             way = F.normalize(q.float(), dim=-1)
             nearest = torch.einsum("bhtd,hcd->bhtc", way, F.normalize(self.centroids.float(), dim=-1)).argmax(-1)
             if self.training:
-                self._gather(way, nearest, ok)
+                mine = F.one_hot(nearest, self.kinds).to(way.dtype)
+                if ok is not None:
+                    way, mine = way.where(ok[:, None, :, None], 0.0), mine * ok[:, None, :, None]
+                counted = F.pad(way, (0, 1), value=1.0)
+                self.gathered += torch.einsum("bhtc,bhtd->hcd", mine, counted).to(self.gathered.dtype)
         return nearest[:, :, None]
-
-    def _gather(self, way: Tensor, nearest: Tensor, ok: Tensor | None) -> None:
-        mine = F.one_hot(nearest, self.kinds).to(way.dtype)
-        if ok is not None:
-            way, mine = way.where(ok[:, None, :, None], 0.0), mine * ok[:, None, :, None]
-        self.gathered += torch.einsum("bhtc,bhtd->hcd", mine, F.pad(way, (0, 1), value=1.0)).to(self.gathered.dtype)
 
     def refresh(self, generator: torch.Generator) -> None:
         if dist.is_available() and dist.is_initialized():

@@ -1,7 +1,4 @@
-"""Gated convolutions in place of self-attention.
-
-A recurrent layer in place of self-attention.
-"""
+"""Gated convolutions, and recurrent layers, in place of self-attention."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Site
-from weft.attention.mixers.base import Mixer
+from weft.attention.base import Attended, Mixer, Site
 from weft.data.batch import Layout
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State

@@ -11,8 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from weft.attention.base import Site
-from weft.attention.mixers.base import RowMixer
+from weft.attention.base import RowMixer, Site
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
 

@@ -1,7 +1,4 @@
-"""Gated multilayer perceptrons over positions in place of self-attention.
-
-A multilayer perceptron over positions in place of self-attention.
-"""
+"""Multilayer perceptrons over positions in place of self-attention: gMLP and MLP-Mixer."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Site
-from weft.attention.mixers.base import RowMixer
+from weft.attention.base import RowMixer, Site
 from weft.data.batch import Layout
 from weft.layers.decoder_state import History, State
 

@@ -8,9 +8,8 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Site
+from weft.attention.base import RowMixer, Site
 from weft.attention.core.multihead import MultiHead, MultiheadBlock
-from weft.attention.mixers.base import RowMixer
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
 

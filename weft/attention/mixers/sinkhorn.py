@@ -1,4 +1,4 @@
-"""Attention to the own block and to a block that is sorted next to it.
+"""Sparse Sinkhorn attention: to the own block and to a block that is sorted next to it.
 
 Shapes: B rows · H heads · T positions · S stored positions · N blocks · b tokens of a block · D head width.
 """
@@ -13,15 +13,14 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Site
+from weft.attention.base import RowMixer, Site
 from weft.attention.core.dot_product import mix
-from weft.attention.mixers.base import RowMixer
 from weft.data.batch import Layout
 from weft.layers.decoder_state import History, State
 from weft.layers.linear import xavier
 
-FEW = 16
-"""The largest piece whose queries fetch the blocks they see; for more queries, all blocks are computed again."""
+MAX_FETCHED = 16
+"""The largest chunk whose queries fetch the blocks they see; for more queries, all blocks are computed again."""
 
 LOWEST = -1e9
 """The logarithm of zero: finite, so that a block that may not be sorted anywhere has gradient 0 and not NaN."""
@@ -93,7 +92,7 @@ class SinkhornMixer(RowMixer):
         state, place, mean = self._append(x, k, v, state, layout)
         if fresh:
             return self.out(self._every_block(q, k, v, mean[:, :: self.block], ok)), state
-        return self.out(self._piece(q, place, state)), state
+        return self.out(self._attend_past(q, place, state)), state
 
     def _append(
         self, x: Tensor, k: Tensor, v: Tensor, state: SinkhornState, layout: Layout | None
@@ -152,15 +151,15 @@ class SinkhornMixer(RowMixer):
             logs = logs - logs.logsumexp(3, keepdim=True)
         return logs.exp().masked_fill(~may, 0.0)
 
-    def _piece(self, q: Tensor, place: Tensor, state: SinkhornState) -> Tensor:
-        """Attends from tokens at positions `place` [B, T] to all tokens so far, including their own piece."""
+    def _attend_past(self, q: Tensor, place: Tensor, state: SinkhornState) -> Tensor:
+        """Attends from tokens at positions `place` [B, T] to all tokens so far, including their own chunk."""
         rows, extent, dim = q.shape
         stored = state.tokens.tokens[:, : self.blocks * self.block].to(q.dtype)
         real = torch.arange(stored.size(1), device=q.device) < state.tokens.length[:, None]
         k, v, means = stored.where(real[..., None], 0.0).split(dim, -1)
         means, place = means[:, :: self.block], place.clamp_max(stored.size(1) - 1)
         index = place[..., None].expand(-1, -1, dim)
-        if extent > FEW:
+        if extent > MAX_FETCHED:
             ours = q.new_zeros(rows, stored.size(1), dim).scatter(1, index, q)
             return self._every_block(ours, k, v, means, real[..., None]).gather(1, index)
         mine = place // self.block

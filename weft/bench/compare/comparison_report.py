@@ -1,9 +1,6 @@
-"""A bubble chart in the style of the Long Range Arena: speed on the x axis, quality on the y axis, memory as area.
+"""The files of a comparison: results.json, and from it table.csv, chart.png, chart.svg and report.html.
 
-An axis covers at least a tenth (quality) or a quarter (speed) of the values on it, so that noise does not look like a result.
-
-The files of a comparison: results.json, and from it table.csv, chart.png, chart.svg and report.html.
-
+The chart is a bubble chart in the style of the Long Range Arena: speed on the x axis, quality on the y axis, memory as area.
 The page is self-contained: pictures are embedded, and nothing is loaded from a network.
 """
 
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
-
 Floats = NDArray[np.float64]
 
 PERCENT = ("BLEU", "chrF2", "exact", "accuracy", "macro F1")
@@ -45,7 +41,7 @@ WIDE = 4.0
 """The speed axis is logarithmic if the fastest entry is at least this many times as fast as the slowest."""
 
 LEAST_QUALITY, LEAST_SPEED = 0.1, 0.25
-"""The least extent of an axis, as a share of the middle of its values."""
+"""The least extent of an axis, as a share of the middle of its values, so that noise does not look like a result."""
 
 ANGLES, DISTANCES = 16, (8, 16, 26, 38, 52, 68)
 """Candidate positions of a label: number of directions, and distances from the edge of its bubble in points."""
@@ -82,7 +78,7 @@ def _axes(axes: Axes, document: dict[str, Any]) -> None:
 
 
 def _note(document: dict[str, Any]) -> str:
-    """What areas, lines and dots mean."""
+    """The meaning of areas, lines and dots."""
     spread = seeds_note(document)
     lines = f"Lines: {spread.removeprefix('± half the ')}. Dots: seeds." if spread.startswith("±") else f"{spread}."
     return f"Area: peak memory. {lines}"

@@ -1,7 +1,4 @@
-"""Growth of the time and memory of a training step with sequence length: measurements and fitted exponents.
-
-Measures a trained run: test scores, training and decoding speed, growth with length, attention maps.
-"""
+"""Measures a trained run: test scores, training and decoding speed, growth of time and memory with length, attention maps."""
 
 from __future__ import annotations
 
@@ -115,13 +112,11 @@ CANDIDATES, WORDS, MOST_TOKENS = 500, 10, 160
 
 @dataclass(frozen=True)
 class Measurements:
-    """What to measure.
+    """The measurements to take.
 
-    test       data to score
-    sentences  number of validation sentences to decode for the speed, if there is no test data
-    lengths    sequence lengths at which to measure growth
-    alone      train again for a moment, to measure the speed
-    look       compute the attention maps of one sentence
+    test: data to score · sentences: number of validation sentences to decode for the speed, if there is no test data ·
+    lengths: sequence lengths at which to measure growth · alone: train again for a moment, to measure the speed · look:
+    compute the attention maps of one sentence.
     """
 
     test: tuple[str, ...] = ()
@@ -158,9 +153,8 @@ def _predictions(run: TrainedRun, wanted: Measurements) -> dict[str, Any]:
     test = run.task.examples(wanted.test)
     valid = run.task.examples(names(run.config.data.valid))[: max(wanted.sentences, CANDIDATES)]
     pairs = test or valid[: wanted.sentences]
-    chosen = choose_tokenization(
-        run.config.train.tokenize, run.config.data.target_language, [target for _, target in test or valid]
-    )
+    targets, config = [target for _, target in test or valid], run.config
+    chosen = choose_tokenization(config.train.tokenize, config.data.target_language, targets)
     metrics = run.task.metrics(tokenize=chosen.name)
     texts, seconds = _decode(translator, [source for source, _ in pairs])
     scores = score(texts, [target for _, target in test], metrics) if test else {}

@@ -1,6 +1,6 @@
 """The plan of a comparison: its settings, the training budget of each entry, and the trainings it consists of.
 
-The entries of a comparison: recipes and files, each with its own changes.
+Its entries are recipes and files, each with its own changes:
 
     transformer-small                                      a recipe
     mine.yaml                                              a file
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from weft.bench.compare.training_jobs import Training
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.config.registry import Among, nested, options_of, suggest
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
@@ -197,16 +197,16 @@ def parse_entry(text: str) -> Entry:
     return Entry(recipe, sets, labels[0] if labels else "")
 
 
-def slot_entries(bases: Sequence[Entry], slot: str, kinds: str, tell: Callable[[str], None]) -> list[Entry]:
+def slot_entries(bases: Sequence[Entry], slot: str, kinds: str, report: Callable[[str], None]) -> list[Entry]:
     """Each base with each of the comma-separated `kinds` in a slot such as model.encoder_self.
 
-    `all` means every kind that works in the slot with its default options; `tell` reports the others, and why they do not.
+    `all` means every kind that works in the slot with its default options; the others are reported, and why they do not.
     """
     entries = []
     for base in bases:
-        chosen = _buildable(base, slot, tell) if kinds.strip() == ALL else split(kinds)
+        chosen = _buildable(base, slot, report) if kinds.strip() == ALL else split(kinds)
         for kind in chosen:
-            name = _short(document.value(kind, f"--kinds {kind}"))
+            name = _short(yaml_document.value(kind, f"--kinds {kind}"))
             label = " ".join(filter(None, [base.label or (base.spec if len(bases) > 1 else ""), name]))
             entries.append(Entry(base.recipe, (*base.sets, f"{slot}={kind}"), label))
     return entries
@@ -242,7 +242,7 @@ def split(text: str) -> list[str]:
 
 def _label(entry: Entry, one_recipe: bool) -> str:
     settings = [(*change.partition("="), change) for change in entry.sets]
-    changes = [f"{key.rpartition('.')[2]}={_short(document.value(value, change))}" for key, _, value, change in settings]
+    changes = [f"{key.rpartition('.')[2]}={_short(yaml_document.value(value, change))}" for key, _, value, change in settings]
     return " ".join(changes if changes and one_recipe else [Path(entry.recipe).stem, *changes])
 
 
@@ -253,10 +253,10 @@ def _short(value: Any) -> str:
         return " ".join([str(value.get("kind", "")), *rest]).strip()
     if isinstance(value, list):
         return f"[{', '.join(map(_short, value))}]"
-    return document.scalar(value).strip("'\"")
+    return yaml_document.scalar(value).strip("'\"")
 
 
-def _buildable(base: Entry, slot: str, tell: Callable[[str], None]) -> Iterator[str]:
+def _buildable(base: Entry, slot: str, report: Callable[[str], None]) -> Iterator[str]:
     """The kinds with which the model of the base can be built."""
     config = load_config(base.recipe, base.sets)
     for kind in _table(config, slot).entries:
@@ -266,7 +266,7 @@ def _buildable(base: Entry, slot: str, tell: Callable[[str], None]) -> Iterator[
                 task = build_task(changed, Path())
                 task.build(changed.model, task.outline())
         except ConfigError as error:
-            tell(f"leaving out {kind}: {error}")
+            report(f"leaving out {kind}: {error}")
             continue
         yield kind
 

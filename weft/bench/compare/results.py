@@ -1,17 +1,4 @@
-"""The results of a comparison as plain data, from which tables, charts and pages are made.
-
-The results of a comparison as a table for the terminal and as CSV.
-
-Means over seeds and their confidence intervals.
-
-A `Stat` summarises the trainings of an entry with different seeds: {"mean", "low", "high", "values"}. low and high bound the
-95 % confidence interval of the mean by Student's t, which assumes roughly normal scores; with one training they are None.
-
-Which entries of a comparison differ by more than the noise between seeds.
-
-Two or three trainings say little about the spread of one entry, so the spread is pooled over all entries, which assumes that it
-is equal for all.
-"""
+"""The results of a comparison: as plain data, as a table for the terminal and as CSV; means, intervals and ranks of seeds."""
 
 from __future__ import annotations
 
@@ -57,7 +44,7 @@ def collect(
     headline = _headline(facts, rows)
     headline["signature"] = facts.get("signatures", {}).get(headline["key"], "")
     for row in rows:
-        _judge(row, headline["key"], bool(comparison.test))
+        _add_scores(row, headline["key"], bool(comparison.test))
         for run in row["runs"]:
             del run["measured"]
     sign = -1 if headline["higher_is_better"] else 1
@@ -78,8 +65,8 @@ def rank(rows: Sequence[Row], *, higher_is_better: bool) -> None:
     scored = [row for row in rows if row["quality"]]
     for row in rows:
         row["rank"] = None
-    found = ranks([row["quality"] for row in scored], higher_is_better=higher_is_better)
-    for row, place in zip(scored, found or (), strict=found is not None):
+    places = ranks([row["quality"] for row in scored], higher_is_better=higher_is_better)
+    for row, place in zip(scored, places or (), strict=places is not None):
         row["rank"] = list(place)
 
 
@@ -159,7 +146,7 @@ def _headline(facts: Row, rows: Sequence[Row]) -> Row:
     return wanted if all(wanted["key"] in each for each in known) else asdict(LOSS)
 
 
-def _judge(row: Row, key: str, tested: bool) -> None:
+def _add_scores(row: Row, key: str, tested: bool) -> None:
     """Adds all scores over all runs, and the one that ranks the entries as `quality`."""
     good = _trained(row["runs"])
     row["scores"] = {}
@@ -211,13 +198,16 @@ class RankColumn(Column):
 def columns(document: dict[str, Any]) -> list[Column]:
     """The columns of the table after the entry itself, without columns for which no entry has a value."""
     headline, counts = document["headline"], document["counts"]
-    arrow = "↑" if headline["higher_is_better"] else "↓"
+    arrow, signature = "↑" if headline["higher_is_better"] else "↓", headline.get("signature")
     data = {"valid": "validation", "test": "test"}[headline["data"]]
+    scored = f"on the {data} data" + (f" ({signature})" if signature else "")
     alone = "measured in a short separate training" if document["settings"]["at_once"] > 1 else "median over training"
     where = "the process, with the interpreter" if document["about"]["device"].startswith("CPU") else "tensors on the GPU"
     every = [
-        QualityColumn(f"{headline['title']} {arrow}", _mean("quality"), "{:.2f}".format, _on(data, headline)),
-        RankColumn("rank", _best_rank, WHOLE, "the ranks that the noise between seeds allows, at 5 %"),
+        QualityColumn(f"{headline['title']} {arrow}", _mean("quality"), "{:.2f}".format, scored),
+        RankColumn(
+            "rank", lambda row: (row.get("rank") or [None])[0], WHOLE, "the ranks that the noise between seeds allows, at 5 %"
+        ),
         Column("parameters", _mean("parameters"), lambda value: f"{value / 1e6:.2f}M" if value >= 1e5 else f"{value:,.0f}"),
         Column(f"{counts}/s", _mean("speed"), WHOLE, f"in training, {alone}"),
         Column("decoded/s", _mean("decoding"), "{:,.1f}".format, "sentences or texts, with one model at a time"),
@@ -230,13 +220,8 @@ def columns(document: dict[str, Any]) -> list[Column]:
     return [column for column in every if any(column.value(row) is not None for row in document["entries"])]
 
 
-def _on(data: str, headline: dict[str, Any]) -> str:
-    signature = headline.get("signature")
-    return f"on the {data} data" + (f" ({signature})" if signature else "")
-
-
 def column_notes(document: dict[str, Any]) -> list[str]:
-    """What the columns mean, one note each."""
+    """The meaning of the columns, one note each."""
     notes = [f"{column.heading.strip(' ↑↓')}: {column.note}" for column in columns(document) if column.note]
     notes.append(seeds_note(document))
     if floors := document.get("floors"):
@@ -245,7 +230,7 @@ def column_notes(document: dict[str, Any]) -> list[str]:
 
 
 def seeds_note(document: dict[str, Any]) -> str:
-    """How far the quality can be trusted: its interval over several seeds, or that there is only one."""
+    """A note on the reliability of the quality: its interval over several seeds, or that there is only one."""
     seeds = sorted({len(row["quality"]["values"]) for row in document["entries"] if row["quality"]})
     if not seeds or seeds == [1]:
         return "1 seed per entry: no spread is known, and small differences may be chance (--repeat 3 trains three seeds)"
@@ -322,11 +307,6 @@ def _mean(key: str) -> Callable[[Row], float | None]:
     return value
 
 
-def _best_rank(row: Row) -> float | None:
-    best: float | None = (row.get("rank") or [None])[0]
-    return best
-
-
 def _growth(what: str, document: dict[str, Any]) -> Column:
     lengths = document["settings"]["lengths"]
     between = f"from {min(lengths):,} to {max(lengths):,} tokens" if lengths else ""
@@ -335,6 +315,11 @@ def _growth(what: str, document: dict[str, Any]) -> Column:
 
 
 Stat = dict[str, Any]
+"""The trainings of an entry with different seeds: {"mean", "low", "high", "values"}.
+
+low and high bound the 95 % confidence interval of the mean by Student's t, which assumes roughly normal scores; with one
+training they are None.
+"""
 
 # fmt: off
 QUANTILES = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -370,11 +355,11 @@ def mean_with_interval(values: Iterable[float | None]) -> Stat | None:
     return {"mean": statistics.fmean(known), "low": low, "high": high, "values": known}
 
 
-Rank = tuple[int, int]
-
-
 def pooled_spread(stats: Sequence[Stat]) -> tuple[float, int] | None:
-    """The standard deviation of one training and its degrees of freedom; None if no entry has several seeds."""
+    """The standard deviation of one training and its degrees of freedom; None if no entry has several seeds.
+
+    Two or three trainings say little about the spread of one entry, so the spread is pooled, which assumes that it is equal.
+    """
     several = [each["values"] for each in stats if len(each["values"]) > 1]
     freedom = sum(len(values) - 1 for values in several)
     if not freedom:
@@ -382,16 +367,16 @@ def pooled_spread(stats: Sequence[Stat]) -> tuple[float, int] | None:
     return math.sqrt(sum(statistics.variance(values) * (len(values) - 1) for values in several) / freedom), freedom
 
 
-def ranks(stats: Sequence[Stat], *, higher_is_better: bool) -> list[Rank] | None:
+def ranks(stats: Sequence[Stat], *, higher_is_better: bool) -> list[tuple[int, int]] | None:
     """The best and the worst rank that noise allows each entry: behind all that are better, ahead of all that are worse.
 
     One entry is better than another if the difference of their means exceeds its 95 % interval by Student's t with the pooled
     spread. None if no entry has several seeds.
     """
-    found = pooled_spread(stats)
-    if found is None:
+    pooled = pooled_spread(stats)
+    if pooled is None:
         return None
-    spread, freedom = found
+    spread, freedom = pooled
 
     def better(one: Stat, other: Stat) -> bool:
         least = student(freedom) * spread * math.sqrt(1 / len(one["values"]) + 1 / len(other["values"]))

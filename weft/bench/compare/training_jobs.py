@@ -1,7 +1,4 @@
-"""One training as a user would start it from the command line.
-
-Runs commands as parallel processes, each with a log, and stops them together at the end of a step.
-"""
+"""Trainings as a user would start them from the command line: parallel processes, each with a log, that stop together."""
 
 from __future__ import annotations
 
@@ -21,11 +18,9 @@ from weft.config.corpus_entries import parse
 from weft.config.sections import Config, load_config
 from weft.layers.kernels import computes_bf16
 from weft.runs.open_run import run_config
-from weft.runs.run_folder import CONFIG, choose_device, complete, records
+from weft.runs.run_folder import CONFIG, choose_device, complete
+from weft.runs.warm_start import started_config
 from weft.training.auto.auto_recipe import AUTO
-from weft.training.warm_start_settings import inherited
-
-__all__ = ["Training", "complete", "records", "train"]
 
 LOWERED = (("data", "vocabulary"), ("data", "hold_out"), ("train", "batch_tokens"), ("train", "average_last"))
 """Sizes that a run lowers to what its data and its steps allow."""
@@ -47,10 +42,11 @@ class Training:
 
     def config(self) -> Config:
         given = {"data.train": [*map(parse, self.data)], "data.valid": [*map(parse, self.valid)]}
-        base = load_config(self.recipe)
-        over = inherited(Path(self.start), base, new_data=bool(self.data)) if self.start else None
-        config = load_config(self.recipe, self.sets, over=over).replaced({key: files for key, files in given.items() if files})
-        return config.absolute()
+        if self.start:
+            config = started_config(Path(self.start), self.recipe, self.sets, new_data=bool(self.data))
+        else:
+            config = load_config(self.recipe, self.sets)
+        return config.replaced({key: files for key, files in given.items() if files}).absolute()
 
     def words(self, folder: Path) -> list[str]:
         """The arguments of `weft` that start it."""

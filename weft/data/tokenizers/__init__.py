@@ -1,6 +1,4 @@
-"""Tokenizers: the interface, subwords (BPE, unigram, SentencePiece), words, characters, bytes, added tokens, BPE-dropout.
-
-The interface of tokenizers, and training, saving and loading those of a run.
+"""Tokenizers: their interface, and training, saving and loading those of a run.
 
 Ids 0 to 3 are the special ids of `weft.data.batch` in every tokenizer. `encode` never returns BOS or EOS, which batches add.
 """
@@ -58,10 +56,10 @@ class ExtraWords:
     words: Sequence[str]
     extend: int
 
-    def added(self, tokenizer: Tokenizer) -> Tokenizer:
+    def add_to(self, tokenizer: Tokenizer) -> Tokenizer:
         """The tokenizer with the words that it does not know."""
-        ids = tokenizer.encode_batch(self.words)
-        new = [word for word, found in zip(self.words, ids, strict=True) if found == [UNK]]
+        encoded = tokenizer.encode_batch(self.words)
+        new = [word for word, ids in zip(self.words, encoded, strict=True) if ids == [UNK]]
         return tokenizer.extended(new[: self.extend], self.extend)
 
 
@@ -72,8 +70,8 @@ class Tokenizer(ABC):
     learns: bool = True
     """Whether training uses the texts."""
 
-    marks: Sequence[str] = ()
-    """The tags and other tokens that no text contains; see `weft.data.tokenizers.added_tokens`."""
+    added: Sequence[str] = ()
+    """Tags and other tokens that no text contains; see `weft.data.tokenizers.added_tokens`."""
 
     @abstractmethod
     def train(self, texts: Iterable[str], size: int) -> None:
@@ -218,8 +216,8 @@ def _find_or_train(
         if options["kind"] != "words":
             raise ConfigError("start.extend: words of start.vectors can be added to data.tokenizer: words only; set it to 0")
         source, target = _find_or_train(options, pairs, size, sides, folder, None)
-        longer = start.added(source)
-        return longer, longer if source is target else start.added(target)
+        longer = start.add_to(source)
+        return longer, longer if source is target else start.add_to(target)
     if start is not None:
         source, target = start.source, start.target
         if not start.extend:
@@ -278,18 +276,11 @@ def load_tokenizers(folder: Path, spec: Mapping[str, Any] | str) -> tuple[Tokeni
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
     kind: type[Tokenizer] = registry.load(TOKENIZERS, options.pop("kind"))
     shared = folder / f"tokenizer{kind.suffix}"
-    if shared.exists():
-        tokenizer = kind.load(_readable(shared), **options)
-        return tokenizer, tokenizer
-    paths = [folder / f"tokenizer.{side}{kind.suffix}" for side in ("source", "target")]
-    missing = [path.name for path in paths if not path.exists()]
-    if missing:
+    paths = [shared] if shared.exists() else [folder / f"tokenizer.{side}{kind.suffix}" for side in ("source", "target")]
+    if missing := [path.name for path in paths if not path.exists()]:
         raise RunError(f"{folder}: the tokenizer is missing: neither {shared.name} nor {' and '.join(missing)} was found.")
-    source, target = (kind.load(_readable(path), **options) for path in paths)
-    return source, target
-
-
-def _readable(path: Path) -> Path:
-    if problem := why_unreadable(path):
-        raise RunError(f"{path}: {problem}")
-    return path
+    for path in paths:
+        if problem := why_unreadable(path):
+            raise RunError(f"{path}: {problem}")
+    loaded = [kind.load(path, **options) for path in paths]
+    return loaded[0], loaded[-1]

@@ -1,4 +1,4 @@
-"""Marks: tokens of their own that no text contains, such as the tag of a target language, or the blank in place of a word."""
+"""Added tokens, which no text contains, such as the tag of a target language, or the blank in place of a word."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ from weft.errors import ConfigError, RunError
 
 FILE = "marks.json"
 BLANK = "blank"
-"""The mark in place of a word that noise has blanked out."""
+"""The token in place of a word that noise has blanked out."""
 
 
 class ExtendedTokenizer(Tokenizer):
-    """Another tokenizer with further ids, from its size on, for marks. needs_tag: whether every source begins with a tag."""
+    """Another tokenizer with ids for added tokens from its size on. needs_tag: whether every source begins with a tag."""
 
-    def __init__(self, inner: Tokenizer, marks: Sequence[str], *, needs_tag: bool = False) -> None:
-        self.inner, self.marks, self.needs_tag = inner, tuple(marks), needs_tag
+    def __init__(self, inner: Tokenizer, added: Sequence[str], *, needs_tag: bool = False) -> None:
+        self.inner, self.added, self.needs_tag = inner, tuple(added), needs_tag
         self.learns = inner.learns
         self._first = inner.size
 
-    def mark(self, name: str) -> int:
-        if name not in self.marks:
-            raise ConfigError(f"the run was not trained with the tag {name!r}; {suggest(name, set(self.marks) - {BLANK})}")
-        return self._first + self.marks.index(name)
+    def added_id(self, name: str) -> int:
+        """The id of an added token."""
+        if name not in self.added:
+            raise ConfigError(f"the run was not trained with the tag {name!r}; {suggest(name, set(self.added) - {BLANK})}")
+        return self._first + self.added.index(name)
 
     def tags(self, text: str | None) -> list[int]:
         if self.needs_tag and not text:
-            known = ", ".join(name for name in self.marks if name != BLANK)
+            known = ", ".join(name for name in self.added if name != BLANK)
             raise ConfigError(
                 f"the run was trained with tags ({known}): say which one to use, with --tag, decode.tag or the tag of "
                 "an entry of data.valid"
             )
-        return [self.mark(name) for name in (text or "").split()]
+        return [self.added_id(name) for name in (text or "").split()]
 
     def train(self, texts: Iterable[str], size: int) -> None:
         self.inner.train(texts, size)
@@ -51,39 +52,39 @@ class ExtendedTokenizer(Tokenizer):
         return self.inner.encode_batch(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.inner.decode([token for token in ids if not self._marks(token)])
+        return self.inner.decode([token for token in ids if not self._is_added(token)])
 
     def piece(self, number: int) -> str:
-        return f"<{self.marks[number - self._first]}>" if self._marks(number) else self.inner.piece(number)
+        return f"<{self.added[number - self._first]}>" if self._is_added(number) else self.inner.piece(number)
 
     def spelling(self, number: int) -> str:
-        return "" if self._marks(number) else self.inner.spelling(number)
+        return "" if self._is_added(number) else self.inner.spelling(number)
 
     def unknown(self, text: str) -> list[str]:
         return self.inner.unknown(text)
 
     def extended(self, texts: Iterable[str], more: int) -> Tokenizer:
-        """Marks stay behind all other ids, so that their ids change."""
-        return ExtendedTokenizer(self.inner.extended(texts, more), self.marks, needs_tag=self.needs_tag)
+        """Added tokens stay behind all other ids, so that their ids change."""
+        return ExtendedTokenizer(self.inner.extended(texts, more), self.added, needs_tag=self.needs_tag)
 
     def spelled(self, piece: str) -> list[int]:
         return self.inner.spelled(piece)
 
     def starts(self) -> NDArray[np.bool_] | None:
         inner = self.inner.starts()
-        return None if inner is None else np.pad(inner, (0, len(self.marks)), constant_values=True)
+        return None if inner is None else np.pad(inner, (0, len(self.added)), constant_values=True)
 
     def variants(self, strength: float) -> SampledSegmentations:
         return self.inner.variants(strength)
 
     def named(self, words: Sequence[str]) -> Tokenizer:
         other = copy(self)
-        other.inner = self.inner.named([*self.marks, *words])
+        other.inner = self.inner.named([*self.added, *words])
         return other
 
     @property
     def size(self) -> int:
-        return self._first + len(self.marks)
+        return self._first + len(self.added)
 
     def dump(self) -> bytes:
         return self.inner.dump()
@@ -92,26 +93,26 @@ class ExtendedTokenizer(Tokenizer):
         self.inner.restore(content)
 
     def digest(self) -> str:
-        return hashlib.blake2b(json.dumps([self.inner.digest(), *self.marks]).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(json.dumps([self.inner.digest(), *self.added]).encode(), digest_size=16).hexdigest()
 
-    def _marks(self, token: int) -> bool:
+    def _is_added(self, token: int) -> bool:
         return self._first <= token < self.size
 
 
-def add_tokens(source: Tokenizer, target: Tokenizer, marks: Sequence[str], *, needs_tag: bool) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers with further marks, which the source has, and the target if it is the same."""
+def add_tokens(source: Tokenizer, target: Tokenizer, tokens: Sequence[str], *, needs_tag: bool) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers with further tokens, which the source has, and the target if it is the same."""
     inner = source.inner if isinstance(source, ExtendedTokenizer) else source
-    every = [*source.marks, *(mark for mark in marks if mark not in source.marks)]
+    every = [*source.added, *(token for token in tokens if token not in source.added)]
     if not every:
         return source, target
-    added = ExtendedTokenizer(inner, every, needs_tag=needs_tag)
-    return added, added if source is target else target
+    extended = ExtendedTokenizer(inner, every, needs_tag=needs_tag)
+    return extended, extended if source is target else target
 
 
 def save_extended(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
-    """Writes tokenizers and their marks into a run folder; see `save_tokenizers`."""
+    """Writes tokenizers and their added tokens into a run folder; see `save_tokenizers`."""
     if isinstance(source, ExtendedTokenizer):
-        content = {"marks": source.marks, "needs_tag": source.needs_tag}
+        content = {"marks": source.added, "needs_tag": source.needs_tag}
         (folder / FILE).write_text(json.dumps(content) + "\n", "utf-8")
     save_tokenizers(folder, *(each.inner if isinstance(each, ExtendedTokenizer) else each for each in (source, target)))
 

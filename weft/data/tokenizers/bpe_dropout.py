@@ -32,14 +32,14 @@ class SampledSegmentations:
 
     def __call__(self, word: str, number: int) -> tuple[int, ...]:
         key = word, number
-        found = self._known.get(key)
-        if found is None:
+        tokens = self._known.get(key)
+        if tokens is None:
             draw = Random(f"{number} {word}")
-            found = tuple(token for part in self.parts(word) for token in self.segment(part, draw))
+            tokens = tuple(token for part in self.parts(word) for token in self.segment(part, draw))
             if len(self._known) >= REMEMBERED:
                 self._known = {}
-            self._known[key] = found
-        return found
+            self._known[key] = tokens
+        return tokens
 
 
 def bpe_dropout(text: str, ranks: Mapping[tuple[str, str], int], skip: float, draw: Random) -> list[str]:
@@ -69,10 +69,10 @@ def unigram_sample(
     ahead, ways = [0.0], list[list[tuple[int, float]]]()
     for end in range(1, len(text) + 1):
         begins = range(max(0, end - longest), end)
-        found = [(begin, scores[text[begin:end]]) for begin in begins if text[begin:end] in scores]
-        if not any(begin == end - 1 for begin, _ in found):
-            found.append((end - 1, unknown))
-        here = [(begin, ahead[begin] + power * score) for begin, score in found]
+        candidates = [(begin, scores[text[begin:end]]) for begin in begins if text[begin:end] in scores]
+        if not any(begin == end - 1 for begin, _ in candidates):
+            candidates.append((end - 1, unknown))
+        here = [(begin, ahead[begin] + power * score) for begin, score in candidates]
         most = max(score for _, score in here)
         ahead.append(most + math.log(sum(math.exp(score - most) for _, score in here)))
         ways.append(here)

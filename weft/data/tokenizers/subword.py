@@ -1,16 +1,10 @@
-"""Subword tokenizers, BPE and unigram, trained with the Hugging Face `tokenizers` library; and how their vocabularies grow.
-
-Byte pair encoding of words that are already split into pieces: how a trained vocabulary grows.
-
-Subword tokenizers, trained with the Hugging Face `tokenizers` library.
+"""Subword tokenizers: BPE and unigram, trained with the Hugging Face `tokenizers` library, and existing SentencePiece models.
 
 A text is normalised, a space becomes "▁" at the start of the next word, punctuation is separated, and words are split into
 pieces. Decoding restores the text except for a space at its beginning. The ids are the special ones, 256 bytes if
 `byte_fallback` is set, and the pieces. `tokenizers.Tokenizer.from_file` can read the saved file.
 
 No text can produce a special id: "</s>" contains punctuation, so it is split like any other text.
-
-Existing SentencePiece models, with their pieces numbered after the special ids of weft.
 """
 
 from __future__ import annotations
@@ -38,53 +32,6 @@ from weft.data.tokenizers.bpe_dropout import UNKNOWN, SampledSegmentations, bpe_
 from weft.data.tokenizers.word_character_byte import BYTES, NO_TEXT, OTHER_TOKENIZER, byte_name
 from weft.errors import ConfigError, DataError
 from weft.version import install
-
-
-def frequent_pairs(words: list[tuple[list[str], int]], never: Container[str]) -> Iterator[tuple[str, str]]:
-    """The most frequent pair of neighbours, merged everywhere, then the next, as long as one occurs twice.
-
-    words: the pieces of each word, which are merged in place, and its count · never: pieces that are not merged
-    """
-    counts: Counter[tuple[str, str]] = Counter()
-    places: dict[tuple[str, str], set[int]] = {}
-
-    def count(number: int, sign: int) -> set[tuple[str, str]]:
-        pieces, times = words[number]
-        pairs = [pair for pair in pairwise(pieces) if pair[0] not in never and pair[1] not in never]
-        for pair in pairs:
-            counts[pair] += sign * times
-            places.setdefault(pair, set()).add(number)
-        return set(pairs)
-
-    for number in range(len(words)):
-        count(number, 1)
-    queue = [(-times, pair) for pair, times in counts.items()]
-    heapify(queue)
-    while queue:
-        times, pair = heappop(queue)
-        if -times != counts[pair]:
-            continue  # it has changed since, and is in the queue again
-        if counts[pair] < 2:
-            return
-        changed: set[tuple[str, str]] = set()
-        for number in sorted(places.pop(pair)):
-            changed |= count(number, -1)
-            words[number] = (_merged(words[number][0], pair), words[number][1])
-            changed |= count(number, 1)
-        for other in changed:
-            heappush(queue, (-counts[other], other))
-        yield pair
-
-
-def _merged(pieces: list[str], pair: tuple[str, str]) -> list[str]:
-    merged: list[str] = []
-    for piece in pieces:
-        if merged and (merged[-1], piece) == pair:
-            merged[-1] += piece
-        else:
-            merged.append(piece)
-    return merged
-
 
 REMEMBERED = 200_000
 """Maximum number of words in the cache of encoded words, about 60 MB; a full cache is emptied."""
@@ -280,6 +227,52 @@ class BpeTokenizer(_Subword):
             vocabulary.setdefault("".join(pair), len(vocabulary))
             merges.append(pair)
         return model()
+
+
+def frequent_pairs(words: list[tuple[list[str], int]], never: Container[str]) -> Iterator[tuple[str, str]]:
+    """Further merges of BPE: the most frequent pair of neighbours, merged everywhere, then the next, while one occurs twice.
+
+    words: the pieces of each word, which are merged in place, and its count · never: pieces that are not merged
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    places: dict[tuple[str, str], set[int]] = {}
+
+    def count(number: int, sign: int) -> set[tuple[str, str]]:
+        pieces, times = words[number]
+        pairs = [pair for pair in pairwise(pieces) if pair[0] not in never and pair[1] not in never]
+        for pair in pairs:
+            counts[pair] += sign * times
+            places.setdefault(pair, set()).add(number)
+        return set(pairs)
+
+    for number in range(len(words)):
+        count(number, 1)
+    queue = [(-times, pair) for pair, times in counts.items()]
+    heapify(queue)
+    while queue:
+        times, pair = heappop(queue)
+        if -times != counts[pair]:
+            continue  # it has changed since, and is in the queue again
+        if counts[pair] < 2:
+            return
+        changed: set[tuple[str, str]] = set()
+        for number in sorted(places.pop(pair)):
+            changed |= count(number, -1)
+            words[number] = (_merged(words[number][0], pair), words[number][1])
+            changed |= count(number, 1)
+        for other in changed:
+            heappush(queue, (-counts[other], other))
+        yield pair
+
+
+def _merged(pieces: list[str], pair: tuple[str, str]) -> list[str]:
+    merged: list[str] = []
+    for piece in pieces:
+        if merged and (merged[-1], piece) == pair:
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged
 
 
 class UnigramTokenizer(_Subword):

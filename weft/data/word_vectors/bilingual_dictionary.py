@@ -1,4 +1,7 @@
-"""A dictionary as a file: a source word, a translation and a score per line, separated by tabs; the best translation first."""
+"""Bilingual dictionaries: learnt from two texts that are not translations of each other, read from files, applied to texts.
+
+A file has a source word, a translation and a score per line, separated by tabs; the best translation of a word comes first.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Entries = Mapping[str, Sequence[tuple[str, float]]]
 
 @dataclass(frozen=True)
 class Precision:
-    """How many words have a right first translation, of those that gold and dictionary both contain.
+    """The number of words with a right first translation, of those that gold and dictionary both contain.
 
     known: words of the gold file that the dictionary translates · words: all words of the gold file.
     """
@@ -71,15 +74,15 @@ class Dictionary:
 
     def lines(self) -> Iterable[str]:
         """The lines of the file."""
-        for source, found in self.entries.items():
-            for target, score in found:
+        for source, translations in self.entries.items():
+            for target, score in translations:
                 yield f"{source}\t{target}\t{score:.4f}"
 
     def precision(self, gold: Dictionary) -> Precision:
         """Compares first translations with those of `gold`, in any case."""
-        known = {word: found for word in gold.entries if (found := self._found(word))}
+        known = {word: translations for word in gold.entries if (translations := self._translations(word))}
         wanted = {word: {target.lower() for target, _ in gold.entries[word]} for word in known}
-        right = sum(found[0][0].lower() in wanted[word] for word, found in known.items())
+        right = sum(translations[0][0].lower() in wanted[word] for word, translations in known.items())
         return Precision(right, len(known), len(gold.entries))
 
     def translate(self, text: str, draw: Random | None = None) -> str:
@@ -90,41 +93,37 @@ class Dictionary:
         words = split_words(text, lowercase=False)
         return join_words([self._word(word, number == 0, draw) for number, word in enumerate(words)])
 
-    def _found(self, word: str) -> Sequence[tuple[str, float]]:
+    def _translations(self, word: str) -> Sequence[tuple[str, float]]:
         return self.entries.get(word) or self.entries.get(self._forms.get(word.lower(), ""), ())
 
     def _word(self, word: str, first: bool, draw: Random | None) -> str:
-        found = self._found(word)
-        if not found:
+        translations = self._translations(word)
+        if not translations:
             return word
-        best = found[0][0] if draw is None else draw.choices([each for each, _ in found], [score for _, score in found])[0]
+        best = translations[0][0]
+        if draw is not None:
+            words, scores = zip(*translations, strict=True)
+            best = draw.choices(words, scores)[0]
         capital = word[:1].isupper() and (first or word not in self.entries)
         return best[:1].upper() + best[1:] if capital else best
 
 
 def learn_dictionary(
-    source: Iterable[str],
-    target: Iterable[str],
-    *,
-    best: int = 5,
-    learning: MappingOptions | None = None,
-    adversarial: bool = False,
+    source: Iterable[str], target: Iterable[str], *, best: int = 5, adversarial: bool = False
 ) -> tuple[Dictionary, Dictionary]:
     """The dictionaries of two texts in both directions, with up to `best` translations per word; see `map_texts`."""
-    mapped = map_texts(source, target, learning=learning, adversarial=adversarial)
-    return nearest(mapped, best), nearest(mapped.turned(), best)
+    mapped = map_texts(source, target, adversarial=adversarial)
+    return nearest(mapped, best), nearest(mapped.reversed(), best)
 
 
-def map_texts(
-    source: Iterable[str], target: Iterable[str], *, learning: MappingOptions | None = None, adversarial: bool = False
-) -> MappedVectors:
-    """The word vectors of two texts in one space. Repeated lines count once, since they tell nothing new.
+def map_texts(source: Iterable[str], target: Iterable[str], *, adversarial: bool = False) -> MappedVectors:
+    """The word vectors of two texts in one space. Repeated lines count once.
 
     adversarial: begin with a map that is learnt against a discriminator, not with words that are spelt alike.
     """
     texts = {f"the {which} text, without repeated lines,": text for which, text in (("first", source), ("second", target))}
     first, second = (learn_vectors(dict.fromkeys(lines), name=name) for name, lines in texts.items())
-    return map_vectors(first, second, learning or MappingOptions(), adversarial_pairs if adversarial else None)
+    return map_vectors(first, second, MappingOptions(), adversarial_pairs if adversarial else None)
 
 
 def nearest(mapped: MappedVectors, best: int) -> Dictionary:
@@ -151,11 +150,7 @@ def channel(mapped: MappedVectors, best: int = 10, temperature: float = 0.03) ->
 def _highest(mapped: MappedVectors, scores: Vectors, best: int) -> Dictionary:
     """The `best` target words of each source word by scores [V, W]."""
     order = np.argsort(-scores, 1, kind="stable")[:, :best]
-    found = np.take_along_axis(scores, order, 1)
-    forms = mapped.target.forms
-    return Dictionary(
-        {
-            word: [(forms[number], float(score)) for number, score in zip(numbers, values, strict=True)]
-            for word, numbers, values in zip(mapped.source.forms, order.tolist(), found.tolist(), strict=True)
-        }
-    )
+    highest = np.take_along_axis(scores, order, 1)
+    words = [[mapped.target.forms[number] for number in row] for row in order.tolist()]
+    rows = (list(zip(*row, strict=True)) for row in zip(words, highest.tolist(), strict=True))
+    return Dictionary(dict(zip(mapped.source.forms, rows, strict=True)))

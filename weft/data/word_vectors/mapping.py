@@ -4,14 +4,11 @@ Words that both texts spell alike, or nearly so, are the first dictionary. It gi
 larger dictionary, that a better map, and so on (self-learning, Artetxe et al. 2018). Neighbours are found by CSLS (Lample et
 al. 2018), which keeps words that are near to everything from translating everything.
 
+Without such words, the first map is adversarial (Lample et al. 2018, "Word translation without parallel data"): a discriminator
+learns to tell mapped source vectors from target vectors, and the map learns to fool it. Of all maps on the way, the one is
+taken whose frequent words are nearest to their translations.
+
 Shapes: V, W words of the two texts · D width of a vector · N pairs of words.
-
-A first map between word vectors without any seed (Lample et al. 2018, "Word translation without parallel data").
-
-A discriminator learns to tell mapped source vectors from target vectors, and the map learns to fool it. Of all maps on the way,
-the one is taken whose frequent words are nearest to their translations.
-
-Shapes: V, W words · D width of a vector · B words of a batch.
 """
 
 from __future__ import annotations
@@ -34,10 +31,19 @@ from weft.errors import DataError
 Pairs = NDArray[np.int64]
 """[N, 2] numbers of words that translate each other."""
 
-Begin = Callable[[Vectors, Vectors, int], Pairs]
-"""Finds pairs of words from the vectors of both texts; the number says how many frequent words of each to look at."""
+FindPairs = Callable[[Vectors, Vectors, int], Pairs]
+"""Finds pairs of words from the vectors of both texts; the number says how many frequent words of each to use."""
 
 WORDS = "words.json"
+
+EPOCHS, STEPS, BATCH = 10, 200, 64
+DISCRIMINATOR_STEPS = 2
+"""Steps of the discriminator for each one of the map."""
+HIDDEN, DROPOUT, SMOOTHING = 128, 0.1, 0.1
+RATES, DECAY = (5e-3, 1e-2), 0.9
+"""The first learning rates of the discriminator and of the map, and the factor that lowers them after each epoch."""
+ORTHOGONAL = 0.01
+"""Strength of the pull of the map towards an orthogonal one."""
 
 NEIGHBOURS = 10
 """Words that CSLS takes for the surroundings of a word."""
@@ -49,7 +55,7 @@ SHORTEST = 4
 
 @dataclass(frozen=True)
 class MappingOptions:
-    """How a map is learnt.
+    """Options of learning a map.
 
     rounds: of self-learning · frequent: words of each text, the most frequent ones, that the dictionary of a round is made of ·
     likeness: the least similarity of the spellings of cognates, 1 for equal ones · ratio: words spelt alike are no seeds if one
@@ -77,7 +83,7 @@ class MappedVectors:
     seeds: Pairs
     frequency: float = 0.0
 
-    def turned(self) -> MappedVectors:
+    def reversed(self) -> MappedVectors:
         """The other direction."""
         return MappedVectors(self.target, self.source, self.seeds[:, ::-1], self.frequency)
 
@@ -91,53 +97,52 @@ class MappedVectors:
 
     @classmethod
     def load(cls, folder: Path) -> MappedVectors:
-        found = json.loads((folder / WORDS).read_text("utf-8"))
-        first, second, seeds = (np.load(folder / f"{name}.npy") for name in ("source", "target", "seeds"))
+        saved = json.loads((folder / WORDS).read_text("utf-8"))
         source, target = (
-            WordVectors(words, counts, vectors, forms)
-            for (words, counts, forms), vectors in ((found["source"], first), (found["target"], second))
+            WordVectors(words, counts, np.load(folder / f"{name}.npy"), forms)
+            for name, (words, counts, forms) in ((name, saved[name]) for name in ("source", "target"))
         )
-        return cls(source, target, seeds, found["frequency"])
+        return cls(source, target, np.load(folder / "seeds.npy"), saved["frequency"])
 
     def scores(self) -> Vectors:
         """[V, W]: how well the words of both texts translate each other."""
-        return similarities(self.source.vectors, self.target.vectors) - self.frequency * contrasts(self.source, self.target)
+        return csls(self.source.vectors, self.target.vectors) - self.frequency * contrasts(self.source, self.target)
 
 
 def map_vectors(
-    source: WordVectors, target: WordVectors, learning: MappingOptions, begin: Begin | None = None
+    source: WordVectors, target: WordVectors, options: MappingOptions, find_pairs: FindPairs | None = None
 ) -> MappedVectors:
     """Both texts' vectors in one space. Raises DataError if no word is spelt alike in both texts.
 
-    begin: finds the first pairs from the vectors instead of the spellings of words.
+    find_pairs: finds the first pairs from the vectors instead of the spellings of words.
     """
     width = min(source.vectors.shape[1], target.vectors.shape[1])  # a text of few words has narrow vectors
     x, y = _normal(source.vectors[:, :width]), _normal(target.vectors[:, :width])
-    limit, contrast = slice(learning.frequent), contrasts(source, target)
-    if begin is None:
-        alike = find_seeds(source.words, target.words, learning.likeness)
-        pairs = seeds = alike[contrast[alike[:, 0], alike[:, 1]] <= np.log(learning.ratio)]
+    limit, contrast = slice(options.frequent), contrasts(source, target)
+    if find_pairs is None:
+        alike = find_seeds(source.words, target.words, options.likeness)
+        pairs = seeds = alike[contrast[alike[:, 0], alike[:, 1]] <= np.log(options.ratio)]
     else:
-        pairs, seeds = begin(x, y, learning.frequent), np.zeros((0, 2), np.int64)
+        pairs, seeds = find_pairs(x, y, options.frequent), np.zeros((0, 2), np.int64)
     if len(pairs) == 0:
         raise DataError(
             "no word occurs about equally often in both texts, not even nearly alike; a dictionary is learnt from such words. "
             "Use weft dictionary --adversarial or, in training, task.adversarial_dictionary=true, which does without them; or "
             "train without a dictionary: task.dictionary_steps=0 task.vectors=false"
         )
-    for _ in range(learning.rounds):
-        mapped = align(x, y, pairs, learning.weight)
-        found = mutual(similarities(mapped[0][limit], mapped[1][limit]) - learning.frequency * contrast[limit, limit])
-        pairs = np.unique(np.concatenate([seeds, found]), axis=0)
-    first, second = align(x, y, pairs, learning.weight)
-    return MappedVectors(replace(source, vectors=first), replace(target, vectors=second), seeds, learning.frequency)
+    for _ in range(options.rounds):
+        mapped = align(x, y, pairs, options.weight)
+        scores = csls(mapped[0][limit], mapped[1][limit]) - options.frequency * contrast[limit, limit]
+        pairs = np.unique(np.concatenate([seeds, mutual(scores)]), axis=0)
+    first, second = align(x, y, pairs, options.weight)
+    return MappedVectors(replace(source, vectors=first), replace(target, vectors=second), seeds, options.frequency)
 
 
 def contrasts(source: WordVectors, target: WordVectors) -> Vectors:
     """[V, W]: the differences of the logarithms of frequencies. Translations are about as frequent in texts of one kind."""
     first, second = (np.log(np.array(each.counts, np.float32) / sum(each.counts)) for each in (source, target))
-    found: Vectors = np.abs(first[:, None] - second[None])
-    return found
+    differences: Vectors = np.abs(first[:, None] - second[None])
+    return differences
 
 
 def align(x: Vectors, y: Vectors, pairs: Pairs, weight: float) -> tuple[Vectors, Vectors]:
@@ -156,7 +161,7 @@ def align(x: Vectors, y: Vectors, pairs: Pairs, weight: float) -> tuple[Vectors,
     return _unit(x @ u * scale), _unit(y @ v.T * scale)
 
 
-def similarities(x: Vectors, y: Vectors) -> Vectors:
+def csls(x: Vectors, y: Vectors) -> Vectors:
     """CSLS [V, W]: twice the cosine, less the mean cosine of each word with its nearest neighbours on the other side."""
     cosine = x @ y.T
     return 2 * cosine - _density(cosine, 1)[:, None] - _density(cosine, 0)[None]
@@ -226,16 +231,6 @@ def _density(cosine: Vectors, axis: int) -> Vectors:
     return best
 
 
-EPOCHS, STEPS, BATCH = 10, 200, 64
-TURNS = 2
-"""Steps of the discriminator for each one of the map."""
-HIDDEN, DROPOUT, SMOOTHING = 128, 0.1, 0.1
-RATES, DECAY = (5e-3, 1e-2), 0.9
-"""The first rates of the discriminator and of the map, and the factor that lowers them after each epoch."""
-ORTHOGONAL = 0.01
-"""How fast the map is pulled towards an orthogonal one."""
-
-
 def adversarial_pairs(x: Vectors, y: Vectors, frequent: int, *, epochs: int = EPOCHS) -> Pairs:
     """[N, 2]: words that translate each other according to a map that is learnt from the vectors [V, D] and [W, D] alone.
 
@@ -244,43 +239,43 @@ def adversarial_pairs(x: Vectors, y: Vectors, frequent: int, *, epochs: int = EP
     first, second = (torch.from_numpy(np.ascontiguousarray(side[:frequent])) for side in (x, y))
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        found = _learn(first, second, epochs)
-    return mutual(similarities(F.normalize(first @ found).numpy(), second.numpy()))
+        rotation = _learn(first, second, epochs)
+    return mutual(csls(F.normalize(first @ rotation).numpy(), second.numpy()))
 
 
 def _learn(x: Tensor, y: Tensor, epochs: int) -> Tensor:
     """The map [D, D] from x to y."""
     width = x.size(1)
-    judge = nn.Sequential(
+    discriminator = nn.Sequential(
         nn.Dropout(DROPOUT), nn.Linear(width, HIDDEN), nn.LeakyReLU(0.2), nn.Linear(HIDDEN, HIDDEN), nn.LeakyReLU(0.2),
         nn.Linear(HIDDEN, 1),
     )  # fmt: skip
-    turn = torch.eye(width, requires_grad=True)
-    learning = [
+    rotation = torch.eye(width, requires_grad=True)
+    optimizers = [
         torch.optim.Adam(parameters, rate, betas=(0.0, 0.9))
-        for parameters, rate in zip((judge.parameters(), [turn]), RATES, strict=True)
+        for parameters, rate in zip((discriminator.parameters(), [rotation]), RATES, strict=True)
     ]
     best, chosen = -1.0, torch.eye(width)
     for _ in range(epochs):
         for _ in range(STEPS):
-            for _ in range(TURNS):
-                _step(learning[0], _loss(judge, turn.detach(), x, y))
-            _step(learning[1], -_loss(judge, turn, x, y))
+            for _ in range(DISCRIMINATOR_STEPS):
+                _step(optimizers[0], _loss(discriminator, rotation.detach(), x, y))
+            _step(optimizers[1], -_loss(discriminator, rotation, x, y))
             with torch.no_grad():
-                turn.copy_((1 + ORTHOGONAL) * turn - ORTHOGONAL * turn @ turn.T @ turn)
-        for each in learning:
-            each.param_groups[0]["lr"] *= DECAY
-        if (now := _nearness(x @ turn.detach(), y)) > best:
-            best, chosen = now, turn.detach().clone()
+                rotation.copy_((1 + ORTHOGONAL) * rotation - ORTHOGONAL * rotation @ rotation.T @ rotation)
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] *= DECAY
+        if (now := _nearness(x @ rotation.detach(), y)) > best:
+            best, chosen = now, rotation.detach().clone()
     return chosen
 
 
-def _loss(judge: nn.Module, turn: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _loss(discriminator: nn.Module, rotation: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """The cross-entropy of the discriminator on a random batch of each side."""
     some = [side[torch.randint(len(side), (BATCH,))] for side in (x, y)]
-    logits = judge(torch.cat([some[0] @ turn, some[1]]))[:, 0]
-    truth = torch.cat([torch.full((BATCH,), value) for value in (SMOOTHING, 1 - SMOOTHING)])
-    return F.binary_cross_entropy_with_logits(logits, truth)
+    logits = discriminator(torch.cat([some[0] @ rotation, some[1]]))[:, 0]
+    labels = torch.cat([torch.full((BATCH,), value) for value in (SMOOTHING, 1 - SMOOTHING)])
+    return F.binary_cross_entropy_with_logits(logits, labels)
 
 
 def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
@@ -292,5 +287,5 @@ def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
 def _nearness(x: Tensor, y: Tensor) -> float:
     """The mean cosine of the words of x with their nearest words by CSLS."""
     x, y = F.normalize(x), F.normalize(y)
-    best = similarities(x.numpy(), y.numpy()).argmax(1)
+    best = csls(x.numpy(), y.numpy()).argmax(1)
     return float((x * y[torch.from_numpy(best)]).sum(1).mean())

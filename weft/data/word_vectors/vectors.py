@@ -1,14 +1,9 @@
-"""Word vectors from one text: positive pointwise mutual information, reduced by a singular value decomposition.
+"""Word vectors: learnt from one text, in files as those of word2vec, GloVe and fastText, and as initial embeddings of tokens.
 
-Levy, Goldberg & Dagan 2015 compare them with skip-gram vectors; on texts of a few hundred thousand words they are better.
+They are learnt as positive pointwise mutual information, reduced by a singular value decomposition. Levy, Goldberg & Dagan 2015
+compare them with skip-gram vectors; on texts of a few hundred thousand words they are better.
 
-Shapes: V words · C contexts · D width of a vector.
-
-Files of word vectors in the text format of word2vec, GloVe and fastText: a word and its numbers per line.
-
-Word vectors as the first embeddings of tokens.
-
-Shapes: N tokens · D width of a vector.
+Shapes: V words · N tokens · D width of a vector.
 """
 
 from __future__ import annotations
@@ -38,6 +33,10 @@ OVERSAMPLED, PASSES = 20, 4
 
 SPLITTERS = {lowercase: WordTokenizer(lowercase=lowercase) for lowercase in (False, True)}
 AT_SPACES = WordTokenizer(punctuation=False)
+
+TABLES = ("table.weight", "decoder.output.weight")
+POSITIONS = "position.table.weight"
+"""Endings of the names of embeddings and of output layers over tokens, and those of embeddings of positions."""
 
 
 def split_words(text: str, *, lowercase: bool = True) -> list[str]:
@@ -137,12 +136,11 @@ def _sparse(cells: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _reduced(cells: Tensor, width: int, power: float) -> Vectors:
     """U Σ^power of the `width` largest singular values, by subspace iteration from a fixed start."""
-    rows = cells.size(0)
-    wide = min(width + OVERSAMPLED, rows)
-    basis = torch.randn(cells.size(1), wide, generator=torch.Generator().manual_seed(0))
-    turned = cells.t().coalesce()
+    columns = min(width + OVERSAMPLED, cells.size(0))
+    basis = torch.randn(cells.size(1), columns, generator=torch.Generator().manual_seed(0))
+    transposed = cells.t().coalesce()
     for _ in range(PASSES):
-        basis = torch.linalg.qr(torch.sparse.mm(turned, torch.linalg.qr(torch.sparse.mm(cells, basis))[0]))[0]
+        basis = torch.linalg.qr(torch.sparse.mm(transposed, torch.linalg.qr(torch.sparse.mm(cells, basis))[0]))[0]
     left, values, _ = torch.linalg.svd(torch.sparse.mm(cells, basis), full_matrices=False)
     vectors: Vectors = (left[:, :width] * values[:width] ** power).numpy()
     return vectors
@@ -153,7 +151,7 @@ def read_vectors(file: str | Path) -> tuple[list[str], Vectors]:
 
     The first line may say how many words and dimensions there are. Words may contain spaces, as some of GloVe do.
     """
-    found: dict[str, Vectors] = {}
+    vectors: dict[str, Vectors] = {}
     width = 0
     for number, line in enumerate(read_lines(file), 1):
         fields = line.rstrip().split(" ")
@@ -167,10 +165,10 @@ def read_vectors(file: str | Path) -> tuple[list[str], Vectors]:
             raise DataError(
                 f"{file}: line {number}: expected a word and {max(width, 1)} numbers, separated by spaces: {line[:60]!r}"
             )
-        found.setdefault(word, vector)
-    if not found:
+        vectors.setdefault(word, vector)
+    if not vectors:
         raise DataError(f"{file}: there are no word vectors in it")
-    return list(found), np.stack(list(found.values()))
+    return list(vectors), np.stack(list(vectors.values()))
 
 
 def _numbers(fields: Sequence[str]) -> Vectors | None:
@@ -189,23 +187,18 @@ def vector_lines(words: Sequence[str], vectors: Vectors) -> Iterator[str]:
         yield " ".join([word, *(f"{value:.6g}" for value in vector.tolist())])
 
 
-TABLES = ("table.weight", "decoder.output.weight")
-POSITIONS = "position.table.weight"
-"""How the names of embeddings and of output layers over tokens end, and those of embeddings of positions."""
-
-
 def token_vectors(words: Sequence[str], vectors: Vectors, tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
     """The tokens [N] that are whole words, and their vectors [N, D]: the mean of those of all words that a token stands for.
 
     A capitalised word that is not among the words has the vector of the word itself.
     """
-    known, found = set(words), defaultdict[int, list[int]](list)
+    known, rows_of = set(words), defaultdict[int, list[int]](list)
     both = [*enumerate(words), *((row, name) for row, word in enumerate(words) if (name := word.capitalize()) not in known)]
     for (row, _), ids in zip(both, tokenizer.encode_batch([word for _, word in both]), strict=True):
         if len(ids) == 1:
-            found[ids[0]].append(row)
-    means = np.stack([vectors[rows].mean(0) for rows in found.values()]) if found else np.zeros((0, 1), np.float32)
-    return torch.tensor(list(found), dtype=torch.long), torch.from_numpy(means)
+            rows_of[ids[0]].append(row)
+    means = np.stack([vectors[rows].mean(0) for rows in rows_of.values()]) if rows_of else np.zeros((0, 1), np.float32)
+    return torch.tensor(list(rows_of), dtype=torch.long), torch.from_numpy(means)
 
 
 def token_tables(model: nn.Module, size: int) -> dict[str, nn.Parameter]:

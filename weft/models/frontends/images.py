@@ -1,6 +1,6 @@
-"""Fronts that read pictures: patches, and a convolutional network.
+"""Frontends that read images: patches, and a convolutional network.
 
-Shapes: G pictures · C channels · H, W pixels · h, w positions of the grid that a picture becomes · D width.
+Shapes: G images · C channels · H, W pixels · h, w positions of the grid that an image becomes · D width.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GROUP = 8
 
 
 class ImageFrontend(Frontend):
-    """A front whose grid of vectors has learned positions."""
+    """A frontend whose grid of vectors has learned positions."""
 
     def __init__(self, site: FrontendSite, kind: str, positions: int) -> None:
         super().__init__()

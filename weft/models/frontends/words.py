@@ -1,6 +1,6 @@
-"""A front for words: each has an embedding, and a vector made from its pieces, so that unknown words are not all alike.
+"""A frontend for words: each has an embedding, and a vector made from its subwords, so that unknown words are not all alike.
 
-Shapes: G sentences · W words · P pieces of a word · N = G·W · D width of the vectors.
+Shapes: G sentences · W words · P subwords or characters of a word · N = G·W · D width of the vectors.
 """
 
 from __future__ import annotations
@@ -77,19 +77,13 @@ class WordFrontend(Frontend):
         """[N, P] → [N, spelling_width]."""
         ok = pieces != PAD
         x = self.pieces(pieces) * ok[..., None]
-        if self.kind == "lstm":
-            return self._read(x, ok)
+        if isinstance(self.spelling, RecurrentLayer):  # the last states of both directions
+            place = torch.arange(x.size(1), device=x.device).expand(x.shape[:2])
+            # Without known lengths, padding is computed too; a GPU would have to wait for them.
+            known = tuple(ok.sum(1).tolist()) if x.device.type == "cpu" else None
+            layout = Layout(ok.to(torch.int32), place, None, x.size(1), known)
+            return self.spelling(x, self.spelling.start(len(x)), layout)[1][0]
         if self.kind == "cnn":
-            found: Tensor = self.spelling(x.transpose(1, 2)).masked_fill(~ok[:, None], -torch.inf).amax(2)
-            return F.relu(found)
+            return F.relu(self.spelling(x.transpose(1, 2)).masked_fill(~ok[:, None], -torch.inf).amax(2))
         pooled = x[:, 0] if self.kind == "first" else x.sum(1) / ok.sum(1, keepdim=True).clamp_min(1)
         return torch.tanh(self.spelling(pooled))
-
-    def _read(self, x: Tensor, ok: Tensor) -> Tensor:
-        """The last states of both directions, [N, P, E] → [N, spelling_width]."""
-        place = torch.arange(x.size(1), device=x.device).expand(x.shape[:2])
-        # Without known lengths, padding is computed too; a GPU would have to wait for them.
-        known = tuple(ok.sum(1).tolist()) if x.device.type == "cpu" else None
-        layout = Layout(ok.to(torch.int32), place, None, x.size(1), known)
-        assert isinstance(self.spelling, RecurrentLayer)
-        return self.spelling(x, self.spelling.start(len(x)), layout)[1][0]

@@ -1,13 +1,9 @@
-"""Images with captions: read from files or .zip files, kept as bytes in a corpus, and laid out as batches.
+"""Images with captions: images are read from files or .zip files, cut to a square, and kept as bytes in a corpus of their own.
 
-Pictures: read from files or from inside .zip files, cut to a square, and kept as bytes in a corpus.
+An image may have several lines in the data, one per caption. The corpus of captions has the columns `target`, with EOS at the
+end, and `picture`, the row of its image in the other corpus.
 
-Shapes: N pictures · S side of a picture in pixels.
-
-Pictures with captions, as a corpus and as batches.
-
-A picture may have several lines, one per caption. The corpus of captions has the columns `target`, with EOS at the end, and
-`picture`, the row of its picture in another corpus.
+Shapes: N images · S side of an image in pixels.
 """
 
 from __future__ import annotations
@@ -33,15 +29,15 @@ from weft.version import install
 Pixels = NDArray[np.uint8]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-"""Files that are a picture."""
+"""Files that are an image."""
 
 CHANNELS = 3
 CHUNK = 256
 """Pictures that are decoded at a time."""
 
 
-def read_picture(path: str, size: int) -> Pixels:
-    """[3, S, S]: the largest square in the middle of a picture, resized. `path` may lead into a .zip: photos.zip/dog.jpg."""
+def read_image(path: str, size: int) -> Pixels:
+    """[3, S, S]: the largest square in the middle of an image, resized. `path` may lead into a .zip: photos.zip/dog.jpg."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
@@ -58,7 +54,7 @@ def read_picture(path: str, size: int) -> Pixels:
 
 
 class Images:
-    """The different pictures of some paths, in the order of their first occurrence. name: what messages call them."""
+    """The different images of some paths, in the order of their first occurrence. name: what messages call them."""
 
     def __init__(self, paths: Sequence[str], name: str) -> None:
         self.name = name
@@ -68,22 +64,21 @@ class Images:
         return iter(self.places)
 
     def digest(self) -> str:
-        """A hash of the contents, whatever the pictures are called."""
+        """A hash of the contents, whatever the images are called."""
         return combine(*map(content_digest, self.places))
 
 
-def prepare_pictures(pictures: Images, size: int, *, folder: Path, progress: Callable[[int], None] | None = None) -> Corpus:
-    """The pictures as rows of the column `pixels`, from the cache in `folder` if they are there, otherwise decoded now."""
+def prepare_images(images: Images, size: int, *, folder: Path, progress: Callable[[int], None] | None = None) -> Corpus:
+    """The images as rows of the column `pixels`, from the cache in `folder` if they are there, otherwise decoded now."""
 
     def encode(paths: list[str]) -> tuple[Columns, dict[str, int]]:
-        return {"pixels": [[read_picture(path, size)] for path in paths]}, {}
+        return {"pixels": [[read_image(path, size)] for path in paths]}, {}
 
-    columns = {"pixels": f"({CHANNELS},{size},{size})uint8"}
     return prepare(
-        [pictures],
+        [images],
         ["pictures", size],
         encode,
-        columns,
+        {"pixels": f"({CHANNELS},{size},{size})uint8"},
         sized=["pixels"],
         folder=folder,
         unit="pictures",
@@ -93,7 +88,7 @@ def prepare_pictures(pictures: Images, size: int, *, folder: Path, progress: Cal
 
 
 def augment(pixels: Pixels, draw: np.random.Generator, *, flip: bool, crop: float) -> Pixels:
-    """[N, 3, S, S]: each picture mirrored with probability ½ (flip), and cropped to a random square, which is enlarged again.
+    """[N, 3, S, S]: each image mirrored with probability ½ (flip), and cropped to a random square, which is enlarged again.
 
     crop: the largest share of the side that is cut off. Pixels are repeated, not interpolated.
     """
@@ -108,22 +103,22 @@ def augment(pixels: Pixels, draw: np.random.Generator, *, flip: bool, crop: floa
     rows, columns = along(down), along(right)
     if flip:
         columns = np.where((turned < 0.5)[:, None], columns[:, ::-1], columns)
-    found: Pixels = pixels[np.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-    return np.ascontiguousarray(found.transpose(0, 3, 1, 2))
+    cropped: Pixels = pixels[np.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+    return np.ascontiguousarray(cropped.transpose(0, 3, 1, 2))
 
 
-def pictures_of(pairs: Sequence[Pairs]) -> Images:
-    """The pictures that captions are about."""
+def images_of(pairs: Sequence[Pairs]) -> Images:
+    """The images that captions are about."""
     return Images([path for path, _ in chain.from_iterable(pairs)], ", ".join(some.name for some in pairs))
 
 
-def by_picture(pairs: Sequence[Pairs]) -> list[tuple[str, str]]:
-    """Each picture once, with all its captions as the lines of one text."""
-    found: dict[str, list[str]] = {}
+def captions_by_image(pairs: Sequence[Pairs]) -> list[tuple[str, str]]:
+    """Each image once, with all its captions as the lines of one text."""
+    captions_of: dict[str, list[str]] = {}
     for path, caption in chain.from_iterable(pairs):
         if caption.strip():
-            found.setdefault(path, []).append(caption)
-    return [(path, "\n".join(captions)) for path, captions in found.items()]
+            captions_of.setdefault(path, []).append(caption)
+    return [(path, "\n".join(captions)) for path, captions in captions_of.items()]
 
 
 def prepare_captions(
@@ -138,8 +133,8 @@ def prepare_captions(
 ) -> Corpus:
     """The corpus of captions, from the cache in `folder` if it is there, otherwise tokenised now.
 
-    places: the row of each picture. Left out are captions that are empty or longer than `max_length` tokens, and (with
-    `drop_duplicates`) those that occurred before with the same picture.
+    places: the row of each image. Left out are captions that are empty or longer than `max_length` tokens, and (with
+    `drop_duplicates`) those that occurred before with the same image.
     """
     filters = PairFilters(max_length, None, drop_duplicates)
 
@@ -162,7 +157,7 @@ def prepare_captions(
 
 def collate_captions(
     corpus: Corpus,
-    pictures: Corpus,
+    images: Corpus,
     rows: Rows,
     *,
     budget: int = 0,
@@ -171,10 +166,10 @@ def collate_captions(
     flip: bool = False,
     crop: float = 0.0,
 ) -> PairBatch:
-    """The captions of some rows with their pictures; `draw`, `flip` and `crop`: see `augment`."""
+    """The captions of some rows with their images; `draw`, `flip` and `crop`: see `augment`."""
     rows = np.asarray(rows, dtype=np.int64)
     (labels, lengths), (places, _) = corpus.gather("target", rows), corpus.gather("picture", rows)
-    pixels, _ = pictures.gather("pixels", places.astype(np.int64))
+    pixels, _ = images.gather("pixels", places.astype(np.int64))
     if draw is not None:
         pixels = augment(pixels, draw, flip=flip, crop=crop)
     return make_captions(pixels, labels, lengths, rows, budget=budget, rounded=rounded)
@@ -183,7 +178,7 @@ def collate_captions(
 def make_captions(
     pixels: Pixels, labels: Rows, lengths: Rows, rows: Rows | None = None, *, budget: int = 0, rounded: bool = False
 ) -> PairBatch:
-    """A batch of pictures [n, 3, S, S] with captions, given all their labels and their lengths [n]."""
+    """A batch of images [n, 3, S, S] with captions, given all their labels and their lengths [n]."""
     target = np.roll(labels, 1)
     target[lengths.cumsum() - lengths] = BOS
     (layout,) = lay_out(lengths[:, None], budget=budget, rounded=rounded)

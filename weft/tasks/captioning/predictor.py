@@ -17,7 +17,7 @@ from weft.decoding.search_loop import Cancellation
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, refuse
 from weft.models.base import Model
-from weft.tasks.captioning.data import Pixels, read_picture
+from weft.tasks.captioning.data import Pixels, read_image
 from weft.tasks.seq2seq_task import MediaPredictor
 
 POSITIONS = 64
@@ -69,7 +69,7 @@ class CaptionPredictor(MediaPredictor[PictureInput]):
         return PictureInput(line.strip(), attention)
 
     def encode_input(self, inputs: Sequence[PictureInput], first_line: int) -> list[list[PicturePart]]:
-        return [[PicturePart([], pixels=read_picture(given.path, self.side))] if given.path else [] for given in inputs]
+        return [[PicturePart([], pixels=read_image(given.path, self.side))] if given.path else [] for given in inputs]
 
     def run(self, parts: list[PicturePart], control: Cancellation | None = None) -> list[list[Prediction]]:
         request = replace(

@@ -26,12 +26,12 @@ from weft.tasks.base import LOSS, Measure, Share, TaskContext
 from weft.tasks.captioning.data import (
     CHANNELS,
     SUFFIXES,
-    by_picture,
+    captions_by_image,
     collate_captions,
+    images_of,
     make_captions,
-    pictures_of,
     prepare_captions,
-    prepare_pictures,
+    prepare_images,
 )
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD
 from weft.tasks.captioning.predictor import CaptionPredictor
@@ -73,7 +73,7 @@ class CaptioningTask(Seq2SeqTask):
 
     def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """Each picture with all its captions, one per line."""
-        return by_picture([self.open(spec) for spec in data])
+        return captions_by_image([self.open(spec) for spec in data])
 
     def outline(self) -> Sizes:
         return Sizes(CHANNELS, 8, reads="image")
@@ -118,7 +118,7 @@ class CaptioningTask(Seq2SeqTask):
         assert isinstance(model, Model)
         scores = {"loss": self.mean_loss(model)[0]}
         if self.config.train.validate_bleu:
-            known = list(islice(by_picture(self.references), self.config.train.validate_sentences or None))
+            known = list(islice(captions_by_image(self.references), self.config.train.validate_sentences or None))
             section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
             predictor = self.predictor(model, resolve_options(section, model.device))
             texts = [
@@ -154,8 +154,8 @@ class CaptioningTask(Seq2SeqTask):
         save_extended(self.run, tokenizer, tokenizer)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        data, pictures = self.config.data, pictures_of(pairs)
-        shown = prepare_pictures(pictures, self.size, folder=folder, progress=progress)
+        data, pictures = self.config.data, images_of(pairs)
+        shown = prepare_images(pictures, self.size, folder=folder, progress=progress)
         corpus = prepare_captions(
             pairs,
             pictures.places,

@@ -1,18 +1,15 @@
-"""Documents as token ids, sentence by sentence.
+"""Texts with labels, as a corpus and as batches.
 
-A text with line breaks has one sentence per line; a document with a list of sentences is read as such a text. Any other text is
-split into sentences by `weft.data.sentence_splitting`.
-
-Texts with labels, as a corpus and as batches.
-
-Columns: `source`, the ids of a text; `label`, those of its labels; and, for documents, `sentences`, the number of ids of each.
+Columns: `source`, the ids of a text; `label`, those of its labels; and, if texts are read as documents, sentence by sentence,
+`sentences`, the number of ids of each. A text with line breaks has one sentence per line; a document with a list of sentences
+is read as such a text. Any other text is split into sentences by `weft.data.sentence_splitting`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
@@ -23,7 +20,7 @@ import torch
 from weft.data.batch import EOS, NO_LABEL, LabelBatch, Layout, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
-from weft.data.formats import Pairs, Texts, combine
+from weft.data.formats import Pairs, Texts
 from weft.data.sentence_pairs import PairFilters
 from weft.data.sentence_splitting import split
 from weft.data.tokenizers import Tokenizer
@@ -33,29 +30,25 @@ Document = tuple[list[int], list[int]]
 """The ids of all sentences one after the other, and the number of ids of each sentence."""
 
 
+SHOWN = 10
+"""The most labels that a message lists."""
+
+SEPARATOR = re.compile("[,\n]")
+"""Separates the labels of a text that has several."""
+
+NONE = ","
+"""Stands for no label where a text may have any number."""
+
+
 def sentences_of(text: str, language: str | None = None) -> list[str]:
     """The sentences of a text (see the top of this file) without the blank ones."""
-    found = text.split("\n") if "\n" in text else split(text, language or "")
-    return [sentence.strip() for sentence in found if sentence.strip()]
+    lines = text.split("\n") if "\n" in text else split(text, language or "")
+    return [line.strip() for line in lines if line.strip()]
 
 
-def whole(text: str) -> str:
+def whole_text(text: str) -> str:
     """The text of a list of sentences, which ends in a line break, with spaces between them; any other text as it is."""
     return " ".join(text.split("\n")).strip() if text.endswith("\n") else text
-
-
-class WholeTexts(Pairs):
-    """Pairs whose sources are `whole`, to train a tokenizer on: line breaks between sentences are no part of words."""
-
-    def __init__(self, pairs: Pairs) -> None:
-        super().__init__(pairs.name)
-        self.pairs = pairs
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((whole(source), target) for source, target in self.pairs)
-
-    def digest(self) -> str:
-        return combine("whole", self.pairs.digest())
 
 
 @dataclass(frozen=True)
@@ -73,11 +66,11 @@ class TextReader:
     def encode(self, texts: Sequence[str]) -> list[Document]:
         """The ids of each text. Sentences without any are left out."""
         if not self.by_sentence:
-            return [(ids, [len(ids)]) for ids in self.tokenizer.encode_batch([whole(text) for text in texts])]
+            return [(ids, [len(ids)]) for ids in self.tokenizer.encode_batch([whole_text(text) for text in texts])]
         sentences = [sentences_of(text, self.language) for text in texts]
         ids = iter(self.tokenizer.encode_batch(list(chain.from_iterable(sentences))))
-        found = [[each for each in (next(ids) for _ in some) if each] for some in sentences]
-        return [(list(chain.from_iterable(some)), [len(each) for each in some]) for some in found]
+        encoded = [[each for each in (next(ids) for _ in some) if each] for some in sentences]
+        return [(list(chain.from_iterable(some)), [len(each) for each in some]) for some in encoded]
 
     def cut(self, document: Document) -> Document:
         """The first `longest` ids of a text, as the model reads them; its last sentence may be cut. Nothing if it is empty."""
@@ -92,16 +85,6 @@ def document_source(ids: Rows, sizes: Rows, counts: Sequence[int] | Rows) -> Sou
     """Documents as the source of a model: all ids, the number of ids per sentence, and of sentences per document."""
     words = Layout.padded(sizes)
     return Source(spread(ids, words), words, Layout.padded(counts))
-
-
-SHOWN = 10
-"""The most labels that a message lists."""
-
-SEPARATOR = re.compile("[,\n]")
-"""Separates the labels of a text that has several."""
-
-NONE = ","
-"""What stands for no label where a text may have any number."""
 
 
 class Labels:
@@ -181,12 +164,12 @@ def prepare_labels(
     filters = PairFilters(reader.longest + 1, None, drop_duplicates)
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
-        found = [labels.find(label) for _, label in texts]
-        given = [(text, labels.join(ids) or NONE * labels.several) for (text, _), ids in zip(texts, found, strict=True)]
-        read = [reader.cut(each) for each in reader.encode([text for text, _ in texts])]
-        kept, reasons = filters(given, [ids for ids, _ in read])
-        columns: Columns = {"source": [read[i][0] for i in kept], "label": [found[i] for i in kept]}
-        return columns | ({"sentences": [read[i][1] for i in kept]} if reader.by_sentence else {}), reasons
+        targets = [labels.find(label) for _, label in texts]
+        pairs = [(text, labels.join(ids) or NONE * labels.several) for (text, _), ids in zip(texts, targets, strict=True)]
+        sources = [reader.cut(each) for each in reader.encode([text for text, _ in texts])]
+        kept, reasons = filters(pairs, [ids for ids, _ in sources])
+        columns: Columns = {"source": [sources[i][0] for i in kept], "label": [targets[i] for i in kept]}
+        return columns | ({"sentences": [sources[i][1] for i in kept]} if reader.by_sentence else {}), reasons
 
     sentences = {"sentences": ids_below(reader.longest + 1)} if reader.by_sentence else {}
     more = [["by sentence", reader.language]] * reader.by_sentence + ["several"] * labels.several
@@ -205,25 +188,26 @@ def prepare_labels(
 def collate_labels(corpus: Corpus, rows: Rows, labels: Labels, *, budget: int = 0, rounded: bool = False) -> LabelBatch:
     """The texts of some rows with their labels, laid out as `lay_out` does; documents of sentences are only padded."""
     rows = np.asarray(rows, dtype=np.int64)
-    (ids, lengths), (found, counts) = corpus.gather("source", rows), corpus.gather("label", rows)
-    true = mark_labels(found, counts, len(labels)) if labels.several else found
+    (ids, lengths), (true, counts) = corpus.gather("source", rows), corpus.gather("label", rows)
+    if labels.several:
+        true = multi_hot(true, counts, len(labels))
     if "sentences" not in corpus.values:
         return make_labelled(ids, true, lengths, rows, budget=budget, rounded=rounded)
     source = document_source(ids, *corpus.gather("sentences", rows))
     return LabelBatch(torch.from_numpy(rows), source, torch.from_numpy(true.astype(np.int64)))
 
 
-def mark_labels(labels: Rows, counts: Rows, size: int) -> Rows:
-    """The labels of all texts, and their number per text, as ones among zeros [n, size]."""
-    marks = np.zeros((len(counts), size), np.int64)
-    marks[np.repeat(np.arange(len(counts)), counts), labels] = 1
-    return marks
+def multi_hot(labels: Rows, counts: Rows, size: int) -> Rows:
+    """[n, size]: ones at the labels of each text, given the labels of all texts and their number per text."""
+    hot = np.zeros((len(counts), size), np.int64)
+    hot[np.repeat(np.arange(len(counts)), counts), labels] = 1
+    return hot
 
 
 def make_labelled(
     source: Rows, labels: Rows, lengths: Rows, rows: Rows | None = None, *, budget: int = 0, rounded: bool = False
 ) -> LabelBatch:
-    """A batch of texts, given all their tokens, their labels [n] or marks [n, C], and their lengths [n].
+    """A batch of texts, given all their tokens, their labels [n] or multi-hot labels [n, C], and their lengths [n].
 
     Rows that only fill it up have the label `NO_LABEL`.
     """

@@ -42,9 +42,6 @@ class LabelAccuracy(LabelMetric):
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
         return np.array([[ours == theirs, 1] for ours, theirs in self.sets(hypotheses, references)], np.float64)
 
-    def value(self, sums: Counts) -> Counts:
-        return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)
-
 
 class MicroF1(LabelMetric):
     """F₁ = 2 · correct / (predicted + true) over the labels of all texts together."""
@@ -53,8 +50,8 @@ class MicroF1(LabelMetric):
     signature = "F1 of all labels of all texts"
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        found = self.sets(hypotheses, references)
-        return np.array([[len(ours & theirs), len(ours), len(theirs)] for ours, theirs in found], np.float64)
+        labels = self.sets(hypotheses, references)
+        return np.array([[len(ours & theirs), len(ours), len(theirs)] for ours, theirs in labels], np.float64)
 
     def value(self, sums: Counts) -> Counts:
         return 200 * sums[..., 0] / np.maximum(sums[..., 1] + sums[..., 2], 1)

@@ -184,9 +184,9 @@ class ClassificationPredictor(LabelPredictor[ClassificationInput]):
 
         Those of the pooling are under "pooling", and those of words in sentences [sentences, rows, words] under "words".
         """
-        with record(self.model) as tape, record_poolings(self.model) as pooled:
+        with record(self.model) as recorded, record_poolings(self.model) as pooled:
             self.judge(self._lay_out([part]))
-        label.attention, label.uses = first_row(self.model, tape)
+        label.attention, label.uses = first_row(self.model, recorded)
         for key, name in POOLINGS.items():
             if name in pooled:
                 label.attention[key] = np.asarray(pooled[name].float().cpu())

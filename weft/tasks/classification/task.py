@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from weft.config.registry import Among, build
 from weft.data.batch import NO_LABEL, LabelBatch
 from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs
+from weft.data.formats import MappedPairs, Pairs
 from weft.data.sentence_splitting import language_of
 from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
@@ -33,12 +33,12 @@ from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.classification.data import (
     Labels,
     TextReader,
-    WholeTexts,
     collate_labels,
     document_source,
     make_labelled,
-    mark_labels,
+    multi_hot,
     prepare_labels,
+    whole_text,
 )
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import Classifier, ClassifierEnsemble, ClassifierOutput
@@ -219,7 +219,8 @@ class ClassificationTask(LabelTask):
         return Sizes(8, reads="sentences" if self.by_sentence else "tokens")
 
     def texts(self, train: list[Pairs]) -> list[Pairs]:
-        return [WholeTexts(some) for some in train]
+        # Line breaks between the sentences of a document are no part of words.
+        return [MappedPairs(some, lambda text, label: (whole_text(text), label), "whole") for some in train]
 
     @property
     def reader(self) -> TextReader:
@@ -251,7 +252,7 @@ class ClassificationTask(LabelTask):
         words = np.random.default_rng(length).integers(RESERVED, max(RESERVED + 1, sizes.source), rows * length)
         labels, lengths = np.zeros(rows, np.int64), np.full(rows, length)
         if self.labels.several:
-            labels = mark_labels(labels, np.ones(rows, np.int64), max(1, len(self.labels)))
+            labels = multi_hot(labels, np.ones(rows, np.int64), max(1, len(self.labels)))
         batch = make_labelled(words, labels, lengths, budget=rows * length, rounded=rounded and not self.by_sentence)
         if not self.by_sentence:
             return batch

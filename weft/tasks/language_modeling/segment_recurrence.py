@@ -39,14 +39,14 @@ class SegmentRecurrence:
             state = decoder.start(model.nothing(tokens.size(0)))
         else:
             state = decoder.recall(carried) if self.kind == "memory" else carried
-        found, inputs = decoder.read(tokens, state)
+        features, inputs = decoder.read(tokens, state)
         if self.kind == "state":
-            return found, detach(found.state)
+            return features, detach(features.state)
         if self.kind == "nothing" or self.memory == 0:
-            return found, None
+            return features, None
         # The last M inputs of every layer, [B, M, D].
         both = inputs if carried is None else [torch.cat(pair, 1) for pair in zip(carried, inputs, strict=True)]
-        return found, [each[:, -self.memory :].detach() for each in both]
+        return features, [each[:, -self.memory :].detach() for each in both]
 
     def restore(self, model: LanguageModel, tensors: Sequence[Tensor]) -> State:
         """The carried state, from its tensors in order."""

@@ -99,13 +99,13 @@ def attach(run: Path, corpora: Sequence[Corpus], fertilities: Callable[[], Count
 
 
 def _counted(corpus: Corpus, count: Count) -> NDArray[np.uint16]:
-    found, begins = np.zeros(len(corpus.values["source"]), np.uint16), corpus.offsets["source"]
+    fertilities, begins = np.zeros(len(corpus.values["source"]), np.uint16), corpus.offsets["source"]
     for first in range(0, len(corpus), WINDOW):
         rows = range(first, min(first + WINDOW, len(corpus)))
         for row, each in zip(rows, count([tokens_of(corpus, row) for row in rows]), strict=True):
             begin = int(begins[row])
-            found[begin : begin + len(each)] = each
-    return found
+            fertilities[begin : begin + len(each)] = each
+    return fertilities
 
 
 def linked(weights: NDArray[Any]) -> Ids:

@@ -1,15 +1,10 @@
-"""Tagged sentences: their files, the words of the training data, and the corpus with its batches.
+"""Tagged sentences: their files, the lexicon of the training data, and the corpus with its batches.
 
-Sentences with a tag for each word, as files: `word TAB tag` lines with a blank line after each sentence (also .gz).
+Files have `word TAB tag` lines and a blank line after each sentence (also .gz). A sentence is a pair of texts like all other
+data: its words, each with `WORD_END` behind it, and its lines as in the file. So a word may contain spaces.
 
-A sentence is a pair of texts like all other data: its words, each with `WORD_END` behind it, and its lines as in the file. So a
-word may contain spaces.
-
-The words of the training data: how often each occurs, and with which tag most often.
-
-Tagged sentences as a corpus and as batches.
-
-Columns: `word`, the id of each word; `piece`, the ids of the pieces of all words; `size`, the pieces of each word; `tag`.
+Columns of the corpus: `word`, the id of each word; `piece`, the ids of the subwords of all words; `size`, the subwords of each
+word; `tag`.
 """
 
 from __future__ import annotations
@@ -18,6 +13,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.data.batch import NO_LABEL, UNK, Layout, Source, TagBatch
+from weft.data.batch import NO_LABEL, UNK, Source, TagBatch
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
 from weft.data.formats import JsonPairs, Pairs, Texts, combine, is_json
@@ -37,6 +33,9 @@ from weft.tasks.classification.data import Labels
 
 WORD_END = "\x1f"
 """The unit separator of ASCII."""
+
+MOST_SUBWORDS = 24
+"""Subwords of a word that a frontend reads. Of longer words, the middle is left out."""
 
 Change = Callable[[Sequence[str]], list[str]]
 """Rewrites the tags of a sentence in another scheme."""
@@ -141,20 +140,6 @@ class TaggedSentences(Pairs):
         return combine("tagged", str(self.word), str(self.tag), file_digest(self.path))
 
 
-class Spaced(Pairs):
-    """The words of tagged sentences with spaces between them, for training tokenizers."""
-
-    def __init__(self, pairs: Pairs) -> None:
-        super().__init__(pairs.name)
-        self.pairs = pairs
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((" ".join(split_words(source)), target) for source, target in self.pairs)
-
-    def digest(self) -> str:
-        return combine("spaced", self.pairs.digest())
-
-
 @dataclass(frozen=True)
 class Vocabulary:
     """Which words have ids: those that occur at least `least` times, capitals ignored with `lowercase`; at most `most` ids."""
@@ -201,13 +186,13 @@ class Lexicon:
     @staticmethod
     def count(sentences: Iterable[str], vocabulary: Vocabulary) -> Lexicon:
         """The lexicon of sentences as in a file (see `weft.tasks.tagging.data`)."""
-        found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        tags_of: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for sentence in sentences:
             for word, tag in zip(*split_tags(sentence), strict=True):
-                found[word][tag] += 1
-        words = sorted(found, key=lambda word: (-found[word].total(), word))
-        tags = {word: _first(found[word].elements()) for word in words}
-        return Lexicon({word: found[word].total() for word in words}, tags, vocabulary)
+                tags_of[word][tag] += 1
+        words = sorted(tags_of, key=lambda word: (-tags_of[word].total(), word))
+        tags = {word: _first(tags_of[word].elements()) for word in words}
+        return Lexicon({word: tags_of[word].total() for word in words}, tags, vocabulary)
 
     def save(self, path: Path) -> None:
         rows = [[word, count, self.tags[word]] for word, count in self.counts.items()]
@@ -235,40 +220,36 @@ def _first(tags: Iterable[str]) -> str:
     return min(counts, key=lambda tag: (-counts[tag], tag), default="")
 
 
-MOST_PIECES = 24
-"""Pieces of a word that a front reads. Of longer words, the middle is left out."""
-
-
 @dataclass(frozen=True)
 class TaggedEncoding:
-    """How sentences become ids. whole: a model reads words, each with its pieces; otherwise it reads all pieces in a row."""
+    """Turns sentences into ids. whole: a model reads words, each with its subwords; otherwise all subwords in a row."""
 
     tokenizer: Tokenizer
     lexicon: Lexicon
     whole: bool
 
-    def pieces(self, words: Sequence[str]) -> list[list[int]]:
-        """The pieces of each word; at least one."""
+    def subwords(self, words: Sequence[str]) -> list[list[int]]:
+        """The subwords of each word; at least one."""
         return [self._shorten(ids) or [UNK] for ids in self.tokenizer.encode_batch(words)]
 
     def _shorten(self, ids: list[int]) -> list[int]:
-        half = MOST_PIECES // 2
-        return ids if not self.whole or len(ids) <= MOST_PIECES else [*ids[:half], *ids[-half:]]
+        half = MOST_SUBWORDS // 2
+        return ids if not self.whole or len(ids) <= MOST_SUBWORDS else [*ids[:half], *ids[-half:]]
 
-    def length(self, pieces: Sequence[Sequence[int]]) -> int:
-        """The number of positions that words with these pieces take in a source."""
-        return len(pieces) if self.whole else sum(map(len, pieces))
+    def length(self, subwords: Sequence[Sequence[int]]) -> int:
+        """The number of positions that words with these subwords take in a source."""
+        return len(subwords) if self.whole else sum(map(len, subwords))
 
     def key(self) -> list[Any]:
         """Identifies everything that the ids depend on."""
-        return [self.tokenizer.digest(), list(self.lexicon.ids), self.lexicon.vocabulary.lowercase, self.whole, MOST_PIECES]
+        return [self.tokenizer.digest(), list(self.lexicon.ids), self.lexicon.vocabulary.lowercase, self.whole, MOST_SUBWORDS]
 
 
 def prepare_tagged(
     pairs: Sequence[Pairs],
-    reading: TaggedEncoding,
+    encoding: TaggedEncoding,
     labels: Labels,
-    change: Callable[[Sequence[str]], list[str]],
+    change: Change,
     *,
     key: str,
     folder: Path,
@@ -284,33 +265,34 @@ def prepare_tagged(
     filters = PairFilters(max_length, None, drop_duplicates)
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
-        sentences = [split_tags(text) for _, text in texts]
-        known = [(text, each) for text, each in zip(texts, sentences, strict=True) if labels.ids.keys() >= set(change(each[1]))]
-        made: list[tuple[list[str], list[str], list[list[int]]]] = []
-        for _, (words, tags) in known:
-            made.append((words, change(tags), reading.pieces(words)))
-        sizes = [range(reading.length(pieces)) for _, _, pieces in made]
-        kept, reasons = filters([text for text, _ in known], sizes)
-        chosen = [made[place] for place in kept]
+        known: Texts = []
+        sentences: list[tuple[list[str], list[str], list[list[int]]]] = []
+        for pair in texts:
+            words, tags = split_tags(pair[1])
+            if labels.ids.keys() >= set(tags := change(tags)):
+                known.append(pair)
+                sentences.append((words, tags, encoding.subwords(words)))
+        kept, reasons = filters(known, [range(encoding.length(subwords)) for _, _, subwords in sentences])
+        chosen = [sentences[place] for place in kept]
         columns: Columns = {
-            "word": [reading.lexicon.find(words) for words, _, _ in chosen],
-            "piece": [[piece for each in pieces for piece in each] for _, _, pieces in chosen],
-            "size": [[len(each) for each in pieces] for _, _, pieces in chosen],
+            "word": [encoding.lexicon.find(words) for words, _, _ in chosen],
+            "piece": [list(chain.from_iterable(subwords)) for _, _, subwords in chosen],
+            "size": [[len(each) for each in subwords] for _, _, subwords in chosen],
             "tag": [[labels.ids[tag] for tag in tags] for _, tags, _ in chosen],
         }
         return columns, {"with a tag that training does not have": len(texts) - len(known), **reasons}
 
     return prepare(
         pairs,
-        ["tagged", reading.key(), labels.names, key, max_length, drop_duplicates],
+        ["tagged", encoding.key(), labels.names, key, max_length, drop_duplicates],
         encode,
         {
-            "word": ids_below(reading.lexicon.size),
-            "piece": ids_below(reading.tokenizer.size),
+            "word": ids_below(encoding.lexicon.size),
+            "piece": ids_below(encoding.tokenizer.size),
             "size": "uint16",
             "tag": ids_below(len(labels)),
         },
-        sized=["word" if reading.whole else "piece"],
+        sized=["word" if encoding.whole else "piece"],
         folder=folder,
         unit="sentences",
         progress=progress,
@@ -320,16 +302,15 @@ def prepare_tagged(
 def collate_tagged(corpus: Corpus, rows: Rows, *, whole: bool, budget: int = 0, rounded: bool = False) -> TagBatch:
     """The sentences of some rows as a batch, laid out as `lay_out` does."""
     rows = np.asarray(rows, dtype=np.int64)
-    (words, lengths), (pieces, _), (sizes, _), (tags, _) = (
-        corpus.gather(name, rows) for name in ("word", "piece", "size", "tag")
-    )
+    words, lengths = corpus.gather("word", rows)
+    subwords, sizes, tags = (corpus.gather(name, rows)[0] for name in ("piece", "size", "tag"))
     sizes = sizes.astype(np.int64)
-    return make_tagged(words, pieces, sizes, tags, lengths, rows, whole=whole, budget=budget, rounded=rounded)
+    return make_tagged(words, subwords, sizes, tags, lengths, rows, whole=whole, budget=budget, rounded=rounded)
 
 
 def make_tagged(
     words: NDArray[Any],
-    pieces: NDArray[Any],
+    subwords: NDArray[Any],
     sizes: Rows,
     tags: NDArray[Any],
     lengths: Rows,
@@ -339,32 +320,28 @@ def make_tagged(
     budget: int = 0,
     rounded: bool = False,
 ) -> TagBatch:
-    """A batch of sentences, given all their words, the pieces of all words, the pieces per word, all tags, and the words per
-    sentence [n]."""
+    """A batch of sentences, given all their words, the subwords of all words, the subwords per word, all tags, and the words
+    per sentence [n]."""
     starts: torch.Tensor | None = None
     ends = sizes.cumsum()
     if whole:
         (layout,) = lay_out(lengths[:, None], budget=budget, rounded=rounded)
-        source = Source(spread(_table(words, pieces, sizes, rounded), layout), layout)
+        source = Source(spread(_table(words, subwords, sizes, rounded), layout), layout)
     else:
         last = lengths.cumsum() - 1
         before = np.concatenate([[0], ends[last][:-1]])
         long, layout = lay_out(np.stack([ends[last] - before, lengths], 1), budget=budget, rounded=rounded)
-        source = Source(spread(pieces, long), long)
+        source = Source(spread(subwords, long), long)
         starts = spread(ends - sizes - np.repeat(before, lengths), layout)
-    labels = _on_words(spread(tags, layout), layout)
+    labels = spread(tags, layout).where(layout.ok, NO_LABEL)
     numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
     return TagBatch(numbers, source, layout, starts, labels)
 
 
-def _table(words: NDArray[Any], pieces: NDArray[Any], sizes: Rows, rounded: bool) -> NDArray[np.int64]:
-    """[N, 1 + P]: each word and its pieces. Rounded batches have as many columns as there can be."""
-    most = MOST_PIECES if rounded else int(sizes.max())
+def _table(words: NDArray[Any], subwords: NDArray[Any], sizes: Rows, rounded: bool) -> NDArray[np.int64]:
+    """[N, 1 + P]: each word and its subwords. Rounded batches have as many columns as there can be."""
+    most = MOST_SUBWORDS if rounded else int(sizes.max())
     table = np.zeros((len(words), 1 + most), np.int64)
     table[:, 0] = words
-    table[:, 1:][np.arange(most) < sizes[:, None]] = pieces
+    table[:, 1:][np.arange(most) < sizes[:, None]] = subwords
     return table
-
-
-def _on_words(tags: torch.Tensor, layout: Layout) -> torch.Tensor:
-    return tags.where(layout.ok, NO_LABEL)

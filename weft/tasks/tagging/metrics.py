@@ -1,15 +1,12 @@
-"""Entities in tags: the schemes IOB1, IOB2 and BIOES, conversion between them, and what may follow what.
+"""Metrics of tags and entities, and the tagging schemes IOB1, IOB2 and BIOES.
 
 A tag is O or a prefix, a hyphen and a type: B-LOC. B begins an entity, I continues it, E ends it, S is an entity of one word.
 Tags are read as the script `conlleval` of CoNLL-2000 reads them, so every sequence of tags has a meaning: an I that continues
-nothing begins an entity.
-
-Metrics of tags. Sentences are texts with a word, a tab and its tag on each line.
+nothing begins an entity. The texts that metrics compare have a word, a tab and its tag on each line.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
@@ -52,15 +49,16 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 def find_entities(tags: Sequence[str]) -> list[Entity]:
     """The entities in the tags of a sentence, of any scheme."""
-    found: list[Entity] = []
+    entities: list[Entity] = []
     parts = [("", ""), *map(split_tag, tags), ("", "")]
     begin = 0
     for place, ((before, old), (here, new)) in enumerate(pairwise(parts)):
-        if old and (old != new or before in LAST or here in FIRST):
-            found.append(Entity(begin, place, old))
-        if new and (old != new or before in LAST or here in FIRST):
-            begin = place
-    return found
+        if old == new and before not in LAST and here not in FIRST:
+            continue  # inside an entity, or outside of all
+        if old:
+            entities.append(Entity(begin, place, old))
+        begin = place
+    return entities
 
 
 def write_entities(entities: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
@@ -128,9 +126,6 @@ class TagAccuracy(Metric):
         """Which words of a sentence count: all."""
         return [True] * len(tags_in(reference))
 
-    def value(self, sums: Counts) -> Counts:
-        return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)
-
 
 class UnknownAccuracy(TagAccuracy):
     """The share of words with the right tag among those that do not occur in the training data; 0 if there are none."""
@@ -145,8 +140,15 @@ class UnknownAccuracy(TagAccuracy):
         return [line.rpartition("\t")[0] not in self.known for line in reference.split("\n")] if reference else []
 
 
-class EntityMetric(Metric):
-    """A share of whole entities, which are right if their words and their type are, as `conlleval` counts them."""
+class EntityF1(Metric):
+    """F₁ = right / (½ predicted + ½ true) of whole entities, which are right if their words and their type are.
+
+    shares: of the predicted and of the true entities in the denominator.
+    """
+
+    name = "F1"
+    signature = "F1 of whole entities|as:conlleval"
+    shares = (0.5, 0.5)
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
         """[N, 3]: entities that are right, predicted, true."""
@@ -156,39 +158,22 @@ class EntityMetric(Metric):
         ]
         return np.array([(len(ours & theirs), len(ours), len(theirs)) for ours, theirs in pairs], np.float64)
 
-    @abstractmethod
-    def below(self, sums: Counts) -> Counts:
-        """What the number of entities that are right is divided by."""
-
     def value(self, sums: Counts) -> Counts:
-        return np.asarray(100 * sums[..., 0] / np.maximum(self.below(sums), 1e-9))
+        predicted, true = self.shares
+        return np.asarray(100 * sums[..., 0] / np.maximum(predicted * sums[..., 1] + true * sums[..., 2], 1e-9))
 
 
-class EntityF1(EntityMetric):
-    """F₁ = 2 · right / (predicted + true)."""
-
-    name = "F1"
-    signature = "F1 of whole entities|as:conlleval"
-
-    def below(self, sums: Counts) -> Counts:
-        return np.asarray((sums[..., 1] + sums[..., 2]) / 2)
-
-
-class EntityPrecision(EntityMetric):
+class EntityPrecision(EntityF1):
     """Right / predicted."""
 
     name = "precision"
     signature = "precision of whole entities|as:conlleval"
-
-    def below(self, sums: Counts) -> Counts:
-        return np.asarray(sums[..., 1])
+    shares = (1.0, 0.0)
 
 
-class EntityRecall(EntityMetric):
+class EntityRecall(EntityF1):
     """Right / true."""
 
     name = "recall"
     signature = "recall of whole entities|as:conlleval"
-
-    def below(self, sums: Counts) -> Counts:
-        return np.asarray(sums[..., 2])
+    shares = (0.0, 1.0)

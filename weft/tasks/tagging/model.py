@@ -15,17 +15,17 @@ from weft.data.batch import NO_LABEL, Layout, Source
 from weft.errors import ConfigError
 from weft.layers.norm_and_dropout import dropout
 from weft.models.base import Encoder, Network
-from weft.tasks.tagging.crf import LinearChain
+from weft.tasks.tagging.crf import LinearChainCrf
 
 PerWord = Literal["first", "mean", "front"]
-"""A word is its first piece in the memory, the mean of its pieces there, or one vector already behind the front."""
+"""A word is its first subword in the memory, the mean of its subwords there, or one vector already behind the frontend."""
 
 
 class Tagger(Network):
     """Scores the tags of each word. Without `chain`, tags are independent of each other (softmax)."""
 
     def __init__(
-        self, encoder: Encoder, tags: int, per_word: PerWord, chain: LinearChain | None = None, dropout: float = 0.0
+        self, encoder: Encoder, tags: int, per_word: PerWord, chain: LinearChainCrf | None = None, dropout: float = 0.0
     ) -> None:
         super().__init__()
         if encoder.shortens != 1 or not encoder.aligned:
@@ -42,38 +42,32 @@ class Tagger(Network):
         memory = self.encoder(source).memory
         if self.per_word != "front":
             assert starts is not None
-            memory = self._first(memory, starts) if self.per_word == "first" else _means(memory, source.layout, words, starts)
+            if self.per_word == "first":
+                memory = memory.gather(1, starts[..., None].expand(-1, -1, memory.size(-1)))
+            else:
+                memory = _means(memory, source.layout, words, starts)
         scores: Tensor = self.output(dropout(memory, self.dropout, self.training))
         return scores
-
-    @staticmethod
-    def _first(memory: Tensor, starts: Tensor) -> Tensor:
-        return memory.gather(1, starts[..., None].expand(-1, -1, memory.size(-1)))
 
     def loss(self, scores: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """The negative log-likelihood of the tags [B, W], summed over all words; a CRF has no label smoothing."""
         if self.chain is None:
-            return F.cross_entropy(
-                scores.flatten(0, 1).float(),
-                labels.flatten(),
-                ignore_index=NO_LABEL,
-                label_smoothing=smoothing,
-                reduction="sum",
-            )
+            flat = scores.flatten(0, 1).float()
+            return F.cross_entropy(flat, labels.flatten(), ignore_index=NO_LABEL, label_smoothing=smoothing, reduction="sum")
         return -self.chain.log_probability(scores, labels, labels != NO_LABEL).sum()
 
     def best(self, scores: Tensor, words: Layout) -> tuple[Tensor, Tensor]:
         """The best tags [B, W], and the log-probability [B] of all tags of a row."""
         ok = words.ok
         if self.chain is not None:
-            tags = self.chain.best(scores, ok)
+            tags = self.chain.viterbi(scores, ok)
             return tags, self.chain.log_probability(scores, tags, ok)
         best, tags = scores.float().log_softmax(-1).max(-1)
         return tags, best.where(ok, 0.0).sum(1)
 
 
 def _means(memory: Tensor, layout: Layout | None, words: Layout, starts: Tensor) -> Tensor:
-    """The mean memory of the pieces of each word, [B, S, D] → [B, W, D]."""
+    """The mean memory of the subwords of each word, [B, S, D] → [B, W, D]."""
     place = torch.arange(memory.size(1), device=memory.device)
     begun = (starts[:, None] <= place[:, None]) & words.ok[:, None]
     number = begun.sum(2) - 1

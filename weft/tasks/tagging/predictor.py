@@ -99,7 +99,7 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
 
     def _parts(self, words: list[str], line: int) -> list[TagPart]:
         parts: list[TagPart] = []
-        ids, pieces = self.reading.lexicon.find(words), self.reading.pieces(words) if words else []
+        ids, pieces = self.reading.lexicon.find(words), self.reading.subwords(words) if words else []
         begin = 0
         while begin < len(words):
             end, width = begin, 0
@@ -151,8 +151,8 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
 
     def _add_attention(self, found: Tagged, part: TagPart) -> None:
         """Adds the weights of every layer that has any, over the words or pieces of a sentence (of its first part)."""
-        with record(self.model) as tape:
+        with record(self.model) as recorded:
             self._scores(self._batch([part]))
-        found.attention, found.uses = first_row(self.model, tape)
+        found.attention, found.uses = first_row(self.model, recorded)
         pieces = [piece for each in part.pieces for piece in each]
         found.source_tokens = found.words[: len(part.ids)] if self.reading.whole else self.reading.tokenizer.tokens(pieces)

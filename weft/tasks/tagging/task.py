@@ -16,7 +16,7 @@ from torch import nn
 
 from weft.data.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs
+from weft.data.formats import MappedPairs, Pairs
 from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import DataError
@@ -27,11 +27,10 @@ from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.classification.data import SHOWN, Labels
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.tagging.crf import Allowed, LinearChain
+from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
 from weft.tasks.tagging.data import (
     Change,
     Lexicon,
-    Spaced,
     TaggedEncoding,
     Vocabulary,
     collate_tagged,
@@ -40,6 +39,7 @@ from weft.tasks.tagging.data import (
     open_tagged,
     prepare_tagged,
     split_tags,
+    split_words,
 )
 from weft.tasks.tagging.metrics import (
     EntityF1,
@@ -135,7 +135,7 @@ class TaggingTask(CorpusTask):
         labels = Labels(tags_of(_types(tags), self.scheme) if self.scheme else tags)
         self.tell(f"{len(labels):,} tags")
         self.report_tokenizer()
-        spaced = [Spaced(some) for some in train]
+        spaced = [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in train]
         tokenizer = train_tokenizer(data.tokenizer, spaced, size=data.vocabulary, folder=self.cache, start=self.start)
         save_extended(self.run, tokenizer, tokenizer)
         Lexicon.count((text for _, text in chain.from_iterable(train)), self.vocabulary).save(self.run / WORDS)
@@ -157,7 +157,7 @@ class TaggingTask(CorpusTask):
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         count = max(1, len(self.labels))
         allowed = allowed_moves(self.labels.names, self.scheme) if self.scheme and len(self.labels) else None
-        transitions = LinearChain(count, allowed) if self.output == "crf" else None
+        transitions = LinearChainCrf(count, allowed) if self.output == "crf" else None
         return Tagger(build_encoder(spec, sizes), count, self.per_word, transitions, self.dropout)
 
     def vocabularies(self) -> list[str]:
@@ -262,10 +262,10 @@ def _types(tags: Iterable[str]) -> set[str]:
     return {split_tag(tag)[1] for tag in tags} - {""}
 
 
-def allowed_moves(names: Sequence[str], scheme: Scheme) -> Allowed:
+def allowed_moves(names: Sequence[str], scheme: Scheme) -> AllowedTransitions:
     """What may begin, follow and end in a scheme, for these tags."""
     moves = [[may_follow(before, after, scheme) for after in names] for before in names]
-    return Allowed(
+    return AllowedTransitions(
         torch.tensor([may_start(name) for name in names]),
         torch.tensor(moves),
         torch.tensor([may_end(name, scheme) for name in names]),

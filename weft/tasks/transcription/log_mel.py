@@ -1,5 +1,4 @@
-"""Sound: reads wav files with the standard library, changes sample rates, and computes log-mel features, of a whole sound or
-as it comes.
+"""Audio: reads wav files, resamples, and computes log-mel features, of a whole recording or of a stream.
 
 Shapes: N samples · T frames · F frequencies of a spectrum · M mel bands.
 """
@@ -37,8 +36,8 @@ LEAST = 1e-2
 MEAN, DEVIATION = -10.0, 4.0
 """Of the logarithms in speech, about; for frames that are scaled before the rest of their sound is known."""
 
-PIECE = 0.1
-"""Seconds of sound that are read at a time where it is transcribed as it comes."""
+STREAM_CHUNK = 0.1
+"""Seconds of audio that are read at a time from a stream."""
 
 ZEROS = 6
 """Zero crossings of the sinc filter on each side, for resampling."""
@@ -48,18 +47,18 @@ ROLLOFF = 0.99
 
 
 @dataclass(frozen=True)
-class Sound:
+class Audio:
     """Samples [N] between −1 and 1 of one channel, and their number per second."""
 
     samples: Samples
     rate: int
 
-    def resampled(self, rate: int) -> Sound:
+    def resampled(self, rate: int) -> Audio:
         """The same sound with another number of samples per second."""
-        return self if rate == self.rate else Sound(resample(self.samples, self.rate, rate), rate)
+        return self if rate == self.rate else Audio(resample(self.samples, self.rate, rate), rate)
 
 
-def read_wav(path: str | Path) -> Sound:
+def read_wav(path: str | Path) -> Audio:
     """The sound of a wav file with 8, 16, 24 or 32 bit integers; several channels are averaged.
 
     Raises DataError for a file that is missing, broken or empty.
@@ -73,7 +72,7 @@ def read_wav(path: str | Path) -> Sound:
     if whole < count:
         raise DataError(f"{path}: the file is cut short: it has {whole:,} of {count:,} samples. Copy it again.")
     samples = _decode(content, width).reshape(-1, channels).mean(1, dtype=np.float32)
-    return Sound(samples, rate)
+    return Audio(samples, rate)
 
 
 def wav_size(path: str | Path) -> tuple[int, int]:
@@ -82,22 +81,22 @@ def wav_size(path: str | Path) -> tuple[int, int]:
         return opened.getnframes(), opened.getframerate()
 
 
-def wav_pieces(given: str | BinaryIO, rate: int) -> Iterator[Samples]:
-    """The sound of a wav file or stream in pieces, each as soon as it is there. Raises DataError if it has another rate."""
-    name = given if isinstance(given, str) else "standard input"
-    with _opened(name, None if isinstance(given, str) else given) as opened:
-        channels, width, found, *_ = opened.getparams()
-        if found != rate:
+def stream_wav(source: str | BinaryIO, rate: int) -> Iterator[Samples]:
+    """The samples of a wav file or stream in chunks, each as soon as it is there. Raises DataError if it has another rate."""
+    name = source if isinstance(source, str) else "standard input"
+    with _opened(name, None if isinstance(source, str) else source) as opened:
+        channels, width, actual, *_ = opened.getparams()
+        if actual != rate:
             raise DataError(
-                f"{name}: this sound has {found:,} samples per second, but the model listens at {rate:,}, and sound is not "
+                f"{name}: this sound has {actual:,} samples per second, but the model listens at {rate:,}, and sound is not "
                 f"resampled as it comes. Convert it, for example with `ffmpeg -i INPUT -ar {rate} out.wav`."
             )
-        heard = False
-        while content := opened.readframes(max(1, int(PIECE * rate))):
+        empty = True
+        while content := opened.readframes(max(1, int(STREAM_CHUNK * rate))):
             content = content[: len(content) // (width * channels) * width * channels]
-            heard = True
+            empty = False
             yield _decode(content, width).reshape(-1, channels).mean(1, dtype=np.float32)
-        if not heard:
+        if empty:
             raise DataError(f"{name}: there is no sound in this file: it has 0 samples.")
 
 
@@ -138,8 +137,8 @@ def resample(samples: Samples, old: int, new: int) -> Samples:
     count = -(-up * len(samples) // down)
     padded = F.pad(torch.from_numpy(samples)[None, None], (width, width + down))
     with _exact():
-        found = F.conv1d(padded, filters[:, None], stride=down)[0]
-    return np.ascontiguousarray(found.T.reshape(-1)[:count].numpy())
+        resampled = F.conv1d(padded, filters[:, None], stride=down)[0]
+    return np.ascontiguousarray(resampled.T.reshape(-1)[:count].numpy())
 
 
 @cache
@@ -188,8 +187,8 @@ class LogMel:
         """[T, M] with T = 1 + ⌊(N − fft) / step⌋; frame t begins with sample t · step."""
         length = max(1, round(self.rate * self.window))
         window = torch.hann_window(length, periodic=True)
-        given = torch.from_numpy(samples)
-        spectrum = torch.stft(given, self.fft, self.step, length, window, center=False, return_complex=True)
+        tensor = torch.from_numpy(samples)
+        spectrum = torch.stft(tensor, self.fft, self.step, length, window, center=False, return_complex=True)
         with _exact():
             bands = mel_bands(self.rate, self.fft, self.mels) @ spectrum.abs().square()
         return bands.clamp_min(FLOOR).log().T.contiguous().numpy()
@@ -214,9 +213,9 @@ class StreamingLogMel:
         count = 1 + (len(self._held) - self.mel.fft) // self.mel.step
         if count < 1:
             return np.zeros((0, self.mel.mels), np.float32)
-        found = self.mel.scaled(self.mel.inside(self._held))
+        frames = self.mel.scaled(self.mel.inside(self._held))
         self._held = self._held[count * self.mel.step :]
-        return found
+        return frames
 
 
 def _exact() -> torch.autocast:

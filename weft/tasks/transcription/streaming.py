@@ -111,13 +111,13 @@ class StreamingTranscriber:
         if self._state is None:
             self._state = self.decoder.start(Encoded(memory))
         else:
-            self._state = replace(self._state, look=self.attention.lengthen(self._state.look, memory))
+            self._state = replace(self._state, attention=self.attention.lengthen(self._state.attention, memory))
 
     def _next(self, state: RecurrentState, last: bool) -> int | None:
         """The next token; None if it depends on sound that is still to come."""
         most = self.predictor.most(self.memory.count)
         fed = self.decoder.features(self._last, state)
-        if not last and (len(self.ids) + 1 >= most or self.attention.waits(fed.state.look)):
+        if not last and (len(self.ids) + 1 >= most or self.attention.waits(fed.state.attention)):
             return None
         token = self._choose(self.decoder.logits(fed.hidden[:, -1]), most)
         self.ids.append(token)

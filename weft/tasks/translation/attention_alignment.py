@@ -1,6 +1,7 @@
-"""Aligns the words of a source with those of its translation, by attention weights between their tokens.
+"""Word alignment of a source with its translation, by attention weights between their tokens.
 
-Positions are counted in ink: characters that are not white space. So they do not depend on how a tokenizer writes spaces.
+Ranges count only characters that are not white space, so they do not depend on how a tokenizer writes spaces.
+
 Shapes: T target tokens · S source tokens · U units of a text.
 """
 
@@ -23,11 +24,13 @@ from weft.data.token_spelling import is_letter
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.inference.teacher_forcing import TeacherForced
 from weft.models.base import Model
-from weft.tasks.translation.markup_projection import Span
 
 Weights = NDArray[np.float32]
-Ink = tuple[float, float]
-"""A range of ink."""
+Span = tuple[int, int]
+"""A range of characters."""
+CharacterRange = tuple[float, float]
+"""A range of characters that are not white space."""
+Ranges = Sequence[CharacterRange]
 
 SAME = 0.5
 """Added to the weight between units that are written alike, such as numbers, names and marks."""
@@ -36,26 +39,26 @@ NEAR = 0.05
 """Added to the weight between units at the same relative position. It decides if nothing else does."""
 
 
-def units(text: str, held: Sequence[Span] = ()) -> list[Span]:
-    """The words and marks of a text as ranges of characters: runs of letters, single marks, single ideographs, held ranges."""
-    found: list[Span] = []
-    ends = {start: end for start, end in held if end > start}
+def units(text: str, opaque: Sequence[Span] = ()) -> list[Span]:
+    """The words of a text as ranges of characters: runs of letters, punctuation marks, single ideographs, opaque ranges."""
+    spans: list[Span] = []
+    ends = {start: end for start, end in opaque if end > start}
     at, grows = 0, False
     while at < len(text):
         if at in ends:
-            found.append((at, ends[at]))
+            spans.append((at, ends[at]))
             at, grows = ends[at], False
             continue
         word = is_letter(text[at])
-        if found and found[-1][1] == at and found[-1] not in held and ((word and grows) or _combines(text[at])):
-            found[-1] = (found[-1][0], at + 1)
+        if spans and spans[-1][1] == at and spans[-1] not in opaque and ((word and grows) or _combines(text[at])):
+            spans[-1] = (spans[-1][0], at + 1)
         elif text[at].isspace():
             grows = False
         else:
-            found.append((at, at + 1))
+            spans.append((at, at + 1))
             grows = word
         at += 1
-    return found
+    return spans
 
 
 def _combines(letter: str) -> bool:
@@ -65,8 +68,8 @@ def _combines(letter: str) -> bool:
 
 def cross_weights(forced: TeacherForced, target: int, source: int) -> Weights | None:
     """[T, S]: the mean over heads of the layer that aligns best; None if no cross-attention has a weight for each token."""
-    found = [weights for name, weights in forced.weights.items() if forced.uses.get(name) == "cross"]
-    layers = [weights for weights in found if weights.shape[1:] == (target, source)]
+    attended = [weights for name, weights in forced.weights.items() if forced.uses.get(name) == "cross"]
+    layers = [weights for weights in attended if weights.shape[1:] == (target, source)]
     if not layers:
         return None
     mean: Weights = layers[usual_layer(len(layers))].mean(0)
@@ -74,7 +77,7 @@ def cross_weights(forced: TeacherForced, target: int, source: int) -> Weights | 
 
 
 def usual_layer(count: int) -> int:
-    """Returns the default layer of `count` layers, counted from 0: the penultimate one, or the only one.
+    """The default layer of `count` layers, counted from 0: the penultimate one, or the only one.
 
     In trained Transformers the mean over heads aligns best in the penultimate layer (Garg et al. 2019).
     """
@@ -83,13 +86,13 @@ def usual_layer(count: int) -> int:
 
 @dataclass(frozen=True)
 class TokenWeights:
-    """Attention weights [T, S] between the tokens of a pair, and the ranges of ink of these tokens."""
+    """Attention weights [T, S] between the tokens of a pair, and the ranges of these tokens."""
 
     weights: Weights
-    target: Sequence[Ink]
-    source: Sequence[Ink]
+    target: Ranges
+    source: Ranges
 
-    def between(self, target: Sequence[Ink], source: Sequence[Ink]) -> Weights:
+    def between(self, target: Ranges, source: Ranges) -> Weights:
         """The weights between the tokens of other tokenizers."""
         return between_units(self.weights, (self.target, self.source), (target, source))
 
@@ -103,8 +106,8 @@ def weights_of(
     The targets are given, not searched for. All pairs are one batch.
     """
     ids = [
-        [[*each, EOS] for each in meter.tokenizer.encode_batch([pair[side] for pair in pairs])]
-        for side, meter in enumerate((source, target))
+        [[*each, EOS] for each in counter.tokenizer.encode_batch([pair[side] for pair in pairs])]
+        for side, counter in enumerate((source, target))
     ]
     limits = model.max_source, model.max_target
     fits = [
@@ -112,15 +115,15 @@ def weights_of(
         for place, row in enumerate(zip(*ids))
         if all(most is None or len(each) <= most for each, most in zip(row, limits))
     ]
-    found: list[TokenWeights | None] = [None] * len(pairs)
+    results: list[TokenWeights | None] = [None] * len(pairs)
     rows = [[side[place] for place in fits] for side in ids]
     attended = _attended(model, *rows) if fits else None
     if attended is None:
-        return found
+        return results
     for place, weights in zip(fits, attended.cpu().numpy(), strict=True):
-        inks = [meter(side[place], text) for meter, side, text in zip((source, target), ids, pairs[place])]
-        found[place] = TokenWeights(weights[: len(inks[1]), : len(inks[0])], inks[1], inks[0])
-    return found
+        ranges = [counter(side[place], text) for counter, side, text in zip((source, target), ids, pairs[place])]
+        results[place] = TokenWeights(weights[: len(ranges[1]), : len(ranges[0])], ranges[1], ranges[0])
+    return results
 
 
 def _attended(model: Model, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Tensor | None:
@@ -128,13 +131,13 @@ def _attended(model: Model, sources: Sequence[list[int]], targets: Sequence[list
     layers = [part for part in model.modules() if isinstance(part, Attention) and part.site.use == "cross"]
     if not layers:
         return None
-    seen: list[Attended] = []
+    recorded: list[Attended] = []
     block, labels = (pad(rows).to(model.device) for rows in (sources, targets))
     layouts = [Layout.padded([len(row) for row in rows]).to(model.device) for rows in (sources, targets)]
     fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
-    with observe(layers[usual_layer(len(layers))], seen.append):
+    with observe(layers[usual_layer(len(layers))], recorded.append):
         model(Source(block, layouts[0]), fed, layouts[1])
-    steps = [each.weights for each in seen if each.weights is not None]
+    steps = [each.weights for each in recorded if each.weights is not None]
     if not steps or steps[0].size(-1) != block.size(1):
         return None
     return torch.cat(steps, 2).float().mean(1)
@@ -142,13 +145,13 @@ def _attended(model: Model, sources: Sequence[list[int]], targets: Sequence[list
 
 @dataclass
 class CharacterCounter:
-    """Measures the ink of tokens. Most have the same ink in every text, so they are measured once."""
+    """Finds the ranges of tokens. Most tokens have as many characters in every text, so they are counted once."""
 
     tokenizer: Tokenizer
     known: dict[int, int] = field(default_factory=dict)
 
-    def __call__(self, ids: Sequence[int], text: str) -> list[Ink]:
-        """The range of ink of each token of a text."""
+    def __call__(self, ids: Sequence[int], text: str) -> list[CharacterRange]:
+        """The range of each token of a text."""
         for token in set(ids) - self.known.keys():
             self.known[token] = count_characters(self.tokenizer.decode([token])) if token >= RESERVED else 0
         sizes = [self.known[token] for token in ids]
@@ -156,7 +159,7 @@ class CharacterCounter:
 
 
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Returns the text that each token adds. A character of several bytes counts for its last token; special ids add none."""
+    """The text that each token adds. A character of several bytes counts for its last token; special ids add none."""
     whole = tokenizer.decode(ids)
     ends = [0]
     for count, token in enumerate(ids, start=1):
@@ -166,8 +169,8 @@ def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return [whole[start:end] for start, end in pairwise(ends)]
 
 
-def source_character_ranges(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[Ink]:
-    """The range of ink of each token of a source, scaled to the ink of its text. Unknown words count as they are written."""
+def source_character_ranges(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[CharacterRange]:
+    """The range of each token of a source, scaled to the length of its text. Unknown words count as they are written."""
     unknown = iter(tokenizer.unknown(text))
     written = token_texts(tokenizer, ids)
     sizes = [
@@ -178,12 +181,12 @@ def source_character_ranges(tokenizer: Tokenizer, ids: Sequence[int], text: str)
     return _ranges([size * scale for size in sizes])
 
 
-def target_character_ranges(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Ink]:
-    """The range of ink of each token of a translation."""
+def target_character_ranges(tokenizer: Tokenizer, ids: Sequence[int]) -> list[CharacterRange]:
+    """The range of each token of a translation."""
     return _ranges([float(count_characters(piece)) for piece in token_texts(tokenizer, ids)])
 
 
-def _ranges(sizes: Sequence[float]) -> list[Ink]:
+def _ranges(sizes: Sequence[float]) -> list[CharacterRange]:
     ends = np.cumsum([0.0, *sizes]).tolist()
     return list(pairwise(ends))
 
@@ -193,23 +196,21 @@ def count_characters(text: str) -> int:
     return sum(not letter.isspace() for letter in text)
 
 
-def unit_character_ranges(text: str, spans: Sequence[Span], held: Sequence[Span] = ()) -> list[Ink]:
-    """The range of ink of each unit. Held ranges have none."""
-    hidden = {start for start, _ in held}
-    found, total = [], 0
+def unit_character_ranges(text: str, spans: Sequence[Span], opaque: Sequence[Span] = ()) -> list[CharacterRange]:
+    """The range of each unit. Opaque ranges are empty."""
+    hidden = {start for start, _ in opaque}
+    ranges, total = [], 0
     for start, end in spans:
         size = 0 if start in hidden else count_characters(text[start:end])
-        found.append((float(total), float(total + size)))
+        ranges.append((float(total), float(total + size)))
         total += size
-    return found
+    return ranges
 
 
-def between_units(
-    weights: Weights, tokens: tuple[Sequence[Ink], Sequence[Ink]], spans: tuple[Sequence[Ink], Sequence[Ink]]
-) -> Weights:
+def between_units(weights: Weights, tokens: Sequence[Ranges], spans: Sequence[Ranges]) -> Weights:
     """Weights between units [U, U] from weights between tokens [T, S].
 
-    tokens, spans: the ranges of ink of target and source, of tokens and of units. A unit has the mean of its target tokens and
+    tokens, spans: the ranges of target and source, of tokens and of units. A unit has the mean of its target tokens and
     the sum of its source tokens.
     """
     rows, columns = (_overlaps(each, unit) for each, unit in zip(tokens, spans, strict=True))
@@ -218,8 +219,8 @@ def between_units(
     return joined
 
 
-def _overlaps(tokens: Sequence[Ink], spans: Sequence[Ink]) -> Weights:
-    """[tokens, units]: 1 where they share ink, else 0."""
+def _overlaps(tokens: Ranges, spans: Ranges) -> Weights:
+    """[tokens, units]: 1 where they overlap, else 0."""
     first, second = np.array(tokens, np.float64).reshape(-1, 1, 2), np.array(spans, np.float64).reshape(1, -1, 2)
     shared = np.minimum(first[..., 1], second[..., 1]) - np.maximum(first[..., 0], second[..., 0])
     overlaps: Weights = (shared > 1e-6).astype(np.float32)

@@ -8,19 +8,20 @@ from typing import Any
 
 from torch import Tensor
 
+from weft.config.registry import find_table, load
 from weft.config.sections import DecodeSection
 from weft.data.batch import BOS
 from weft.data.copy_vocabulary import CopyIds
 from weft.data.tokenizers import Tokenizer
-from weft.decoding.constraints import SourceRules
+from weft.decoding.constraints import Constraint, Rule, RuleConstraint
 from weft.decoding.generate import GenerationRequest, generate
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.lexical_constraints import ForbiddenTerms
 from weft.errors import ConfigError, DataError
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.models.base import Model
-from weft.tasks.translation.glossary import term_automata
-from weft.tasks.translation.segmenter import TextSegment, TranslationInput
+from weft.tasks.translation.glossary import Terms, term_automata
+from weft.tasks.translation.segmenter import TextSegment
 
 PLAIN: dict[str, Any] = {"rerank": "none", "fusion": "none", "shortlist": 0, "min_length": 0, "no_repeat_ngram": 0}
 """Settings of `decode` under which texts drawn in training have the probabilities that the model gives them."""
@@ -29,48 +30,58 @@ PLAIN: dict[str, Any] = {"rerank": "none", "fusion": "none", "shortlist": 0, "mi
 def most_source(config: DecodeSection, model: Model) -> int:
     """The most tokens of a segment, EOS included: decode.max_source, or what the model has positions for."""
     most = min(config.max_source, model.max_source or config.max_source)
-    if "same_length" in config.rules and model.max_target is not None:
+    if _same_length(config) and model.max_target is not None:
         most = min(most, model.max_target - 1)  # so that BOS, a text of the same length and EOS have positions too
     return most
 
 
+def _rules(config: DecodeSection) -> dict[str, type[Rule]]:
+    """The rules of decode.rules by name."""
+    return {name: load(find_table("weft.decoding:RULES"), name, "decode.rules") for name in config.rules}
+
+
+def _same_length(config: DecodeSection) -> bool:
+    return any(rule.same_length for rule in _rules(config).values())
+
+
 def check_rules(options: DecodingOptions, source: Tokenizer, target: Tokenizer) -> None:
     """Raises ConfigError if the search cannot follow decode.rules, or if the tokens of both sides cannot be compared."""
-    rules = options.config.rules
+    rules = _rules(options.config)
     options.search.check(["rules"] if rules else [])
-    if "no_shared" in rules and source is not target:
-        raise ConfigError(
-            "decode.rules: no_shared compares the tokens of both sides, so they need one vocabulary; "
-            "leave it out, or train with data.shared_vocabulary: true"
-        )
+    for name, rule in rules.items():
+        if rule.one_vocabulary and source is not target:
+            raise ConfigError(
+                f"decode.rules: {name} compares the tokens of both sides, so they need one vocabulary; "
+                "leave it out, or train with data.shared_vocabulary: true"
+            )
 
 
-def make_rules(config: DecodeSection, tokenizer: Tokenizer, segments: Sequence[TextSegment]) -> list[SourceRules]:
-    """The constraint of decode.rules on these segments; none without rules.
-
-    Different unknown words are different tokens. Punctuation may be shared: only tokens with a letter or a digit are barred.
-    """
+def make_rules(config: DecodeSection, tokenizer: Tokenizer, segments: Sequence[TextSegment]) -> list[Constraint]:
+    """The constraints of decode.rules on these segments. Different unknown words are different tokens."""
     if not config.rules:
         return []
     sources = [CopyIds(tokenizer).number(segment.text, segment.ids[:-1]) for segment in segments]
-    barred = []
+    content = []
     for segment in segments:
         names = tokenizer.named(segment.words).tokens(segment.ids[:-1])
-        barred.append([token for token, name in zip(segment.ids, names) if any(map(str.isalnum, name))])
-    return [SourceRules(config.rules, sources, barred)]
+        content.append([token for token, name in zip(segment.ids, names) if any(map(str.isalnum, name))])
+    chosen: dict[type[RuleConstraint], list[str]] = {}
+    for name, rule in _rules(config).items():
+        chosen.setdefault(rule.constraint, []).append(name)
+    return [constraint(rules, sources, content) for constraint, rules in chosen.items()]
 
 
 def attach_terms(
-    given: TranslationInput, segments: Sequence[TextSegment], model: Model, options: DecodingOptions, where: str
+    prefix: str, terms: Terms, segments: Sequence[TextSegment], model: Model, options: DecodingOptions, where: str
 ) -> None:
     """Gives each segment of an input its terms. Raises an error if the model or the search cannot use them, or a prefix."""
-    if given.terms and model.copies:
+    if terms and model.copies:
         raise ConfigError(f"{where}a model that copies source words (model.kind: pointer) does not support terms")
-    wanted = {"prefix": given.prefix, "use": given.terms.use, "avoid": given.terms.avoid}
+    wanted = {"prefix": prefix, "use": terms.use, "avoid": terms.avoid}
     options.search.check((name for name, value in wanted.items() if value), where)
     try:
-        for segment, terms in zip(segments, given.terms.among([segment.text for segment in segments]), strict=True):
-            segment.terms = terms
+        for segment, own in zip(segments, terms.among([segment.text for segment in segments]), strict=True):
+            segment.terms = own
     except DataError as error:
         raise DataError(f"{where}{error}") from None
 
@@ -80,7 +91,7 @@ def translation_request(
 ) -> GenerationRequest:
     """The request for translations of these segments."""
     config, device = options.config, options.device
-    constraints: list[Any] = list(make_rules(config, source, segments))
+    constraints = make_rules(config, source, segments)
     avoid = term_automata(target, [segment.terms.avoid for segment in segments], device, early=True)
     request = replace(
         options.request([len(segment.ids) for segment in segments]),
@@ -89,7 +100,7 @@ def translation_request(
         constraints=constraints if avoid is None else [*constraints, ForbiddenTerms(avoid)],
         required=term_automata(target, [segment.terms.use for segment in segments], device),
     )
-    if "same_length" in config.rules:
+    if _same_length(config):
         request = replace(request, max_tokens=[len(segment.ids) - len(segment.prefix) for segment in segments])
     return request
 

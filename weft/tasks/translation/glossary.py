@@ -35,16 +35,16 @@ class Terms:
         """The terms of each part of a text. Raises DataError if it is not known which part needs a term."""
         if len(parts) < 2 or not self.use:
             return [self] * len(parts)
-        found = [
+        terms = [
             Terms(tuple(dict.fromkeys(use for source, use in self.sources if _whole_word(source).search(part))), self.avoid)
             for part in parts
         ]
-        if missing := [term for term in self.use if not any(term in each.use for each in found)]:
+        if missing := [term for term in self.use if not any(term in each.use for each in terms)]:
             raise DataError(
                 f"the text is translated in {len(parts)} parts, and which of them needs {missing[0]!r} is not known. "
                 "Give one sentence per line or a glossary with source terms, or set decode.sentences to off"
             )
-        return found
+        return terms
 
     def unmet(self, text: str) -> list[str]:
         """The terms that a translation should contain but does not, because it reached its longest length first."""
@@ -68,9 +68,10 @@ class Glossary:
 
     def terms(self, text: str) -> Terms:
         """The terms that apply to this text."""
-        found = [(source, target, avoid) for pattern, source, target, avoid in self._entries if pattern.search(text)]
-        use, avoid = (tuple(dict.fromkeys(target for _, target, kind in found if kind is avoided)) for avoided in (False, True))
-        return Terms(use, avoid, tuple((source, target) for source, target, kind in found if not kind))
+        entries = [(source, target, avoid) for pattern, source, target, avoid in self._entries if pattern.search(text)]
+        use = tuple((source, target) for source, target, avoid in entries if not avoid)
+        avoided = dict.fromkeys(target for _, target, avoid in entries if avoid)
+        return Terms(tuple(dict.fromkeys(target for _, target in use)), tuple(avoided), use)
 
 
 @lru_cache(1024)

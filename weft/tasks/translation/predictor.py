@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.data.sentence_splitting import SentenceSplitter
@@ -12,22 +12,36 @@ from weft.decoding.generate import GenerationRequest, generate
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
 from weft.decoding.search_loop import Cancellation
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import ExpectedCost, Predictor
+from weft.inference.predictor import ExpectedCost, Predictor, refuse
 from weft.inference.shortlist import Shortlist
 from weft.inference.teacher_forcing import score_texts, teacher_force
 from weft.models.base import Model
 from weft.tasks.translation.generation_requests import attach_terms, check_rules, most_source, translation_request
-from weft.tasks.translation.markup_transfer import MarkupTransfer, untranslated
+from weft.tasks.translation.glossary import NO_TERMS, Terms
+from weft.tasks.translation.markup import MarkupSpan, MarkupTransfer, untranslated
 from weft.tasks.translation.segmenter import (
     Segmenter,
     TextSegment,
     Translation,
-    TranslationInput,
     best_first,
     detokenize,
     join_segments,
-    parse_input,
 )
+
+
+@dataclass(frozen=True)
+class TranslationInput:
+    """A text to translate.
+
+    prefix: how the translation has to begin · terms: words it must use or avoid · attention: whether to add attention weights
+    · marks: tags and other things in the text that the translation must have as well.
+    """
+
+    text: str
+    prefix: str = ""
+    terms: Terms = NO_TERMS
+    attention: bool = False
+    marks: tuple[MarkupSpan, ...] = ()
 
 
 class TranslationPredictor(Predictor[TranslationInput, Translation]):
@@ -73,18 +87,29 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     def rounds(self) -> bool:
         return self.runner is not None
 
-    def parse_input(self, line: str, **fields: Any) -> TranslationInput:
-        return parse_input(line, **fields)
+    def parse_input(
+        self,
+        line: str,
+        *,
+        prefix: str = "",
+        terms: Terms = NO_TERMS,
+        attention: bool = False,
+        marks: tuple[MarkupSpan, ...] = (),
+        **fields: Any,
+    ) -> TranslationInput:
+        refuse(fields, "a text to translate has no such field")
+        return TranslationInput(line, prefix, terms, attention, marks)
 
     def encode_input(self, inputs: Sequence[TranslationInput], first_line: int) -> list[list[TextSegment]]:
         """The segments of each input. If something in it is protected, they come twice: as they are, and masked."""
-        texts = [(number, *reading) for number, given in enumerate(inputs) for reading in self.markup.readings(given)]
+        texts = [(number, *some) for number, each in enumerate(inputs) for some in self.markup.readings(each.text, each.marks)]
         prefixes = [inputs[number].prefix for number, _, _ in texts]
         read = self.reader([text for _, text, _ in texts], prefixes, [first_line + number for number, _, _ in texts])
         groups: list[list[TextSegment]] = [[] for _ in inputs]
         for (number, _, masked), segments in zip(texts, read, strict=True):
-            if inputs[number].prefix or inputs[number].terms:
-                attach_terms(inputs[number], segments, self.model, self.options, f"line {first_line + number}: ")
+            prefix, terms = inputs[number].prefix, inputs[number].terms
+            if prefix or terms:
+                attach_terms(prefix, terms, segments, self.model, self.options, f"line {first_line + number}: ")
             for segment in segments:
                 segment.masked = masked
             groups[number] += segments
@@ -127,7 +152,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         if len(parts) == len(results) == 1 and results[0] and not (given.marks or given.attention):
             results[0][0].alternatives = results[0][1:]
             return results[0][0]
-        text = self.markup.marked(given)
+        text = self.markup.find_literals(given.text, given.marks)
         if not parts and text.literals:
             return untranslated(given.text, given.marks)
         if not results or not all(results):
@@ -149,7 +174,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             rest = [each for each in rest if self.markup.keeps(text, each)]
         if given.marks or masked:
             own = [segment for segment, _ in chosen]
-            best, *rest = (self.markup.carry(text, own, each, masked, given.prefix) for each in (best, *rest))
+            best, *rest = (self.markup.transfer(text, own, each, masked, given.prefix) for each in (best, *rest))
         best.alternatives = rest
         return best
 

@@ -1,9 +1,7 @@
-"""Segments: lines to translate as sentences, and as parts of sentences that are too long for a model; and their translations,
-joined again."""
+"""Segments: cuts lines into sentences, and sentences that are too long into parts, and joins their translations."""
 
 from __future__ import annotations
 
-import dataclasses
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +17,15 @@ from weft.data.sentence_splitting import Sentence, SentenceSplitter, join_texts,
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.hypotheses import Hypothesis, RefinementPass
 from weft.errors import DataError
-from weft.inference.predictor import BatchItem, Prediction, Weights, refuse
+from weft.inference.predictor import BatchItem, Prediction, Weights
 from weft.tasks.translation.glossary import NO_TERMS, Terms
-from weft.tasks.translation.markup_projection import MarkupSpan, Run
 
 Encodes = Tokenizer | CopyIds
+Run = tuple[str, bool]
+"""A part of a translation, and whether it is markup."""
+
+CELLS = 1 << 22
+"""The most weights per layer that the attention of several segments is joined to; `parts` has the weights in any case."""
 
 
 def split_long(line: str, tokenizer: Encodes, room: int) -> list[list[int]]:
@@ -60,28 +62,6 @@ def _fit(word: str, tokenizer: Encodes, room: int) -> list[str]:
     return _fit(word[:middle], tokenizer, room) + _fit(word[middle:], tokenizer, room)
 
 
-@dataclass(frozen=True)
-class TranslationInput:
-    """A text to translate.
-
-    prefix: how the translation has to begin · terms: words it must use or avoid · attention: whether to add attention weights
-    · marks: tags and other things in the text that the translation must have as well.
-    """
-
-    text: str
-    prefix: str = ""
-    terms: Terms = NO_TERMS
-    attention: bool = False
-    marks: tuple[MarkupSpan, ...] = ()
-
-
-def parse_input(line: str, **fields: Any) -> TranslationInput:
-    """The input for a line, with those of its fields that a translation may have."""
-    known = {part.name for part in dataclasses.fields(TranslationInput)}
-    refuse({name: value for name, value in fields.items() if name not in known}, "a text to translate has no such field")
-    return TranslationInput(line, **{name: value for name, value in fields.items() if name in known})
-
-
 @dataclass(eq=False)
 class TextSegment(BatchItem):
     """A line, a sentence of it, or a part of a sentence that is too long. Its ids end with EOS.
@@ -106,11 +86,11 @@ class TextSegment(BatchItem):
 
 
 class Segmenter:
-    """Turns lines into pieces.
+    """Turns lines into segments.
 
-    room: the most source tokens of a piece, without EOS · most: the target positions of the model, if they are limited ·
+    room: the most source tokens of a segment, without EOS · most: the target positions of the model, if they are limited ·
     copies: whether the model can copy unknown words · split: splits lines into sentences; None: lines are not split · tags: ids
-    that begin each piece.
+    that begin each segment.
     """
 
     def __init__(
@@ -132,7 +112,7 @@ class Segmenter:
     def __call__(
         self, lines: Sequence[str], prefixes: Sequence[str], numbers: Sequence[int], *, whole: bool = False
     ) -> list[list[TextSegment]]:
-        """The pieces of each line: none if it is blank. Messages call a line by its number. Each piece begins with the tags.
+        """The segments of each line: none if it is blank. Messages call a line by its number. Segments begin with the tags.
 
         whole: do not split lines into sentences.
         """
@@ -148,16 +128,16 @@ class Segmenter:
                 raise DataError(
                     f"line {number}: its prefix has {len(start):,} tokens, and the model has {self.most:,} positions"
                 )
-            pieces: list[TextSegment] = []
+            segments: list[TextSegment] = []
             for each in group:
                 ids = next(encoded)
-                found = self._pieces(each, ids, [] if pieces else start, "" if pieces else prefix)
+                added = self._segments(each, ids, [] if segments else start, "" if segments else prefix)
                 if len(ids) > self.room:
                     where = f"line {number}" if len(group) == 1 else f"line {number}: a sentence"
                     count = f"{len(ids):,} tokens, more than {self.room:,}"
-                    self.warn(f"{where} has {count}: translated in {len(found)} parts")
-                pieces += found
-            groups.append(pieces)
+                    self.warn(f"{where} has {count}: translated in {len(added)} parts")
+                segments += added
+            groups.append(segments)
         return groups
 
     def sentences(self, line: str, prefix: str = "") -> list[Sentence]:
@@ -166,30 +146,26 @@ class Segmenter:
             return [Sentence(line)]
         return self.split(line, whole=len(split(prefix)) if prefix else 1)
 
-    def _pieces(self, sentence: Sentence, ids: list[int], start: list[int], prefix: str) -> list[TextSegment]:
-        """The pieces of a sentence: usually one, several if it is too long. `start` are the ids of its prefix."""
+    def _segments(self, sentence: Sentence, ids: list[int], start: list[int], prefix: str) -> list[TextSegment]:
+        """The segments of a sentence: usually one, several if it is too long. `start` are the ids of its prefix."""
         numbering = CopyIds(self.source) if self.copies else None
         parts = [ids if numbering is None else numbering.number(sentence.text, ids)] if ids else []
         if len(ids) > self.room:
             parts = split_long(sentence.text, numbering or self.source, self.room)
-        pieces = [TextSegment([*part, EOS], [] if k else start, text=sentence.text) for k, part in enumerate(parts)]
+        segments = [TextSegment([*part, EOS], [] if k else start, text=sentence.text) for k, part in enumerate(parts)]
         if numbering is not None:
-            pieces = [self._copying(piece, numbering, prefix) for piece in pieces]
-        for k, piece in enumerate(pieces):
-            piece.gap = " " if k else sentence.gap
-            if len(pieces) > 1:
-                piece.text = self.source.named(piece.words).decode(piece.ids[:-1])
-            piece.ids[:0] = self.tags
-        return pieces
+            segments = [self._copying(segment, numbering, prefix) for segment in segments]
+        for k, segment in enumerate(segments):
+            segment.gap = " " if k else sentence.gap
+            if len(segments) > 1:
+                segment.text = self.source.named(segment.words).decode(segment.ids[:-1])
+            segment.ids[:0] = self.tags
+        return segments
 
-    def _copying(self, piece: TextSegment, numbering: CopyIds, start: str) -> TextSegment:
-        """The piece with ids for its own unknown words, which the prefix `start` may use too."""
-        ids, words = numbering.alone(piece.ids)
-        return TextSegment(ids, CopyIds(self.target, words).find(start, piece.prefix), words, text=piece.text)
-
-
-CELLS = 1 << 22
-"""The most weights per layer that the attention of several pieces is joined to; `parts` has the weights in any case."""
+    def _copying(self, segment: TextSegment, numbering: CopyIds, start: str) -> TextSegment:
+        """The segment with ids for its own unknown words, which the prefix `start` may use too."""
+        ids, words = numbering.alone(segment.ids)
+        return TextSegment(ids, CopyIds(self.target, words).find(start, segment.prefix), words, text=segment.text)
 
 
 @dataclass
@@ -221,30 +197,30 @@ def detokenize(source: Tokenizer, target: Tokenizer, segment: TextSegment, hypot
 
 
 def best_first(scores: Sequence[Sequence[float]], count: int) -> list[tuple[int, ...]]:
-    """The `count` best ways to choose one candidate per piece, by the sum of their scores; each list is best first."""
+    """The `count` best ways to choose one candidate per segment, by the sum of their scores; each list is best first."""
     first = (0,) * len(scores)
     queue, seen = [(0.0, first)], {first}
-    found: list[tuple[int, ...]] = []
-    while queue and len(found) < count:
+    choices: list[tuple[int, ...]] = []
+    while queue and len(choices) < count:
         loss, choice = heappop(queue)
-        found.append(choice)
+        choices.append(choice)
         for place, number in enumerate(choice):
             following = (*choice[:place], number + 1, *choice[place + 1 :])
             if number + 1 < len(scores[place]) and following not in seen:
                 seen.add(following)
                 heappush(queue, (loss + scores[place][number] - scores[place][number + 1], following))
-    return found
+    return choices
 
 
-def join_segments(pieces: Sequence[TextSegment], parts: Sequence[Translation], length_penalty: float | None) -> Translation:
-    """The translation of a line from those of its pieces.
+def join_segments(segments: Sequence[TextSegment], parts: Sequence[Translation], length_penalty: float | None) -> Translation:
+    """The translation of a line from those of its segments.
 
     Its score is that of one text: the log-probabilities are added, and divided by the total lengthᵅ. A reranker's scores
     (length_penalty: None) are averaged.
     """
     if len(parts) < 2:
         return parts[0] if parts else Translation("", 0.0)
-    whole = Translation(join_texts([part.text for part in parts], [piece.gap for piece in pieces]), 0.0, parts=list(parts))
+    whole = Translation(join_texts([part.text for part in parts], [each.gap for each in segments]), 0.0, parts=list(parts))
     for part in parts:
         whole.ids += part.ids
         whole.tokens += part.tokens
@@ -252,7 +228,7 @@ def join_segments(pieces: Sequence[TextSegment], parts: Sequence[Translation], l
     if length_penalty is None:
         whole.score = sum(part.score for part in parts) / len(parts)
     else:
-        lengths = [max(1, len(part.ids) - len(piece.prefix)) for piece, part in zip(pieces, parts, strict=True)]
+        lengths = [max(1, len(part.ids) - len(segment.prefix)) for segment, part in zip(segments, parts, strict=True)]
         logp = sum(part.score * length**length_penalty for part, length in zip(parts, lengths, strict=True))
         whole.score = logp / sum(lengths) ** length_penalty
     whole.uses = dict(parts[0].uses)
@@ -264,7 +240,7 @@ def join_segments(pieces: Sequence[TextSegment], parts: Sequence[Translation], l
 
 
 def _diagonal(layers: Sequence[Weights]) -> Weights:
-    """[H, rows, columns]: the weights of several pieces along the diagonal. No piece attends to another."""
+    """[H, rows, columns]: the weights of several segments along the diagonal. No segment attends to another."""
     rows, columns = np.cumsum([layer.shape[1:] for layer in layers], 0).T
     joined = np.zeros((layers[0].shape[0], rows[-1], columns[-1]), np.float32)
     for layer, row, column in zip(layers, rows, columns, strict=True):

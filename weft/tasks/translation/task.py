@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.config.corpus_entries import TrainingCorpus, ValidationCorpus, grouped, weighed
-from weft.config.registry import load, suggest
+from weft.config.registry import find_table, load, suggest
 from weft.config.sections import DataSection
 from weft.data.batch import PairBatch
 from weft.data.corpus import Corpus, Rows
@@ -26,11 +26,11 @@ from weft.data.tokenizers.added_tokens import BLANK, add_tokens, load_extended, 
 from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise
 from weft.decoding.hypotheses import Hypothesis
 from weft.errors import ConfigError, RunError
-from weft.evaluation.metrics import METRICS, USUAL, Chrf, Metric, choose_tokenization, make_metrics, score
+from weft.evaluation import METRICS
+from weft.evaluation.metrics import USUAL, Chrf, Metric, choose_tokenization, make_metrics, score
 from weft.file_access import why_unwritable
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.inference.shortlist import FILE, Shortlist, cached_file
-from weft.models import MODELS
 from weft.models.base import Model, Network, Sizes
 from weft.models.composition import build_encoder_decoder
 from weft.models.wrapped_decoders import Ensemble
@@ -45,7 +45,7 @@ def with_marks(data: DataSection, source: Tokenizer, target: Tokenizer) -> tuple
     """The tokenizers with the tags of all corpora as tokens of their own and, if noise needs it, the blank."""
     corpora, directions = weighed(data.train), grouped(data.valid, ValidationCorpus)
     tags = dict.fromkeys(tag for part in corpora for tag in part.tags)
-    known = [*tags, *source.marks]
+    known = [*tags, *source.added]
     for tag in (tag for part in directions for tag in part.tags if tag not in known):
         raise ConfigError(f"data.valid: no training data has the tag {tag}; {suggest(tag, known)}")
     if BLANK in tags:
@@ -102,7 +102,8 @@ class TranslationTask(Seq2SeqTask):
 
     def __init__(self, setting: TaskContext, *, objective: Seq2SeqObjective) -> None:
         super().__init__(setting, objective=objective)
-        texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in METRICS.values()]
+        metrics = [load(METRICS, name) for name in METRICS]
+        texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in metrics]
         self.measures = (*texts, LOSS) if self.config.train.validate_bleu else (LOSS, *texts)
         self.quick: dict[str, Any] = {"search": "greedy", "rerank": "none", "n_best": 1, "fusion": "none"}
         self.valid_pairs: dict[str, list[tuple[str, str]]] = {}
@@ -173,7 +174,7 @@ class TranslationTask(Seq2SeqTask):
 
     @property
     def tags(self) -> Sequence[str]:
-        return self.source.marks
+        return self.source.added
 
     @property
     def source_language(self) -> str | None:
@@ -266,7 +267,7 @@ class TranslationTask(Seq2SeqTask):
 
     @property
     def _copies(self) -> bool:
-        return bool(load(MODELS, self.config.model["kind"]).copies)
+        return bool(load(find_table("weft.models:MODELS"), self.config.model["kind"]).copies)
 
     def noising(self, corpus: TrainingCorpus) -> CorpusNoise | None:
         found = make_noising(corpus, self.source, self.target, self.config.data.max_length)

@@ -1,8 +1,6 @@
-"""Text of single languages, named `en=FILE`, for learning to translate without translated text.
+"""Monolingual texts of two languages, named `en=FILE`: one corpus of both, and batches of texts to restore.
 
-Texts of two languages without translations: one corpus of both, and batches of texts to restore from several sources.
-
-Shapes: B texts · T tokens of a text with the mark of its language · S tokens of a source.
+Shapes: B texts · T tokens of a text with the tag of its language · S tokens of a source.
 """
 
 from __future__ import annotations
@@ -42,6 +40,14 @@ ENOUGH = 30
 NEAR = 0.05
 """Share of lines that one of two translations may lack, at its beginning or its end."""
 
+TOKENS, WORDS, LANGUAGE_COLUMN = "tokens", "words", "language"
+
+FOREIGN = 10.0
+"""A token belongs to the other language if it is this many times as frequent there."""
+
+Translate = Callable[[str, str], str]
+"""A text and its language to a first translation into the other language."""
+
 
 class Monolingual(Pairs):
     """Texts of one language, one per line: pairs of a line and the language. first, end: which lines, all by default."""
@@ -67,10 +73,10 @@ class Monolingual(Pairs):
 
 def split_language(spec: str) -> tuple[str, str]:
     """The language and the file of `en=FILE`."""
-    found = LANGUAGE.fullmatch(spec)
-    if found is None:
+    match = LANGUAGE.fullmatch(spec)
+    if match is None:
         raise DataError(f"{spec!r} names no language: write, for example, en=FILE for an English text.")
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 def languages_of(specs: Sequence[str]) -> list[str]:
@@ -78,7 +84,9 @@ def languages_of(specs: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(split_language(spec)[0] for spec in specs))
 
 
-def open_languages(specs: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> tuple[Monolingual, Monolingual]:
+def open_languages(
+    specs: Sequence[str], report: Callable[[str], None] = lambda message: None
+) -> tuple[Monolingual, Monolingual]:
     """The texts of two languages, in the order in which the languages come first. Refuses texts that look parallel."""
     files: dict[str, list[str]] = {}
     for spec in specs:
@@ -92,16 +100,14 @@ def open_languages(specs: Sequence[str], tell: Callable[[str], None] = lambda me
         names = ", ".join(files) or "none"
         raise DataError(f"texts of two languages are needed, such as en=FILE and fr=FILE; there is {names}.")
     first, second = (Monolingual(language, paths) for language, paths in files.items())
-    check_unpaired(first, second, tell)
+    check_unpaired(first, second, report)
     return first, second
 
 
-def check_unpaired(first: Monolingual, second: Monolingual, tell: Callable[[str], None]) -> None:
+def check_unpaired(first: Monolingual, second: Monolingual, report: Callable[[str], None]) -> None:
     """Raises DataError if a text is empty, or if both are translations line by line or have a file in common.
 
-    Tells if they may be translations in another order.
-
-    A shuffled translation is still a translation: each sentence has its partner, which real texts in two languages lack.
+    Reports if they may be translations in another order, since each sentence then has its partner, which real texts lack.
     """
     sizes = [np.fromiter((len(line.strip()) for line in text.lines()), np.float64) for text in (first, second)]
     for text, lengths in zip((first, second), sizes, strict=True):
@@ -118,7 +124,7 @@ def check_unpaired(first: Monolingual, second: Monolingual, tell: Callable[[str]
                 raise DataError(f"{first.name} and {second.name} look like translations of each other, line by line: {advice}.")
     if shortest < longest:
         return
-    tell(
+    report(
         f"{first.name} and {second.name} have the same number of lines. If one is a translation of the other in another order, "
         f"results do not show what can be learnt without translations: {advice}."
     )
@@ -131,21 +137,12 @@ def disjoint_halves(pairs: Sequence[tuple[str, str]], seed: int = 1) -> tuple[li
     return [pairs[row][0] for row in order[:half]], [pairs[row][1] for row in order[half:]]
 
 
-TOKENS, WORDS, LANGUAGE_COLUMN = "tokens", "words", "language"
-
-FOREIGN = 10.0
-"""A token belongs to the other language if it is this many times as frequent there."""
-
-Translate = Callable[[str, str], str]
-"""A text and its language to a first translation into the other language."""
-
-
 @dataclass(frozen=True)
 class UnpairedBatch(PairBatch):
-    """Texts of either language. Targets begin with BOS and the mark of the language; nobody has to predict the mark.
+    """Texts of either language. Targets begin with BOS and the tag of the language, which is not predicted.
 
     source: the texts with noise · clean: the texts as they are · words: their translations word by word, with noise · other:
-    [B] the mark of the language that a text is not in.
+    [B] the tag of the language that a text is not in.
     """
 
     clean: Source

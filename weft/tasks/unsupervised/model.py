@@ -1,6 +1,6 @@
-"""What a model of two languages begins with: translations word by word and word vectors, from its training texts alone.
+"""A model of two languages, with one encoder for both and one decoder for both or one for each, and its initialization.
 
-A model of two languages: one encoder for both, and one decoder for both or one for each.
+It begins with translations word by word and with word vectors, from its training texts alone.
 
 Shapes: B texts · S source positions · D width of the memory.
 """
@@ -28,7 +28,11 @@ from weft.models.base import Decoder, Encoded, Model
 from weft.tasks.unsupervised.data import Monolingual, Translate
 
 METHOD = 4
-"""How dictionaries are learnt. Prepared data with translations by another method is not used."""
+"""The version of learning dictionaries. Prepared data with translations of another version is not used."""
+
+SLOPE = 0.2
+SMOOTHING = 0.1
+"""Of the labels that the discriminator learns."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,11 @@ class DictionaryInitialization:
     languages: Sequence[str]
     adversarial: bool
     cache: Path
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def key(self) -> list[Any]:
-        """What the words follow from."""
+        """Plain data that determines the words."""
         return [METHOD, *["adversarial"] * self.adversarial, *(text.digest() for text in self.texts)]
 
     @cached_property
@@ -55,14 +59,14 @@ class DictionaryInitialization:
         return find_or_build(self.cache, ["mapped", *self.key], MappedVectors.load, self._map)
 
     def _map(self, folder: Path) -> None:
-        self.tell("learning word vectors of both languages and a map between them")
+        self.report("learning word vectors of both languages and a map between them")
         first, second = (text.lines() for text in self.texts)
         map_texts(first, second, adversarial=self.adversarial).save(folder)
 
     def translator(self) -> Translate:
         """Translates word by word. Words are drawn, so that the model reads most words of a language; draws follow from the
         text."""
-        known = dict(zip(self.languages, (channel(self.mapped), channel(self.mapped.turned())), strict=True))
+        known = dict(zip(self.languages, (channel(self.mapped), channel(self.mapped.reversed())), strict=True))
         return lambda text, language: known[language].translate(text, Random(text))
 
     def vectors(self, tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
@@ -70,11 +74,6 @@ class DictionaryInitialization:
         sides = self.mapped.source, self.mapped.target
         words = [word for side in sides for word in side.words]
         return token_vectors(words, np.concatenate([side.vectors for side in sides]), tokenizer)
-
-
-SLOPE = 0.2
-SMOOTHING = 0.1
-"""Of the labels that the judge learns."""
 
 
 class LanguageDiscriminator(nn.Module):
@@ -95,7 +94,7 @@ class LanguageDiscriminator(nn.Module):
 class BilingualModel(Model):
     """A model whose decoder writes both languages, or with `second` only the first one, while `second` writes the other.
 
-    judge: tells the languages apart by the states of the encoder, which learns to make that impossible (Lample et al. 2018).
+    judge: a discriminator of languages by the states of the encoder, which learns to fool it (Lample et al. 2018).
     """
 
     def __init__(self, model: Model, second: Decoder | None = None, judge: LanguageDiscriminator | None = None) -> None:
@@ -117,14 +116,15 @@ class BilingualModel(Model):
         """The model that writes one of the languages, 0 or 1, with the same weights."""
         return self._others[0] if language and self._others else self
 
-    def judged(self, encoded: Encoded, language: Tensor) -> Tensor:
-        """What the judge minimises: the cross-entropy of the true languages [B], summed over all states, without gradient."""
+    def discriminator_loss(self, encoded: Encoded, language: Tensor) -> Tensor:
+        """The discriminator's loss: the cross-entropy of the true languages [B], summed over all states. The encoder gets no
+        gradient."""
         assert self.judge is not None
         smooth = SMOOTHING + (1 - 2 * SMOOTHING) * language.to(encoded.memory.dtype)
         return _entropy(self.judge(encoded.memory.detach()), smooth, encoded)
 
-    def confused(self, encoded: Encoded, language: Tensor) -> Tensor:
-        """What the encoder minimises: the cross-entropy of the wrong languages. The judge gets no gradient."""
+    def confusion_loss(self, encoded: Encoded, language: Tensor) -> Tensor:
+        """The encoder's loss: the cross-entropy of the wrong languages. The discriminator gets no gradient."""
         assert self.judge is not None
         fixed = {name: parameter.detach() for name, parameter in self.judge.named_parameters()}
         logits = torch.func.functional_call(self.judge, fixed, (encoded.memory,))

@@ -36,8 +36,8 @@ from weft.models.composition import build_encoder_decoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.corpus_task import Direction
 from weft.tasks.seq2seq_task import Seq2SeqObjective
-from weft.tasks.translation.predictor import TranslationPredictor
-from weft.tasks.translation.segmenter import TextSegment, TranslationInput
+from weft.tasks.translation.predictor import TranslationInput, TranslationPredictor
+from weft.tasks.translation.segmenter import TextSegment
 from weft.tasks.translation.task import TranslationTask
 from weft.tasks.unsupervised.data import (
     TOKENS,
@@ -191,8 +191,8 @@ class UnsupervisedTask(TranslationTask):
         sizes = super().reopen()
         assert isinstance(self.source, ExtendedTokenizer)
         self.marked, self.languages = self.source, languages_of(names(self.config.data.train))
-        if [mark for mark in self.marked.marks if mark in self.languages] != self.languages:
-            trained = " and ".join(mark for mark in self.marked.marks if mark != BLANK)
+        if [mark for mark in self.marked.added if mark in self.languages] != self.languages:
+            trained = " and ".join(mark for mark in self.marked.added if mark != BLANK)
             raise ConfigError(
                 f"data.train: the run was trained with texts of {trained}, in this order, not with texts of "
                 f"{' and '.join(self.languages)}; name the same languages in the same order"
@@ -207,7 +207,7 @@ class UnsupervisedTask(TranslationTask):
     @property
     def two(self) -> LanguagePair:
         """The ids of the two languages and of the blank."""
-        first, second, blank = (self.marked.mark(name) for name in (*self.languages, BLANK))
+        first, second, blank = (self.marked.added_id(name) for name in (*self.languages, BLANK))
         return LanguagePair(first, second, blank, self.marked.inner.size)
 
     @cached_property
@@ -236,7 +236,7 @@ class UnsupervisedTask(TranslationTask):
 
     @cached_property
     def _noising(self) -> CorpusNoise:
-        first, second = (NoisyEncoder(self.marked, noise, blank=self.marked.mark(BLANK)) for noise in self.noise)
+        first, second = (NoisyEncoder(self.marked, noise, blank=self.marked.added_id(BLANK)) for noise in self.noise)
         return CorpusNoise({TOKENS: first, WORDS: second}, self.config.data.max_length + 1)
 
     def batches(self, position: Position) -> Iterator[tuple[UnpairedBatch, Position]]:
@@ -288,10 +288,10 @@ class UnsupervisedTask(TranslationTask):
         if model.judge is None:
             yield loss
             return
-        yield loss.plus("confused", model.confused(encoded, language), self.adversarial_weight)
+        yield loss.plus("confused", model.confusion_loss(encoded, language), self.adversarial_weight)
         states = encoded.memory.new_tensor(encoded.memory.size(0) * encoded.memory.size(1))
         counted = states if encoded.layout is None else encoded.layout.ok.sum()
-        yield Loss(model.judged(encoded, language), counted, optimizer="judge")
+        yield Loss(model.discriminator_loss(encoded, language), counted, optimizer="judge")
 
     def parameters(self, model: torch.nn.Module) -> dict[str, list[torch.nn.Parameter]]:
         assert isinstance(model, BilingualModel)
@@ -333,7 +333,7 @@ class UnsupervisedTask(TranslationTask):
         if into not in self.languages:
             raise ConfigError(f"decode.into: {into}: the run translates between {' and '.join(self.languages)}")
         chosen = model.writes(self.languages.index(into))
-        return BilingualPredictor(chosen, self.marked, resolved, self.marked.mark(into), warn)
+        return BilingualPredictor(chosen, self.marked, resolved, self.marked.added_id(into), warn)
 
     def evaluate(self, model: torch.nn.Module) -> dict[str, float]:
         """The loss of denoising, BLEU of held-out texts after both directions, and how many words are of the right language."""

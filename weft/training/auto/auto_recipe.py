@@ -1,7 +1,4 @@
-"""Durations as people write them.
-
-The recipe `auto`, and `--time`: completes the configuration of a new run once its folder is there.
-"""
+"""The recipe `auto`, and `--time`: completes the configuration of a new run once its folder is there."""
 
 from __future__ import annotations
 
@@ -15,9 +12,12 @@ from weft.config.overrides import parse_override
 from weft.config.sections import Config
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError
-from weft.training.auto import choose_settings as rules
+from weft.runs.open_run import Report
 from weft.training.auto.choose_settings import (
+    ENOUGH_PASSES,
     SHAPES,
+    TOKENS_PER_WEIGHT,
+    VALIDATIONS,
     SettingsDraft,
     Shape,
     TrainingFacts,
@@ -30,7 +30,7 @@ from weft.training.auto.choose_settings import (
 from weft.training.auto.speed_probe import Speed, probe, probe_seconds
 from weft.training.distributed import World
 from weft.training.log import PlainLines
-from weft.training.train_run import Choose, fit_steps
+from weft.training.prepare_run import lower_to_steps
 
 UNITS = {"h": 3600, "m": 60, "s": 1}
 
@@ -68,7 +68,7 @@ def seconds_of(text: str | float | None) -> float | None:
 
 
 class TimeBudget:
-    """What is left of a time that began before this program was loaded."""
+    """The rest of a time that began before this program was loaded."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -79,7 +79,11 @@ class TimeBudget:
         return self.seconds * (1 - MARGIN) - ENDING - (time.monotonic() - self._began)
 
 
-def chooser(auto: bool, sets: Sequence[str], seconds: float | None, tell: Callable[[str], None]) -> Choose | None:
+Choose = Callable[[Config, Path, World], Config]
+"""Completes the configuration of a new run, given its folder and the processes that will train it."""
+
+
+def chooser(auto: bool, sets: Sequence[str], seconds: float | None, report: Report) -> Choose | None:
     """The function that completes the configuration: for `auto`, for a time, or None if there is nothing to choose."""
     fixed = {".".join(parse_override(text).path) for text in sets}
     clock = None if seconds is None else TimeBudget(seconds)
@@ -95,7 +99,7 @@ def chooser(auto: bool, sets: Sequence[str], seconds: float | None, tell: Callab
         log = PlainLines(out / "train.log", 0)
         for topic, reason in choice.reasons.items():
             line = f"{topic + ':':<12}{reason}"
-            tell(line)
+            report(line)
             log.note(line)
         return choice.config
 
@@ -140,7 +144,7 @@ def _affordable(facts: TrainingFacts, shape: Shape, speed: Speed, clock: TimeBud
     most = SHAPES[facts.row.shape].weights
     shapes = sorted((each for each in SHAPES.values() if each.weights <= most), key=lambda each: -each.weights)
     for each in shapes:
-        enough = min(rules.ENOUGH_PASSES * facts.pass_tokens, rules.TOKENS_PER_WEIGHT * each.weights)
+        enough = min(ENOUGH_PASSES * facts.pass_tokens, TOKENS_PER_WEIGHT * each.weights)
         if tokens * shape.weights / each.weights >= enough:
             return each
     return shapes[-1]
@@ -149,7 +153,7 @@ def _affordable(facts: TrainingFacts, shape: Shape, speed: Speed, clock: TimeBud
 def _fill_time(choice: SettingsDraft, facts: TrainingFacts, speed: Speed, clock: TimeBudget) -> None:
     """Sets the steps that fit, at most as many as before, and training's hard stop."""
     left = max(1.0, clock.left() - speed.validation)
-    validations = max(FEWEST_VALIDATIONS, min(rules.VALIDATIONS, int(VALIDATING * left / max(speed.validation, 1e-3))))
+    validations = max(FEWEST_VALIDATIONS, min(VALIDATIONS, int(VALIDATING * left / max(speed.validation, 1e-3))))
     fits = max(FEWEST_STEPS, speed.planned(max(1.0, left - validations * speed.validation)))
     why = f"{speed.steps_a_second:.2g} steps per second here"
     choose_steps(choice, facts, min(choice.config.train.steps, fits), validations, why)
@@ -166,6 +170,6 @@ def _limit(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget) ->
     validations = train.steps // train.validate_every if train.validate_every else 0
     fits = speed.planned(max(1.0, left - validations * speed.validation))
     choice.put({"train.steps": min(train.steps, fits), "train.seconds": round(left, 1)})
-    choice.config = fit_steps(choice.config, lambda message: None)
+    choice.config = lower_to_steps(choice.config)
     steps = choice.config.train.steps
     choice.reasons["training"] = f"{steps:,} steps fit into the time, at {speed.steps_a_second:.2g} steps per second"

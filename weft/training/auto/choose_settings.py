@@ -1,9 +1,7 @@
-"""The rules by which `auto` chooses: a table with a row per amount of data, and a few constants.
+"""Chooses the settings of `auto` from the data and the device, and keeps those that the user has set.
 
-docs/recipes.md shows the same table and says how it was found. `python benchmarks/fit.py --write-rules docs/recipes.md` writes
-it there.
-
-Chooses the settings of `auto` from the data and the device, and keeps those that the user has set.
+The rules are a table with a row per amount of data, and a few constants. docs/recipes.md shows the same table and says how it
+was found. `python benchmarks/fit.py --write-rules docs/recipes.md` writes it there.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Row:
-    """What suits about `pairs` training pairs.
+    """Settings that suit about `pairs` training pairs.
 
     vocabulary: pieces of a shared BPE · shape: a name in SHAPES · dropout, attention_dropout, feedforward_dropout,
     label_smoothing: as in a configuration · batch_tokens: tokens per step · passes: how often training sees each pair
@@ -166,7 +164,7 @@ class SettingsDraft:
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """What the choice depends on.
+    """Facts that the choice depends on.
 
     data, lengths: the training data without what is held out · validation: validation pairs · row: of the table
     """

@@ -23,7 +23,7 @@ from weft.training.distributed import World
 from weft.training.log import Log, Sink
 from weft.training.log_text import Record
 from weft.training.loop import fit
-from weft.training.train_run import prepare_run
+from weft.training.prepare_run import prepare_run
 
 SHARE, SHORTEST, LONGEST = 0.05, 2.0, 20.0
 """Fraction of a time budget that is spent on measuring the speed, and its minimum and maximum in seconds."""
@@ -78,9 +78,9 @@ def probe(config: Config, seconds: float, run: Path | None = None) -> Speed:
         place = Path(folder)
         if run is not None and (run / HELD_OUT).exists():
             shutil.copy(run / HELD_OUT, place)
-        resolved, task, model = prepare_run(short, place, world.device)
+        task, model = prepare_run(short, place, world.device)
         try:
-            fit(model, task, resolved.train, run=place, world=world, dim=model.dim, resume=False, log=Log([records]))
+            fit(model, task, task.config.train, run=place, world=world, dim=model.dim, resume=False, log=Log([records]))
         except Interrupted:
             raise Interrupted("stopped while the speed of training was measured; nothing was trained") from None
     del model, task

@@ -1,6 +1,4 @@
-"""Compiles the kernels in this folder once per machine, and loads them.
-
-C++ kernels for decoding on a CPU, compiled if there is a compiler.
+"""C++ kernels for decoding on a CPU, compiled once per machine if there is a compiler.
 
 Each replaces several operations of torch, and the result of a row depends on that row alone. They handle float32 on a CPU
 without gradients, and only inside `using`.
@@ -45,6 +43,15 @@ result."""
 SECONDS = 300
 """The time limit; compiling takes about four seconds on four cores and ten on one."""
 
+CHUNK = 32 << 20
+"""Bytes of memory allocated at once."""
+
+PANEL = 64
+"""Outputs whose weights are stored together."""
+
+MAX_HEAD_WIDTH = 128
+"""The largest supported head width. It must also be a multiple of 16, the size of a register."""
+
 
 class CannotBuild(WeftError):
     """The kernels cannot be compiled here. The message says why."""
@@ -60,9 +67,11 @@ def library() -> ctypes.CDLL:
     if compiler is None:
         raise CannotBuild(f"the C++ compiler {wanted} was not found; install g++, or set CXX to another compiler")
     sources = sorted(HERE.glob("*.cpp"))
-    name = _name(compiler, flags, [*sources, *HERE.glob("*.h")])
+    # The file name depends on the compiler, the flags and all sources.
+    inputs = [compiler.encode(), *(flag.encode() for flag in flags)]
+    inputs += [file.read_bytes() for file in sorted([*sources, *HERE.glob("*.h")])]
     try:
-        kept = _folder() / name
+        kept = _folder() / f"kernels-{blake2b(bytes(0).join(inputs), digest_size=10).hexdigest()}.so"
         with suppress(OSError):  # missing or damaged
             return ctypes.CDLL(str(kept))
         _compile(compiler, flags, sources, kept)
@@ -81,12 +90,6 @@ def instructions() -> str:
     if machine in ("aarch64", "arm64"):
         return "NEON"
     raise CannotBuild(f"this CPU ({machine}) supports neither AVX2 nor NEON")
-
-
-def _name(compiler: str, flags: Sequence[str], files: list[Path]) -> str:
-    """A file name that depends on the compiler, the flags and all sources."""
-    inputs = [compiler.encode(), *(flag.encode() for flag in flags), *(file.read_bytes() for file in sorted(files))]
-    return f"kernels-{blake2b(bytes(0).join(inputs), digest_size=10).hexdigest()}.so"
 
 
 def _folder() -> Path:
@@ -122,17 +125,6 @@ def _call(command: list[str]) -> None:
         reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200]).strip()
         raise CannotBuild(f"{command[0]} failed: {reason or f'status {done.returncode}'}")
 
-
-__all__ = ["CannotBuild", "Kernels", "kernels", "steps", "used", "using"]
-
-CHUNK = 32 << 20
-"""Bytes of memory allocated at once."""
-
-PANEL = 64
-"""Outputs whose weights are stored together."""
-
-WIDEST = 128
-"""The largest supported head width. It must also be a multiple of 16, the size of a register."""
 
 INT, POINTER = ctypes.c_int64, ctypes.c_void_p
 SIGNATURES = {
@@ -323,4 +315,4 @@ def steps(query: Tensor, key: Tensor) -> bool:
     """Whether `Kernels.attend_step` supports single queries [B, H, 1, D] over such keys."""
     width = query.size(3)
     laid_out = query.stride(1) == width and query.stride(3) == 1 and key.is_contiguous()
-    return used(query) is not None and key.dtype == query.dtype and laid_out and width % 16 == 0 and width <= WIDEST
+    return used(query) is not None and key.dtype == query.dtype and laid_out and width % 16 == 0 and width <= MAX_HEAD_WIDTH

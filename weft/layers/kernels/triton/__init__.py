@@ -1,8 +1,4 @@
-"""Triton kernels for NVIDIA GPUs. Each module imports Triton, so import it only after `weft.layers.kernels.triton_available`
-returned True.
-
-A minimal kernel that shows whether Triton can compile and run on a GPU.
-"""
+"""Triton kernels for NVIDIA GPUs, and a probe. All modules import Triton: import them only where `triton_available`."""
 
 from __future__ import annotations
 

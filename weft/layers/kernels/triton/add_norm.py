@@ -1,8 +1,7 @@
-"""Dropout masks computed from a seed inside a kernel. The backward pass recomputes them, so nothing is stored.
+"""norm(x + dropout(y)), the end of every post-norm Transformer sub-layer, in one pass, and its gradient in another.
 
-norm(x + dropout(y)), the end of every post-norm Transformer sub-layer, in one pass, and its gradient in another.
-
-Saved for the backward pass are the normalised sum before scale and shift, in half precision, and one number per row.
+Saved for the backward pass are the normalised sum before scale and shift, in half precision, and one number per row. Dropout
+masks are computed from a seed inside the kernel, in the backward pass again.
 
 Shapes: N rows · D width.
 """
@@ -19,6 +18,9 @@ from torch import Tensor
 from weft.data.batch import power_of_two
 from weft.layers.kernels import processors
 
+ENTRIES, WARPS, PROGRAMS = 1024, 2, 8
+"""Entries of a tile, which consists of whole rows; warps per tile; and programs per multiprocessor in the backward pass."""
+
 
 @triton.jit
 def kept(seed, share, place):
@@ -34,10 +36,6 @@ def kept(seed, share, place):
     mixed = (mixed ^ (mixed >> 15)) * 0x21F0AAAD
     # 24 bits, which float32 represents exactly.
     return ((mixed ^ (mixed >> 16)) >> 8).to(tl.float32) >= share * 16777216.0
-
-
-ENTRIES, WARPS, PROGRAMS = 1024, 2, 8
-"""Entries of a tile, which consists of whole rows; warps per tile; and programs per multiprocessor in the backward pass."""
 
 
 @triton.jit

@@ -1,16 +1,10 @@
-"""softmax(q kᵀ / √D) v within the segments of a packed row, for short segments.
+"""softmax(q kᵀ / √D) v within the short segments of a packed row, and for the single queries of a decoding step.
 
 FlashAttention gives every segment separate tiles of 128 queries and keys, which sentences of thirty tokens leave mostly empty.
-Here a tile takes consecutive queries of several segments and reads the keys from its first segment to its last.
+Here a tile takes consecutive queries of several segments and reads the keys from its first segment to its last. In a decoding
+step, over the cache or over a source, each query reads only the cells it may see: those of its ancestors, up to its own.
 
-Shapes: T queries · S keys · H heads · D head width · m segments.
-
-softmax(q kᵀ / √D) v for single queries: one decoding step, over the cache or over a source.
-
-Each query reads only the cells it may see: those of its ancestors, up to its own. Kernels for whole sequences fill tiles of 64
-or 128 queries, but a step has one per beam.
-
-Shapes: G sources · K beams · B = G·K rows · H heads · R cells · D head width.
+Shapes: T queries · S keys · m segments · G sources · K beams · B = G·K rows · H heads · R cells · D head width.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Documents that can be translated: plain text, HTML, XLIFF, Word, subtitles.
-
-The formats of texts that can be translated.
-"""
+"""Documents that can be translated: plain text, HTML, XLIFF, Word, subtitles."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ PLAIN = frozenset({"rPr", "t", "br", "tab", "cr", "noBreakHyphen", "lastRendered
 
 @dataclass
 class Unit:
-    """A run or a hyperlink of a paragraph: its XML element, its text, and what is equal for units that look the same."""
+    """A run or a hyperlink of a paragraph: its XML element, its text, and its formatting."""
 
     element: Any
     text: str
-    look: bytes
+    format: bytes
 
 
 class WordDocument:
@@ -52,8 +52,8 @@ class WordDocument:
             parts = [self._document.element.body, *self._margins()]
         except (BadZipFile, KeyError, ValueError, SyntaxError):
             raise DataError("the file is not a Word document") from None
-        found = [_units(element) for part in parts for element in part.iter(f"{_prefix(part)}p")]
-        self.paragraphs = [units for units in found if units]
+        paragraphs = [_units(element) for part in parts for element in part.iter(f"{_prefix(part)}p")]
+        self.paragraphs = [units for units in paragraphs if units]
 
     def _margins(self) -> Iterator[Any]:
         for section in self._document.sections:
@@ -91,16 +91,16 @@ def _units(paragraph: Any) -> list[Unit]:
         text = "".join(run.text for run in runs)
         if not text or not {child.tag.rpartition("}")[2] for run in runs for child in run} <= PLAIN:
             continue
-        look = str(len(units)).encode() if link else _look(element)
-        if units and units[-1].look == look and units[-1].element.getnext() is element:
+        format = str(len(units)).encode() if link else _format(element)
+        if units and units[-1].format == format and units[-1].element.getnext() is element:
             paragraph.remove(element)
             units[-1].text += text
         else:
-            units.append(Unit(element, text, look))
+            units.append(Unit(element, text, format))
     return units
 
 
-def _look(run: Any) -> bytes:
+def _format(run: Any) -> bytes:
     """The formatting of a run, without its language."""
     from lxml import etree
 
@@ -116,22 +116,22 @@ def _base(units: list[Unit]) -> bytes:
     """How most of a paragraph looks."""
     letters = Counter[bytes]()
     for unit in units:
-        letters[unit.look] += len(unit.text)
+        letters[unit.format] += len(unit.text)
     return letters.most_common(1)[0][0]
 
 
 def _markup(units: list[Unit]) -> str:
     base, markup = _base(units), ""
     for number, unit in enumerate(units):
-        before, after = ("", "") if unit.look == base else (f"<r{number}>", f"</r{number}>")
-        for piece in re.split(r"([\n\t])", unit.text):
-            markup += BREAKS.get(piece) or (f"{before}{escape(piece, quote=False)}{after}" if piece else "")
+        before, after = ("", "") if unit.format == base else (f"<r{number}>", f"</r{number}>")
+        for part in re.split(r"([\n\t])", unit.text):
+            markup += BREAKS.get(part) or (f"{before}{escape(part, quote=False)}{after}" if part else "")
     return markup
 
 
 def _write(units: list[Unit], markup: str) -> None:
     """Replaces the units of a paragraph by those of its translation."""
-    base = next(unit for unit in units if unit.look == _base(units))
+    base = next(unit for unit in units if unit.format == _base(units))
     spaces = {tag: space for space, tag in BREAKS.items()}
     written: list[list[Any]] = []
     current, at = base, 0

@@ -1,10 +1,7 @@
-"""Subtitles in the format SubRip (.srt).
+"""Documents whose segments are translated while everything around them stays as it is: plain text, HTML, subtitles (.srt).
 
-Documents: texts whose segments are translated while everything around them stays as it is.
-
-Reads HTML and XML as markup and text. Nothing is lost: the tokens of a text, joined, are the text.
-
-Broken markup is not an error. A tag without its counterpart is carried like an image. A tag that never ends stays as it is.
+HTML and XML are read as markup and text. Nothing is lost: the tokens of a text, joined, are the text. Broken markup is not an
+error. A tag without its counterpart is carried like an image. A tag that never ends stays as it is.
 """
 
 from __future__ import annotations
@@ -15,24 +12,8 @@ from dataclasses import dataclass, field, replace
 from html import escape, unescape
 from typing import Literal
 
-from weft.tasks.translation.markup_projection import HOLE, MarkupSpan
+from weft.tasks.translation.markup import HOLE, MarkupSpan, has_words
 from weft.tasks.translation.segmenter import Translation
-
-
-def srt(text: str) -> Document:
-    """Subtitles. The text of a cue is one segment; its line breaks and tags are carried along. Numbers and times stay."""
-    document, cue, inside = Document(), list[Token](), False
-    for line in text.splitlines(keepends=True):
-        content = line.splitlines()[0]
-        if inside and content.strip() and "-->" not in content:
-            cue += [*tokens(content), Token("other", line[len(content) :])]
-            continue
-        document.add(cue)
-        document.keep(line)
-        cue, inside = [], "-->" in content
-    document.add(cue)
-    return document
-
 
 LINE_END = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 
@@ -51,6 +32,19 @@ nav noscript ol optgroup option p pre search section select summary table tbody 
 BLOCK = frozenset(BLOCK_NAMES.split())
 """Elements that end a sentence. All others are carried along inside of it."""
 
+Kind = Literal["text", "open", "close", "void", "other"]
+
+TOKEN = re.compile(
+    r"""(?P<other><!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<[!?][^>]*(?:>|\Z))"""
+    r"""|<(?P<slash>/?)(?P<name>[A-Za-z][^\s/>"'<]*+)(?P<attributes>(?:[^"'>]|"[^"]*"|'[^']*')*+)>"""
+    r"""|(?P<broken></?[A-Za-z][^>]*(?:>|\Z))""",
+    re.DOTALL,
+)
+ATTRIBUTE = re.compile(r"""([^\s"'>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});|\ufffc")
+READABLE = set("&<>\"'’‘“”«»…–—-.,;:!?()/")
+"""Marks that a model may read as text if they come as entities. Entities of other marks and of spaces are carried along."""
+
 
 class Document:
     """A text in which `segments` are to be translated. Everything else stays as it is.
@@ -60,48 +54,47 @@ class Document:
 
     def __init__(self, write: Callable[[str], str] = str) -> None:
         self.segments: list[Segment] = []
-        self._pieces: list[str | None] = []
+        self._parts: list[str | None] = []
         self._write = write
 
     def keep(self, text: str) -> None:
         """Adds text that stays."""
-        self._pieces.append(text)
+        self._parts.append(text)
 
-    def translate(self, found: Segment) -> None:
+    def translate(self, segment: Segment) -> None:
         """Adds a segment to translate."""
-        self._pieces.append(None)
-        self.segments.append(found)
+        self._parts.append(None)
+        self.segments.append(segment)
 
     def filled(self, answers: Sequence[Translation]) -> Translation:
         """The translated document, with those of its segments as `parts`. Its score is the mean of theirs.
 
         Alternatives have the second-best translations of all segments, then the third-best, and so on.
         """
-        score = sum(answer.score for answer in answers) / max(1, len(answers))
-        tokens = [token for answer in answers for token in answer.tokens]
-        whole = Translation(self.fill(answers), score, tokens=tokens, parts=list(answers))
+        whole = self._translation(answers)
+        whole.tokens = [token for answer in answers for token in answer.tokens]
         for rank in range(max((len(answer.alternatives) for answer in answers), default=0)):
             ranked = [answer.alternatives[rank] if rank < len(answer.alternatives) else answer for answer in answers]
-            mean = sum(answer.score for answer in ranked) / len(ranked)
-            whole.alternatives.append(Translation(self.fill(ranked), mean, parts=ranked))
+            whole.alternatives.append(self._translation(ranked))
         return whole
+
+    def _translation(self, answers: Sequence[Translation]) -> Translation:
+        score = sum(answer.score for answer in answers) / max(1, len(answers))
+        return Translation(self.fill(answers), score, parts=list(answers))
 
     def fill(self, answers: Sequence[Translation]) -> str:
         """The text of the document with translated segments. Theirs is escaped, so a model cannot produce markup."""
         remaining = iter(answers)
-        return "".join(self._filled(next(remaining)) if piece is None else piece for piece in self._pieces)
+        return "".join(self._filled(next(remaining)) if part is None else part for part in self._parts)
 
     def _filled(self, answer: Translation) -> str:
         runs = answer.runs or [(answer.text, False)]
         return "".join(text if markup else self._write(text) for text, markup in runs)
 
-    def add(self, found: Sequence[Token]) -> None:
+    def add(self, content: Sequence[Token]) -> None:
         """Adds tokens that are translated as a whole, or kept if there are no words among them."""
-        items = paired(found)
-        self.add_items(items, *trimmed(items))
-
-    def add_items(self, items: Sequence[Item], first: int, last: int) -> None:
-        """Adds items; those from `first` to `last` are translated."""
+        items = paired(content)
+        first, last = trimmed(items)
         inner = segment(items[first:last], first)
         if not has_words(inner.text):
             first = last = len(items)
@@ -125,11 +118,11 @@ def _shifted(mark: MarkupSpan, by: int, length: int) -> MarkupSpan:
 def plain_text(text: str) -> Document:
     """A text whose lines are translated; line breaks and blank lines stay."""
     document = Document()
-    for piece in LINE_END.split(text):
-        if piece.strip():
-            document.translate(Segment(piece))
+    for part in LINE_END.split(text):
+        if part.strip():
+            document.translate(Segment(part))
         else:
-            document.keep(piece)
+            document.keep(part)
     return document
 
 
@@ -140,8 +133,7 @@ def html(text: str) -> Document:
     """
     document = Document(lambda written: escape(written, quote=False))
     waiting: list[Token] = []
-    found = _with_kept(list(tokens(text, RAW, VOID)))
-    for token in found:
+    for token in _with_kept(list(tokens(text, RAW, VOID))):
         if token.name in BLOCK:
             document.add(waiting)
             document.keep(token.raw)
@@ -152,16 +144,16 @@ def html(text: str) -> Document:
     return document
 
 
-def _with_kept(found: list[Token]) -> list[Token]:
+def _with_kept(content: list[Token]) -> list[Token]:
     """Joins each element that stays as it is into one token."""
-    partners = [item.partner for item in paired(found)]
+    partners = [item.partner for item in paired(content)]
     joined: list[Token] = []
     at = 0
-    while at < len(found):
-        token, partner = found[at], partners[at]
+    while at < len(content):
+        token, partner = content[at], partners[at]
         stays = token.kind == "open" and (token.name in KEPT or _marked(token))
         if stays and partner is not None:
-            raw = "".join(each.raw for each in found[at : partner + 1])
+            raw = "".join(each.raw for each in content[at : partner + 1])
             joined.append(Token("other", raw, token.name if token.name in BLOCK else ""))
             at = partner + 1
         else:
@@ -175,23 +167,24 @@ def _marked(token: Token) -> bool:
     return token.attributes.get("translate", "").lower() == "no" or "notranslate" in classes
 
 
-Kind = Literal["text", "open", "close", "void", "other"]
-
-TOKEN = re.compile(
-    r"""(?P<other><!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<[!?][^>]*(?:>|\Z))"""
-    r"""|<(?P<slash>/?)(?P<name>[A-Za-z][^\s/>"'<]*+)(?P<attributes>(?:[^"'>]|"[^"]*"|'[^']*')*+)>"""
-    r"""|(?P<broken></?[A-Za-z][^>]*(?:>|\Z))""",
-    re.DOTALL,
-)
-ATTRIBUTE = re.compile(r"""([^\s"'>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
-ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});|\ufffc")
-READABLE = set("&<>\"'’‘“”«»…–—-.,;:!?()/")
-"""Marks that a model may read as text if they come as entities. Entities of other marks and of spaces are carried along."""
+def srt(text: str) -> Document:
+    """Subtitles in SubRip format. The text of a cue is one segment; its line breaks and tags are carried along."""
+    document, cue, inside = Document(), list[Token](), False
+    for line in text.splitlines(keepends=True):
+        content = line.splitlines()[0]
+        if inside and content.strip() and "-->" not in content:
+            cue += [*tokens(content), Token("other", line[len(content) :])]
+            continue
+        document.add(cue)
+        document.keep(line)
+        cue, inside = [], "-->" in content
+    document.add(cue)
+    return document
 
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of markup or text. name: of a tag, in small letters · attributes: of an opening tag, by their names."""
+    """A tag, other markup or text. name: of a tag, in small letters · attributes: of an opening tag, by their names."""
 
     kind: Kind
     raw: str
@@ -244,15 +237,15 @@ class Item:
     partner: int | None = None
 
 
-def paired(found: Sequence[Token], key: Callable[[Token], str] = lambda token: token.name) -> list[Item]:
-    """Finds the counterpart of each tag, among tags that are properly nested. `key` is equal for both tags of an element."""
-    items = [Item(token) for token in found]
+def paired(content: Sequence[Token]) -> list[Item]:
+    """Finds the counterpart of each tag, among tags that are properly nested."""
+    items = [Item(token) for token in content]
     stack: list[int] = []
-    for place, token in enumerate(found):
+    for place, token in enumerate(content):
         if token.kind == "open":
             stack.append(place)
         elif token.kind == "close":
-            match = next((each for each in reversed(stack) if key(found[each]) == key(token)), None)
+            match = next((each for each in reversed(stack) if content[each].name == token.name), None)
             if match is not None:
                 del stack[stack.index(match) :]
                 items[match], items[place] = replace(items[match], partner=place), replace(items[place], partner=match)
@@ -293,14 +286,14 @@ def segment(items: Sequence[Item], offset: int) -> Segment:
     for place, item in enumerate(items, start=offset):
         token, depth = item.token, len(opened)
         if token.kind == "text":
-            text, found = _readable(token.raw, text, depth)
-            marks += found
+            text, entities = _readable(token.raw, text, depth)
+            marks += entities
         elif item.partner is None and token.kind in ("open", "close"):
             sides = ("", token.raw) if token.kind == "close" else (token.raw, "")
-            marks.append(MarkupSpan(len(text), len(text), *sides, kind="loose", depth=depth))
+            marks.append(MarkupSpan(len(text), len(text), *sides, kind="unpaired", depth=depth))
         elif item.partner is None:
-            seen = " " if token.raw.isspace() else ""
-            marks.append(MarkupSpan(len(text), len(text) + 1, token.raw, kind="held", seen=seen, depth=depth))
+            read_as = " " if token.raw.isspace() else ""
+            marks.append(MarkupSpan(len(text), len(text) + 1, token.raw, kind="opaque", read_as=read_as, depth=depth))
             text += HOLE
         elif item.partner > place:
             opened[place] = len(marks)
@@ -322,8 +315,8 @@ def _readable(raw: str, before: str, depth: int) -> tuple[str, list[MarkupSpan]]
         if letter.isalnum() or set(letter) <= READABLE:
             text += letter
         else:
-            seen = " " if letter.isspace() else ""
-            marks.append(MarkupSpan(len(text), len(text) + 1, match[0], kind="held", seen=seen, depth=depth))
+            read_as = " " if letter.isspace() else ""
+            marks.append(MarkupSpan(len(text), len(text) + 1, match[0], kind="opaque", read_as=read_as, depth=depth))
             text += HOLE
     return text, marks
 
@@ -332,8 +325,3 @@ def _spaced(text: str, raw: str) -> str:
     """`text` with `raw` added, runs of white space as one space."""
     added = re.sub(r"\s+", " ", raw)
     return text + (added.lstrip() if text.endswith(" ") else added)
-
-
-def has_words(text: str) -> bool:
-    """Whether there is anything to translate."""
-    return any(map(str.isalnum, text))

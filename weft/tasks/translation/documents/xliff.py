@@ -9,7 +9,7 @@ from html import escape
 from xml.parsers import expat
 
 from weft.errors import DataError
-from weft.tasks.translation.documents.html import Document, Token, paired, tokens, trimmed
+from weft.tasks.translation.documents.html import Document, Token, paired, tokens
 
 OPENS, CLOSES = {"bx", "bpt", "sc", "sm"}, {"ex", "ept", "ec", "em"}
 """Inline elements that open and close a range. They are elements of their own, so they may be anywhere in a unit."""
@@ -38,29 +38,29 @@ def xliff(text: str, language: str | None = None) -> Document:
     """
     _check(text)
     text = DECLARED.sub(r'\1 encoding="UTF-8"', text)  # which is what weft writes
-    found = [_with_language(replace(token, name=PREFIX.sub("", token.name)), language) for token in tokens(text)]
-    partners = [item.partner for item in paired(found)]
+    parsed = [_with_language(replace(token, name=PREFIX.sub("", token.name)), language) for token in tokens(text)]
+    partners = [item.partner for item in paired(parsed)]
     document = Document(lambda written: escape(written, quote=False))
     at = 0
-    for unit in _units(found, partners):
+    for unit in _units(parsed, partners):
         begin, end = unit.source
-        document.keep(_raw(found[at : end + 1]))
+        document.keep(_raw(parsed[at : end + 1]))
         at = end + 1
         if not unit.wanted:
             continue
-        name = found[begin].raw[1:].split(">")[0].split()[0].replace("source", "target")
+        name = parsed[begin].raw[1:].split(">")[0].split()[0].replace("source", "target")
         if unit.target is None:
-            document.keep(f"{_indent(found, begin)}<{name}>")
-            _add(document, found[begin + 1 : end])
+            document.keep(f"{_indent(parsed, begin)}<{name}>")
+            _add(document, parsed[begin + 1 : end])
             document.keep(f"</{name}>")
             continue
         first, last = unit.target
-        opening = found[first].raw
-        document.keep(_raw(found[at:first]) + (opening.rstrip("/>").rstrip() + ">" if first == last else opening))
-        _add(document, found[begin + 1 : end])
-        document.keep(f"</{name}>" if first == last else found[last].raw)
+        opening = parsed[first].raw
+        document.keep(_raw(parsed[at:first]) + (opening.rstrip("/>").rstrip() + ">" if first == last else opening))
+        _add(document, parsed[begin + 1 : end])
+        document.keep(f"</{name}>" if first == last else parsed[last].raw)
         at = last + 1
-    document.keep(_raw(found[at:]))
+    document.keep(_raw(parsed[at:]))
     return document
 
 
@@ -73,11 +73,11 @@ def _with_language(token: Token, language: str | None) -> Token:
     return replace(token, raw=f'{token.raw[:-1]} {name}="{escape(language)}">')
 
 
-def _units(found: Sequence[Token], partners: Sequence[int | None]) -> list[_Unit]:
+def _units(parsed: Sequence[Token], partners: Sequence[int | None]) -> list[_Unit]:
     """The units of a file, in order: `trans-unit` in version 1.2, `segment` in version 2."""
     units: list[_Unit] = []
     stays: list[int] = []
-    for place, token in enumerate(found):
+    for place, token in enumerate(parsed):
         partner = partners[place]
         if token.kind != "open" or partner is None:
             continue
@@ -85,28 +85,25 @@ def _units(found: Sequence[Token], partners: Sequence[int | None]) -> list[_Unit
             stays.append(partner)
         if token.name not in ("trans-unit", "segment"):
             continue
-        inner = _children(found, partners, place, partner)
+        inner = _children(parsed, partners, place, partner)
         source = inner.get("source")
         if source is None or source[0] == source[1]:
             continue
-        state = (
-            token.attributes.get("state"),
-            found[inner["target"][0]].attributes.get("state") if "target" in inner else None,
-        )
-        wanted = "final" not in state and not any(place < end for end in stays)
-        units.append(_Unit(source, inner.get("target"), wanted))
+        target = inner.get("target")
+        final = "final" in (token.attributes.get("state"), parsed[target[0]].attributes.get("state") if target else None)
+        units.append(_Unit(source, target, not final and not any(place < end for end in stays)))
     return units
 
 
-def _children(found: Sequence[Token], partners: Sequence[int | None], first: int, last: int) -> dict[str, tuple[int, int]]:
+def _children(parsed: Sequence[Token], partners: Sequence[int | None], first: int, last: int) -> dict[str, tuple[int, int]]:
     """The elements directly inside another one, by name: the places of their tags."""
     inner: dict[str, tuple[int, int]] = {}
     at = first + 1
     while at < last:
         partner = partners[at]
         end = at if partner is None or partner < at else partner
-        if found[at].kind in ("open", "void"):
-            inner.setdefault(found[at].name, (at, end))
+        if parsed[at].kind in ("open", "void"):
+            inner.setdefault(parsed[at].name, (at, end))
         at = end + 1
     return inner
 
@@ -129,8 +126,7 @@ def _add(document: Document, content: Sequence[Token]) -> None:
         else:
             joined.append(replace(token, kind="other", raw=raw) if whole else _without_cdata(token))
         at = last + 1
-    items = paired(joined)
-    document.add_items(items, *trimmed(items))
+    document.add(joined)
 
 
 def _without_cdata(token: Token) -> Token:
@@ -143,21 +139,20 @@ def _without_cdata(token: Token) -> Token:
 def _range(token: Token) -> str:
     """Names the range that a tag opens or closes."""
     ids = token.attributes
-    opens = token.name in OPENS
-    kind = "range" if token.name in ("bx", "ex", "bpt", "ept") else "code" if token.name in ("sc", "ec") else "note"
-    if kind == "range":
-        return f"{kind} {ids.get('rid') or ids.get('id', '')}"
-    return f"{kind} {ids.get('id', '') if opens else ids.get('startRef') or ids.get('startref', '')}"
+    if token.name in ("bx", "ex", "bpt", "ept"):
+        return f"range {ids.get('rid') or ids.get('id', '')}"
+    kind = "code" if token.name in ("sc", "ec") else "note"
+    return f"{kind} {ids.get('id', '') if token.name in OPENS else ids.get('startRef') or ids.get('startref', '')}"
 
 
-def _indent(found: Sequence[Token], place: int) -> str:
+def _indent(parsed: Sequence[Token], place: int) -> str:
     """The white space before a tag, for the tag that is written after it."""
-    before = found[place - 1].raw if place else ""
-    return before[len(before.rstrip()) :] if found[place - 1].kind == "text" else ""
+    before = parsed[place - 1].raw if place else ""
+    return before[len(before.rstrip()) :] if parsed[place - 1].kind == "text" else ""
 
 
-def _raw(found: Sequence[Token]) -> str:
-    return "".join(token.raw for token in found)
+def _raw(parsed: Sequence[Token]) -> str:
+    return "".join(token.raw for token in parsed)
 
 
 def _check(text: str) -> None:

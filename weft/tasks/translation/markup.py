@@ -1,0 +1,423 @@
+"""Markup transfer: carries the tags of a text, and what is protected in it, into its translation, by word alignment.
+
+Every span of markup appears once. Elements that are nested in the source are nested in the translation, and no element is cut
+in two. Words are counted as units (`attention_alignment.units`).
+
+Shapes: T target units · S source units.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.data.token_spelling import is_unspaced
+from weft.data.tokenizers import Tokenizer
+from weft.inference.teacher_forcing import teacher_force
+from weft.models.base import Model
+from weft.tasks.translation import attention_alignment as alignment
+from weft.tasks.translation.attention_alignment import Span
+from weft.tasks.translation.protected_spans import Kind, find, hint, kinds
+from weft.tasks.translation.segmenter import Run, TextSegment, Translation
+
+HOLE = "\ufffc"
+"""Stands in a text for content that is not text, such as an image."""
+
+BRIDGE = 2
+"""An element may take in up to this many words between two of its own."""
+
+CLOSING = set(".,;:!?…%)]}»”’。，、；：？！）」』")
+OPENING = set("([{«“‘„¿¡（「『")
+
+
+@dataclass(frozen=True)
+class MarkupSpan:
+    """Something in a source text that its translation must have as well, at characters [start, end) of the text.
+
+    element: around these characters, from `open` to `close` · opaque: these characters stand for `open`, which the model does
+    not read; it reads `read_as` instead · unpaired: a tag without its counterpart, in `open` or `close`; they keep their order.
+    literal: `open` is text, not markup · depth: the number of elements around it; spans come in the order of their beginnings.
+    """
+
+    start: int
+    end: int
+    open: str
+    close: str = ""
+    kind: Literal["element", "opaque", "unpaired"] = "element"
+    read_as: str = ""
+    literal: bool = False
+    depth: int = 0
+
+
+@dataclass(frozen=True)
+class MarkedUpText:
+    """A text with its markup, and with literals that its translation has to repeat."""
+
+    text: str
+    spans: tuple[MarkupSpan, ...] = ()
+    literals: tuple[MarkupSpan, ...] = ()
+
+    @property
+    def visible(self) -> str:
+        """The text that the model reads, without what is not text."""
+        return visible(self.text, self.spans)
+
+    @property
+    def masked(self) -> str:
+        """The text that the model reads if it must not see the literals."""
+        return visible(self.text, (*self.spans, *self.literals))
+
+
+def find_literals(text: str, spans: tuple[MarkupSpan, ...], kinds: Sequence[Kind]) -> MarkedUpText:
+    """Finds the literals of a text that are protected. One that a tag divides becomes several."""
+    taken = [(span.start, span.end) for span in spans if span.kind == "opaque"]
+    edges = {edge for span in spans for edge in (span.start, span.end)}
+    literals: list[MarkupSpan] = []
+    for start, end in find(text, kinds, taken):
+        cuts = [start, *sorted(edge for edge in edges if start < edge < end), end]
+        literals += [MarkupSpan(a, b, text[a:b], kind="opaque", literal=True) for a, b in pairwise(cuts)]
+    return MarkedUpText(text, spans, tuple(literals))
+
+
+def repeated(literals: Sequence[MarkupSpan], kinds: Sequence[Kind], translation: str) -> bool:
+    """Whether a translation has all literals, each as often as its source, and none of its own."""
+    return Counter(each.open for each in literals) == Counter(translation[a:b] for a, b in find(translation, kinds))
+
+
+class MarkupTransfer:
+    """Puts markup, and what decode.protect names, into translations, by the cross-attention of the model."""
+
+    def __init__(self, model: Model, source: Tokenizer, target: Tokenizer, protect: str | Sequence[str]) -> None:
+        self.model, self.source, self.target, self.kinds = model, source, target, kinds(protect)
+        self._hint = hint(self.kinds)
+
+    def find_literals(self, text: str, spans: tuple[MarkupSpan, ...]) -> MarkedUpText:
+        return find_literals(text, spans, self.kinds)
+
+    def readings(self, text: str, spans: tuple[MarkupSpan, ...]) -> list[tuple[str, bool]]:
+        """The texts that the model reads: as it is and, if something in it is protected, masked (True)."""
+        if not spans and not (self._hint and self._hint.search(text)):
+            return [(text, False)]
+        marked = self.find_literals(text, spans)
+        if not marked.literals:
+            return [(marked.visible, False)]
+        masked = marked.masked
+        return [(marked.visible, False), (masked, True)] if has_words(masked) else []
+
+    def keeps(self, source: MarkedUpText, translation: Translation) -> bool:
+        """Whether a translation of a text that was not masked repeats its literals."""
+        return not source.literals or repeated(source.literals, self.kinds, translation.text)
+
+    def transfer(
+        self, source: MarkedUpText, segments: Sequence[TextSegment], whole: Translation, masked: bool, prefix: str
+    ) -> Translation:
+        """The translation with all markup of its source. If that was masked, the model must not invent literals."""
+        kinds = self.kinds if masked else ()
+        literals = list(source.literals) if kinds else []
+        invented: list[Span] = []
+        if kinds:
+            # Literals of the prefix are there already; anything else of these kinds is the model's invention.
+            given = Counter(prefix[a:b] for a, b in find(prefix, kinds))
+            literals = [span for span in literals if not _take(given, span.open)]
+            invented = [(start, end) for start, end in find(whole.text, kinds) if start >= len(prefix)]
+        opaque = [(each.start, each.end) for each in (*source.spans, *source.literals * bool(kinds)) if each.kind == "opaque"]
+        units = alignment.units(source.text, opaque)
+        targets = [unit for unit in alignment.units(whole.text, invented) if unit not in invented]
+        weights = self._weights(source.text, units, opaque, segments, whole, targets)
+        runs = MarkupProjection(source.text, units, whole.text, targets, weights).runs(source.spans, literals)
+        return replace(whole, text="".join(text for text, _ in runs), runs=runs)
+
+    def _weights(
+        self,
+        text: str,
+        units: Sequence[Span],
+        opaque: Sequence[Span],
+        segments: Sequence[TextSegment],
+        whole: Translation,
+        targets: Sequence[Span],
+    ) -> alignment.Weights:
+        """[T, S]: the alignment of a translation with its source. Only units of the same segment are aligned."""
+        columns = np.array(alignment.unit_character_ranges(text, units, opaque)).reshape(-1, 2)
+        before = np.cumsum([0, *(not letter.isspace() for letter in whole.text)])
+        rows = np.array([before[list(span)] for span in targets], np.float64).reshape(-1, 2)
+        columns *= sum(alignment.count_characters(each.text) for each in segments) / max(1.0, columns.max(initial=0))
+        weights = np.zeros((len(targets), len(units)), np.float32)
+        below = right = 0.0
+        for segment, part in zip(segments, whole.parts or [whole], strict=True):
+            end = below + alignment.count_characters(part.text), right + alignment.count_characters(segment.text)
+            mine = (rows[:, 0] >= below) & (rows[:, 0] < end[0])
+            read = (columns[:, 0] < end[1]) & (columns[:, 1] > right + 1e-6) & (columns[:, 1] > columns[:, 0])
+            words = [
+                [side[a:b] for (a, b), chosen in zip(each, which) if chosen]
+                for side, each, which in ((whole.text, targets, mine), (text, units, read))
+            ]
+            joined = alignment.spelling_and_position_similarity(*words)
+            forced = teacher_force(self.model, segment.ids, part.ids)
+            block = alignment.cross_weights(forced, len(part.ids), len(segment.ids))
+            if block is not None and joined.size:
+                tokens = (
+                    alignment.target_character_ranges(self.target.named(segment.words), part.ids),
+                    alignment.source_character_ranges(self.source.named(segment.words), segment.ids, segment.text),
+                )
+                ranges = (rows[mine] - below).tolist(), (columns[read] - right).tolist()
+                joined += alignment.between_units(block, tokens, ranges)
+            weights[np.ix_(mine, read)] = joined
+            below, right = end
+        return weights
+
+
+def _take(given: Counter[str], text: str) -> bool:
+    """Whether `text` is among those given, which it then leaves."""
+    if given[text] < 1:
+        return False
+    given[text] -= 1
+    return True
+
+
+class MarkupTag(NamedTuple):
+    """A tag to write. closes: whether white space comes after it rather than before it."""
+
+    text: str
+    closes: bool = False
+
+
+@dataclass(eq=False)
+class _Node:
+    """A span with the spans inside it. own: its source units that the model has read."""
+
+    span: MarkupSpan
+    own: list[int] = field(default_factory=list)
+    children: list[_Node] = field(default_factory=list)
+    place: Span = (0, 0)
+
+
+@dataclass(frozen=True)
+class MarkupProjection:
+    """A source with its units, a target with its units, and the weights [T, S] between them; opaque units have weight 0."""
+
+    source: str
+    source_units: Sequence[Span]
+    target: str
+    target_units: Sequence[Span]
+    weights: NDArray[np.float32]
+
+    def runs(self, spans: Sequence[MarkupSpan], literals: Sequence[MarkupSpan] = ()) -> list[Run]:
+        """The translation with all spans; `literals` are opaque spans that were found in the text."""
+        opaque = {span.start for span in (*spans, *literals) if span.kind == "opaque"}
+        read = [k for k, (start, _) in enumerate(self.source_units) if start not in opaque]
+        nodes = _tree(spans, [(k, *self.source_units[k]) for k in read])
+        for literal in literals:
+            _insert(nodes, literal)
+        best = self.weights.argmax(1) if self.weights.size else np.zeros(len(self.target_units), np.int64)
+        return _Writer(self).write(list(self._stream(nodes, 0, len(self.target_units), best, read)))
+
+    def _stream(
+        self, nodes: Sequence[_Node], low: int, high: int, best: NDArray[np.int64], around: Sequence[int]
+    ) -> Iterator[int | MarkupTag | MarkupSpan]:
+        """Target units [low, high) with the spans among them. around: the source units of the element that they are in."""
+        self._place(nodes, low, high, best, around)
+        at = low
+        # At one place, spans without words come before an element with words.
+        for node in sorted(nodes, key=lambda node: (node.place[0], node.place[1] > node.place[0])):
+            begin, end = node.place
+            yield from range(at, begin)
+            if node.span.kind == "element":
+                yield MarkupTag(node.span.open)
+                yield from self._stream(node.children, begin, end, best, node.own)
+                yield MarkupTag(node.span.close, closes=True)
+            elif node.span.kind == "unpaired":
+                yield MarkupTag(node.span.open or node.span.close, closes=bool(node.span.close))
+            else:
+                yield node.span
+            at = max(at, end)
+        yield from range(at, high)
+
+    def _place(self, nodes: Sequence[_Node], low: int, high: int, best: NDArray[np.int64], around: Sequence[int]) -> None:
+        """Finds target units [low, high) for every node. The places of two nodes do not overlap."""
+        owner = {unit: node for node in nodes for unit in node.own}
+        placed: list[_Node] = []
+        words = [node for node in nodes if node.own]
+        for node in words:
+            runs = _bridged([owner.get(int(best[j])) for j in range(low, high)], node)
+            if runs:
+                begin, end = max(runs, key=lambda run: (run[1] - run[0], -run[0]))
+                node.place = (low + begin, low + end)
+                placed.append(node)
+        for node in (node for node in words if node not in placed):
+            free = [j for j in range(low, high) if not any(a <= j < b for a, b in (other.place for other in placed))]
+            if free:
+                j = max(free, key=lambda j: (float(self.weights[j, node.own].max()), -j))
+                node.place = (j, j + 1)
+                placed.append(node)
+        points = [node for node in nodes if node not in placed]
+        for node in points:
+            j = self._point(node.span, low, high, around)
+            inside = next((other.place for other in placed if other.place[0] < j < other.place[1]), None)
+            j = j if inside is None else min(inside, key=lambda edge: abs(edge - j))
+            node.place = (j, j)
+        unpaired = [node for node in points if node.span.kind == "unpaired"]
+        for node, place in zip(unpaired, sorted(node.place for node in unpaired), strict=True):
+            node.place = place
+
+    def _point(self, span: MarkupSpan, low: int, high: int, around: Sequence[int]) -> int:
+        """The place of a span without words: next to the word that it is next to in the source."""
+        before = [k for k in around if self.source_units[k][1] <= span.start]
+        after = [k for k in around if self.source_units[k][0] >= span.end]
+        if not before or not after or low == high:
+            return low if not before else high
+        glued = self.source_units[before[-1]][1] == span.start and self.source_units[after[0]][0] != span.end
+        left, right = (low + int(self.weights[low:high, k].argmax()) for k in (before[-1], after[0]))
+        if abs(left - right) == 1:
+            return max(left, right)
+        return left + 1 if glued else right
+
+
+class _Writer:
+    """Writes units and spans as text: white space as in the translation, and around opaque spans as in the source."""
+
+    def __init__(self, projection: MarkupProjection) -> None:
+        self.source, self.target, self.units = projection.source, projection.target, projection.target_units
+
+    def write(self, stream: Sequence[int | MarkupTag | MarkupSpan]) -> list[Run]:
+        runs: list[Run] = []
+        waiting: list[MarkupTag] = []
+        last: int | MarkupSpan | None = None
+        for item in stream:
+            if isinstance(item, MarkupTag):
+                waiting.append(item)
+                continue
+            closing = next((k for k, tag in enumerate(waiting) if not tag.closes), len(waiting))
+            tags = [(tag.text, True) for tag in waiting]
+            runs += [*tags[:closing], (self._space(last, item), False), *tags[closing:]]
+            runs.append((item.open, not item.literal) if isinstance(item, MarkupSpan) else (self._text(item), False))
+            waiting, last = [], item
+        return _merged([*runs, *((tag.text, True) for tag in waiting)])
+
+    def _text(self, unit: int) -> str:
+        start, end = self.units[unit]
+        return self.target[start:end]
+
+    def _space(self, left: int | MarkupSpan | None, right: int | MarkupSpan) -> str:
+        """The white space between two units or opaque spans."""
+        if left is None:
+            return ""
+        if isinstance(left, int):
+            if isinstance(right, int):
+                return self.target[self.units[left][1] : self.units[right][0]]
+            return _beside(self.source[: right.start][-1:], self._text(left)[-1], self._gap(left, left + 1), OPENING)
+        following = self.source[left.end : left.end + 1]
+        if isinstance(right, int):
+            return _beside(following, self._text(right)[0], self._gap(right - 1, right), CLOSING)
+        return " " if following.isspace() or self.source[: right.start][-1:].isspace() else ""
+
+    def _gap(self, left: int, right: int) -> str:
+        """The white space between two neighbouring units of the translation."""
+        if left < 0 or right >= len(self.units):
+            return ""
+        return self.target[self.units[left][1] : self.units[right][0]]
+
+
+def _beside(neighbour: str, unit: str, gap: str, closed: set[str]) -> str:
+    """The white space between a opaque span and a unit of the translation.
+
+    neighbour: the character next to the span in the source · unit: the character of the unit next to it · gap: the white space
+    in the translation where the span is put in · closed: punctuation that needs no space.
+    """
+    if unit in closed and not gap:
+        return ""
+    if neighbour.isspace():
+        return " "
+    # A span next to a comma, or at an end of the text, must not grow together with a word.
+    grows = unit.isalnum() and not neighbour.isalnum() and not is_unspaced(unit)
+    return (gap or " ") if grows and neighbour != HOLE else "" if neighbour else gap
+
+
+def _tree(spans: Sequence[MarkupSpan], read: Sequence[tuple[int, int, int]]) -> list[_Node]:
+    """The spans as a forest. read: number, start and end of the source units that the model has read."""
+    roots: list[_Node] = []
+    path: list[_Node] = []
+    for span in spans:
+        del path[span.depth :]
+        node = _Node(span, _own(span, read))
+        (path[-1].children if path else roots).append(node)
+        path.append(node)
+    return roots
+
+
+def _own(span: MarkupSpan, read: Sequence[tuple[int, int, int]]) -> list[int]:
+    return [k for k, start, end in read if span.kind == "element" and start < span.end and end > span.start]
+
+
+def _insert(nodes: list[_Node], literal: MarkupSpan) -> None:
+    """Puts a literal into the innermost element around it."""
+    for node in nodes:
+        if node.span.kind == "element" and node.span.start <= literal.start and literal.end <= node.span.end:
+            _insert(node.children, literal)
+            return
+    before = sum(node.span.start <= literal.start for node in nodes)
+    nodes.insert(before, _Node(literal))
+
+
+def _bridged(owners: Sequence[_Node | None], node: _Node) -> list[Span]:
+    """The runs of units that belong to a node, with short gaps that belong to no other node."""
+    runs: list[Span] = []
+    for j, each in enumerate(owners):
+        if each is node:
+            gap = owners[runs[-1][1] : j] if runs else []
+            if runs and len(gap) <= BRIDGE and not any(gap):
+                runs[-1] = (runs[-1][0], j + 1)
+            else:
+                runs.append((j, j + 1))
+    return runs
+
+
+def _merged(runs: Sequence[Run]) -> list[Run]:
+    """The runs without empty ones, neighbours of one kind joined."""
+    merged: list[Run] = []
+    for text, markup in runs:
+        if text and merged and merged[-1][1] == markup:
+            merged[-1] = (merged[-1][0] + text, markup)
+        elif text:
+            merged.append((text, markup))
+    return merged
+
+
+def untranslated(text: str, spans: Sequence[MarkupSpan]) -> Translation:
+    """The answer to a text in which there is nothing to translate: the text itself, with its markup."""
+
+    def runs(nodes: Sequence[_Node], start: int, end: int) -> Iterator[Run]:
+        for node in nodes:
+            yield text[start : node.span.start], False
+            yield node.span.open, not node.span.literal
+            yield from runs(node.children, node.span.start, node.span.end) if node.span.kind == "element" else ()
+            yield node.span.close, True
+            start = node.span.end
+        yield text[start:end], False
+
+    merged = _merged(list(runs(_tree(spans, []), 0, len(text))))
+    return Translation("".join(part for part, _ in merged), 0.0, runs=merged if spans else [])
+
+
+def visible(text: str, spans: Sequence[MarkupSpan]) -> str:
+    """The text that the model reads: without opaque spans, and without the white space that they leave behind."""
+    opaque = sorted((span for span in spans if span.kind == "opaque"), key=lambda span: span.start)
+    kept, at = "", 0
+    for span in opaque:
+        kept += text[at : span.start]
+        at = span.end
+        if span.read_as:
+            kept += span.read_as
+        elif kept[-1:].isspace() and (not text[at:] or text[at].isspace() or text[at] in CLOSING):
+            kept = kept.rstrip()
+    return (kept + text[at:]).strip() if opaque else text
+
+
+def has_words(text: str) -> bool:
+    """Whether there is anything to translate."""
+    return any(map(str.isalnum, text))

@@ -1,0 +1,73 @@
+"""Protected spans, which a translation has to repeat: placeholders, URLs, e-mail addresses and numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Literal
+
+Kind = Literal["placeholders", "urls", "emails", "numbers"]
+
+PATTERNS: dict[Kind, re.Pattern[str]] = {
+    "urls": re.compile(
+        r"(?<![\w.@])(?:[a-z][a-z0-9+.-]{1,15}://|www\.)[\w\-.~:/?#\[\]@!$&'()*+,;=%]+", re.ASCII | re.IGNORECASE
+    ),
+    "emails": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII),
+    "placeholders": re.compile(
+        r"\{\{[^{}\n]*\}\}|[$%#]\{[^{}\n]+\}|\{[\w.:!\[\]-]*\}"
+        r"|(?<![\d%])%(?:\(\w+\)|\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:[hl]{0,2}[diufeEgGxXocsr]|@)(?![a-z])"
+    ),
+    "numbers": re.compile(r"(?<!\w)\d+(?:[.,:/]\d+)*(?!\w)"),
+}
+"""The first that matches at a place counts."""
+
+HINTS: dict[Kind, re.Pattern[str]] = {
+    "urls": re.compile(r"://|ww\.", re.IGNORECASE),
+    "emails": re.compile("@"),
+    "placeholders": re.compile("[{%]"),
+    "numbers": re.compile(r"\d"),
+}
+"""A text is searched for a kind only if this occurs in it. Most texts have none of it."""
+
+AUTO: tuple[Kind, ...] = ("urls", "emails", "placeholders")
+TRAILING = ".,;:!?'\""
+"""Marks at the end of a URL that belong to the sentence."""
+
+
+def kinds(setting: str | Sequence[str]) -> tuple[Kind, ...]:
+    """The kinds that decode.protect names."""
+    if isinstance(setting, str):
+        return AUTO if setting == "auto" else ()
+    return tuple(kind for kind in PATTERNS if kind in setting)
+
+
+def hint(wanted: Sequence[Kind]) -> re.Pattern[str] | None:
+    """Matches any text that may have something of these kinds."""
+    return re.compile("|".join(HINTS[kind].pattern for kind in wanted), re.IGNORECASE) if wanted else None
+
+
+def find(text: str, wanted: Sequence[Kind], taken: Collection[tuple[int, int]] = ()) -> list[tuple[int, int]]:
+    """The ranges of a text that have to be repeated, in order, without overlaps and outside of the ranges `taken`."""
+    spans: list[tuple[int, int]] = []
+    for kind in wanted:
+        if HINTS[kind].search(text):
+            for start, end in _matches(text, kind):
+                if not any(start < b and a < end for a, b in (*taken, *spans)):
+                    spans.append((start, end))
+    return sorted(spans)
+
+
+def _matches(text: str, kind: Kind) -> Iterator[tuple[int, int]]:
+    for match in PATTERNS[kind].finditer(text):
+        start, end = match.span()
+        if kind == "urls":
+            while end > start and (text[end - 1] in TRAILING or _unopened(text[start:end])):
+                end -= 1
+        if end > start:
+            yield start, end
+
+
+def _unopened(url: str) -> bool:
+    """Whether the URL ends in a bracket that it does not open, as in (see https://example.org/)."""
+    opening = {")": "(", "]": "["}.get(url[-1])
+    return opening is not None and url.count(url[-1]) > url.count(opening)

@@ -1,0 +1,77 @@
+"""From a configuration to a run that can train: the task with its data, and the model with its initial weights.
+
+Every size of a recipe is a wish. The steps limit some (`lower_to_steps`), the data others (`Task.prepare`), and `auto` is
+resolved. The configuration that results is `Task.config`; `weft.training.train_run` writes it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from weft.config.sections import Config
+from weft.errors import ConfigError
+from weft.layers.kernels import computes_bf16, modern
+from weft.models.base import Network
+from weft.runs.distillation_and_backtranslation import OpenTeacher
+from weft.runs.open_run import Report, build_network, build_task, silent
+from weft.tasks.base import Task
+
+
+def lower_to_steps(config: Config, report: Report = silent) -> Config:
+    """Shortens a warm-up that would never end, and an average of more checkpoints than there will be. Reports each change.
+
+    A warm-up as long as the training, or longer, becomes half of the steps.
+    """
+    train = config.train
+    changes: dict[str, int] = {}
+    if train.schedule.get("warmup", 0) >= train.steps:
+        changes["train.schedule.warmup"] = train.steps // 2
+        report(f"train.schedule.warmup: {train.steps // 2:,}, because there are {train.steps:,} steps")
+    saved = -(-train.steps // min(train.save_every, train.validate_every or train.save_every))
+    if train.average_last > saved:
+        changes["train.average_last"] = saved
+        report(f"train.average_last: {saved:,}, because {train.steps:,} steps give no more checkpoints")
+    return config.replaced(changes) if changes else config
+
+
+def prepare_run(config: Config, out: Path, device: torch.device, report: Report = silent) -> tuple[Task, Network]:
+    """The task of the run in `out`, with its data and the resolved configuration, and the model with its initial weights.
+
+    A model without weights is built first, so that errors in its configuration show before a large corpus is read.
+    """
+    task = build_task(config, out, report, OpenTeacher())
+    with torch.device("meta"):
+        outline = build_network(task, config, task.outline())
+    task.check_length(outline, config.data.max_length)
+    if config.data.validates:
+        task.measure(config.train.best_by)
+    if config.train.precision == "bf16" and not computes_bf16(device):
+        report("train.precision: this CPU has no arithmetic in bf16, so training uses float32")
+        config = config.replaced({"train.precision": "float32"})
+    task.config = resolve_batches(config, outline, task, device)
+    sizes = task.prepare()
+    report("building the model")
+    torch.manual_seed(task.config.train.seed)
+    return task, build_network(task, task.config, sizes)
+
+
+def resolve_batches(config: Config, outline: Network, task: Task, device: torch.device) -> Config:
+    """Resolves `auto` in train.packed and train.rounded. A resumed run keeps them: its position in the data depends on them."""
+    packed, rounded = config.train.packed, config.train.rounded
+    # Whether work on batches of one size can be captured on this device and for this task.
+    repeats = task.capturable and device.type == "cuda" and config.train.precision == "bf16"
+    fits = outline.longest is None or task.max_row_length(config.data.max_length) <= outline.longest
+    if packed == "auto":
+        packed = repeats and modern(device) and outline.packs and not outline.packs_square
+    if rounded == "auto":
+        rounded = repeats and outline.replays and fits and not packed
+    if packed and not outline.packs:
+        raise ConfigError("train.packed: a part of this model does not support packed rows; set train.packed: false")
+    if rounded and not fits:
+        raise ConfigError(
+            f"train.rounded: texts of {config.data.max_length} tokens would be padded to more than the model's "
+            f"{outline.longest} positions; set train.rounded: false, or lower data.max_length"
+        )
+    return config.replaced({"train.packed": packed, "train.rounded": rounded})

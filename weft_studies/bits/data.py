@@ -1,0 +1,153 @@
+"""Sequences of bit vectors (Graves et al. 2014), generated, written as text, as a corpus, and as batches.
+
+    0110 1011 | _ _ → 0110 1011             copy (a delimiter; then a blank for each vector to write)
+    0110 1011 *2 _ _ _ _ _ → 0110 1011 0110 1011 .    repeat copy (the number of copies; the end is written as .)
+    | 01 10 | 11 00 ? 01 10 _ _ → 11 00     associative recall (items after |, a question after ?)
+
+A source has a channel for each bit, one for the delimiter | and one for ? or the number of copies; a blank is all zeros. A
+target has a channel for each bit and one for the end. Blanks are at the end of a source, one for each vector of the target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.data.batch import Batch, Source
+from weft.data.batching import lay_out, spread
+from weft.data.corpus import Columns, Corpus, Rows, prepare
+from weft.data.formats import Pairs, Texts
+from weft.errors import DataError
+
+BLANK, END = "_", "."
+BITS = re.compile("[01]+")
+COPIES = re.compile(r"\*(\d+)")
+MEAN, DEVIATION = 5.5, 8.25**0.5
+"""Of the numbers from 1 to 10, by which a number of copies is normalised, as in the paper."""
+NOTHING = -1
+"""The label of a position at which nothing is to be written."""
+
+Frames = NDArray[np.float32]
+
+
+def read_frames(text: str, width: int) -> tuple[Frames, int]:
+    """The frames [S, width + 2] of a source, and how many of them, the last ones, are blanks."""
+    words = text.split()
+    frames = np.zeros((len(words), width + 2), np.float32)
+    for frame, word in zip(frames, words, strict=True):
+        if word in ("|", "?"):
+            frame[width + (word == "?")] = 1
+        elif copies := COPIES.fullmatch(word):
+            frame[width + 1] = (int(copies[1]) - MEAN) / DEVIATION
+        elif word != BLANK:
+            frame[:width] = _bits(word, width)
+    blanks = words.count(BLANK)
+    if not blanks or words[len(words) - blanks :] != [BLANK] * blanks:
+        raise DataError(f"a sequence must end with blanks ({BLANK}), one for each vector to write, not {text[-60:]!r}")
+    return frames, blanks
+
+
+def read_target(text: str, width: int) -> NDArray[np.uint8]:
+    """The channels [T, width + 1] of a target."""
+    words = text.split()
+    channels = np.zeros((len(words), width + 1), np.uint8)
+    for channel, word in zip(channels, words, strict=True):
+        if word == END:
+            channel[width] = 1
+        else:
+            channel[:width] = _bits(word, width)
+    return channels
+
+
+def write_target(channels: Sequence[Sequence[bool]]) -> str:
+    """The text of channels; those with an end are the end, whatever their bits."""
+    return " ".join(END if channel[-1] else "".join(str(int(bit)) for bit in channel[:-1]) for channel in channels)
+
+
+def _bits(word: str, width: int) -> list[int]:
+    if len(word) != width or not BITS.fullmatch(word):
+        raise DataError(f"{word!r} is not a vector of {width} bits; write zeros and ones, and set task.width to their number")
+    return [int(bit) for bit in word]
+
+
+@dataclass(frozen=True)
+class BitBatch(Batch):
+    """Sources with labels [B, S, C] for the channels of their blanks, NOTHING elsewhere."""
+
+    source: Source
+    labels: Tensor
+
+
+def prepare_bits(pairs: Sequence[Pairs], width: int, *, folder: Path, progress: Callable[[int], None]) -> Corpus:
+    """The corpus of sequences, from the cache in `folder` or read now."""
+
+    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+        read = [(read_frames(source, width), read_target(target, width)) for source, target in texts]
+        for ((_, blanks), target), (source, said) in zip(read, texts, strict=True):
+            if blanks != len(target):
+                raise DataError(f"{source[:40]!r} has {blanks} blanks, but {said[:40]!r} has {len(target)} vectors")
+        return {"source": [frames for (frames, _), _ in read], "target": [target for _, target in read]}, {}
+
+    columns = {"source": f"({width + 2},)float32", "target": f"({width + 1},)uint8"}
+    key, sized = ["bits", width], ["source"]
+    return prepare(pairs, key, encode, columns, sized=sized, folder=folder, unit="sequences", progress=progress)
+
+
+def collate_bits(corpus: Corpus, rows: Rows, *, budget: int = 0, rounded: bool = False) -> BitBatch:
+    """The sequences of some rows, laid out as `lay_out` does."""
+    rows = np.asarray(rows, np.int64)
+    (frames, lengths), (target, blanks) = corpus.gather("source", rows), corpus.gather("target", rows)
+    return make_bits(frames, target, lengths, blanks, rows, budget=budget, rounded=rounded)
+
+
+def make_bits(
+    frames: NDArray[Any],
+    target: NDArray[Any],
+    lengths: Rows,
+    blanks: Rows,
+    rows: Rows,
+    *,
+    budget: int = 0,
+    rounded: bool = False,
+) -> BitBatch:
+    """A batch, given all frames, all target channels, and the number of both in each row."""
+    (layout,) = lay_out(lengths[:, None], budget=budget, rounded=rounded)
+    labels = np.full((*layout.segments.shape, target.shape[1]), NOTHING, np.int64)
+    place = np.arange(labels.shape[1])
+    labels[: len(rows)][(place >= (lengths - blanks)[:, None]) & (place < lengths[:, None])] = target
+    return BitBatch(torch.from_numpy(rows), Source(spread(frames, layout), layout), torch.from_numpy(labels))
+
+
+def bits_copy(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Vectors of 8 bits to copy: 1 to 20 by default."""
+    said = _vectors(random, random.randint(shortest or 1, longest or 20), 8)
+    return said, f"{said} |{f' {BLANK}' * len(said.split())}", said
+
+
+def bits_repeat(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """1 to 10 vectors of 8 bits, and up to as many copies of them."""
+    longest = longest or 10
+    said, copies = _vectors(random, random.randint(shortest or 1, longest), 8), random.randint(1, longest)
+    target = " ".join([*[said] * copies, END])
+    return said, f"{said} *{copies}{f' {BLANK}' * len(target.split())}", target
+
+
+def bits_recall(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """2 to 6 items of three vectors of 6 bits; the one after the item in question is to be written."""
+    items = [_vectors(random, 3, 6) for _ in range(max(2, random.randint(shortest or 2, longest or 6)))]
+    asked = random.randrange(len(items) - 1)
+    text = " ".join(f"| {item}" for item in items)
+    return text, f"{text} ? {items[asked]}{f' {BLANK}' * 3}", items[asked + 1]
+
+
+def _vectors(random: Random, count: int, width: int) -> str:
+    return " ".join(f"{random.getrandbits(width):0{width}b}" for _ in range(count))

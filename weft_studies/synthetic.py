@@ -1,0 +1,162 @@
+"""Generated data that is solvable by rule: letters and numbers, and long-range dependencies of any length.
+
+    copy          "k d q" → "k d q"        reverse  "k d q" → "q d k"        sort  "k d q" → "d k q"
+    addition      "417+85" → "502"
+    listops       "[MAX 4 3 [MIN 2 3 ] 1 0 ]" → "4": nested operations on digits (Nangia & Bowman 2018), one of ten labels
+    recall        "k 3 q 7 d 1 ? q" → "7": the value of a key (Graves et al. 2014), one of ten labels
+    distant_copy  "k d q . . . . ?" → "k d q": the letters before a long gap
+    verdict       "d red k\\nblue q final\\nw blue" → "blue": the colour in the sentence with `final`, one of four labels
+
+A function draws the subject of a pair, its source and its target. `shortest` and `longest` count symbols (copy, reverse, sort:
+1 to 10), digits (addition: 4), source tokens (listops, recall, distant_copy) or sentences (verdict: 8). 0 means the default
+for `longest`, and for long-range data a quarter of `longest` for `shortest`.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from random import Random
+from statistics import median
+
+from weft.errors import DataError
+
+OPERATORS: dict[str, Callable[[list[int]], int]] = {
+    "MIN": min,
+    "MAX": max,
+    "MED": lambda values: int(median(values)),
+    "SM": lambda values: sum(values) % 10,
+}
+
+MOST_ARGUMENTS, MOST_DEPTH, NESTED = 10, 10, 0.25
+"""Parameters of ListOps in the Long Range Arena (Tay et al. 2021). NESTED: probability of an operation as an argument."""
+
+ATTEMPTS = 100_000
+
+KEPT = 8
+"""Maximum number of symbols to copy over the gap."""
+
+
+COLOURS = ("red", "green", "blue", "white")
+DECIDES = "final"
+"""The word that marks the deciding sentence of a verdict."""
+
+
+def copy(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Letters as they are."""
+    return _letters(list, random, shortest, longest)
+
+
+def reverse(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Letters from the last to the first."""
+    return _letters(reversed, random, shortest, longest)
+
+
+def sort(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Letters in the order of the alphabet."""
+    return _letters(sorted, random, shortest, longest)
+
+
+def _letters(
+    arrange: Callable[[list[str]], Iterable[str]], random: Random, shortest: int, longest: int
+) -> tuple[str, str, str]:
+    letters = random.choices(string.ascii_lowercase, k=random.randint(shortest or 1, longest or 10))
+    subject = "".join(sorted(letters)) if arrange is sorted else " ".join(letters)
+    return subject, " ".join(letters), " ".join(arrange(letters))
+
+
+def addition(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Sums of two numbers."""
+    digits = longest or 4
+    first, second = (random.randrange(10 ** random.randint(1, digits)) for _ in range(2))
+    return f"{min(first, second)}+{max(first, second)}", f"{first}+{second}", str(first + second)
+
+
+class _Expression:
+    """An expression, written token by token; raises OverflowError when it exceeds `longest` tokens."""
+
+    def __init__(self, random: Random, longest: int) -> None:
+        self.random, self.longest = random, longest
+        self.tokens: list[str] = []
+
+    def operation(self, depth: int) -> int:
+        """Writes an operation with its arguments and returns its value."""
+        name = self.random.choice(list(OPERATORS))
+        self._write(f"[{name}")
+        values = [self.argument(depth + 1) for _ in range(self.random.randint(2, MOST_ARGUMENTS))]
+        self._write("]")
+        return OPERATORS[name](values)
+
+    def argument(self, depth: int) -> int:
+        if depth < MOST_DEPTH and self.random.random() < NESTED:
+            return self.operation(depth)
+        digit = self.random.randrange(10)
+        self._write(str(digit))
+        return digit
+
+    def _write(self, token: str) -> None:
+        if len(self.tokens) == self.longest:
+            raise OverflowError
+        self.tokens.append(token)
+
+
+def listops(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """An expression of the published grammar, drawn repeatedly until its length is in range."""
+    longest = longest or 200
+    shortest = shortest or longest // 4
+    for _ in range(ATTEMPTS):
+        expression = _Expression(random, longest)
+        with suppress(OverflowError):
+            value = expression.operation(1)
+            if len(expression.tokens) >= shortest:
+                text = " ".join(expression.tokens)
+                return text, text, str(value)
+    raise DataError(
+        f"generated:listops: no expression of {shortest} to {longest} tokens was found; increase `longest` or lower `shortest`."
+    )
+
+
+def recall(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Keys with a digit after each, and a question for one of them. Keys are long enough to be distinct."""
+    longest = longest or 50
+    most = max(1, (longest - 2) // 2)
+    count = random.randint(min(most, max(1, ((shortest or longest // 4) - 1) // 2)), most)
+    width = next(width for width in range(1, 9) if len(string.ascii_lowercase) ** width >= most)
+    keys = [_word(number, width) for number in random.sample(range(len(string.ascii_lowercase) ** width), count)]
+    values = [str(random.randrange(10)) for _ in keys]
+    question = random.randrange(count)
+    text = " ".join([*(token for pair in zip(keys, values, strict=True) for token in pair), "?", keys[question]])
+    return text, text, values[question]
+
+
+def _word(number: int, width: int) -> str:
+    """A number written with `width` letters."""
+    base = len(string.ascii_lowercase)
+    return "".join(string.ascii_lowercase[number // base**place % base] for place in range(width))
+
+
+def distant_copy(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Letters, a gap that fills the text up to its length, and a question mark."""
+    longest = longest or 100
+    letters = " ".join(random.choices(string.ascii_lowercase, k=random.randint(1, max(1, min(KEPT, longest - 2)))))
+    count = random.randint(min(longest, shortest or longest // 4), longest)
+    gap = max(1, count - len(letters.split()) - 1)
+    return letters, f"{letters} {'. ' * gap}?", letters
+
+
+def verdict(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """A document of `shortest` to `longest` sentences, each with letters and a colour; one of them decides.
+
+    Which colours occur tells little, so that a model has to find the deciding sentence.
+    """
+    longest = longest or 8
+    count = random.randint(min(longest, shortest or longest // 4 or 1), longest)
+    deciding, colours = random.randrange(count), random.choices(COLOURS, k=count)
+    sentences = []
+    for place, colour in enumerate(colours):
+        words = [*random.choices(string.ascii_lowercase, k=random.randint(1, 4)), colour, *[DECIDES] * (place == deciding)]
+        random.shuffle(words)
+        sentences.append(" ".join(words))
+    text = "\n".join([*sentences, ""])
+    return text, text, colours[deciding]
