@@ -38,11 +38,12 @@ def texts(model: Model, request: GenerationRequest, sources: Any = SOURCES) -> l
 
 
 def test_limits_are_those_of_each_source(model: Model) -> None:
-    request = GenerationRequest(GreedySearch(), [2, 9, 4], min_tokens=3)
-    for (text,), most in zip(texts(model, request), request.max_tokens, strict=True):
-        assert min(3, most - 1) <= len(text.tokens) - (text.tokens[-1] == EOS) and len(text.tokens) <= most
-    counts = [len(text.tokens) for (text,) in texts(model, replace(request, max_tokens=[1, 1, 1]))]
-    assert counts == [1, 1, 1]
+    """Texts that never want to end have the most tokens, and texts that always do the fewest, and EOS."""
+    request, bias = GenerationRequest(GreedySearch(), [2, 9, 4], min_tokens=3), torch.zeros(3, SIZE, dtype=torch.float64)
+    for value, lengths in ((-1e4, [2, 9, 4]), (1e4, [2, 4, 4])):
+        bias[:, EOS] = value
+        assert [len(text.tokens) for (text,) in texts(model, replace(request, bias=bias))] == lengths
+    assert [len(text.tokens) for (text,) in texts(model, replace(request, max_tokens=[1, 1, 1]))] == [1, 1, 1]
 
 
 def test_the_positions_of_the_model_limit_prefix_and_text(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,12 +82,13 @@ def test_captured_searches_are_padded_to_few_sizes_and_find_the_same(model: Mode
 
 def test_texts_of_a_shortlist_are_ids_of_the_whole_vocabulary(model: Model) -> None:
     ids = torch.tensor([*range(UNK + 1), 6, 9, 10])
-    request = GenerationRequest(BeamSearch(width=2), [6, 8, 7], prefixes=[[BOS], [BOS, 9], [BOS]])
+    request = GenerationRequest(BeamSearch(width=2), [6, 8, 7], min_tokens=3, prefixes=[[BOS], [BOS, 9], [BOS]])
     outside = torch.full((3, SIZE), -torch.inf, dtype=torch.float64)
     outside[:, ids] = 0.0
     narrow = BatchVocabulary(ids, torch.zeros(3, len(ids), dtype=torch.float64))
     found = texts(model, replace(request, shortlist=narrow))
-    assert {token for (text,) in found for token in text.tokens} - {EOS} <= {6, 9, 10}
+    written = {token for (text,) in found for token in text.tokens} - {EOS}
+    assert written and written <= {6, 9, 10}
     assert [text.tokens for (text,) in found] == [text.tokens for (text,) in texts(model, replace(request, bias=outside))]
 
 
