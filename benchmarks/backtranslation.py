@@ -34,7 +34,7 @@ from floors import copied
 from trainings import Outcome, Run, Sweep, add_options, common_settings, markdown, report, select
 
 from weft.bench.compare.training_jobs import Failure, Stopped
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.data.text_lines import read_lines
 
 PAIRS = 5_000
@@ -104,7 +104,7 @@ class Experiment:
 
     def backward(self, seed: int) -> Run:
         pairs = f"{self.data['pairs.de']},{self.data['pairs.en']}"
-        valid = f"data.valid={document.scalar([self.files('val', 'de', 'en')])}"
+        valid = f"data.valid={yaml_document.scalar([self.files('val', 'de', 'en')])}"
         return Run(f"backward-{seed}", "transformer-small", pairs, (*self.settings("backward", seed), valid))
 
     def translate(self, search: str, seed: int) -> Path:
@@ -123,7 +123,7 @@ class Experiment:
         if system := SYSTEMS[name]:
             search, corpus = system
             train.append({"files": str(self.out / "data" / f"{search}-{seed}.jsonl"), **corpus})
-        data = (f"data.train={document.scalar(train)}", f"data.valid={document.scalar([self.files('val')])}")
+        data = (f"data.train={yaml_document.scalar(train)}", f"data.valid={yaml_document.scalar([self.files('val')])}")
         return Run(f"{name}-{seed}", "transformer-small", "", (*self.settings(name, seed), *data), self.tests)
 
     @property

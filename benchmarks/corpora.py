@@ -26,7 +26,7 @@ import numpy as np
 from floors import copied
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, select, sweep
 
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.data.text_lines import read_lines
 
 FEW, MORE = 1_000, 5_000
@@ -105,7 +105,7 @@ def plan(part: str, name: str, seed: int, options: argparse.Namespace) -> Run:
     train, sets, targets = systems(options.folder, options.out)[part][name]
     tags = {target: target for target in targets} if "tag" in train[0] else {}
     valid = [{"files": files(options.folder, "val", target), "tag": tags.get(target)} for target in targets]
-    every = (f"data.train={document.scalar(train)}", f"data.valid={document.scalar(valid)}", f"train.seed={seed}")
+    every = (f"data.train={yaml_document.scalar(train)}", f"data.valid={yaml_document.scalar(valid)}", f"train.seed={seed}")
     quick = (
         ()
         if options.steps_scale == 1.0

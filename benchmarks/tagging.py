@@ -68,7 +68,7 @@ def floor_rows(outcomes: Sequence[Outcome], data: Mapping[str, tuple[str, str]],
     for name, run in runs.items():
         task = open_run(out / run, device="cpu").task
         assert isinstance(task, TaggingTask)
-        scores = task.floor([text for _, text in task.open(data[name][1])])
+        scores = task.floor([text for _, text in task.data_format.open(data[name][1])])
         rows.append(
             (f"*floor of {name}: most frequent tag*", *(f"{scores[key]:.2f}" if key in scores else "" for key in COLUMNS))
         )

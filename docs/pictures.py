@@ -23,7 +23,7 @@ from selenium.webdriver.chrome.webdriver import WebDriver
 import weft
 from weft.explain.attention_heatmap import draw, view_of
 from weft.explain.explanation import Explanation
-from weft.explain.task_sections import Section, static_page
+from weft.explain.html_page import Section, static_page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

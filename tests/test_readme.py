@@ -96,10 +96,11 @@ def test_python_compiles_and_its_names_exist(block: Block) -> None:
 
 @pytest.mark.parametrize("block", YAML)
 def test_a_configuration_is_valid(block: Block) -> None:
-    from weft.config.sections import Config, document
+    from weft.config import yaml_document
+    from weft.config.sections import Config
 
     if Config.model_fields.keys() & yaml.safe_load(block.text).keys():
-        Config.model_validate(document.read(block.text, block.place).data)
+        Config.model_validate(yaml_document.read(block.text, block.place).data)
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=[str(file.relative_to(ROOT)) for file in DOCUMENTS])

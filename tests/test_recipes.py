@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 import weft
 from tests.helpers import shapes, tones
-from weft.config import yaml_document as document
+from weft.config import yaml_document
 from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
 
 RECIPES = sorted(recipes())
@@ -55,7 +55,7 @@ def test_a_recipe_survives_saving_and_fits_the_schema(recipe: str, schema: Draft
     save_config(config, tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml") == config
     for path in (recipes()[recipe], tmp_path / "config.yaml"):
-        schema.validate(document.read(path.read_text("utf-8"), recipe).data)
+        schema.validate(yaml_document.read(path.read_text("utf-8"), recipe).data)
 
 
 @pytest.fixture(scope="module")

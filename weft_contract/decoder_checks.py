@@ -32,10 +32,10 @@ def check_padding(entry: DecoderEntry) -> None:
     together = forced(model, source, target, above, below)
     clean = forced(model, source.where(above.ok, PAD), target.where(below.ok, PAD), above, below)
     same(together[below.ok], clean[below.ok], "ids in the padding")
-    for row, (long, wide) in enumerate(zip(SOURCE, TARGET, strict=True)):
-        alone = forced(model, source[row : row + 1, :long], target[row : row + 1, :wide])
+    for row, (long, short) in enumerate(zip(SOURCE, TARGET, strict=True)):
+        alone = forced(model, source[row : row + 1, :long], target[row : row + 1, :short])
         more = together.size(-1) - alone.size(-1)  # copying adds an id per source token
-        same(together[row : row + 1, :wide], F.pad(alone, (0, more)), f"pair {row}")
+        same(together[row : row + 1, :short], F.pad(alone, (0, more)), f"pair {row}")
 
 
 def check_causality(entry: DecoderEntry) -> None:

@@ -113,13 +113,13 @@ def check_ragged(subject: Subject) -> None:
 def check_beams(subject: Subject) -> None:
     """Beams of several sources, from a ragged prefix or from nothing, equal each history alone."""
     steps = subject.steps()
-    _follow_beams(steps, ROOMS, wide=4, prefix=(2, 1, 3))
-    _follow_beams(steps, ("from the start",), wide=3, prefix=(0, 0, 0))
+    _follow_beams(steps, ROOMS, beam_size=4, prefix=(2, 1, 3))
+    _follow_beams(steps, ("from the start",), beam_size=3, prefix=(0, 0, 0))
 
 
 def check_wide_beams(subject: Subject) -> None:
     """The same with more beams than the cache tracks by ancestry."""
-    _follow_beams(subject.steps(), ROOMS, wide=KeyValueCache.max_shared + 1, prefix=(2, 1, 3))
+    _follow_beams(subject.steps(), ROOMS, beam_size=KeyValueCache.max_shared + 1, prefix=(2, 1, 3))
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ class Move:
     histories: list[Tensor]
 
 
-def _follow_beams(steps: Steps, rooms: Sequence[str], wide: int, prefix: tuple[int, ...]) -> None:
+def _follow_beams(steps: Steps, rooms: Sequence[str], beam_size: int, prefix: tuple[int, ...]) -> None:
     first = steps.draw(SOURCES, max(prefix), seed=40)
-    moves = list(_moves(steps, wide, [row[:count] for row, count in zip(first, prefix, strict=True)]))
+    moves = list(_moves(steps, beam_size, [row[:count] for row, count in zip(first, prefix, strict=True)]))
     owners = torch.cat([move.owners for move in moves])
     alone = _alone(steps, owners, [history for move in moves for history in move.histories])
     for room in rooms:
@@ -146,13 +146,13 @@ def _follow_beams(steps: Steps, rooms: Sequence[str], wide: int, prefix: tuple[i
             feeding.select(move.rows, move.groups)
             found = feeding.feed(move.tokens)
             wanted = torch.stack([row[-found.size(1) :] for row in islice(expected, len(found))])
-            same(found, wanted, f"room {room}, {wide} beams, step {number}")
+            same(found, wanted, f"room {room}, {beam_size} beams, step {number}")
 
 
-def _moves(steps: Steps, wide: int, histories: list[Tensor]) -> Iterator[Move]:
+def _moves(steps: Steps, beam_size: int, histories: list[Tensor]) -> Iterator[Move]:
     """A search in which parents are random."""
     generator, owners, beams = torch.Generator().manual_seed(5), torch.arange(SOURCES), 1
-    for step, (keep, width) in enumerate(_fates(wide)):
+    for step, (keep, width) in enumerate(_fates(beam_size)):
         kept = torch.arange(len(owners) // beams) if keep is None else torch.tensor(keep)
         parents = torch.randint(beams, (len(kept), width), generator=generator)
         rows, beams = (kept[:, None] * beams + parents).flatten(), width
@@ -167,17 +167,17 @@ def _alone(steps: Steps, sources: Tensor, histories: list[Tensor]) -> list[Tenso
     return [row[: len(history)] for row, history in zip(whole, histories, strict=True)]
 
 
-def _fates(wide: int) -> Iterator[tuple[list[int] | None, int]]:
+def _fates(beam_size: int) -> Iterator[tuple[list[int] | None, int]]:
     """Before each step: which sources stay (None: all, in place), and how many beams each has afterwards."""
-    yield None, wide
-    yield None, wide
-    yield None, wide
-    yield [2, 0], wide
-    yield None, wide
-    yield None, wide - 1
-    yield None, wide
-    yield [1], wide
-    yield None, wide
+    yield None, beam_size
+    yield None, beam_size
+    yield None, beam_size
+    yield [2, 0], beam_size
+    yield None, beam_size
+    yield None, beam_size - 1
+    yield None, beam_size
+    yield [1], beam_size
+    yield None, beam_size
 
 
 def _pieces(extent: int, whole: bool) -> Iterator[list[int]]:

@@ -4,7 +4,6 @@ source try them all."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.models.language_model import LanguageModel
 from weft_contract.decoder_checks import compare_losses
-from weft_contract.mechanism_entries import perturbed, same
+from weft_contract.mechanism_entries import Variant, perturbed, same
 from weft_contract.model_entries import TARGET, VOCABULARY, DecoderSteps, ids
 
 SMALL: dict[str, Any] = {"dim": 16, "heads": 4, "feedforward": 24, "decoder_layers": 2, "dropout": 0.0}
@@ -48,16 +47,8 @@ RECURRENT: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class LanguageEntry:
+class LanguageEntry(Variant):
     """A language model with its options."""
-
-    variant: str
-    options: dict[str, Any] = field(default_factory=dict)
-    kind: str = "language_model"
-
-    def __str__(self) -> str:
-        return "-".join(filter(None, [self.kind, self.variant]))
 
     def make(self, *, train: bool = False) -> LanguageModel:
         torch.manual_seed(0)
@@ -72,9 +63,9 @@ class LanguageEntry:
 
 def language_models() -> Iterator[LanguageEntry]:
     for variant, options in VARIANTS.items():
-        yield LanguageEntry(variant, {**SMALL, **options})
+        yield LanguageEntry("language_model", variant, {**SMALL, **options})
     for variant, options in RECURRENT.items():
-        yield LanguageEntry(variant, {"dim": 16, "dropout": 0.0, **options}, "rnn_language_model")
+        yield LanguageEntry("rnn_language_model", variant, {"dim": 16, "dropout": 0.0, **options})
 
 
 def forced(model: LanguageModel, tokens: Tensor, layout: Layout | None = None) -> Tensor:

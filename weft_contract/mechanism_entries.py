@@ -110,6 +110,18 @@ REFUSED = [
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A part of a table with some options, which `variant` names."""
+
+    kind: str
+    variant: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, [self.kind, self.variant]))
+
+
+@dataclass(frozen=True)
 class Entry:
     """One mechanism with its options in one use; `wrapped`: an attention in the self slot of a block."""
 

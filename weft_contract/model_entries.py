@@ -7,7 +7,7 @@ attentions is tested inside a model too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from weft.layers.decoder_state import State, select
 from weft.models import MODELS
 from weft.models.base import Decoder, Encoded, Model, Sizes
 from weft.models.composition import build_model
-from weft_contract.mechanism_entries import facts_of, perturbed
+from weft_contract.mechanism_entries import Variant, facts_of, perturbed
 
 VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
@@ -157,16 +157,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 """model → name → options besides the small sizes."""
 
 
-@dataclass(frozen=True)
-class DecoderEntry:
+class DecoderEntry(Variant):
     """A model with its options."""
-
-    kind: str
-    variant: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return "-".join(filter(None, [self.kind, self.variant]))
 
     def make(self, *, seed: int = 0, train: bool = False, dropout: float = 0.0) -> Model:
         torch.manual_seed(seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from weft.config.registry import build
 from weft.data.batch import Layout
 from weft.models import POOLINGS
 from weft.models.pooling import Pooling
-from weft_contract.mechanism_entries import DIM, EXTENT, LENGTHS, same, vectors
+from weft_contract.mechanism_entries import DIM, EXTENT, LENGTHS, Variant, same, vectors
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "self_attentive": {"three-rows": {"rows": 3}, "hidden-8": {"rows": 2, "hidden": 8}},
@@ -21,16 +20,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True)
-class PoolingEntry:
+class PoolingEntry(Variant):
     """One pooling with its options."""
-
-    kind: str
-    variant: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return "-".join(filter(None, [self.kind, self.variant]))
 
     def make(self, *, seed: int = 0, train: bool = False) -> Pooling:
         torch.manual_seed(seed)

@@ -19,6 +19,8 @@ from weft.errors import ConfigError, WeftError
 from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Sizes
 from weft.models.composition import build_model
+from weft.serve.query_jobs import tokenize
+from weft.serve.served_models import ExplanationQuery, ModelLocation, Models
 
 CODE = """
 from weft.attention.full import FullAttention
@@ -226,3 +228,37 @@ def test_a_recipe_of_a_package_is_listed_and_trains(install: Install, weft: tiny
     forget()
     with pytest.raises(ConfigError, match=r"recipes/transformer-tiny\.yaml: there is a recipe of this name in weft"):
         load_config("transformer-tiny")
+
+
+TASK = """
+from weft.tasks.base import Task
+from weft.tasks.classification.task import ClassificationTask
+
+class LetterTask(ClassificationTask):
+    \"\"\"Labels texts, and shows how long they are.\"\"\"
+
+    def explanation(self, predictor, prediction, text):
+        return f"<p>{len(text)} characters</p>"
+
+class SilentTask(ClassificationTask):
+    \"\"\"Labels texts and shows nothing.\"\"\"
+
+    explanation = Task.explanation
+"""
+
+
+def test_an_installed_task_is_explained_by_its_own_hook(install: Install, tmp_path: Path, weft: tiny.Shell) -> None:
+    install("parts_of_ann", {"task.letter": "parts_of_ann:LetterTask", "task.silent": "parts_of_ann:SilentTask"}, TASK)
+    data = tmp_path / "texts.tsv"
+    data.write_text("a cat\tyes\nno dog\tno\n" * 20)
+    for task in ("letter", "silent"):
+        settings = {"task": task, "train.steps": 2, "train.save_every": 2}
+        tiny.train(tmp_path / task, settings=settings, data=str(data), valid=str(data))
+    weft("explain", tmp_path / "letter", "a cat", "-o", tmp_path / "page.html")
+    assert "<p>5 characters</p>" in (tmp_path / "page.html").read_text()
+    (served,) = Models([ModelLocation((str(tmp_path / "letter"),))]).served
+    (pending,) = tokenize([ExplanationQuery(served, "no dog")])
+    (shown,) = pending.run(pending.items, None).results
+    assert shown.body == "<p>6 characters</p>"
+    says = ["its task, silent,", "has no explanation of its own", "weft predict"]
+    weft.fails("explain", tmp_path / "silent", "a cat", "-o", tmp_path / "page.html", says=says)

@@ -209,4 +209,4 @@ def test_plain_names_are_one_corpus_as_before(tmp_path: Path) -> None:
     names = [tiny.generated("copy", 9), tiny.generated("reverse", 9)]
     task = prepared(tmp_path / "a", names)
     assert not isinstance(task.train, Mixture) and task.turns is None and len(task.train) == 18
-    assert task.seen(Position()) == ""
+    assert task.corpus_passes(Position()) == ""

@@ -17,10 +17,10 @@ from weft.data import sentence_splitting as sentences
 from weft.data.formats import Pairs
 from weft.data.sentence_splitting import SentenceCounts, SentenceSplitter, count_sentences, join_texts, language_of, split
 from weft.errors import DataError
-from weft.explain.word_alignment import align
 from weft.runs.translator import Translator, load
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.predictor import TranslationPredictor
+from weft.tasks.translation.word_alignment import align
 
 LINE = "a b c! d e f g! h i?"
 PARTS = ["a b c!", "d e f g!", "h i?"]

@@ -28,7 +28,7 @@ from weft.errors import Interrupted
 from weft.models.base import Sizes
 from weft.runs.run_folder import RunLock
 from weft.runs.weight_files import write_tensors
-from weft.tasks.base import Loss, Task
+from weft.tasks.base import Loss, Task, optimizer_groups
 from weft.training.distributed import World, join_processes, sum_gradients
 from weft.training.log import Log, open_log
 from weft.training.loop import Meter, fit
@@ -109,6 +109,9 @@ class SmallTask(Task):
         others = {id(parameter) for parameter in critic}
         return {"model": [p for p in model.parameters() if id(p) not in others], "critic": critic}
 
+    def optimizers(self) -> dict[str, Any]:
+        return {}
+
 
 def place_of(number: int) -> Position:
     return Position(number // (WINDOW * WINDOWS), number // WINDOW % WINDOWS, number % WINDOW)
@@ -174,7 +177,7 @@ def _train(world: World, run: Path, options: dict[str, Any], resume: bool) -> No
 def _gradients(world: World, out: Path, accumulate: int) -> None:
     """The gradients of one update in this process, in float64."""
     model, task = SmallModel().double(), SmallTask()
-    groups = task.parameters(model)
+    groups, _ = optimizer_groups(task, model)
     meter = Meter(list(groups), world.device)
     for place in world.share(accumulate):
         torch.manual_seed(place)

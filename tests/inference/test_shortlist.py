@@ -14,7 +14,7 @@ import weft
 from tests.helpers import tiny
 from weft.data.batch import EOS
 from weft.data.formats import open_pairs
-from weft.data.lexical_translation import companions
+from weft.data.lexical_translation import likely_translations
 from weft.data.sentence_pairs import prepare_pairs
 from weft.data.tokenizers.word_character_byte import CharacterTokenizer
 from weft.errors import ConfigError, RunError
@@ -55,7 +55,7 @@ def test_companions_are_ranked_by_how_often_they_come_together(tmp_path: Path) -
     source.train("abcd", 20)
     target.train("vxyz", 20)
     corpus = prepare_pairs([open_pairs(f"{tmp_path}/pairs.tsv")], source, target, folder=tmp_path / "cache", max_length=9)
-    likely, frequent = companions(corpus, source.size, target.size, most=2, frequent=2, pairs=100)
+    likely, frequent = likely_translations(corpus, source.size, target.size, most=2, frequent=2, pairs=100)
     assert set(frequent) == {EOS, target.encode("z")[0]}
     best = {letter: target.decode([likely[source.encode(letter)[0], 0]]) for letter in "abc"}
     assert best == {"a": "x", "b": "y", "c": "v"}, "c is always with a, but x is explained without it"

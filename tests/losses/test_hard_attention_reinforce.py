@@ -112,7 +112,7 @@ def test_the_moving_baseline_is_that_of_the_paper(monkeypatch: pytest.MonkeyPatc
         look_at(rows, monkeypatch)
         assert value(the_loss(task, model, batch)) == pytest.approx(float(expected.detach()))
         baseline = 0.9 * baseline + 0.1 * total / sum(lengths)
-    assert float(task.carried()["baseline/0"]) == pytest.approx(baseline)
+    assert float(task.extra_state()["baseline/0"]) == pytest.approx(baseline)
 
 
 def test_the_moving_baseline_survives_a_checkpoint() -> None:

@@ -41,8 +41,8 @@ SLOW = [
     "torch._dynamo",
     "torch._inductor",
     "weft.cli.train",
-    "weft.explain.explain_translation",
     "weft.tasks.translation.documents.xliff",
+    "weft.tasks.translation.explanation",
     "weft_studies",
 ]
 """Modules that take time to import and that translating a line does not need."""

@@ -20,7 +20,7 @@ from weft.data.batch import NO_LABEL
 from weft.data.formats import open_pairs
 from weft.data.tokenizers.word_character_byte import ByteTokenizer
 from weft.errors import ConfigError, DataError
-from weft.explain.task_sections import Section
+from weft.explain.html_page import Section
 from weft.models.base import Sizes
 from weft.tasks.base import TaskContext
 from weft.tasks.classification.data import (

@@ -225,9 +225,9 @@ def test_what_was_carried_matters_after_a_resume(text: Path, tmp_path: Path) -> 
     model = task.build(task.config.model, task.prepare())
     batch, _ = next(task.batches(Position(0, 0, 3)))
     without, carried = _loss(task, model, batch), checkpoint.carried(checkpoint.folder_of(tmp_path / "run", 3))
-    task.carry(carried)
+    task.load_extra_state(carried)
     assert _loss(task, model, batch) != without
-    task.carry(carried)
+    task.load_extra_state(carried)
     assert _loss(task, model, replace(batch, fresh=True)) == without  # streams that begin leave it behind
     _loss(task, model, batch)
     again = next(iter(task.losses(model, replace(batch, fresh=True), 1))).total.item()

@@ -142,7 +142,7 @@ def test_an_encoder_may_read_pieces_and_sentences_may_be_held_out(files: tuple[P
     assert [len(each.tags) for each in found if isinstance(each, Tagged)] == [3, 1]
     seen = tagger.translate("the bilking", attention=True)
     assert [weights.shape[1:] for weights in seen.attention.values()] == [(len(seen.source_tokens),) * 2]
-    assert len(list(tagger.task.open(str(tmp_path / "run" / "held-out.jsonl")))) == 20
+    assert len(list(tagger.task.data_format.open(str(tmp_path / "run" / "held-out.jsonl")))) == 20
 
 
 def batch(lengths: list[int], whole: bool, seed: int = 0) -> TagBatch:

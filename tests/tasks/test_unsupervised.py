@@ -25,6 +25,7 @@ from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import make_metrics, score
 from weft.runs.open_run import build_task
 from weft.runs.weight_files import read_tensors
+from weft.tasks.base import optimizer_groups
 from weft.tasks.unsupervised.data import TOKENS, UnpairedBatch, foreign_tokens
 from weft.tasks.unsupervised.losses import back_translations, denoising_loss
 from weft.tasks.unsupervised.model import BilingualModel
@@ -169,7 +170,7 @@ def test_language_models_come_before_all_else(files: list[str], tmp_path: Path) 
 def test_the_judge_learns_what_the_encoder_hides(files: list[str], tmp_path: Path) -> None:
     task, model = prepared(files, tmp_path / "run", **{"task.adversarial_weight": 1.0})
     batch, _ = next(task.batches(weft.data.batch.Position()))
-    groups = task.parameters(model)
+    groups, _ = optimizer_groups(task, model)
     assert set(groups) == {"model", "judge"} and model.judge is not None
     assert {id(each) for each in groups["judge"]} == {id(each) for each in model.judge.parameters()}
     assert not {id(each) for each in groups["model"]} & {id(each) for each in groups["judge"]}

@@ -18,7 +18,8 @@ from tests.helpers.small_task import SmallModel, train
 from weft.config.registry import build
 from weft.errors import RunError
 from weft.runs import weight_files as weights
-from weft.runs.run_folder import RunLock, prepare_folder, remove_stale
+from weft.runs.open_run import run_config
+from weft.runs.run_folder import RunLock, create_folder, remove_stale
 from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, publish
 from weft.training.ema import Ema
@@ -151,19 +152,19 @@ def test_partial_files_of_a_crash_are_removed_and_never_loaded(tmp_path: Path) -
 
 def test_a_run_folder_is_never_overwritten_silently(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    prepare_folder(run)
+    create_folder(run)
     (run / "notes.txt").write_text("mine")
     with pytest.raises(
         RunError, match=r"not empty, and weft does not overwrite files; continue the run with `weft train --resume"
     ):
-        prepare_folder(run)
+        create_folder(run)
     assert (run / "notes.txt").read_text() == "mine"
-    with pytest.raises(RunError, match=r"not a run \(it has no config.yaml\)"):
-        prepare_folder(run, resume=True)
-    with pytest.raises(RunError, match="no such run to resume"):
-        prepare_folder(tmp_path / "other", resume=True)
+    with pytest.raises(RunError, match=r"not a run folder: it has no config.yaml"):
+        run_config(run)
+    with pytest.raises(RunError, match="no such run folder"):
+        run_config(tmp_path / "other")
     with pytest.raises(RunError, match="is a file"):
-        prepare_folder(run / "notes.txt")
+        create_folder(run / "notes.txt")
 
 
 def test_a_new_run_in_a_folder_with_checkpoints_is_refused(tmp_path: Path) -> None:

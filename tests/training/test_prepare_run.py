@@ -14,7 +14,7 @@ from tests.helpers import tiny
 from weft.config import sections
 from weft.errors import RunError
 from weft.runs import migrations
-from weft.runs.run_folder import RunLock, prepare_folder
+from weft.runs.run_folder import RunLock
 from weft.tasks.base import Task
 from weft.training import prepare_run
 
@@ -71,8 +71,8 @@ def test_a_run_that_was_killed_before_its_first_step_can_be_started_again(tmp_pa
     migrations.write_format(run)
     for name in ("run.lock", "tokenizer.json", "train.log"):
         (run / name).write_text("of another training")
-    with pytest.raises(RunError, match="nothing to resume"):
-        prepare_folder(run, resume=True)
+    with pytest.raises(RunError, match="stopped before the first step; start it again, without --resume"):
+        weft.train(out=run, resume=True)
     with RunLock(run), pytest.raises(RunError, match="in use"):
         tiny.train(run, settings=QUICK)
     assert (run / "tokenizer.json").read_text() == "of another training"

@@ -124,7 +124,7 @@ def _figures(subject: BenchmarkedModel, work: Workload, cost: Cost, ceilings: Ce
         name=work.name,
         about=work.about,
         precision=work.precision,
-        counts=subject.task.counts,
+        counts=subject.task.count_unit,
         count=work.count / work.steps,
         flops=cost.flops / work.steps,
         bytes=cost.bytes / work.steps,

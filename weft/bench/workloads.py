@@ -31,7 +31,7 @@ from weft.models.base import Network, Sizes
 from weft.runs.open_run import build_task, open_run
 from weft.runs.run_folder import choose_device
 from weft.runs.translator import Trained
-from weft.tasks.base import Task
+from weft.tasks.base import Task, optimizer_groups
 from weft.training.compile_and_cuda_graphs import CudaGraphSteps, compile_blocks
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
@@ -142,8 +142,7 @@ class TrainingWorkload(Workload):
         # Streams of a language model continue from step to step.
         self.batch = (batch.pin() if subject.device.type == "cuda" else batch).continued()
         self.model, self.precision = subject.model.train(), self.config.precision
-        self.groups = task.parameters(self.model)
-        specs = task.optimizers()
+        self.groups, specs = optimizer_groups(task, self.model)
         self.optimizers = {
             name: build("weft.training:OPTIMIZERS", specs.get(name, self.config.optimizer), group)
             for name, group in self.groups.items()
@@ -193,7 +192,7 @@ class SearchWorkload(Workload):
         self.model = model
         # Compiled kernels hide their operations, so the torch operations that they replace are counted instead.
         self.counted = trained.converted(replace(options, kernels=None))
-        reads = subject.task.inference == "search"
+        reads = subject.task.inference_kind == "search"
         self.selector = options.search.selector(1, length_penalty=1.0)
         self.steps = STEPS if model.max_target is None else min(STEPS, model.max_target - 1)
         self.precision = options.precision
@@ -263,7 +262,7 @@ class ForwardWorkload(Workload):
 
 def inference_work(subject: BenchmarkedModel, rows: int, beam: int | None, warn: Callable[[str], None]) -> Workload:
     """The workload of a trained model. Without a source, texts are continued greedily unless `beam` is given."""
-    decode, inference = subject.config.decode, subject.task.inference
+    decode, inference = subject.config.decode, subject.task.inference_kind
     width = beam or (decode.search.get("width", 1) if inference == "search" else 1)
     search = {"kind": "beam", "width": width, "stop": decode.search.get("stop", "exact")}
     options = resolve_options(changed(decode, {"search": search, "rerank": "none", "n_best": 1}), subject.device, warn=warn)

@@ -59,9 +59,9 @@ def _copy_run(run: Path, out: Path, config: Config) -> None:
 
     from weft.config.sections import save_config, save_schema
     from weft.runs.migrations import write_format
-    from weft.runs.run_folder import CONFIG, prepare_folder
+    from weft.runs.run_folder import CONFIG, create_folder
 
-    prepare_folder(out)
+    create_folder(out)
     for file in [*run.glob("tokenizer*"), *run.glob("*.json"), *run.glob("shortlist*")]:
         shutil.copyfile(file, out / file.name)  # a read-only run gives a run that can be written
     save_schema(out)
@@ -93,8 +93,11 @@ def shortlist(
 ) -> None:
     """Count the likely target tokens of each source token, for faster decoding with decode.shortlist."""
     from weft.runs.open_run import build_task, run_config
+    from weft.tasks.translation.task import TranslationTask
 
     config = run_config(run).replaced({"data.valid": [], **({"data.train": data} if data else {})})
     task = build_task(config, run, tell)
+    if not isinstance(task, TranslationTask):
+        raise ConfigError(f"{run}: its task is {config.task['kind']}; only translation has a shortlist")
     file = task.build_shortlist()
     typer.echo(f"wrote {file}; use it with --set decode.shortlist=100")

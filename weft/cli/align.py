@@ -18,8 +18,8 @@ from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from weft.explain.explanation import AttentionMap
-    from weft.explain.word_alignment import Agreement, Gold, Link
     from weft.tasks.translation.predictor import TranslationPredictor
+    from weft.tasks.translation.word_alignment import Agreement, Gold, Link
 
 
 def align(
@@ -38,9 +38,9 @@ def align(
     Words are separated by spaces. With --gold, prints the alignment error rate (AER) of every layer.
     """
     from weft.data.formats import open_pairs
-    from weft.explain.word_alignment import agreement, pharaoh
     from weft.runs.translator import load
     from weft.tasks.translation.attention_alignment import usual_layer
+    from weft.tasks.translation.word_alignment import agreement, pharaoh
 
     pairs = list(open_pairs(data))
     wanted = None if gold is None else _gold(gold, len(pairs))
@@ -64,7 +64,7 @@ def _aligned(
     predictor: TranslationPredictor, pairs: list[tuple[str, str]], data: str
 ) -> Iterator[list[tuple[AttentionMap, set[Link]]]]:
     """The links of each layer for every pair; none if a side is blank."""
-    from weft.explain.word_alignment import align
+    from weft.tasks.translation.word_alignment import align
 
     for number, (source, written) in enumerate(pairs, start=1):
         try:
@@ -75,7 +75,7 @@ def _aligned(
 
 def _gold(file: Path, count: int) -> list[Gold]:
     from weft.data.text_lines import read_lines
-    from weft.explain.word_alignment import parse_gold
+    from weft.tasks.translation.word_alignment import parse_gold
 
     links = [parse_gold(line, f"{file}, line {number:,}") for number, line in enumerate(read_lines(file), start=1)]
     if len(links) != count:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.runs.translator import Trained
 
 
-class TestData(StrEnum):
+class SignificanceTest(StrEnum):
     randomisation = "randomisation"
     bootstrap = "bootstrap"
 
@@ -47,7 +47,7 @@ def evaluate(
         help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; default: the run's own.",
     ),
     lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
-    test: TestData = typer.Option(TestData.randomisation, "--test", help="Significance test."),
+    test: SignificanceTest = typer.Option(SignificanceTest.randomisation, "--test", help="Significance test."),
     samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
     fast: bool = FAST,
     device: str = DEVICE,
@@ -68,7 +68,7 @@ def evaluate(
     options = decode_options([text for text in set if text not in task_sets], beam=beam, tag=tag, fast=fast or None)
     systems = {name: load_trained(runs(name), device=device, warn=warn, set=task_sets) for name in (run, against) if name}
     for name, system in systems.items():
-        if (two := system.task.languages) and not (options.get("into") or system.config.decode.into):
+        if (two := system.languages) and not (options.get("into") or system.config.decode.into):
             warn(f"{name}: translations into {two[1]} are scored; --set decode.into={two[0]} scores those into {two[0]}")
     if not systems[run].task.metrics():
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
@@ -102,7 +102,7 @@ def _report(
     metrics: Sequence[Metric],
     options: dict[str, Any],
     output: Path | None,
-    test: tuple[TestData, int],
+    test: tuple[SignificanceTest, int],
 ) -> Evaluation:
     """Predicts all lines with each system and scores the first; a second one is its baseline."""
     from weft.evaluation import report

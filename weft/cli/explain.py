@@ -17,12 +17,12 @@ from weft.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from weft.attention.base import View
     from weft.explain.explanation import Explanation
-    from weft.explain.task_sections import Section
+    from weft.explain.html_page import Section
 
 PICTURES = (".png", ".svg", ".pdf")
 
 
-What = StrEnum("What", ["cross", "encoder", "decoder"])
+AttentionKind = StrEnum("AttentionKind", ["cross", "encoder", "decoder"])
 
 
 def explain(
@@ -35,8 +35,10 @@ def explain(
     output: Path = typer.Option(
         Path("explain.html"), "-o", "--output", help="A page (.html), or a picture (.png, .svg, .pdf) of one attention."
     ),
-    look: What = typer.Option(
-        What.cross, "--look", help="For a picture: attention to the source, among source tokens, or among target tokens."
+    look: AttentionKind = typer.Option(
+        AttentionKind.cross,
+        "--look",
+        help="For a picture: attention to the source, among source tokens, or among target tokens.",
     ),
     layer: int = typer.Option(None, "--layer", help="For a picture: the layer, counted from 1; default: the mean of all."),
     head: str = typer.Option("mean", "--head", help="For a picture: a head, counted from 1, or mean, or max."),
@@ -71,10 +73,14 @@ def explain(
         if not isinstance(found[0], Explanation):
             raise ConfigError(f"{output}: only translations are drawn as a picture; write a page (-o page.html)")
         own: View = "target" if found[0].views("target") else "causal"
-        uses: dict[What, View] = {What.cross: "cross", What.encoder: "encoder", What.decoder: own}
+        uses: dict[AttentionKind, View] = {
+            AttentionKind.cross: "cross",
+            AttentionKind.encoder: "encoder",
+            AttentionKind.decoder: own,
+        }
         draw(view_of(found[0], uses[look], layer=layer, head=chosen, words=words), output, warn=warn)
     else:
-        from weft.explain.task_sections import explain_page
+        from weft.explain.html_page import explain_page
 
         page = explain_page(found)
         with opened(output) as written:
@@ -86,15 +92,15 @@ def _explanations(
     names: Sequence[str], given: ExplainInput, device: str, influence: bool | None, options: dict[str, Any]
 ) -> list[Explanation | Section]:
     """One per sentence and run. Runs are loaded one by one, so that only one is in memory."""
-    from weft.runs.translator import load
+    from weft.runs.translator import load_trained
 
     found: list[Explanation | Section] = []
     for name in names:
-        translator = load(runs(name), device=device, warn=warn)
-        pairs = given.pairs(translator.task.inputs)
+        trained = load_trained(runs(name), device=device, warn=warn)
+        pairs = given.pairs(trained.task.data_format.inputs)
         for number, (text, target) in enumerate(pairs, start=1):
             try:
-                found += translator.explain_sentences(text, target=target, influence=influence, run=name, **options)
+                found += trained.explain_sentences(text, target=target, influence=influence, run=name, **options)
             except DataError as error:
                 raise DataError(f"sentence {number}: {error}" if len(pairs) > 1 else str(error)) from None
     return found
@@ -102,7 +108,7 @@ def _explanations(
 
 @dataclass(frozen=True)
 class ExplainInput:
-    """What is to be explained: one input, or a file of them, with a translation for each or none."""
+    """Inputs to explain: one, or a file of them, with a translation for each or none."""
 
     text: str | None
     target: str | None

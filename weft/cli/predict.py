@@ -70,7 +70,8 @@ def predict(
         if prefix or glossary or n_best or as_json or format is not Format.text:
             raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
         return _transcribe_stream(trained, text, options, output)
-    source = open_input(text, trained.task.inputs, trained.task.files)
+    written = trained.task.data_format
+    source = open_input(text, written.inputs, written.suffixes)
     if source.file is not None:
         check_kept(output, source.file)
     if format is not Format.text:

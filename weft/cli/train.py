@@ -106,8 +106,8 @@ def demo(
     train_run("demo-dates", data=TRAIN, valid=VALID, out=out, set=set, tell=typer.echo)
     translator = load(out)
     pairs = list(open_pairs(TEST))
-    found = translator.translate([source for source, _ in pairs])
-    texts, references = [each.text for each in found], [target for _, target in pairs]
+    translations = translator.translate([source for source, _ in pairs])
+    texts, references = [each.text for each in translations], [target for _, target in pairs]
     table = Table("read", "written", "right", title="ten dates the model has never seen", title_justify="left")
     for (source, target), text in list(zip(pairs, texts, strict=True))[:10]:
         table.add_row(source, text, "yes" if text == target else f"no: {target}")

@@ -121,10 +121,10 @@ def parse(text: str | Mapping[str, Any], option: str = "--data") -> str | Mappin
     """An entry as an option of the command line gives it: a name of files, or a mapping in braces."""
     if not isinstance(text, str) or not text.lstrip().startswith("{"):
         return text
-    found = yaml_document.value(text, f"{option} {text}")
-    if not isinstance(found, dict):
+    entry = yaml_document.value(text, f"{option} {text}")
+    if not isinstance(entry, dict):
         raise ConfigError(f"{option} {text}: expected a mapping, such as {{files: pairs.tsv, tag: de}}")
-    return found
+    return entry
 
 
 def names(specs: Sequence[Spec]) -> list[str]:
@@ -145,13 +145,13 @@ def grouped(specs: Sequence[str | Kind], kind: type[Kind]) -> list[Kind]:
 
 def labels(corpora: Sequence[ValidationCorpus]) -> list[str]:
     """The names of several corpora in reports. A name that occurs again gets a number."""
-    seen: Counter[str] = Counter()
-    found = []
+    counts: Counter[str] = Counter()
+    numbered = []
     for corpus in corpora:
-        seen[corpus.label] += 1
-        number = seen[corpus.label]
-        found.append(f"{corpus.label} ({number})" if number > 1 else corpus.label)
-    return found
+        counts[corpus.label] += 1
+        number = counts[corpus.label]
+        numbered.append(f"{corpus.label} ({number})" if number > 1 else corpus.label)
+    return numbered
 
 
 def weighed(specs: Sequence[str | TrainingCorpus]) -> list[TrainingCorpus]:
@@ -221,8 +221,8 @@ def _split(spec: str) -> tuple[list[str], str]:
 
 def _language(spec: str) -> str:
     """`en=` of `en=text.txt`; nothing if there is a file of the whole name."""
-    found = LANGUAGE.match(spec)
-    return "" if found is None or os.path.exists(spec) else found[0]
+    prefix = LANGUAGE.match(spec)
+    return "" if prefix is None or os.path.exists(spec) else prefix[0]
 
 
 def absolute_path(path: str, folder: Path) -> str:

@@ -132,9 +132,9 @@ def fold(decode: Any, changes: Mapping[str, Any], *, chosen: bool = False, saved
         owners = [each for each in find_table(SEARCHES) if names[unused[0]] in _options(each)]
         raise ConfigError(f"decode.{unused[0]}: the search {kind} does not use it; set decode.search to {' or '.join(owners)}")
     kept = {name: value for name, value in search.items() if kind == search["kind"] or name in known}
-    given = {name: changes[key] for key, name in names.items() if name in known}
+    options = {name: changes[key] for key, name in names.items() if name in known}
     written: Written = {("search", name): key for key, name in names.items() if name in known}
-    return {**decode, "search": {**kept, **given, "kind": kind}}, written
+    return {**decode, "search": {**kept, **options, "kind": kind}}, written
 
 
 def fold_saved(decode: Any) -> tuple[Any, Written]:

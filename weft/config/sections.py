@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -239,12 +239,7 @@ class Config(Section):
         data = self.model_dump()
         for path, value in changes.items():
             put(data, tuple(path.split(".")), value, path)
-        given = expand(Config, data)
-        try:
-            return Config.model_validate(given)
-        except ValidationError as error:
-            wrong = problems(error, Config, given)
-        raise ConfigError("\n".join(f"{'.'.join(path)}: {text}" for path, text in wrong))
+        return _validated(data, lambda path, text: f"{'.'.join(path)}: {text}")
 
     def absolute(self) -> Config:
         """A copy that names its files by absolute paths. A relative path belongs to the current folder."""
@@ -280,12 +275,17 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = (), *, over: M
     for path, value in (over or {}).items():
         put(data, tuple(path.split(".")), value, path)
     written = apply_overrides(data, overrides, base)
-    given = expand(Config, data)
+    return _validated(data, lambda path, text: locate(written.get(path, path), text, base, overrides))
+
+
+def _validated(data: Mapping[str, Any], message: Callable[[yaml_document.Path, str], str]) -> Config:
+    """The configuration of plain data. `message` says what is wrong with the value at a path."""
+    expanded = expand(Config, data)
     try:
-        return Config.model_validate(given)
+        return Config.model_validate(expanded)
     except ValidationError as error:
-        wrong = problems(error, Config, given)
-    raise ConfigError("\n".join(locate(written.get(tuple(path), tuple(path)), text, base, overrides) for path, text in wrong))
+        wrong = problems(error, Config, expanded)
+    raise ConfigError("\n".join(message(tuple(path), text) for path, text in wrong))
 
 
 def _locate_data(section: Any, folder: Path) -> None:

@@ -49,9 +49,9 @@ CHUNK = 1 << 14
 """Examples that are encoded at a time, unless they are large."""
 
 
-def cache_folder() -> Path:
-    """The default place of prepared data."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
+def cache_folder(chosen: str | None = None) -> Path:
+    """The place of prepared data: `chosen` (data.cache), by default the cache of the user."""
+    return Path(chosen).expanduser() if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
 
 
 def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build: Callable[[Path], None]) -> Cached:
@@ -122,7 +122,7 @@ def ids_below(size: int) -> str:
 
 @dataclass
 class CorpusReport:
-    """How many examples were read, kept, and left out for which reason (the first that applies).
+    """Counts of the examples that were read, kept, and left out for each reason (the first that applies).
 
     unit: what they are called · made: what the rows made of them are called, if a row is not an example.
     """

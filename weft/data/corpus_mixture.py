@@ -66,7 +66,7 @@ class EpochQuota:
         return rows
 
     def seen(self, batches: Batches, position: Position) -> NDArray[np.int64]:
-        """How many rows of each corpus lie before a position."""
+        """The number of rows of each corpus before a position."""
         places = np.arange(min(self.count, position.window * batches.size), dtype=np.uint64)
         partly = [self.rows(places, position.epoch), *batches.window(position.epoch, position.window)[: position.batch]]
         corpus = np.searchsorted(np.cumsum(self.sizes), np.concatenate(partly), "right")

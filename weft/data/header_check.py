@@ -1,6 +1,6 @@
-"""Notices a header row that would be read as a pair, and a column of ids that would be read as text.
+"""Detects a header row that would be read as a pair, and a column of ids that would be read as text.
 
-Both are recognised by what they contain, so a real pair may look like one. Data is refused only if nobody chose its columns;
+Both are recognised by what they contain, so a real pair may look like one. Data is refused only if its columns were not chosen;
 choosing them, as in x.tsv#1,2, always helps.
 """
 
@@ -15,7 +15,7 @@ from weft.data.formats import Pairs, TablePairs, TextPairs
 from weft.errors import DataError
 
 ROWS = 50
-"""Rows that are looked at."""
+"""Rows that are checked."""
 
 FEWEST = 5
 """With fewer rows, nothing is concluded about a column."""
@@ -32,7 +32,7 @@ ID = re.compile(r"[A-Za-z]{0,12}[-_:.#/]?\d+([-_:.]\d+)*|[0-9a-fA-F]{8}(-[0-9a-f
 
 
 def check_columns(pairs: Pairs, report: Callable[[str], None]) -> None:
-    """Raises DataError if the first row is a header or a column holds ids, and nobody chose the columns; otherwise warns."""
+    """Raises DataError if the first row is a header or a column holds ids, and the columns were not chosen; otherwise warns."""
     if isinstance(pairs, TextPairs):
         first = next(iter(pairs))
         if _header(list(first)):

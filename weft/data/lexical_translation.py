@@ -19,7 +19,7 @@ PASSES = 3
 """Passes of expectation maximisation over all pairs, after they have been counted."""
 
 
-def companions(corpus: Corpus, sources: int, targets: int, *, most: int, frequent: int, pairs: int) -> tuple[Ids, Ids]:
+def likely_translations(corpus: Corpus, sources: int, targets: int, *, most: int, frequent: int, pairs: int) -> tuple[Ids, Ids]:
     """The `most` best target tokens for each source token, [sources, most], and the most frequent target tokens, [frequent].
 
     The best come first, without the frequent ones; −1 fills the rows of tokens with fewer. Of a large corpus, `pairs` evenly

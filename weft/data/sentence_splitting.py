@@ -24,7 +24,7 @@ UNSPLIT = {"th", "lo"}
 
 FILE = "sentences.json"
 LINES = 10_000
-"""The most training lines that are looked at."""
+"""The most training lines whose sentences are counted."""
 
 MANY, SOME, KEPT = 0.1, 0.01, 0.6
 """Lines of several sentences are usual if at least MANY of the training lines are such. Then as many are usual as SOME of the
@@ -56,7 +56,7 @@ AT_THE_END = " \t\n.!?…\"'”’»)]。！？"
 OPENING = re.compile(r"(?<=\s)[\"'“„‘«‹(\[¿¡]+$")
 ENDS = re.compile(r"[。！？｡]+[”’」』）]*|[.!?…।॥۔؟։።។။]+[\"'”’»)\]]*(?=\s)")
 SHORT = re.compile(r"(?:^|[\s(])(?:[^\W\d]|[^\W\d]{1,3}(?:\.[^\W\d]{1,3})+|\d{1,2}|[DMHS]rs?|Prof|St|Nr|vs|Fig|etc)\.$")
-"""What ends in a full stop without ending a sentence, for the plain rule."""
+"""Abbreviations and numbers, whose full stop ends no sentence, for the plain rule."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Sentence:
 
 
 class SentenceSplitter:
-    """Splits lines into parts of up to `usual` sentences; 0: no line is split. `warn` is told once if sentencex is missing."""
+    """Splits lines into parts of up to `usual` sentences; 0: no line is split. `warn`: called if sentencex is missing."""
 
     def __init__(self, language: str | None = None, usual: int = 1, warn: Callable[[str], None] = lambda text: None) -> None:
         self.language, self.usual, self.warn, self.warned = language, usual, warn, False
@@ -190,7 +190,7 @@ def language_of(given: str | None, files: Sequence[str], side: int = 0) -> str |
 
 @dataclass(frozen=True)
 class SentenceCounts:
-    """Sentences per line of training data: lines looked at, the share with several, and the usual number; 0: any number."""
+    """Sentences per line of training data: lines counted, the share with several, and the usual number; 0: any number."""
 
     lines: int = 0
     several: float = 0.0

@@ -9,8 +9,10 @@ Shapes: S states · V vocabulary.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise, takewhile
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -198,3 +200,14 @@ def spelling_of(tokenizer: Tokenizer) -> Spelling:
     if tokenizer not in _SPELLINGS:
         _SPELLINGS[tokenizer] = Spelling(tokenizer)
     return _SPELLINGS[tokenizer]
+
+
+def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Returns the text that each token adds. A character of several bytes counts for its last token; special ids add none."""
+    whole = tokenizer.decode(ids)
+    ends = [0]
+    for count, token in enumerate(ids, start=1):
+        start = tokenizer.decode(ids[:count]) if token >= RESERVED else ""
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(start, whole, strict=False))
+        ends.append(max(ends[-1], len(list(common))))
+    return [whole[start:end] for start, end in pairwise(ends)]

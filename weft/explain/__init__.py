@@ -1,1 +1,1 @@
-"""Explanations of translations: attention, token probabilities, the beam tree and word alignments."""
+"""Explanations of predictions: attention maps, influence, the beam tree, heat maps, and the pages that show them."""

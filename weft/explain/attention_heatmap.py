@@ -88,7 +88,7 @@ def _one_head(weights: Weights, head: Head) -> Weights:
 
 def cross_attention(prediction: Prediction) -> Weights:
     """Returns [target tokens, source tokens]: cross-attention weights, averaged over all layers and heads."""
-    mean = _mean(prediction, "cross")
+    mean = mean_attention(prediction, "cross")
     if mean is None:
         raise ConfigError(
             "this translation has no cross-attention weights; translate with attention=True and a model that has them"
@@ -103,10 +103,10 @@ def views(prediction: Prediction) -> list[View]:
     pooled = prediction.attention.get("pooling")
     vectors = [str(row + 1) for row in range(0 if pooled is None else len(pooled))]
     candidates = [
-        ("encoder", _mean(prediction, "encoder"), source, source, SIDES["encoder"]),
-        ("cross", _mean(prediction, "cross"), target, source, SIDES["cross"]),
-        ("decoder", _mean(prediction, "causal"), target, fed, SIDES["causal"]),
-        ("target", _mean(prediction, "target"), target, target, SIDES["target"]),
+        ("encoder", mean_attention(prediction, "encoder"), source, source, SIDES["encoder"]),
+        ("cross", mean_attention(prediction, "cross"), target, source, SIDES["cross"]),
+        ("decoder", mean_attention(prediction, "causal"), target, fed, SIDES["causal"]),
+        ("target", mean_attention(prediction, "target"), target, target, SIDES["target"]),
         ("pooling", pooled, vectors, source, ("vector", "source")),
     ]
     return [
@@ -212,8 +212,8 @@ def elided(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[:kept]}…{name[-kept + 1 :]}"
 
 
-def _mean(prediction: Prediction, use: Shown) -> Weights | None:
-    """[rows, columns]: the mean over the layers of one use and their heads. None without layers or if their shapes differ."""
+def mean_attention(prediction: Prediction, use: Shown) -> Weights | None:
+    """Returns [rows, columns]: the mean over layers of one use and their heads; None without layers, or if shapes differ."""
     layers = [weights.mean(0) for name, weights in prediction.attention.items() if prediction.uses.get(name) == use]
     if not layers or len({layer.shape for layer in layers}) > 1:
         return None

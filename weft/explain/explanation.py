@@ -1,6 +1,6 @@
-"""The data of an explanation. Shapes: H heads · T target tokens · S source tokens.
+"""The data of an explanation: two sides of a sentence pair with their words, attention maps, decoding steps and the beam tree.
 
-One side of a sentence pair for display: its tokens, words and writing direction.
+Shapes: H heads · T target tokens · S source tokens.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from weft.attention.base import View
 from weft.data.batch import BOS, EOS, SPECIALS
-from weft.data.token_spelling import is_unspaced
+from weft.data.token_spelling import is_unspaced, token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
-from weft.tasks.translation.attention_alignment import token_texts
-from weft.tasks.translation.segmenter import Translation
+from weft.inference.predictor import Prediction
 
 How = Literal["weights", "influence"]
 Fate = Literal["kept", "finished", "dropped"]
@@ -126,7 +125,7 @@ class Explanation:
     score: float
     steps: list[DecodingStep]
     maps: list[AttentionMap]
-    best: list[Translation]
+    best: Sequence[Prediction]
     tree: list[Node] = field(default_factory=list)
     passes: list[WritingPass] = field(default_factory=list)
     forced: bool = False

@@ -1,5 +1,7 @@
 """Explanations as a self-contained HTML page, with styles, scripts and data inside. It needs no network.
 
+Translations have a page with scripts (`page`), predictions of other tasks a plain one (`static_page`).
+
 Weights are stored as deflated bytes, 255 · √w. A sentence of 200 tokens and 48 heads makes a page of a few megabytes.
 """
 
@@ -9,13 +11,14 @@ import base64
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from html import escape
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
+from weft.errors import ConfigError
 from weft.explain.explanation import SIDES, Explanation, Weights, shown
 
 SCRIPTS = ("dom.js", "arrays.js", "heatmap.js", "lines.js", "steps.js", "tokens.js", "tree.js", "panel.js", "page.js")
@@ -79,3 +82,44 @@ def _plain(value: Any) -> Any:
 def asset(name: str) -> str:
     """The text of a file of the page."""
     return files("weft.explain").joinpath("assets", name).read_text("utf-8")
+
+
+@dataclass(frozen=True)
+class Section:
+    """The explanation of a prediction of any task. run: the model's name · said: the prediction · body: HTML that shows why."""
+
+    run: str
+    said: str
+    body: str
+
+    def _repr_html_(self) -> str:
+        """Shows the page in a notebook, isolated from the notebook's styles."""
+        return (
+            f'<iframe srcdoc="{escape(static_page([self]))}" title="weft explain" '
+            'style="width:100%;height:30em;border:0" sandbox=""></iframe>'
+        )
+
+
+def explain_page(found: Sequence[Explanation | Section], title: str = "weft explain") -> str:
+    """The page of explanations, all of translations or none."""
+    sections = [each for each in found if isinstance(each, Section)]
+    translations = [each for each in found if isinstance(each, Explanation)]
+    if sections and translations:
+        raise ConfigError("one run translates and another does not; explain them one by one")
+    return static_page(sections, title) if sections else page(translations, title)
+
+
+def static_page(sections: Sequence[Section], title: str = "weft explain") -> str:
+    """An HTML page without scripts, which needs no network."""
+    shown = "".join(
+        f"<section>\n<h2>{escape(each.said) or '(nothing)'} <small>{escape(each.run)}</small></h2>\n{each.body}</section>\n"
+        for each in sections
+    )
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{asset('base.css')}{asset('sections.css')}</style>\n</head>\n<body>\n"
+        f"<header><h1>{escape(title)}</h1></header>\n<main>\n{shown}</main>\n</body>\n</html>\n"
+    )

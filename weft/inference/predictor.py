@@ -108,9 +108,16 @@ class Predictor(ABC, Generic[In, Out]):
         self.model, self.options, self.warn = model, options, warn or (lambda message: None)
 
     def parse_input(self, line: str, **fields: Any) -> Any:
-        """The input for a line of text: the line, unless inputs have `fields` such as prefix or attention."""
-        refuse(fields, "inputs of this task are lines without further fields")
+        """The input for a line of text: the line, unless inputs have `fields` such as prefix.
+
+        `attention` asks for the weights of the model, and is ignored where there are none.
+        """
+        refuse({name: value for name, value in fields.items() if name != "attention"}, "inputs of this task are plain lines")
         return line
+
+    def sentences(self, text: str) -> list[str]:
+        """The parts of a text that are answered, and explained, one by one."""
+        return [text]
 
     @abstractmethod
     def encode_input(self, inputs: Sequence[In], first_line: int) -> list[list[Any]]:

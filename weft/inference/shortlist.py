@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from weft.data.corpus import Corpus, cache_folder
-from weft.data.lexical_translation import Ids, companions
+from weft.data.lexical_translation import Ids, likely_translations
 from weft.data.tokenizers import RESERVED
 from weft.errors import RunError
 from weft.file_access import default_mode
@@ -55,7 +55,7 @@ class Shortlist:
 
     @staticmethod
     def count(corpus: Corpus, sources: int, targets: int, own: bool) -> Shortlist:
-        likely, frequent = companions(corpus, sources, targets, most=MOST, frequent=FREQUENT, pairs=PAIRS)
+        likely, frequent = likely_translations(corpus, sources, targets, most=MOST, frequent=FREQUENT, pairs=PAIRS)
         return Shortlist(likely, frequent, own)
 
     def write(self, file: Path) -> Path:

@@ -28,15 +28,13 @@ KEPT = 0.9
 class Reinforce:
     """−Σ_t (weight · (R_t − b_t) · log p(a_t) + entropy_weight · H_t), where a_t is sampled with entropy H_t at position t.
 
-    The reward of a sample is the log-likelihood that follows it: R_t = Σ_{k ≥ t} discount^(k−t) · log p(y_k | …) of the true
-    tokens y. With discount 1 the gradient is that of the expected log-likelihood, without bias. Below 1, as by default, it is
-    biased: what a sample does to later tokens counts too little. It is also far less noisy.
+    R_t = Σ_{k ≥ t} discount^(k−t) · log p(y_k | …) of the true tokens y. With discount 1 the gradient is that of the expected
+    log-likelihood. Below 1, as by default, it is biased, since effects on later tokens count too little, but far less noisy.
 
-    The baseline is the mean over the other samples of the same sentence at the same position or, with one sample per
-    sentence, the mean over all tokens of the other sentences in the micro-batch. It needs no state in a checkpoint, and does
-    not depend on how processes share the micro-batches. `moving` is that of Xu et al. 2015, section 4.1: b_k = 0.9 b_{k−1} +
-    0.1 log p_k, where log p_k is the mean per token of micro-batch k, so that it is used before it learns of the batch. Each
-    process has its own. No baseline depends on a_t, so none adds bias.
+    The baseline b_t is the mean over the other samples of the sentence at that position or, with one sample per sentence, the
+    mean over all tokens of the other sentences in the micro-batch. It needs no state. `moving` is that of Xu et al. 2015,
+    section 4.1: b_k = 0.9 b_{k−1} + 0.1 log p_k, where log p_k is the mean per token of micro-batch k, one
+    per process. No baseline depends on a_t, so none adds bias.
     """
 
     weight: float
@@ -93,10 +91,10 @@ class MovingBaseline:
         # In place, because a recorded step reads it from there.
         before.copy_(torch.where(tokens > 0, KEPT * before + (1 - KEPT) * mean, before))
 
-    def carried(self) -> dict[str, Tensor]:
+    def extra_state(self) -> dict[str, Tensor]:
         return {self.name: self._mean.clone()}
 
-    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
         if self.name in tensors:
             self._mean = tensors[self.name].clone()
 

@@ -34,8 +34,8 @@ from weft.inference.worker_processes import cores
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.run_folder import MODEL
 from weft.runs.translator import Translator, load
-from weft.tasks.base import Align, TeacherRun
-from weft.tasks.translation.attention_alignment import CharacterCounter, weights_of
+from weft.tasks.base import TeacherRun
+from weft.tasks.translation.attention_alignment import Align, CharacterCounter, weights_of
 
 
 class OpenTeacher(TeacherRun):
@@ -43,7 +43,7 @@ class OpenTeacher(TeacherRun):
 
     def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, report: Report) -> None:
         teacher, texts = str(config.data.teacher), Texts(pairs)
-        folder = (Path(config.data.cache).expanduser() if config.data.cache else cache_folder()) / "distilled"
+        folder = cache_folder(config.data.cache) / "distilled"
         folder.mkdir(parents=True, exist_ok=True)
         kept = folder / f"{_identity([teacher], texts, {}, '.jsonl')}.jsonl"
         if not kept.exists():
@@ -150,8 +150,8 @@ def _translations(translator: Translator, texts: Texts, done: int, options: dict
     predictor = translator.translation_predictor("translating a corpus", auto_workers=cores(), **options)
     lines = islice(texts.lines(), done, None)
     while window := list(islice(lines, WINDOW)):
-        found = predictor.predict(map(predictor.parse_input, window), together=True, first_line=done + 1)
-        for text, translation in zip(window, found, strict=True):
+        translations = predictor.predict(map(predictor.parse_input, window), together=True, first_line=done + 1)
+        for text, translation in zip(window, translations, strict=True):
             yield text, " ".join(translation.text.splitlines())
         done += len(window)
 

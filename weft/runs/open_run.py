@@ -12,7 +12,7 @@ from weft.errors import RunError
 from weft.file_access import why_unreadable
 from weft.layers.lora import Lora, add_adapters, merge_adapters
 from weft.models.base import Network, Sizes
-from weft.runs.migrations import check_format
+from weft.runs.migrations import FORMAT_FILE, check_format
 from weft.runs.run_folder import CONFIG, MODEL, choose_device
 from weft.runs.weight_files import load_weights, zero_initialized
 from weft.tasks.base import Task, TaskContext, TeacherRun
@@ -41,7 +41,9 @@ def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
     if problem := why_unreadable(folder, "run folder"):
         raise RunError(f"{folder}: {problem}")
     if not (folder / CONFIG).is_file():
-        raise RunError(f"{folder}: this is not a run folder: it has no {CONFIG}")
+        stopped = "its training was stopped before the first step; start it again, without --resume"
+        problem = stopped if (folder / FORMAT_FILE).is_file() else f"this is not a run folder: it has no {CONFIG}"
+        raise RunError(f"{folder}: {problem}")
     check_format(folder)
     return load_config(folder / CONFIG, sets)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from weft.errors import DeviceError, RunError
-from weft.file_access import ASIDE, denied, why_unreadable
+from weft.file_access import ASIDE, denied
 from weft.runs.migrations import FORMAT_FILE
 
 CONFIG = "config.yaml"
@@ -23,15 +23,8 @@ LOG = "log.jsonl"
 LOCK = "run.lock"
 
 
-def prepare_folder(out: Path, resume: bool = False) -> None:
-    """Creates the folder of a new run, or checks that there is a run to resume."""
-    if resume:
-        problem = why_unreadable(out, "run to resume; start it without --resume")
-        if problem or not out.is_dir():
-            raise RunError(f"{out}: {problem or 'this is a file; a run is a folder'}")
-        if not (out / CONFIG).is_file():
-            raise RunError(f"{out}: this folder is not a run (it has no {CONFIG}), so there is nothing to resume")
-        return
+def create_folder(out: Path) -> None:
+    """Creates the folder of a new run. Raises RunError if it would overwrite something."""
     if out.exists() and not out.is_dir():
         raise RunError(f"{out}: this is a file; a run needs its own folder")
     if out.is_dir() and any(entry.name != LOCK for entry in out.iterdir()) and not _unbegun(out):

@@ -33,10 +33,11 @@ from weft.tasks.transcription.log_mel import Samples
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.markup import MarkupSpan
 from weft.tasks.translation.predictor import TranslationPredictor
+from weft.tasks.translation.task import TranslationTask
 
 if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
-    from weft.explain.task_sections import Section
+    from weft.explain.html_page import Section
     from weft.tasks.translation.documents import Format
 
 
@@ -144,13 +145,18 @@ class Trained:
         self._converted: dict[tuple[str, bool], Network] = {}
         self.companions = AuxiliaryModels(task, lambda run: load_trained(run, device=str(self.model.device)))
 
+    @property
+    def languages(self) -> Sequence[str]:
+        """The two languages of a model that translates in both directions; decode.into names one. Empty for other models."""
+        return self.task.languages if isinstance(self.task, TranslationTask) else ()
+
     def predictor(self, *, auto_workers: int = 1, **options: Any) -> Predictor[Any, Any]:
         """The predictor, with these options of the section decode changed: beam=4, search="sample", n_best=3, …
 
         auto_workers: the number of worker processes on a CPU if the options leave it to `auto`.
         """
         section = changed(self.config.decode, options)
-        if section.into and not self.task.languages:
+        if section.into and not self.languages:
             raise ConfigError(
                 f"decode.into: a run of the task {self.config.task['kind']} translates in one direction only, or has tags "
                 "(decode.tag); remove it"
@@ -203,6 +209,27 @@ class Trained:
     def score(self, data: str | Sequence[str]) -> dict[str, float]:
         """The scores that the task declares, on the data of these files."""
         return self.task.score(self.model, [data] if isinstance(data, str) else data)
+
+    def explain(
+        self, text: str, *, target: str | None = None, influence: bool | None = None, run: str = "", **options: Any
+    ) -> Explanation | Section:
+        """Everything that can be seen of how one input is translated, labelled or described; a notebook shows it as a page.
+
+        `target`: explain this translation instead of the model's own · `influence`: also how much each token depends on each
+        source token · `run`: what the page calls the model · `options`: those of the section decode. Nothing is reranked.
+        """
+        check_text(text, "text")
+        options = {"rerank": "none", **options}
+        if "n_best" not in options:
+            section = changed(self.config.decode, options)
+            options["n_best"] = max(section.n_best, section.search.get("width", 1))
+        return self.task.explain(self.predictor(**options), text, target=target, influence=influence, run=run)
+
+    def explain_sentences(self, text: str, **settings: Any) -> list[Explanation | Section]:
+        """An explanation for each part of a text that is translated by itself; `settings` are those of `explain`."""
+        whole = settings.get("target") is not None or settings.get("sentences", self.config.decode.sentences) == "off"
+        texts = [text] if whole else self.predictor(rerank="none").sentences(text)
+        return [self.explain(each, **{**settings, "sentences": "off"}) for each in texts]
 
     def converted(self, resolved: DecodingOptions) -> Network:
         """The model with its weights in the chosen precision. Each conversion is made once."""
@@ -291,46 +318,6 @@ class Translator(Trained):
             return [*translate_documents(partial(self.stream, **options), texts, format, terms, language)]
         return list(self.stream(texts, attention=attention, prefixes=prefix, terms=terms, **options))
 
-    def explain(
-        self, text: str, *, target: str | None = None, influence: bool | None = None, run: str = "", **options: Any
-    ) -> Explanation | Section:
-        """Everything that can be seen of how one input is translated, labelled or described; a notebook shows it as a page.
-
-        `target`: explain this translation instead of the model's own · `influence`: also how much each token depends on each
-        source token · `run`: what the page calls the model · `options`: those of the section decode. Nothing is reranked.
-        """
-        check_text(text, "text")
-        from weft.explain.explain_translation import explain  # slow to import, and not needed to translate
-        from weft.explain.task_sections import explain_input
-
-        options = {"rerank": "none", **options}
-        if "n_best" not in options:
-            section = changed(self.config.decode, options)
-            options["n_best"] = max(section.n_best, section.search.get("width", 1))
-        predictor = self.predictor(**options)
-        if not isinstance(predictor, TranslationPredictor):
-            if target is not None:
-                raise ConfigError("a target can be given to runs that translate; leave it out")
-            return explain_input(predictor, text, run)
-        count = 1 if target is not None else len(predictor.reader.sentences(text))
-        if count > 1:
-            raise DataError(
-                f"the text has {count} parts that are translated one by one; explain them with explain_sentences(text), or the "
-                "text as a whole with sentences='off'"
-            )
-        found = explain(predictor, text, target=target, run=run, influence=influence)
-        data = self.config.data
-        found.model, found.languages = self.config.model["kind"], (data.source_language or "", data.target_language or "")
-        return found
-
-    def explain_sentences(self, text: str, **settings: Any) -> list[Explanation | Section]:
-        """An explanation for each part of a text that is translated by itself; `settings` are those of `explain`."""
-        predictor, texts = self.predictor(rerank="none"), [text]
-        whole = settings.get("target") is not None or settings.get("sentences", self.config.decode.sentences) == "off"
-        if not whole and isinstance(predictor, TranslationPredictor):
-            texts = [each.text for each in predictor.reader.sentences(text)]
-        return [self.explain(each, **{**settings, "sentences": "off"}) for each in texts]
-
     def translation_predictor(self, purpose: str, **options: Any) -> TranslationPredictor:
         """The predictor, for a purpose that needs translations. Raises ConfigError if the model does not translate."""
         predictor = self.predictor(**options)
@@ -392,7 +379,7 @@ def load_trained(
             raise RunError(
                 f"{other.folder}: its tokenizer differs from that of {first.folder}; the runs of an ensemble share one"
             )
-    model = task.join([run.model for run in (first, *others)]) if others else first.model
+    model = task.ensemble([run.model for run in (first, *others)]) if others else first.model
     model = model.to(choose_device(device))
     return Translator(model, task, config, warn) if isinstance(task, CorpusTask) else Trained(model, task, config, warn)
 

@@ -168,10 +168,10 @@ def _start_vectors(model: Network, config: Config, run: Path) -> str:
         named = token_tables(model, tokenizer.size)
         tables = [table for name, table in named.items() if name.startswith("encoder.") == (side == "encoder")]
         if tables:
-            tokens, found = token_vectors(words, vectors, tokenizer)
+            tokens, rows = token_vectors(words, vectors, tokenizer)
             if not (placed := int((tokens != UNK).sum())):
                 raise ConfigError(f"start.vectors: no word of {file} is a token of the {side}; is it of another language?")
-            place_vectors(tables, tokens, found)
+            place_vectors(tables, tokens, rows)
             counts.append(f"{placed:,} of {tokenizer.size:,}")
             narrowest = min(narrowest, *(table.size(1) for table in tables))
     if not counts:
@@ -233,15 +233,15 @@ class _MovedTokens:
 
 
 def _moved_tokens(base: Path, run: Path, config: Config, sizes: Sizes) -> dict[str, _MovedTokens]:
-    """The tokens that have moved on each side: marks lie behind all pieces, and behind them what the model alone has."""
+    """The tokens that have moved on each side: added ones lie behind all pieces, and behind them what the model alone has."""
     pairs = zip(*(load_extended(folder, config.data.tokenizer) for folder in (base, run)), strict=True)
-    found = {}
+    moved = {}
     for (old, new), side, size in zip(pairs, ("encoder", "decoder"), (sizes.source, sizes.target), strict=True):
         first = old.size - len(old.added)
         pieces = [old.spelled(new.piece(number)) for number in range(first, new.size - len(new.added))]
-        marks = [old.tags(name) if name in old.added else [] for name in new.added]
-        found[side] = _MovedTokens(first, [*pieces, *marks, *([number] for number in range(old.size, size))])
-    return found
+        added = [old.tags(name) if name in old.added else [] for name in new.added]
+        moved[side] = _MovedTokens(first, [*pieces, *added, *([number] for number in range(old.size, size))])
+    return moved
 
 
 def _listed(names: list[str]) -> str:

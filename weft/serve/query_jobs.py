@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from weft.decoding.search_loop import Cancellation
 from weft.explain.explanation import Explanation
-from weft.explain.task_sections import Section, explain_page
+from weft.explain.html_page import Section, explain_page
 from weft.inference.predictor import BatchItem, ExpectedCost, Prediction, Predictor
 from weft.serve.served_models import BatchResult, Query, TranslationQuery
 

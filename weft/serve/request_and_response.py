@@ -16,11 +16,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from weft.data.batch import EOS
+from weft.data.token_spelling import token_texts
 from weft.explain.attention_heatmap import cross_attention
 from weft.explain.explanation import Side, join_words, make_side
 from weft.inference.predictor import Prediction, Weights
 from weft.serve.served_models import ServedModel
-from weft.tasks.translation.attention_alignment import token_texts
 from weft.tasks.translation.segmenter import Translation
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
 from weft.explain.explanation import Explanation
-from weft.explain.task_sections import Section
+from weft.explain.html_page import Section
 from weft.inference.predictor import BatchItem, Predictor
 from weft.runs.translator import Translator, load
 from weft.runs.weight_files import share_equal
@@ -24,7 +24,7 @@ from weft.serve.bounded_cache import BoundedCache
 from weft.serve.languages import UNKNOWN, known_code, languages_of
 from weft.tasks.translation.glossary import NO_TERMS, Terms
 from weft.tasks.translation.markup import MarkupSpan
-from weft.tasks.translation.predictor import TranslationPredictor
+from weft.tasks.translation.task import TranslationTask
 
 if TYPE_CHECKING:
     from weft.serve.engine_process import Remote
@@ -138,9 +138,7 @@ class ServedModel:
 
     def sentences(self, text: str) -> list[str]:
         """The segments of a text, which are translated one by one."""
-        predictor = self.predictor(())
-        segments = predictor.reader.sentences(text) if isinstance(predictor, TranslationPredictor) else []
-        return [each.text for each in segments] or [text]
+        return self.predictor(()).sentences(text)
 
     def explain(self, sentence: str, query: Query) -> Explanation | Section:
         """Explains the output of the model for a sentence, with the options of a query."""
@@ -195,7 +193,7 @@ class Models:
         self.served: list[ServedModel] = []
         for location in locations:
             self.served.append(first := self._open(location, self._free_name(location), self.served))
-            if location.languages is None and first.translator.task.languages:
+            if location.languages is None and first.translator.languages:
                 back = ModelLocation(location.folders, (first.target, first.source))
                 self.served.append(self._open(back, self._free_name(back), self.served))
 
@@ -209,15 +207,15 @@ class Models:
         run, named = location.folders[0], zip(("source", "target"), location.languages or (), strict=False)
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
         translator = load(location.folders, device=self.device, set=sets)
-        if translator.task.files:
+        if translator.task.data_format.suffixes:
             problem = f"its task, {translator.config.task['kind']}, reads files, which a server does not accept"
             raise ConfigError(f"{run}: {problem}; use weft predict {run} FILE")
         share_equal(translator.model, (other.translator.model for other in others))
-        source, target = languages_of(translator.config, two := translator.task.languages, run)
+        source, target = languages_of(translator.config, two := translator.languages, run)
         if two:
             location = ModelLocation(location.folders, (source, target))
             translator.config = translator.config.replaced({"decode.into": target})
-        elif target in translator.task.tags:
+        elif isinstance(translator.task, TranslationTask) and target in translator.task.tags:
             translator.config = translator.config.replaced({"decode.tag": target})
         if location.languages is None and UNKNOWN in (source, target):
             self.warn(

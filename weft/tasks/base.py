@@ -1,68 +1,45 @@
-"""What another run, a teacher, does for a run in training.
-
-Tokenizers that a run takes over from another one, so that both have one vocabulary.
-
-The interface between a task and everything that trains, scores or uses its models.
-"""
+"""The interface between a task and everything that trains, scores or uses its models."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from weft.config.registry import build
-from weft.config.sections import Config, load_config
+from weft.config.sections import Config
 from weft.data.batch import Batch, Position
 from weft.data.batching import round_up
-from weft.data.corpus import cache_folder
-from weft.data.file_lists import open_listed, read_listed
-from weft.data.formats import Pairs, is_json, open_pairs, read_sources
-from weft.data.header_check import check_columns
+from weft.data.data_format import DataFormat
+from weft.data.formats import Pairs
 from weft.data.sentence_pairs import random_pairs
-from weft.data.text_lines import read_lines
-from weft.data.tokenizers import ExtraWords, InheritedTokenizers, Tokenizer
-from weft.data.tokenizers.added_tokens import load_extended
-from weft.data.word_vectors.vectors import read_vectors
-from weft.errors import ConfigError, RunError
+from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import Metric
-from weft.file_access import why_unreadable
+from weft.explain.explanation import Explanation
+from weft.explain.html_page import Section
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder_decoder
-from weft.runs.migrations import check_format
-from weft.tasks.translation.attention_alignment import TokenWeights
 
-Align = Callable[[Sequence[tuple[str, str]]], list[TokenWeights | None]]
-"""The attention of another run between the tokens of each pair of texts, if it has any. All pairs are one batch."""
+if TYPE_CHECKING:
+    from weft.tasks.translation.attention_alignment import Align
 
 
 class TeacherRun(ABC):
     """The run that data.teacher names."""
 
     @abstractmethod
-    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, tell: Callable[[str], None]) -> None:
+    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, report: Callable[[str], None]) -> None:
         """Writes the pairs with its translations as targets into `out`. They are made once and kept in the cache."""
 
     @abstractmethod
     def aligner(self, config: Config) -> Align: ...
-
-
-def tokenizers_of(config: Config) -> tuple[Config, Tokenizer, Tokenizer]:
-    """The tokenizers of the run that data.tokenizer_of names, and the configuration with their settings."""
-    run = Path(str(config.data.tokenizer_of))
-    if problem := why_unreadable(run / "config.yaml", "run"):
-        raise RunError(f"data.tokenizer_of: {run}: {problem}")
-    check_format(run)
-    data = load_config(run / "config.yaml").data
-    settings = {f"data.{key}": getattr(data, key) for key in ("tokenizer", "vocabulary", "shared_vocabulary")}
-    return config.replaced(settings), *load_extended(run, data.tokenizer)
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -70,14 +47,14 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What a task is built for: the configuration and folder of a run, and a function that receives progress messages.
+    """The surroundings of a task: the configuration and folder of a run, and a function that receives progress messages.
 
     teacher: opens another run, where that is possible.
     """
 
     config: Config
     run: Path
-    tell: Callable[[str], None] = lambda message: None
+    report: Callable[[str], None] = lambda message: None
     teacher: TeacherRun | None = None
 
 
@@ -122,65 +99,65 @@ class Measure:
 LOSS = Measure("loss", "loss", higher_is_better=False)
 
 
+@runtime_checkable
+class MultiOptimizerTask(Protocol):
+    """A task with several optimisers. Each `Loss` names its own."""
+
+    def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
+        """The parameters of each optimiser, by name."""
+
+    def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
+        """The optimisers, by name, that are not train.optimizer."""
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are not frozen."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def optimizer_groups(task: Task, model: nn.Module) -> tuple[dict[str, list[nn.Parameter]], Mapping[str, Mapping[str, Any]]]:
+    """The parameters of each optimiser, by name, and the optimisers that are not train.optimizer."""
+    if isinstance(task, MultiOptimizerTask):
+        return task.parameters(model), task.optimizers()
+    return {"model": trainable(model)}, {}
+
+
+def check_length(task: Task, model: Network) -> None:
+    """Raises ConfigError if texts of data.max_length tokens exceed the model's positions."""
+    longest, limit = task.config.data.max_length, model.longest
+    if limit is not None and task.row_length(longest) > limit:
+        raise ConfigError(
+            f"data.max_length: texts of {task.row_length(longest) - 1} tokens and their end do not fit the model's {limit} "
+            f"positions; set data.max_length to at most {limit - 1}, or raise max_length of the model or of its mixers"
+        )
+
+
 class Task(ABC):
     """A task knows its data, its losses, its metrics and its predictor. The trainer knows none of them.
 
+    A task must have `prepare`, `batches`, `losses` and `evaluate`. Most also have `reopen`, `build`, `predictor`, `metrics`,
+    `explanation` and `dummy_batch`. Everything else has a default that suits pairs of texts.
+
     measures: the scores that `evaluate` can give. `train.best_by` may name any of them.
-    steady: whether `losses` runs the same operations for all batches of one size, so that they can be recorded and replayed.
-    counts: what the count of a loss counts, and so the unit of training speed.
+    capturable: whether `losses` runs the same operations for all batches of one size, so that a CUDA graph can hold them.
+    count_unit: what the count of a loss counts, and so the unit of training speed.
     commands: how to use a trained {run} on the command line, shown after training.
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
-    distils: whether a teacher may translate the training data (data.teacher).
-    files: suffixes of files that are one input each, such as .jpg, for tasks that read files instead of texts.
-    languages: the two languages of a model that translates in both directions; decode.into names one, by default the second.
-    inference: what a trained model does: search for texts of sources, continue texts without a source, or one forward pass.
+    data_format: how its data is written in files.
+    inference_kind: what a trained model does: search texts for sources, continue texts without a source, or a forward pass.
     config: the configuration of the run. `prepare` may lower sizes in it to what the data allows; the run saves the result.
     """
 
     measures: Sequence[Measure] = (LOSS,)
     capturable: bool = False
-    counts: str = "target tokens"
+    count_unit: str = "target tokens"
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
-    supports_distillation: bool = False
-    files: Sequence[str] = ()
-    languages: Sequence[str] = ()
-    inference: Literal["search", "continue", "forward"] = "search"
+    data_format: DataFormat = DataFormat()
+    inference_kind: Literal["search", "continue", "forward"] = "search"
 
-    def __init__(self, setting: TaskContext) -> None:
-        self.config, self.run, self.tell, self.teacher = setting.config, setting.run, setting.tell, setting.teacher
-        if self.config.data.teacher and not self.supports_distillation:
-            raise ConfigError("data.teacher: only tasks that translate learn from the translations of another run; remove it")
-
-    @property
-    def cache(self) -> Path:
-        """The folder for prepared data."""
-        chosen = self.config.data.cache
-        return Path(chosen).expanduser() if chosen else cache_folder()
-
-    @property
-    def start(self) -> InheritedTokenizers | ExtraWords | None:
-        """The tokenizers that a new run takes if it starts from another one, or the words that its own ones get."""
-        start = self.config.start
-        if start.vectors and start.extend:
-            return ExtraWords(read_vectors(start.vectors)[0], start.extend)
-        return (
-            InheritedTokenizers(*load_extended(Path(start.run), self.config.data.tokenizer), start.extend)
-            if start.run
-            else None
-        )
-
-    def report_tokenizer(self) -> None:
-        """Says where the tokenizer of a new run comes from."""
-        data, start = self.config.data, self.config.start
-        made = f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}"
-        more = f", with up to {start.extend:,} more tokens" if start.extend and (start.run or start.vectors) else ""
-        self.tell((f"taking the tokenizer of {start.run}" if start.run else made) + more)
-
-    @property
-    def tags(self) -> Sequence[str]:
-        """Tags that a source may begin with, such as its target language."""
-        return ()
+    def __init__(self, context: TaskContext) -> None:
+        self.config, self.run, self.report = context.config, context.run, context.report
 
     @property
     def headline(self) -> Measure:
@@ -199,19 +176,19 @@ class Task(ABC):
     def prepare(self) -> Sizes:
         """Makes the data ready and returns the sizes of the vocabularies. Called once, before anything else."""
 
-    def limit(self, path: str, possible: int) -> None:
+    def lower_setting(self, path: str, possible: int) -> None:
         """Lowers a size of the configuration to what the data allows, and says so."""
         section, key = path.split(".")
         wish: int = getattr(getattr(self.config, section), key)
         if possible < wish:
             self.config = self.config.replaced({path: possible})
-            self.tell(f"{path}: {possible:,}, because this data does not allow {wish:,}")
+            self.report(f"{path}: {possible:,}, because this data does not allow {wish:,}")
 
     def reopen(self) -> Sizes:
         """The sizes that `prepare` returns, for a trained run: reads its folder and, if the task can, no data."""
         return self.prepare()
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         """Small sizes of the kind that `prepare` returns, to check the configuration of a model before data is read."""
         return Sizes(8, 8, self.config.data.shared_vocabulary)
 
@@ -223,7 +200,7 @@ class Task(ABC):
         """Identifies what the model reads and writes, which must be the same in all models of an ensemble."""
         return []
 
-    def join(self, models: Sequence[Network]) -> Network:
+    def ensemble(self, models: Sequence[Network]) -> Network:
         """Several trained models as one, an ensemble."""
         raise RunError("models of this task cannot form an ensemble; name one run")
 
@@ -233,27 +210,34 @@ class Task(ABC):
         """A trained model that answers inputs."""
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
 
-    def open(self, spec: str) -> Pairs:
-        """The data that `spec` names, as pairs of an input and its reference, to train on or to score with."""
-        return open_listed(spec) if self.files else open_pairs(spec)
+    def explain(
+        self, predictor: Any, text: str, *, target: str | None = None, influence: bool | None = None, run: str = ""
+    ) -> Explanation | Section:
+        """Explains what the model makes of an input, for the page of `weft explain`.
 
-    def inspect(self, pairs: Pairs, tell: Callable[[str], None]) -> None:
-        """Raises DataError if data is obviously not what the task needs; tells if it may not be."""
-        if not self.files:
-            check_columns(pairs, tell)
+        target: the output to explain instead of the model's own, for tasks that translate · influence: whether to add the
+        influence of each input token on each output token; None: if there is nothing else · run: what the page calls the model.
+        """
+        if target is not None:
+            raise ConfigError("a target can be given to runs that translate; leave it out")
+        (found,) = predictor.predict([predictor.parse_input(text, attention=True)])
+        if not (found.text or found.source_tokens):
+            raise DataError("there is nothing to explain in an empty input; give a text, a document or the name of a file")
+        return Section(run, " ".join(found.text.split()), self.explanation(predictor, found, text))
 
-    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
-        """All inputs of some data, each with the reference for `metrics`; `tell` receives remarks about the data."""
-        opened = [self.open(spec) for spec in data]
+    def explanation(self, predictor: Any, prediction: Any, text: str) -> str:
+        """HTML that shows what a prediction for an input is based on. `weft.explain.html_parts` has images and bars for it."""
+        raise ConfigError(
+            f"{self.run}: its task, {self.config.task['kind']}, does not translate lines of text and has no explanation of its "
+            f"own; use the run with: {self.commands[0].format(run=self.run)}"
+        )
+
+    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+        """All inputs of some data, each with the reference for `metrics`; `report` receives remarks about the data."""
+        opened = [self.data_format.open(spec) for spec in data]
         for pairs in opened:
-            self.inspect(pairs, tell)
+            self.data_format.check(pairs, report)
         return [pair for pairs in opened for pair in pairs]
-
-    def inputs(self, file: Path) -> Iterable[str]:
-        """The inputs in a file: its lines, or the texts in its JSON lines; for tasks that read files, those that it lists."""
-        if self.files:
-            return read_listed(file)
-        return read_sources(file) if is_json(file) else read_lines(file)
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         """Metrics that compare predictions with references, line by line; none if the task is scored by `score` only.
@@ -269,22 +253,9 @@ class Task(ABC):
         other.prepare()
         return other.evaluate(model)
 
-    def build_shortlist(self) -> Path:
-        """Counts the shortlist of the run. Writes it into its folder or, if that is read-only, into the user's cache."""
-        raise ConfigError(f"{self.run}: its task is {self.config.task['kind']}; only translation has a shortlist")
-
-    def check_length(self, model: Network, longest: int) -> None:
-        """Raises ConfigError if texts of `longest` tokens (data.max_length) exceed the model's positions."""
-        limit = model.longest
-        if limit is not None and longest >= limit:
-            raise ConfigError(
-                f"data.max_length: texts of {longest} tokens and their end do not fit the model's {limit} positions; "
-                f"set data.max_length to at most {limit - 1}, or raise max_length of the model or of its mixers"
-            )
-
-    def max_row_length(self, longest: int) -> int:
-        """The most positions that a row takes for texts of up to `longest` tokens, if batches come in few sizes."""
-        return round_up(longest + 1)
+    def row_length(self, longest: int, *, rounded: bool = False) -> int:
+        """The most positions of a row for texts of up to `longest` tokens. rounded: if batches come in few sizes."""
+        return round_up(longest + 1) if rounded else longest + 1
 
     @property
     def typical_length(self) -> int:
@@ -298,12 +269,12 @@ class Task(ABC):
         The stream is the same for every process: the trainer takes the batches that belong to it.
         """
 
-    def begin(self, update: int) -> None:  # noqa: B027 — most tasks have no schedule
+    def on_update_start(self, update: int) -> None:  # noqa: B027 — most tasks have no schedule
         """Called before each update, outside of recorded work: sets the tensors from which that work reads a schedule."""
 
     @abstractmethod
     def losses(self, model: nn.Module, batch: Any, update: int) -> Iterator[Loss]:
-        """What to minimise in update number `update`, counted from 1. Schedules inside a task may depend on nothing else.
+        """The losses of update number `update`, counted from 1. Schedules inside a task may depend on nothing else.
 
         The trainer runs the backward pass of each loss before it takes the next one.
         """
@@ -312,27 +283,15 @@ class Task(ABC):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Scores on the validation data, by key of their `Measure`: always `loss`; empty if there is no validation data."""
 
-    def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
-        """The parameters of each optimiser. A task whose losses name other optimisers than "model" overrides this."""
-        return {"model": [parameter for parameter in model.parameters() if parameter.requires_grad]}
-
-    def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
-        """The optimisers, by name, that are not train.optimizer."""
-        return {}
-
-    def carried(self) -> dict[str, Tensor]:
+    def extra_state(self) -> dict[str, Tensor]:
         """State besides the model that continues from update to update, for checkpoints; each process uses its own names."""
         return {}
 
-    def carry(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 — most tasks carry nothing
+    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 — most tasks carry nothing
         """Continues with what `carried` returned in all processes when a checkpoint was written."""
 
     def identity(self) -> str:
         """A hash of the prepared training data, by which a resumed run notices that it has changed; empty if unknown."""
-        return ""
-
-    def seen(self, position: Position) -> str:
-        """How often each of several training corpora has been read before a position of the stream; empty if there is one."""
         return ""
 
     def describe(self) -> dict[str, Any]:

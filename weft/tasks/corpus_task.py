@@ -1,4 +1,4 @@
-"""Tasks from lines of text to lines of text: their data."""
+"""Tasks on corpora: examples with an input and a reference, which may be texts, pictures, recordings or labels."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torch import nn
 from weft.config.corpus_entries import NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, labels, weighed
 from weft.data.batch import Batch, Position
 from weft.data.batching import Batches, evaluation_batches
-from weft.data.corpus import Corpus, Rows
+from weft.data.corpus import Corpus, Rows, cache_folder
 from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
 from weft.data.formats import Pairs, combine, open_pairs
 from weft.data.tokenizers import Tokenizer, has_tokenizers
 from weft.data.validation_split import HELD_OUT, split
 from weft.data.word_noise import CorpusNoise
 from weft.errors import ConfigError
-from weft.models.base import Network, Sizes
-from weft.tasks.base import Task
+from weft.models.base import Sizes
+from weft.tasks.base import Task, TaskContext
 
 DISTILLED = "distilled.jsonl"
 """The training pairs that a teacher translated, in the folder of a run; a file for `--data` like any other."""
@@ -44,7 +44,7 @@ class Direction:
 
 
 class CorpusTask(Task):
-    """A task from lines of text to lines of text, which are scored against references.
+    """A task on files of examples, each an input and a reference: their tokenizers, corpora, batches and validation data.
 
     example: what to give as --data.
     sentences: which texts of a held-out pair may not occur in training: 0 for sources, 1 for targets.
@@ -52,12 +52,14 @@ class CorpusTask(Task):
     directions: the validation data, divided as data.valid divides it.
     turns: how several training corpora take turns; None if there is one.
     mixes: whether it can train on several corpora with weights of their own.
+    supports_distillation: whether a teacher may translate the training data (data.teacher).
     """
 
     commands = ('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET")
     example: ClassVar[str]
     sentences: ClassVar[Sequence[int]] = (0, 1)
     mixes: ClassVar[bool] = True
+    supports_distillation: ClassVar[bool] = False
     references: Sequence[Pairs] = ()
     source: Tokenizer
     target: Tokenizer
@@ -66,6 +68,17 @@ class CorpusTask(Task):
     valid: Corpus | None = None
     directions: Sequence[Direction] = ()
 
+    def __init__(self, context: TaskContext) -> None:
+        super().__init__(context)
+        self.teacher = context.teacher
+        if self.config.data.teacher and not self.supports_distillation:
+            raise ConfigError("data.teacher: only tasks that translate learn from the translations of another run; remove it")
+
+    @property
+    def cache(self) -> Path:
+        """The folder for prepared data."""
+        return cache_folder(self.config.data.cache)
+
     def prepare(self) -> Sizes:
         data = self.config.data
         if not data.train:
@@ -73,11 +86,13 @@ class CorpusTask(Task):
         corpora, directions = weighed(data.train), grouped(data.valid, ValidationCorpus)
         if not self.mixes and max(len(corpora), len(directions)) > 1:
             raise ConfigError(f"data.train: the task {self.config.task['kind']} cannot mix corpora; name files without braces")
-        train, valid = [[self.open(name) for part in parts for name in part.files] for parts in (corpora, directions)]
+        train, valid = [
+            [self.data_format.open(name) for part in parts for name in part.files] for parts in (corpora, directions)
+        ]
         new = not has_tokenizers(self.run)  # a run that is resumed keeps its data
         if new:
             for pairs in (*train, *valid):
-                self.inspect(pairs, self.tell)
+                self.data_format.check(pairs, self.report)
         if data.hold_out:
             if not valid and any(corpus.tag for corpus in corpora):
                 raise ConfigError(
@@ -93,7 +108,7 @@ class CorpusTask(Task):
         self.learn(train)
         sizes = self.reopen()
         if new and has_tokenizers(self.run) and self.source.learns:
-            self.limit("data.vocabulary", self.vocabulary_size(sizes))
+            self.lower_setting("data.vocabulary", self.vocabulary_size(sizes))
         self.check(valid)
         self.train, self.turns = self._mix(corpora, train)
         self.directions = [
@@ -103,7 +118,7 @@ class CorpusTask(Task):
         parts = [direction.corpus for direction in self.directions]
         self.valid = (parts[0] if len(parts) == 1 else Mixture(parts)) if parts else None
         if len(self.train) < self.config.train.batch_tokens:  # each row has at least one token
-            self.limit("train.batch_tokens", len(self.train) * self.train.longest)
+            self.lower_setting("train.batch_tokens", len(self.train) * self.train.longest)
         return sizes
 
     def vocabulary_size(self, sizes: Sizes) -> int:
@@ -125,23 +140,16 @@ class CorpusTask(Task):
         )
         for part, size, quota in zip(corpora, turns.sizes, turns.quotas, strict=True):
             share = 100 * quota / turns.count
-            self.tell(f"{part.label}: {size:,} pairs, {share:.1f} % of an epoch, each pair {quota / size:.3g} times")
+            self.report(f"{part.label}: {size:,} pairs, {share:.1f} % of an epoch, each pair {quota / size:.3g} times")
         return mixture, turns
 
     def noising(self, corpus: TrainingCorpus) -> CorpusNoise | None:
         """The noise of a training corpus, for tasks that have any."""
         return None
 
-    def check_length(self, model: Network, longest: int) -> None:
-        super().check_length(model, longest + self._most_tags)
-
-    def max_row_length(self, longest: int) -> int:
-        return super().max_row_length(longest + self._most_tags)
-
-    @property
-    def _most_tags(self) -> int:
-        """The most tags that a source begins with."""
-        return max((len(part.tags) for part in weighed(self.config.data.train)), default=0)
+    def row_length(self, longest: int, *, rounded: bool = False) -> int:
+        tags = max((len(part.tags) for part in weighed(self.config.data.train)), default=0)
+        return super().row_length(longest + tags, rounded=rounded)
 
     def identity(self) -> str:
         parts = [self.train.identity]
@@ -149,7 +157,8 @@ class CorpusTask(Task):
             parts += [str(self.turns), *(str(part.noise) for part in weighed(self.config.data.train))]
         return combine(*parts) if len(parts) > 1 else parts[0]
 
-    def seen(self, position: Position) -> str:
+    def corpus_passes(self, position: Position) -> str:
+        """How often each of several corpora has been read before a position of the stream; empty if there is one."""
         if self.turns is None:
             return ""
         parts, counts = weighed(self.config.data.train), self.turns.seen(self._batches(), position)
@@ -163,8 +172,8 @@ class CorpusTask(Task):
         train, held = split(train, self.run, self.config.data.hold_out, self.config.train.seed, self.sentences)
         if new:
             count = sum(1 for _ in held)
-            self.limit("data.hold_out", count)
-            self.tell(f"held out {count:,} pairs for validation (seed {self.config.train.seed}): {self.run / HELD_OUT}")
+            self.lower_setting("data.hold_out", count)
+            self.report(f"held out {count:,} pairs for validation (seed {self.config.train.seed}): {self.run / HELD_OUT}")
         return train, held
 
     def _distilled(self, train: list[Pairs]) -> Pairs:
@@ -173,7 +182,7 @@ class CorpusTask(Task):
         if not file.exists():
             if self.teacher is None:
                 raise ConfigError(f"data.teacher: {file} is missing, and no other run can be opened here; train the run again")
-            self.teacher.translate(self.config, train, file, self.tell)
+            self.teacher.translate(self.config, train, file, self.report)
         return open_pairs(str(file))
 
     def learn(self, train: list[Pairs]) -> None:
@@ -231,17 +240,17 @@ class CorpusTask(Task):
         return self.encode(pairs, training=training, folder=self.cache, progress=progress)
 
     def _read(self, part: ValidationCorpus, pairs: list[Pairs], what: str) -> Corpus:
-        self.tell(f"reading {what} data: {', '.join(some.name for some in pairs)}")
+        self.report(f"reading {what} data: {', '.join(some.name for some in pairs)}")
         told = time.monotonic()
 
         def progress(read: int) -> None:
             nonlocal told
             if time.monotonic() - told > PAUSE:
                 told = time.monotonic()
-                self.tell(f"tokenising {what} data: {read:,} lines")
+                self.report(f"tokenising {what} data: {read:,} lines")
 
         corpus = self.encode_part(part, pairs, progress)
-        self.tell(f"{what} data: {corpus.report.describe()}")
+        self.report(f"{what} data: {corpus.report.describe()}")
         return corpus
 
 

@@ -1,5 +1,7 @@
-"""Tasks that write a text for a source of any kind: cross-entropy with teacher forcing, and what may be added to it; and the
-predictor of those that write a text about a file, such as a picture or a recording."""
+"""Tasks that write a text for a source of any kind: cross-entropy with teacher forcing, and what may be added to it.
+
+`MediaPredictor` is the base of predictors that write a text about a file, such as a picture or a recording.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ from weft.tasks.corpus_task import CorpusTask, Direction
 
 @dataclass(frozen=True)
 class Seq2SeqObjective:
-    """What is minimised when a decoder writes a text.
+    """Losses of a decoder that writes a text.
 
     label_smoothing: share of the probability that is spread evenly over the vocabulary
     reinforce_weight: weight of REINFORCE for attention that samples (hard)
@@ -95,8 +97,8 @@ class Seq2SeqTask(CorpusTask):
 
     rewards: ClassVar[bool] = False
 
-    def __init__(self, setting: TaskContext, *, objective: Seq2SeqObjective) -> None:
-        super().__init__(setting)
+    def __init__(self, context: TaskContext, *, objective: Seq2SeqObjective) -> None:
+        super().__init__(context)
         self.r_drop, self.unlikelihood = objective.r_drop, objective.unlikelihood
         self.smoothing, self.reinforce, self.penalties = objective.label_smoothing, objective.reinforce, objective.penalties
         self._moving = MovingBaseline("baseline") if objective.reinforce_baseline == "moving" else None
@@ -147,12 +149,12 @@ class Seq2SeqTask(CorpusTask):
     def _baselines(self) -> list[MovingBaseline]:
         return [each for each in (self._moving, self.rewarding and self.rewarding.baseline) if each]
 
-    def carried(self) -> dict[str, Tensor]:
-        return {name: tensor for each in self._baselines() for name, tensor in each.carried().items()}
+    def extra_state(self) -> dict[str, Tensor]:
+        return {name: tensor for each in self._baselines() for name, tensor in each.extra_state().items()}
 
-    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
         for each in self._baselines():
-            each.carry(tensors)
+            each.load_extra_state(tensors)
 
     def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> tuple[Loss, Tensor]:
         """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`; and the hidden states."""

@@ -23,7 +23,7 @@ from weft.errors import DataError, DeviceError, Interrupted
 from weft.garbage_collection import collect_rarely
 from weft.models.base import Network
 from weft.runs.run_folder import autocast
-from weft.tasks.base import Loss, Task
+from weft.tasks.base import Loss, Task, optimizer_groups
 from weft.training.checkpoint import TrainingState
 from weft.training.compile_and_cuda_graphs import CudaGraphSteps, Work, compile_blocks
 from weft.training.distributed import World, sum_gradients
@@ -166,8 +166,9 @@ def fit(
     """
     layers, mine = LayerGroups(_move(model, world.device), config), world.share(config.accumulate)
     schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, ScheduleContext(config.steps, dim))
-    groups, refreshed = task.parameters(model), [module for module in model.modules() if isinstance(module, RefreshesBuffers)]
-    trained = TrainingState(model, layers.optimizers(groups, task.optimizers()), Ema(model, config.ema) if config.ema else None)
+    groups, specs = optimizer_groups(task, model)
+    refreshed = [module for module in model.modules() if isinstance(module, RefreshesBuffers)]
+    trained = TrainingState(model, layers.optimizers(groups, specs), Ema(model, config.ema) if config.ema else None)
     session = Session(run, trained, task, config, world, log)
     progress = session.begin(resume)
     on_start()
@@ -181,7 +182,7 @@ def fit(
             if layers.enter(update):
                 backward = worker(model, task, config, world.device)  # what was recorded trains other layers
                 log.note(f"step {update}: {layers.describe()}")
-            task.begin(update)
+            task.on_update_start(update)
             for index, batch in data.batches:
                 torch.manual_seed(seed_for(config.seed, *data.begin, index))
                 meter.add(backward(batch, update))

@@ -16,7 +16,7 @@ from weft.layers.kernels import computes_bf16, modern
 from weft.models.base import Network
 from weft.runs.distillation_and_backtranslation import OpenTeacher
 from weft.runs.open_run import Report, build_network, build_task, silent
-from weft.tasks.base import Task
+from weft.tasks.base import Task, check_length
 
 
 def lower_to_steps(config: Config, report: Report = silent) -> Config:
@@ -43,8 +43,8 @@ def prepare_run(config: Config, out: Path, device: torch.device, report: Report 
     """
     task = build_task(config, out, report, OpenTeacher())
     with torch.device("meta"):
-        outline = build_network(task, config, task.outline())
-    task.check_length(outline, config.data.max_length)
+        outline = build_network(task, config, task.placeholder_sizes())
+    check_length(task, outline)
     if config.data.validates:
         task.measure(config.train.best_by)
     if config.train.precision == "bf16" and not computes_bf16(device):
@@ -62,7 +62,7 @@ def resolve_batches(config: Config, outline: Network, task: Task, device: torch.
     packed, rounded = config.train.packed, config.train.rounded
     # Whether work on batches of one size can be captured on this device and for this task.
     repeats = task.capturable and device.type == "cuda" and config.train.precision == "bf16"
-    fits = outline.longest is None or task.max_row_length(config.data.max_length) <= outline.longest
+    fits = outline.longest is None or task.row_length(config.data.max_length, rounded=True) <= outline.longest
     if packed == "auto":
         packed = repeats and modern(device) and outline.packs and not outline.packs_square
     if rounded == "auto":

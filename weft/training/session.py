@@ -28,6 +28,7 @@ from weft.errors import ConfigError, DeviceError, RunError
 from weft.runs.run_folder import MODEL, autocast, remove_stale
 from weft.runs.weight_files import copy_weights, read_tensors
 from weft.tasks.base import Task
+from weft.tasks.corpus_task import CorpusTask
 from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, described, folder_of, publish, published, published_by_command
 from weft.training.distributed import World, same_start
@@ -112,7 +113,7 @@ class Session:
             raise RunError(f"{self.run}: there are checkpoints of an earlier training; {hint}")
         if newest is not None:
             self.progress = checkpoint.load(newest, self.trained)
-            self.task.carry(checkpoint.carried(newest))
+            self.task.load_extra_state(checkpoint.carried(newest))
         same_start(self.trained.model, self.world)
         self._began = time.perf_counter() - self.progress.seconds
         if newest is not None:
@@ -181,7 +182,7 @@ class Session:
         self.progress.seconds = self.seconds
         self._note_memory()
         self.log.phase("saving a checkpoint")
-        carried = self.world.collect(self.task.carried())
+        carried = self.world.collect(self.task.extra_state())
         if self.world.first:
             checkpoint.save(self.run, self.trained, self.progress, carried)
             kept = max(self.config.keep_last, self.config.average_last)
@@ -219,8 +220,9 @@ class Session:
 
     def _note_seen(self) -> None:
         """Says how often the training corpora have been read, if there are several."""
-        if self.world.first and (text := self.task.seen(self.progress.position)):
-            self.log.note(text)
+        passes = self.task.corpus_passes(self.progress.position) if isinstance(self.task, CorpusTask) else ""
+        if passes and self.world.first:
+            self.log.note(passes)
 
     def _note_memory(self) -> None:
         """Records the peak memory of training. After the first validation, the peak may be that of validation."""

@@ -22,7 +22,7 @@ from weft.errors import ConfigError, Interrupted, RunError
 from weft.models.base import Network
 from weft.runs.migrations import write_format
 from weft.runs.open_run import Report, run_config, silent
-from weft.runs.run_folder import CONFIG, LOG, MODEL, RunLock, clear_unbegun, prepare_folder
+from weft.runs.run_folder import CONFIG, LOG, MODEL, RunLock, clear_unbegun, create_folder
 from weft.runs.warm_start import resolve_start, start_model, started_config
 from weft.tasks.base import Task
 from weft.training import checkpoint
@@ -148,7 +148,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, report: Report
         notes += start_model(model, task.config, out, begins=begins)
         if resume and world.first:
             notes += check_identity(out, task.identity())
-        unit = task.counts.split()[-1]
+        unit = task.count_unit.split()[-1]
         log = open_log(out, train.steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
         for note in (*notes, _summary(task, model, world)):
@@ -198,7 +198,8 @@ def _summary(task: Task, model: Network, world: World) -> str:
 def _locked_folder(out: Path, resume: bool) -> Iterator[None]:
     """Locks the folder of the run. If a new run fails before anything was trained, its files are removed again."""
     was_there = out.is_dir()
-    prepare_folder(out, resume)
+    if not resume:
+        create_folder(out)
     with RunLock(out):
         try:
             if not resume:

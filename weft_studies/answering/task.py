@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,20 @@ from torch import nn
 
 from weft.data.batch import EOS, UNK, LabelBatch, Layout, Source
 from weft.data.corpus import Corpus
+from weft.data.data_format import DataFormat
 from weft.data.formats import Pairs
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.decoding.search_loop import Cancellation
+from weft.explain.html_parts import meter
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, pad, refuse
+from weft.inference.predictor import BatchItem, Predictor, pad, refuse
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
 from weft.models.pooling import MeanPooling
 from weft.tasks.base import TaskContext
 from weft.tasks.classification.data import Labels, make_labelled
+from weft.tasks.classification.explanation import probability_table
 from weft.tasks.classification.model import Classifier, ClassifierOutput
 from weft.tasks.classification.predictor import NO_PREFIX, Label, LabelPredictor
 from weft.tasks.classification.task import LabelTask
@@ -106,18 +110,12 @@ class AnsweringTask(LabelTask):
     example = "stories.jsonl (story, question and answer on each line)"
     commands = ('weft predict {run} "A story. Its end. A question?"', "weft evaluate {run} --data FILES")
     noun = "answer"
-    counts = "questions"
+    data_format = DataFormat(open_stories, read_lines)  # a line is a story, in any of the ways that stories are written
+    count_unit = "questions"
 
-    def __init__(self, setting: TaskContext, *, linear_start: NonNegativeInt = 0) -> None:
-        super().__init__(setting)
+    def __init__(self, context: TaskContext, *, linear_start: NonNegativeInt = 0) -> None:
+        super().__init__(context)
         self.linear_start = linear_start
-
-    def open(self, spec: str) -> Pairs:
-        return open_stories(spec)
-
-    def inputs(self, file: Path) -> Iterable[str]:
-        """A story per line, in any of the ways that stories are written."""
-        return read_lines(file)
 
     def reopen(self) -> Sizes:
         super().reopen()
@@ -146,6 +144,18 @@ class AnsweringTask(LabelTask):
     ) -> AnsweringPredictor:
         longest = self.config.data.max_length
         return AnsweringPredictor(model, self.source, self.labels, resolved, longest=longest, warn=warn)
+
+    def explanation(self, predictor: Predictor[Any, Any], prediction: Label, text: str) -> str:
+        """The probabilities of answers, and the facts of the story in order, with a bar for each hop."""
+        if not prediction.hops:
+            return super().explanation(predictor, prediction, text)
+        rows = "".join(
+            f"<tr><td>{escape(fact)}</td>{''.join(f'<td>{meter(weight)} {weight:.3f}</td>' for weight in weights)}</tr>"
+            for fact, *weights in zip(prediction.facts, *prediction.hops, strict=True)
+        )
+        heads = "".join(f"<th>hop {number}</th>" for number in range(1, len(prediction.hops) + 1))
+        facts = f"<table><tr><th>fact</th>{heads}</tr>{rows}</table>\n<p>{escape(text)}</p>\n"
+        return probability_table(prediction) + facts
 
     def judge(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
         if isinstance(model, MemoryNetwork):

@@ -28,7 +28,7 @@ CLOSED, FORWARD = -3.0, 2.0
 
 @dataclass(frozen=True)
 class Wishes:
-    """What heads ask for. key: [B, H, M] · strength, gate, sharpness: [B, H, 1] · shift: [B, H, shifts]."""
+    """The requests of heads. key: [B, H, M] · strength, gate, sharpness: [B, H, 1] · shift: [B, H, shifts]."""
 
     key: Tensor
     strength: Tensor

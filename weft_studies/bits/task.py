@@ -1,5 +1,6 @@
 """Sequences of bit vectors, as Neural Turing Machines are tested on: copying, repeating, recalling; scored by wrong bits.
 
+The model is any encoder with independent yes-or-no outputs at each position.
 Shapes: B rows · S positions · C outputs.
 """
 
@@ -22,6 +23,7 @@ from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, DataError
+from weft.explain.html_parts import image
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, Predictor, refuse
 from weft.models.base import Encoder, Network, Sizes
@@ -102,20 +104,6 @@ class BitsPredictor(Predictor[Bits, Prediction]):
                 found.attention = {"read": read.cpu().numpy(), "write": write.cpu().numpy()}
         return found
 
-    def explanation_body(self, found: Prediction, text: str) -> str:
-        """Where the heads of a Neural Turing Machine write and read: a row for each slot in use, a column for each step."""
-        from weft.explain.explain_media import image
-
-        if not found.attention:
-            raise ConfigError("there is nothing to explain: only a Neural Turing Machine has heads that look at a memory")
-        used = np.max([weights.max((0, 1)) for weights in found.attention.values()], 0) >= USED
-        rows = ""
-        for name in ("write", "read"):
-            for weights in found.attention[name]:
-                slots = (255 * weights.T[used]).astype(np.uint8)
-                rows += f"<tr><th>{name}</th><td>{image(slots, f'slots that a head {name}s', kind='slots')}</td></tr>\n"
-        return f"<table>{rows}</table>\n<p>{escape(' '.join(found.source_tokens))}</p>\n"
-
 
 class FrameClassifier(Network):
     """The logits [B, S, C] of what an encoder reads."""
@@ -131,6 +119,10 @@ class FrameClassifier(Network):
         return logits
 
 
+USED = 0.05
+"""The least weight of a slot of a memory that an explanation shows."""
+
+
 class BitsTask(CorpusTask):
     """Sequences of bit vectors with blanks to fill in (see `weft_studies.bits.data`). Nothing that is written is fed back.
 
@@ -141,18 +133,18 @@ class BitsTask(CorpusTask):
     commands = ('weft predict {run} "01101001 11100010 | _ _"', "weft evaluate {run} --data FILES")
     measures = (Measure("bit_errors", "bit errors (%)", higher_is_better=False), Measure("exact", "exact"), LOSS)
     sentences = (0,)
-    counts = "bits"
-    inference = "forward"
+    count_unit = "bits"
+    inference_kind = "forward"
     capturable = True
 
-    def __init__(self, setting: TaskContext, *, width: PositiveInt = 8) -> None:
-        super().__init__(setting)
+    def __init__(self, context: TaskContext, *, width: PositiveInt = 8) -> None:
+        super().__init__(context)
         self.width = width
 
     def reopen(self) -> Sizes:
         return Sizes(self.width + 2, self.width + 1, reads="frames")
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         return self.reopen()
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
@@ -188,6 +180,18 @@ class BitsTask(CorpusTask):
     @property
     def typical_length(self) -> int:
         return min(41, self.config.data.max_length)
+
+    def explanation(self, predictor: BitsPredictor, prediction: Prediction, text: str) -> str:
+        """Where the heads of a Neural Turing Machine write and read: a row for each slot in use, a column for each step."""
+        if not prediction.attention:
+            raise ConfigError("there is nothing to explain: only a Neural Turing Machine has heads that look at a memory")
+        used = np.max([weights.max((0, 1)) for weights in prediction.attention.values()], 0) >= USED
+        rows = ""
+        for name in ("write", "read"):
+            for weights in prediction.attention[name]:
+                slots = (255 * weights.T[used]).astype(np.uint8)
+                rows += f"<tr><th>{name}</th><td>{image(slots, f'slots that a head {name}s', kind='slots')}</td></tr>\n"
+        return f"<table>{rows}</table>\n<p>{escape(' '.join(prediction.source_tokens))}</p>\n"
 
     def describe(self) -> dict[str, Any]:
         facts = {"training sequences": len(self.train)}

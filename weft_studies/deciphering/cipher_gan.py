@@ -256,14 +256,14 @@ def gradient_penalty(judge: Judge, real: Tensor, fake: Tensor) -> Tensor:
 
 
 def discriminator_loss(judge: Judge, real: Tensor, fake: Tensor, penalty: float, kind: AdversarialLoss) -> Tensor:
-    """What a discriminator minimises, summed over rows: high for real rows, low for fakes, slopes of at most 1 between."""
+    """The loss of a discriminator, summed over rows: high for real rows, low for fakes, slopes of at most 1 between."""
     above, below = judge(real), judge(fake)
     apart = below - above if kind == "wasserstein" else (above - 1).square() + below.square()
     return (apart + penalty * gradient_penalty(judge, real, fake)).sum()
 
 
 def generator_loss(judge: Judge, fake: Tensor, kind: AdversarialLoss) -> Tensor:
-    """What a generator minimises, summed over rows: its texts should be judged as real ones are."""
+    """The loss of a generator, summed over rows: its texts should be judged as real ones are."""
     judged = judge(fake)
     return (-judged if kind == "wasserstein" else (judged - 1).square()).sum()
 

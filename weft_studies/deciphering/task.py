@@ -19,11 +19,14 @@ from weft.config.registry import Among
 from weft.data.batch import UNK, Position
 from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
+from weft.data.data_format import DataFormat, accept_all
 from weft.data.formats import Pairs
 from weft.data.tokenizers import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Counts, Metric
+from weft.explain.explanation import shown
+from weft.explain.html_parts import image
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, Predictor, pad
 from weft.models.base import Network, Sizes
@@ -120,10 +123,6 @@ class DecipheringPredictor(Predictor[str, Prediction]):
         super().__init__(model, resolved, warn)
         self.alphabet, self.extent, self.period = alphabet, extent, period
 
-    def parse_input(self, line: str, **fields: Any) -> str:
-        fields.pop("attention", None)  # `mapping` shows the same for all texts
-        return str(super().parse_input(line, **fields))
-
     def encode_input(self, inputs: Sequence[str], first_line: int) -> list[list[BatchItem]]:
         texts = [self.alphabet.read(line) for line in inputs]
         return [[BatchItem(text[at : at + self.extent]) for at in range(0, len(text), self.extent)] for text in texts]
@@ -151,21 +150,6 @@ class DecipheringPredictor(Predictor[str, Prediction]):
         every = torch.arange(size, device=self.model.device)[:, None].expand(-1, self.extent)
         chances: Tensor = self.model.solve(every).softmax(-1).cpu()
         return torch.stack([chances[:, place :: self.period].mean(1) for place in range(self.period)])
-
-    def explanation_body(self, found: Prediction, text: str) -> str:
-        """For each place of the key, a picture: a row per symbol of the cipher, a column per plain symbol, dark where the model
-        expects that one; and the symbols of the text with the plain symbols they were read as."""
-        from weft.explain.explain_media import image
-        from weft.explain.explanation import shown
-
-        pictures = ""
-        for place, chances in enumerate(self.mapping().numpy(), start=1):
-            shade = (255 * (1 - chances)).astype(np.uint8)
-            pictures += f"<figure class='picture exact'>{image(shade, 'the learnt mapping')}"
-            pictures += f"<figcaption>place {place} of the key: cipher ↓ plain →</figcaption></figure>\n"
-        read = dict.fromkeys(zip(found.source_tokens, found.tokens, strict=True))
-        rows = "".join(f"<tr><th>{escape(shown(symbol))}</th><td>{escape(shown(plain))}</td></tr>\n" for symbol, plain in read)
-        return f"{pictures}<table class=sound>\n{rows}</table>\n"
 
 
 SIDES = ("plain", "cipher")
@@ -198,12 +182,13 @@ class DecipheringTask(CorpusTask):
     commands = ('weft predict {run} "a text in the cipher"', "weft evaluate {run} --data TEXT")
     measures = (Measure("accuracy", "accuracy"), Measure("divergence", "divergence", higher_is_better=False), LOSS)
     sentences = (0,)
-    counts = "texts"
-    inference = "forward"
+    count_unit = "texts"
+    data_format = DataFormat(CipherText, check=accept_all)
+    inference_kind = "forward"
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         cipher: Kind = "shift",
         key: list[NonNegativeInt] = [3],  # noqa: B006
@@ -218,7 +203,7 @@ class DecipheringTask(CorpusTask):
         judges: Annotated[dict[str, Any], Among("weft.training:OPTIMIZERS")] = JUDGES,
         pool: NonNegativeInt = 0,
     ) -> None:
-        super().__init__(setting)
+        super().__init__(context)
         _check_tokenizer(self.config.data.tokenizer)
         if not key or (cipher != "vigenere" and len(key) > 1):
             raise ConfigError(f"task.key: {key}: give one number, or with task.cipher: vigenere at least one")
@@ -228,12 +213,6 @@ class DecipheringTask(CorpusTask):
         self.loss, self.draws, self.cycle_weight, self.penalty, self.pool = loss, draws, cycle_weight, penalty, pool
         self.cycle_steps, self.judges, self.spread = cycle_steps, judges, spread
         self._pools: dict[str, Tensor] = {}
-
-    def open(self, spec: str) -> Pairs:
-        return CipherText(spec)
-
-    def inspect(self, pairs: Pairs, tell: Callable[[str], None]) -> None:
-        """Any text will do."""
 
     def learn(self, train: list[Pairs]) -> None:
         data = self.config.data
@@ -257,7 +236,7 @@ class DecipheringTask(CorpusTask):
         """The symbols: UNK and all units of the tokenizer."""
         return range(self.source.size - UNK)
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         return Sizes(8, self.extent)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
@@ -280,9 +259,6 @@ class DecipheringTask(CorpusTask):
     def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
         return {"discriminator": self.judges}
 
-    def check_length(self, model: Network, longest: int) -> None:
-        """Windows have one length."""
-
     def predictor(
         self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
     ) -> DecipheringPredictor:
@@ -291,9 +267,11 @@ class DecipheringTask(CorpusTask):
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         return [SymbolAccuracy(self.alphabet.separator, self.alphabet.unknown)]
 
-    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """Windows of the data in the cipher, each with its plain text."""
-        corpus = self.encode([self.open(spec) for spec in data], training=False, folder=self.cache, progress=lambda read: None)
+        corpus = self.encode(
+            [self.data_format.open(spec) for spec in data], training=False, folder=self.cache, progress=lambda read: None
+        )
         plain = windows(corpus, np.arange(len(corpus)), self.extent)
         texts = zip(self.cipher(plain).tolist(), plain.tolist(), strict=True)
         return [(self.alphabet.write(cipher), self.alphabet.write(window)) for cipher, window in texts]
@@ -348,10 +326,10 @@ class DecipheringTask(CorpusTask):
         shown, self._pools[side] = replay_fakes(None if pool is None else pool.to(fakes.device), fakes, self.pool)
         return shown
 
-    def carried(self) -> dict[str, Tensor]:
+    def extra_state(self) -> dict[str, Tensor]:
         return {f"pool/{side}/{_process()}": pool.cpu() for side, pool in self._pools.items()}
 
-    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
         names = {side: f"pool/{side}/{_process()}" for side in SIDES}
         self._pools = {side: tensors[name].clone() for side, name in names.items() if name in tensors}
 
@@ -386,6 +364,18 @@ class DecipheringTask(CorpusTask):
     def plain_pairs(self) -> NDArray[np.int64]:
         """How often each symbol is followed by each other one in plain windows of the training text [V, V]."""
         return count_pairs(windows(self.train, self.sides[0], self.extent), len(self.symbols))
+
+    def explanation(self, predictor: DecipheringPredictor, prediction: Prediction, text: str) -> str:
+        """For each place of the key, a picture: a row per symbol of the cipher, a column per plain symbol, dark where the model
+        expects that one; and the symbols of the text with the plain symbols they were read as."""
+        pictures = ""
+        for place, chances in enumerate(predictor.mapping().numpy(), start=1):
+            shade = (255 * (1 - chances)).astype(np.uint8)
+            pictures += f"<figure class='picture exact'>{image(shade, 'the learnt mapping')}"
+            pictures += f"<figcaption>place {place} of the key: cipher ↓ plain →</figcaption></figure>\n"
+        pairs = dict.fromkeys(zip(prediction.source_tokens, prediction.tokens, strict=True))
+        rows = "".join(f"<tr><th>{escape(shown(one))}</th><td>{escape(shown(other))}</td></tr>\n" for one, other in pairs)
+        return f"{pictures}<table class=sound>\n{rows}</table>\n"
 
     def describe(self) -> dict[str, Any]:
         return {"symbols": len(self.symbols), "training texts": len(self.train)}

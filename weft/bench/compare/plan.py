@@ -264,7 +264,7 @@ def _buildable(base: Entry, slot: str, report: Callable[[str], None]) -> Iterato
             changed = load_config(base.recipe, [*base.sets, f"{slot}={kind}"])
             with torch.device("meta"):
                 task = build_task(changed, Path())
-                task.build(changed.model, task.outline())
+                task.build(changed.model, task.placeholder_sizes())
         except ConfigError as error:
             report(f"leaving out {kind}: {error}")
             continue

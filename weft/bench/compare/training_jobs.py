@@ -41,18 +41,18 @@ class Training:
     start: str = ""
 
     def config(self) -> Config:
-        given = {"data.train": [*map(parse, self.data)], "data.valid": [*map(parse, self.valid)]}
+        data = {"data.train": [*map(parse, self.data)], "data.valid": [*map(parse, self.valid)]}
         if self.start:
             config = started_config(Path(self.start), self.recipe, self.sets, new_data=bool(self.data))
         else:
             config = load_config(self.recipe, self.sets)
-        return config.replaced({key: files for key, files in given.items() if files}).absolute()
+        return config.replaced({key: files for key, files in data.items() if files}).absolute()
 
     def words(self, folder: Path) -> list[str]:
         """The arguments of `weft` that start it."""
         start = (self.start,) if self.start else ()
-        given = [("--from", start), ("--data", self.data), ("--valid", self.valid), ("--set", self.sets)]
-        options = [word for flag, values in given for value in values for word in (flag, value)]
+        flags = [("--from", start), ("--data", self.data), ("--valid", self.valid), ("--set", self.sets)]
+        options = [word for flag, values in flags for value in values for word in (flag, value)]
         return ["train", self.recipe, "--out", str(folder), *options, *(("--time", self.time) if self.time else ())]
 
 

@@ -27,6 +27,9 @@ from weft.data.tokenizers.bpe_dropout import SampledSegmentations
 from weft.errors import ConfigError, RunError
 from weft.file_access import replace_file, why_unreadable
 
+Spec = Mapping[str, Any] | str
+"""The tokenizer of a configuration: its kind, or a mapping with its options."""
+
 RESERVED = len(SPECIALS)
 SPACE = "▁"
 """Represents a space at the start of a piece."""
@@ -172,14 +175,12 @@ class Tokenizer(ABC):
         return hashlib.blake2b(type(self).__name__.encode() + b"\0" + self.dump(), digest_size=16).hexdigest()
 
 
+Start = InheritedTokenizers | ExtraWords
+"""Vocabulary that tokenizers start from besides the training data."""
+
+
 def train_tokenizers(
-    spec: Mapping[str, Any] | str,
-    pairs: Sequence[Pairs],
-    *,
-    size: int,
-    shared: bool,
-    folder: Path | None = None,
-    start: InheritedTokenizers | ExtraWords | None = None,
+    spec: Spec, pairs: Sequence[Pairs], *, size: int, shared: bool, folder: Path | None = None, start: Start | None = None
 ) -> tuple[Tokenizer, Tokenizer]:
     """Trains a tokenizer for the sources and one for the targets; the same object twice if they share a vocabulary.
 
@@ -190,25 +191,14 @@ def train_tokenizers(
 
 
 def train_tokenizer(
-    spec: Mapping[str, Any] | str,
-    pairs: Sequence[Pairs],
-    *,
-    size: int,
-    folder: Path | None = None,
-    side: int = 0,
-    start: InheritedTokenizers | ExtraWords | None = None,
+    spec: Spec, pairs: Sequence[Pairs], *, size: int, folder: Path | None = None, side: int = 0, start: Start | None = None
 ) -> Tokenizer:
     """Trains a tokenizer for one side only: 0 for sources, 1 for targets."""
     return _find_or_train(spec, pairs, size, [(side,)], folder, start)[side]
 
 
 def _find_or_train(
-    spec: Mapping[str, Any] | str,
-    pairs: Sequence[Pairs],
-    size: int,
-    sides: list[tuple[int, ...]],
-    folder: Path | None,
-    start: InheritedTokenizers | ExtraWords | None,
+    spec: Spec, pairs: Sequence[Pairs], size: int, sides: list[tuple[int, ...]], folder: Path | None, start: Start | None
 ) -> tuple[Tokenizer, Tokenizer]:
     """One tokenizer per entry of `sides`, which lists the texts to train it on: 0 for sources, 1 for targets."""
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
@@ -271,7 +261,7 @@ def has_tokenizers(folder: Path) -> bool:
     return "tokenizer" in names or {"tokenizer.source", "tokenizer.target"} <= names
 
 
-def load_tokenizers(folder: Path, spec: Mapping[str, Any] | str) -> tuple[Tokenizer, Tokenizer]:
+def load_tokenizers(folder: Path, spec: Spec) -> tuple[Tokenizer, Tokenizer]:
     """Loads the tokenizers that `save_tokenizers` wrote. `spec` is the tokenizer in the run's configuration."""
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
     kind: type[Tokenizer] = registry.load(TOKENIZERS, options.pop("kind"))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.config.registry import suggest
-from weft.data.tokenizers import Tokenizer, load_tokenizers, save_tokenizers
+from weft.data.tokenizers import Spec, Tokenizer, load_tokenizers, save_tokenizers
 from weft.data.tokenizers.bpe_dropout import SampledSegmentations
 from weft.errors import ConfigError, RunError
 
@@ -117,7 +116,7 @@ def save_extended(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
     save_tokenizers(folder, *(each.inner if isinstance(each, ExtendedTokenizer) else each for each in (source, target)))
 
 
-def load_extended(folder: Path, spec: Mapping[str, Any] | str) -> tuple[Tokenizer, Tokenizer]:
+def load_extended(folder: Path, spec: Spec) -> tuple[Tokenizer, Tokenizer]:
     """Loads what `save_extended` wrote; see `load_tokenizers`."""
     source, target = load_tokenizers(folder, spec)
     if not (folder / FILE).exists():

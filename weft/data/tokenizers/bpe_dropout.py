@@ -17,7 +17,7 @@ REMEMBERED = 1_000_000
 """Maximum number of segmentations in the cache; a full cache is emptied."""
 
 UNKNOWN = 10.0
-"""How much less probable an unknown character is than the least probable piece, in nats; as in SentencePiece."""
+"""Difference in log-probability between the least probable piece and an unknown character, as in SentencePiece."""
 
 Segment = Callable[[str, Random], list[int]]
 """A random segmentation of a text without spaces, as ids."""

@@ -21,7 +21,7 @@ from weft.tasks.captioning.data import Pixels, read_image
 from weft.tasks.seq2seq_task import MediaPredictor
 
 POSITIONS = 64
-"""What a picture takes of the budget of a batch, in tokens."""
+"""The share of a picture in the budget of a batch, in tokens."""
 
 
 @dataclass(frozen=True)

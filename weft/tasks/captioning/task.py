@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from torch import nn
 from weft.data.batch import PairBatch, Position
 from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
-from weft.data.file_lists import open_listed
+from weft.data.data_format import listed_files
 from weft.data.formats import Pairs
-from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
+from weft.data.tokenizers import RESERVED, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.evaluation.metrics import Metric, score
+from weft.explain.attention_heatmap import mean_attention
+from weft.explain.html_parts import image, notes
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.inference.predictor import Prediction
 from weft.models.base import Model, Network, Sizes
 from weft.models.wrapped_decoders import Ensemble
 from weft.tasks.base import LOSS, Measure, Share, TaskContext
@@ -32,10 +36,15 @@ from weft.tasks.captioning.data import (
     make_captions,
     prepare_captions,
     prepare_images,
+    read_image,
 )
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD
 from weft.tasks.captioning.predictor import CaptionPredictor
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
+from weft.tasks.tokenizer_setup import learn_tokenizer
+
+DARKEST = 215
+"""How much of a place without attention is hidden on a page that explains a caption, of 255."""
 
 
 class CaptioningTask(Seq2SeqTask):
@@ -52,11 +61,10 @@ class CaptioningTask(Seq2SeqTask):
     measures = (*(Measure(metric.key(), metric.name) for metric in (CiderD, CaptionBleu)), LOSS)
     sentences = (0,)
     mixes = False
-    files = SUFFIXES
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         objective: Seq2SeqObjective,
         size: PositiveInt = 96,
@@ -64,18 +72,16 @@ class CaptioningTask(Seq2SeqTask):
         crop: Share = 0.2,
         lowercase: bool = True,
     ) -> None:
-        super().__init__(setting, objective=objective)
-        self.size, self.flip, self.crop, self.lowercase = size, flip, crop, lowercase
+        super().__init__(context, objective=objective)
+        self.size, self.flip, self.crop = size, flip, crop
+        self.data_format = listed_files(SUFFIXES, lowercase=lowercase)
         self.pictures: dict[Path, Corpus] = {}
 
-    def open(self, spec: str) -> Pairs:
-        return open_listed(spec, lowercase=self.lowercase)
-
-    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """Each picture with all its captions, one per line."""
-        return captions_by_image([self.open(spec) for spec in data])
+        return captions_by_image([self.data_format.open(spec) for spec in data])
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         return Sizes(CHANNELS, 8, reads="image")
 
     def reopen(self) -> Sizes:
@@ -85,7 +91,7 @@ class CaptioningTask(Seq2SeqTask):
     def vocabularies(self) -> list[str]:
         return [self.target.digest(), str(self.size)]
 
-    def join(self, models: Sequence[Network]) -> Network:
+    def ensemble(self, models: Sequence[Network]) -> Network:
         return Ensemble([model for model in models if isinstance(model, Model)])
 
     def predictor(
@@ -128,6 +134,21 @@ class CaptioningTask(Seq2SeqTask):
             scores |= {each.key: each.value for each in found.values()}
         return scores
 
+    def explanation(self, predictor: CaptionPredictor, prediction: Prediction, text: str) -> str:
+        """The picture, and for each token the picture, dark where there is no attention: the mean of all layers and heads."""
+        picture = image(read_image(text.strip(), self.size).transpose(1, 2, 0), "the picture")
+        weights = mean_attention(prediction, "cross")
+        if weights is None:
+            return f"<figure class=picture>{picture}</figure>\n{notes(['the decoder shows no attention weights'])}"
+        side = int(weights.shape[-1] ** 0.5)
+        figures = [f"<figure class=picture>{picture}<figcaption></figcaption></figure>\n"]
+        for token, row in zip(prediction.tokens, weights[:, : side * side], strict=True):
+            shade = np.zeros((side, side, 4), np.uint8)
+            shade[..., 3] = (DARKEST * (1 - row / max(float(row.max()), 1e-9))).reshape(side, side)
+            over = image(shade, f"attention of {token}")
+            figures.append(f"<figure class=picture>{picture}{over}<figcaption>{escape(token)}</figcaption></figure>\n")
+        return "".join(figures)
+
     def identity(self) -> str:
         return f"{self.train.folder.name} {self.pictures[self.train.folder].folder.name}"
 
@@ -148,9 +169,7 @@ class CaptioningTask(Seq2SeqTask):
     def learn(self, train: list[Pairs]) -> None:
         if has_tokenizers(self.run):
             return
-        data = self.config.data
-        self.report_tokenizer()
-        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, side=1, start=self.start)
+        tokenizer = learn_tokenizer(self.config, train, self.report, side=1)
         save_extended(self.run, tokenizer, tokenizer)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:

@@ -1,7 +1,4 @@
-"""What models say that choose labels: one label, or any number of them, with their probabilities.
-
-Classification: lines of text to labels.
-"""
+"""Predictors that choose labels: one for each input, or any number of them, with their probabilities."""
 
 from __future__ import annotations
 
@@ -86,7 +83,7 @@ class LabelPredictor(Predictor[Input, Label], ABC, Generic[Input]):
         return judged
 
     def give(self, logits: Tensor, tokens: list[str]) -> Label:
-        """What the logits [C] of an input say, given its tokens."""
+        """The label of an input, from its logits [C] and its tokens."""
         label = self._several(logits) if self.labels.several else self._single(logits)
         for each in (label, *label.alternatives):
             each.source_tokens = tokens
@@ -117,7 +114,7 @@ class LabelPredictor(Predictor[Input, Label], ABC, Generic[Input]):
 
 
 POOLINGS = {"pooling": "pooling", "words": "encoder.front.pooling"}
-"""What the weights of a pooling are called → the module of a classifier."""
+"""The name of the weights of a pooling → the module of a classifier."""
 
 
 @dataclass(eq=False)

@@ -1,7 +1,4 @@
-"""Tasks whose models choose a label for a whole input, or any number of labels: their losses and scores.
-
-Classification: a label for each text, or any number of them, scored by loss, accuracy and F1.
-"""
+"""Classification: a label for each text, or any number of them, scored by loss, accuracy and F1; and the base of such tasks."""
 
 from __future__ import annotations
 
@@ -22,11 +19,12 @@ from weft.data.batch import NO_LABEL, LabelBatch
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import MappedPairs, Pairs
 from weft.data.sentence_splitting import language_of
-from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
+from weft.data.tokenizers import RESERVED, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
 from weft.inference.decoding_options import DecodingOptions
+from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
@@ -40,10 +38,12 @@ from weft.tasks.classification.data import (
     prepare_labels,
     whole_text,
 )
+from weft.tasks.classification.explanation import probability_table, weighted_sentences
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import Classifier, ClassifierEnsemble, ClassifierOutput
-from weft.tasks.classification.predictor import ClassificationPredictor
+from weft.tasks.classification.predictor import ClassificationPredictor, Label
 from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.tokenizer_setup import learn_tokenizer
 
 LABELS = "labels.json"
 
@@ -58,18 +58,18 @@ class LabelTask(CorpusTask):
     measures: Sequence[Measure] = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     noun: ClassVar[str] = "label"
     sentences = (0,)
-    inference = "forward"
+    inference_kind = "forward"
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         several: bool = False,
         threshold: float = 0.5,
         smoothing: float = 0.0,
         diversity: float = 0.0,
     ) -> None:
-        super().__init__(setting)
+        super().__init__(context)
         self.labels, self.threshold, self.smoothing, self.diversity = Labels(several=several), threshold, smoothing, diversity
         if several:
             self.measures = (Measure("micro_f1", "micro F1"), *self.measures)
@@ -78,7 +78,6 @@ class LabelTask(CorpusTask):
         """Collects the labels as well."""
         if has_tokenizers(self.run) and (self.run / LABELS).exists():
             return
-        data = self.config.data
         labels = Labels((label for _, label in chain.from_iterable(train)), several=self.labels.several)
         if len(labels) < 2:
             found = f"only the {self.noun} {labels.names[0]!r}" if labels.names else f"no {self.noun}"
@@ -86,10 +85,8 @@ class LabelTask(CorpusTask):
                 f"{', '.join(some.name for some in train)}: there is {found}, and a model needs at least two to choose from. "
                 f"The {self.noun} is the second column; write FILE.tsv#2,1 if it is the first."
             )
-        self.tell(f"{len(labels):,} {self.noun}s")
-        self.report_tokenizer()
-        texts = self.texts(train)
-        tokenizer = train_tokenizer(data.tokenizer, texts, size=data.vocabulary, folder=self.cache, start=self.start)
+        self.report(f"{len(labels):,} {self.noun}s")
+        tokenizer = learn_tokenizer(self.config, self.texts(train), self.report)
         save_extended(self.run, tokenizer, tokenizer)
         labels.save(self.run / LABELS)
 
@@ -121,7 +118,7 @@ class LabelTask(CorpusTask):
         return collate_labels(corpus, rows, self.labels, budget=budget, rounded=rounded)
 
     def judge(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
-        """What the model thinks of a training batch in an update."""
+        """The output of the model for a training batch in an update."""
         judged: ClassifierOutput = model(batch.source)
         return judged
 
@@ -165,9 +162,13 @@ class LabelTask(CorpusTask):
             return [self.labels.join(row.nonzero()[:, 0].tolist()) for row in labels.cpu()]
         return [self.labels.names[label] for label in labels.tolist()]
 
+    def explanation(self, predictor: Predictor[Any, Any], prediction: Label, text: str) -> str:
+        """The probabilities of labels, and the weights of sentences and words."""
+        return probability_table(prediction) + weighted_sentences(prediction)
+
     def describe(self) -> dict[str, int]:
-        facts = {"ids": self.source.size, f"{self.noun}s": len(self.labels), f"training {self.counts}": len(self.train)}
-        return facts | ({} if self.valid is None else {f"validation {self.counts}": len(self.valid)})
+        facts = {"ids": self.source.size, f"{self.noun}s": len(self.labels), f"training {self.count_unit}": len(self.train)}
+        return facts | ({} if self.valid is None else {f"validation {self.count_unit}": len(self.valid)})
 
 
 USUAL = 20
@@ -192,12 +193,12 @@ class ClassificationTask(LabelTask):
 
     example = "texts.tsv (a text, a tab, a label)"
     commands = ('weft predict {run} "a text"', "weft evaluate {run} --data FILE.tsv")
-    counts = "texts"
+    count_unit = "texts"
     capturable = True
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         pooling: Annotated[dict[str, Any], Among("weft.models:POOLINGS")] = {"kind": "mean"},  # noqa: B006
         label_smoothing: Share = 0.0,
@@ -208,14 +209,14 @@ class ClassificationTask(LabelTask):
         threshold: Probability = 0.5,
     ) -> None:
         super().__init__(
-            setting, several=multi_label, threshold=threshold, smoothing=label_smoothing, diversity=diversity_weight
+            context, several=multi_label, threshold=threshold, smoothing=label_smoothing, diversity=diversity_weight
         )
         self.pooling, self.dropout, self.by_sentence = pooling, dropout, by_sentence
 
     def reopen(self) -> Sizes:
-        return replace(super().reopen(), reads=self.outline().reads)
+        return replace(super().reopen(), reads=self.placeholder_sizes().reads)
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         return Sizes(8, reads="sentences" if self.by_sentence else "tokens")
 
     def texts(self, train: list[Pairs]) -> list[Pairs]:
@@ -233,7 +234,7 @@ class ClassificationTask(LabelTask):
         pooling = build("weft.models:POOLINGS", self.pooling, encoder.width, where="task.pooling")
         return Classifier(encoder, pooling, max(1, len(self.labels)), self.dropout)
 
-    def join(self, models: Sequence[Network]) -> Network:
+    def ensemble(self, models: Sequence[Network]) -> Network:
         return ClassifierEnsemble(models, self.labels.several)
 
     def predictor(

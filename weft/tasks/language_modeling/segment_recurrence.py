@@ -1,4 +1,4 @@
-"""Segment-level recurrence: what a language model carries from one segment of a text to the next.
+"""Segment-level recurrence: state that a language model carries from one segment of a text to the next.
 
 Shapes: B rows · T tokens of a segment · M remembered tokens · D width.
 """
@@ -22,7 +22,7 @@ Kind = Literal["nothing", "memory", "state"]
 
 @dataclass(frozen=True)
 class SegmentRecurrence:
-    """What is carried into the next segment.
+    """The state that is carried into the next segment.
 
     nothing: each segment starts afresh. memory: every layer keeps its inputs of the last `memory` tokens, without gradient, and
     attends to them with its current weights (Dai et al. 2019, section 3.2). state: every layer continues with its state,

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from weft.config.corpus_entries import names
 from weft.data.batch import Position, TextBatch
-from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers, train_tokenizer
+from weft.data.corpus import cache_folder
+from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import ConfigError
 from weft.inference.decoding_options import DecodingOptions
@@ -21,10 +22,11 @@ from weft.layers.decoder_state import State, leaves, write_
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_model
 from weft.models.language_model import LanguageModel
-from weft.tasks.base import LOSS, Loss, Measure, Share, Task, TaskContext, tokenizers_of
+from weft.tasks.base import LOSS, Loss, Measure, Share, Task, TaskContext
 from weft.tasks.language_modeling.data import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
 from weft.tasks.language_modeling.predictor import GenerationPredictor
 from weft.tasks.language_modeling.segment_recurrence import Kind, SegmentRecurrence
+from weft.tasks.tokenizer_setup import learn_tokenizer, tokenizers_of
 
 
 class LanguageModelTask(Task):
@@ -48,14 +50,14 @@ class LanguageModelTask(Task):
         Measure("perplexity", "perplexity", higher_is_better=False),
         LOSS,
     )
-    counts = "tokens"
+    count_unit = "tokens"
     commands = ('weft generate {run} "a beginning"', "weft evaluate {run} --data TEXT")
     bf16_weights = False
-    inference = "continue"
+    inference_kind = "continue"
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         segment: PositiveInt = 256,
         carry: Kind = "nothing",
@@ -65,7 +67,9 @@ class LanguageModelTask(Task):
         evaluation_streams: PositiveInt = 8,
         label_smoothing: Share = 0.0,
     ) -> None:
-        super().__init__(setting)
+        super().__init__(context)
+        if self.config.data.teacher:
+            raise ConfigError("data.teacher: only tasks that translate learn from the translations of another run; remove it")
         self.segment, self.stride, self.streams, self.smoothing = segment, stride, evaluation_streams, label_smoothing
         self.carrying = SegmentRecurrence(carry, memory)
         self.scoring = SegmentRecurrence(carry, memory if evaluation_memory is None else evaluation_memory)
@@ -94,11 +98,10 @@ class LanguageModelTask(Task):
             self.config, _, tokenizer = tokenizers_of(self.config)
             save_extended(self.run, tokenizer, tokenizer)
         elif not has_tokenizers(self.run):
-            self.report_tokenizer()
-            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, start=self.start)
+            tokenizer = learn_tokenizer(self.config, train, self.report)
             save_extended(self.run, tokenizer, tokenizer)
             if tokenizer.learns:
-                self.limit("data.vocabulary", tokenizer.size)
+                self.lower_setting("data.vocabulary", tokenizer.size)
         sizes = self.reopen()
         if not keeps_lines(self.tokenizer):
             raise ConfigError(
@@ -108,7 +111,7 @@ class LanguageModelTask(Task):
         self.train = self.read(train, "training")
         self.valid = self.read(valid, "validation") if valid else None
         if (rows := self._streams().rows) < self.config.train.batch_tokens // self.segment:
-            self.limit("train.batch_tokens", rows * self.segment)
+            self.lower_setting("train.batch_tokens", rows * self.segment)
         return sizes
 
     def reopen(self) -> Sizes:
@@ -120,9 +123,9 @@ class LanguageModelTask(Task):
 
     def read(self, files: list[TextFile], what: str) -> Text:
         """The text of these files, tokenised now or read from the cache."""
-        self.tell(f"reading {what} text: {', '.join(file.name for file in files)}")
-        text = read_text(files, self.tokenizer, folder=self.cache)
-        self.tell(f"{what} text: {text.characters:,} characters, {len(text):,} tokens")
+        self.report(f"reading {what} text: {', '.join(file.name for file in files)}")
+        text = read_text(files, self.tokenizer, folder=cache_folder(self.config.data.cache))
+        self.report(f"{what} text: {text.characters:,} characters, {len(text):,} tokens")
         return text
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
@@ -136,10 +139,7 @@ class LanguageModelTask(Task):
         self.scoring.check(model, self.segment)
         return model
 
-    def check_length(self, model: Network, longest: int) -> None:
-        """Text is read in segments, whose length was checked when the model was built."""
-
-    def max_row_length(self, longest: int) -> int:
+    def row_length(self, longest: int, *, rounded: bool = False) -> int:
         return self.segment
 
     def batches(self, position: Position) -> Iterator[tuple[TextBatch, Position]]:
@@ -175,14 +175,14 @@ class LanguageModelTask(Task):
             return self.carrying.restore(model, [tensor.to(model.device) for tensor in waiting])
         return self._carried.get(batch.group)
 
-    def carried(self) -> dict[str, Tensor]:
+    def extra_state(self) -> dict[str, Tensor]:
         return {
             f"{self.carrying.kind}/{group}/{place}": leaf.clone()
             for group, state in self._carried.items()
             for place, leaf in enumerate(leaves(state))
         }
 
-    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
         found: dict[int, dict[int, Tensor]] = defaultdict(dict)
         for name, tensor in tensors.items():
             kind, group, place = name.split("/")

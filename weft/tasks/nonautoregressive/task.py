@@ -1,8 +1,6 @@
-"""What a decoder that writes all tokens at once reads in training: blanks, some true tokens, or a glance at them.
+"""Translation with a decoder that writes all tokens at once: its training with blanks, masks, glancing and CTC.
 
 Shapes: B rows · T target positions.
-
-Translation with a decoder that writes all tokens at once: blanks, masks, glancing and CTC.
 """
 
 from __future__ import annotations
@@ -82,14 +80,14 @@ class NonAutoregressiveTranslationTask(TranslationTask):
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         label_smoothing: Share = 0.1,
         masking: bool = False,
         glancing: Share = 0.0,
         glancing_end: Share = 0.0,
     ) -> None:
-        super().__init__(setting, objective=Seq2SeqObjective(label_smoothing=label_smoothing))
+        super().__init__(context, objective=Seq2SeqObjective(label_smoothing=label_smoothing))
         self.masking, self.glancing, self.glancing_end = masking, glancing, glancing_end
         self.quick = {"rerank": "none", "n_best": 1, "fusion": "none"}
         canvas = self.config.model.get("decoder", {}).get("canvas", {})
@@ -118,7 +116,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
     def vocabulary_size(self, sizes: Sizes) -> int:
         return max(self.source.size, self.target.size)
 
-    def join(self, models: Sequence[Network]) -> Network:
+    def ensemble(self, models: Sequence[Network]) -> Network:
         raise RunError("decoders that write all tokens at once cannot form an ensemble; name one run")
 
     def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, **layout: bool) -> Batch:
@@ -140,7 +138,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
 
     def _fertilities(self) -> Count:
         """Counts fertilities by the attention of the teacher, or without one by an alignment of the training data."""
-        self.tell("aligning the training data")
+        self.report("aligning the training data")
         if not self.config.data.teacher or self.teacher is None:
             return TranslationTable.count(self.train, self.target.size)
         align, source, target = self.teacher.aligner(self.config), CharacterCounter(self.source), CharacterCounter(self.target)
@@ -163,7 +161,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
             return batch
         return with_fertilities(batch, spread(corpus.gather(COLUMN, rows)[0], batch.source.layout))
 
-    def begin(self, update: int) -> None:
+    def on_update_start(self, update: int) -> None:
         done = min(1.0, (update - 1) / max(1, self.config.train.steps - 1))
         self._share.fill_(self.glancing + done * (self.glancing_end - self.glancing))
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from weft.data.batch import NO_LABEL, UNK, Source, TagBatch
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.data_format import read_inputs
 from weft.data.formats import JsonPairs, Pairs, Texts, combine, is_json
 from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_lines
@@ -67,6 +68,13 @@ def open_tagged(spec: str, change: Change | None = None) -> Pairs:
     if is_json(spec):
         return JsonPairs(spec, spec, None)
     return TaggedSentences(spec, change)
+
+
+def tagged_inputs(file: Path) -> Iterable[str]:
+    """The words of a table (.tsv), or lines of text."""
+    if not file.name.removesuffix(".gz").endswith(".tsv"):
+        return read_inputs(file)
+    return (words for words, _ in open_tagged(str(file)))
 
 
 class TaggedSentences(Pairs):

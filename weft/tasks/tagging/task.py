@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from html import escape
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +17,13 @@ from torch import nn
 
 from weft.data.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Rows
+from weft.data.data_format import DataFormat
 from weft.data.formats import MappedPairs, Pairs
-from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
+from weft.data.tokenizers import RESERVED, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
+from weft.explain.html_parts import meter, notes
 from weft.inference.decoding_options import DecodingOptions, resolve_options
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
@@ -40,6 +43,7 @@ from weft.tasks.tagging.data import (
     prepare_tagged,
     split_tags,
     split_words,
+    tagged_inputs,
 )
 from weft.tasks.tagging.metrics import (
     EntityF1,
@@ -56,7 +60,8 @@ from weft.tasks.tagging.metrics import (
     tags_of,
 )
 from weft.tasks.tagging.model import PerWord, Tagger
-from weft.tasks.tagging.predictor import TaggingPredictor
+from weft.tasks.tagging.predictor import Tagged, TaggingPredictor
+from weft.tasks.tokenizer_setup import learn_tokenizer
 
 TAGS, WORDS = "tags.json", "words.json"
 ACCURACIES = (Measure("accuracy", "accuracy"), Measure("unknown_accuracy", "accuracy on unknown words"))
@@ -83,12 +88,12 @@ class TaggingTask(CorpusTask):
     example = "sentences.tsv (a word, a tab and a tag per line, a blank line between sentences)"
     commands = ("weft predict {run} sentences.txt", "weft evaluate {run} --data FILE.tsv")
     sentences = (0,)
-    counts = "words"
-    inference = "forward"
+    count_unit = "words"
+    inference_kind = "forward"
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         per_word: PerWord = "front",
         output: Literal["softmax", "crf"] = "softmax",
@@ -98,45 +103,35 @@ class TaggingTask(CorpusTask):
         label_smoothing: Share = 0.0,
         dropout: Share = 0.3,
     ) -> None:
-        super().__init__(setting)
+        super().__init__(context)
         self.per_word, self.output, self.smoothing, self.dropout = per_word, output, label_smoothing, dropout
         self.scheme: Scheme | None = None if entities == "none" else entities
         most = self.config.data.vocabulary if per_word == "front" else 0  # otherwise words have no embeddings
         self.vocabulary = Vocabulary(least_count, lowercase, most)
         self.measures = (*ACCURACIES, LOSS) if self.scheme is None else (*SHARES, *ACCURACIES, LOSS)
         self.labels = Labels()
+        self.data_format = DataFormat(partial(open_tagged, change=self._change("iob2")), tagged_inputs)
 
     def _change(self, scheme: Scheme | None) -> Change:
         """How tags are rewritten in a scheme; not at all if they mark no entities."""
         return list if self.scheme is None or scheme is None else partial(convert, scheme=scheme)
 
-    def open(self, spec: str) -> Pairs:
-        return open_tagged(spec, self._change("iob2"))
-
-    def inputs(self, file: Path) -> Iterable[str]:
-        """The words of a table (.tsv), or lines of text."""
-        if not file.name.removesuffix(".gz").endswith(".tsv"):
-            return super().inputs(file)
-        return (words for words, _ in open_tagged(str(file)))
-
     def learn(self, train: list[Pairs]) -> None:
         """Collects the tags and counts the words as well."""
         if has_tokenizers(self.run) and all((self.run / name).exists() for name in (TAGS, WORDS)):
             return
-        data = self.config.data
         tags = Counter(tag for _, text in chain.from_iterable(train) for tag in split_tags(text)[1])
         names = ", ".join(some.name for some in train)
         if len(tags) < 2:
             raise DataError(f"{names}: there is only the tag {next(iter(tags), '')!r}, and a tagger needs at least two.")
         if self.scheme is None and all(tag == "O" or tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags):
-            self.tell(
+            self.report(
                 "warning: the tags look like entities; set task.entities: bioes (or iob2) to train and score them as such"
             )
         labels = Labels(tags_of(_types(tags), self.scheme) if self.scheme else tags)
-        self.tell(f"{len(labels):,} tags")
-        self.report_tokenizer()
+        self.report(f"{len(labels):,} tags")
         spaced = [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in train]
-        tokenizer = train_tokenizer(data.tokenizer, spaced, size=data.vocabulary, folder=self.cache, start=self.start)
+        tokenizer = learn_tokenizer(self.config, spaced, self.report)
         save_extended(self.run, tokenizer, tokenizer)
         Lexicon.count((text for _, text in chain.from_iterable(train)), self.vocabulary).save(self.run / WORDS)
         labels.save(self.run / TAGS)
@@ -148,7 +143,7 @@ class TaggingTask(CorpusTask):
         self.reading = TaggedEncoding(self.source, self.lexicon, self.per_word == "front")
         return self._sizes(self.lexicon.size, self.source.size)
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         return self._sizes(8, 8)
 
     def _sizes(self, words: int, pieces: int) -> Sizes:
@@ -165,14 +160,14 @@ class TaggingTask(CorpusTask):
 
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
-            self._remark(pairs, self.tell)
+            self._remark(pairs, self.report)
 
-    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
-        for pairs in map(self.open, data):
-            self._remark(pairs, tell)
-        return super().examples(data, tell)
+    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+        for pairs in map(self.data_format.open, data):
+            self._remark(pairs, report)
+        return super().examples(data, report)
 
-    def _remark(self, pairs: Pairs, tell: Callable[[str], None]) -> None:
+    def _remark(self, pairs: Pairs, report: Callable[[str], None]) -> None:
         """Tells which tags training does not have, and how good the most frequent tag of each word is."""
         texts = [text for _, text in pairs]
         tags = Counter(tag for text in texts for tag in split_tags(text)[1])
@@ -180,15 +175,15 @@ class TaggingTask(CorpusTask):
         unseen = {tag: count for tag, count in tags.items() if tag not in known}
         if unseen:
             shown = ", ".join(map(repr, islice(sorted(unseen), SHOWN))) + (", …" if len(unseen) > SHOWN else "")
-            tell(
+            report(
                 f"warning: {pairs.name}: {sum(unseen.values()):,} words have a tag that does not occur in training, so they "
                 f"count as wrong: {shown}"
             )
         scores = ", ".join(f"{name} {value:.1f}" for name, value in self.floor(texts).items())
-        tell(f"{pairs.name}: the most frequent tag of each word would have: {scores}")
+        report(f"{pairs.name}: the most frequent tag of each word would have: {scores}")
 
     def floor(self, texts: Sequence[str]) -> dict[str, float]:
-        """What the most frequent tag of each word scores on tagged sentences, by the names of metrics."""
+        """Scores of a baseline on tagged sentences, the most frequent tag of each word, by the names of metrics."""
         guesses = [join_tags(words, map(self.lexicon.guess, words)) for words, _ in map(split_tags, texts)]
         found = score(guesses, texts, self.metrics()).values()
         return {each.name: each.value for each in found if each.key in FLOORS}
@@ -244,6 +239,15 @@ class TaggingTask(CorpusTask):
         longest = self.config.data.max_length
         return TaggingPredictor(model, self.reading, self.labels, resolved, change=change, longest=longest, warn=warn)
 
+    def explanation(self, predictor: TaggingPredictor, prediction: Tagged, text: str) -> str:
+        """Each word with its tag and the probability that its own scores give to this tag."""
+        rows = "".join(
+            f"<tr><td>{escape(word)}</td><td>{escape(tag)}</td><td>{share:.3f}</td><td>{meter(share)}</td></tr>"
+            for word, tag, share in zip(prediction.words, prediction.tags, prediction.probabilities, strict=True)
+        )
+        note = "Probabilities are those of a word by itself; the tags are the best sequence."
+        return f"<table>{rows}</table>\n{notes([note] if predictor.model.chain else [])}"
+
     def describe(self) -> dict[str, Any]:
         facts = {"words": len(self.lexicon.counts), "tags": len(self.labels), "training sentences": len(self.train)}
         return facts | ({} if self.valid is None else {"validation sentences": len(self.valid)})
@@ -263,7 +267,7 @@ def _types(tags: Iterable[str]) -> set[str]:
 
 
 def allowed_moves(names: Sequence[str], scheme: Scheme) -> AllowedTransitions:
-    """What may begin, follow and end in a scheme, for these tags."""
+    """Which of these tags may begin, follow and end in a scheme."""
     moves = [[may_follow(before, after, scheme) for after in names] for before in names]
     return AllowedTransitions(
         torch.tensor([may_start(name) for name in names]),

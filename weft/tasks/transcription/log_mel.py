@@ -120,9 +120,9 @@ def _decode(content: bytes, width: int) -> Samples:
         return np.asarray((np.frombuffer(content, np.uint8).astype(np.float32) - 128) / 128, np.float32)
     if width == 3:  # shifted into the upper bytes of 32 bits
         packed = np.frombuffer(content, np.uint8).reshape(-1, 3)
-        wide = np.zeros((len(packed), 4), np.uint8)
-        wide[:, 1:] = packed
-        content, width = wide.tobytes(), 4
+        padded = np.zeros((len(packed), 4), np.uint8)
+        padded[:, 1:] = packed
+        content, width = padded.tobytes(), 4
     whole = np.frombuffer(content, f"<i{width}")
     return (whole / np.float64(1 << (8 * width - 1))).astype(np.float32)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from html import escape
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,20 +16,25 @@ from torch import Tensor, nn
 
 from weft.data.batch import PairBatch, Position
 from weft.data.corpus import Corpus, Rows
+from weft.data.data_format import listed_files
 from weft.data.formats import Pairs
 from weft.data.sentence_pairs import collate_pairs, make_pairs
-from weft.data.tokenizers import RESERVED, has_tokenizers, train_tokenizer
+from weft.data.tokenizers import RESERVED, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import ConfigError
 from weft.evaluation.metrics import ExactMatch, Metric, score
+from weft.explain.attention_heatmap import mean_attention
+from weft.explain.html_parts import image
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.inference.predictor import Prediction
 from weft.losses.ctc_loss import CtcLoss, ctc_loss
 from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.composition import build_encoder, build_encoder_decoder
 from weft.models.ctc_model import CtcModel, JointModel
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.transcription.data import count_unalignable, prepare_recordings
+from weft.tasks.tokenizer_setup import learn_tokenizer
+from weft.tasks.transcription.data import count_unalignable, features, prepare_recordings
 from weft.tasks.transcription.log_mel import LogMel, Scaling, read_wav
 from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
 from weft.tasks.transcription.predictor import TranscriptionPredictor
@@ -72,11 +78,11 @@ class TranscriptionTask(CorpusTask):
     )
     sentences = (0,)
     bf16_weights = False
-    files = (".wav",)
+    data_format = listed_files((".wav",))
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         ctc_weight: Weight = 0.3,
         decode_ctc: Weight | None = None,
@@ -94,7 +100,7 @@ class TranscriptionTask(CorpusTask):
         pitch: Share = 0.0,
         level: NonNegativeFloat = 0.0,
     ) -> None:
-        super().__init__(setting)
+        super().__init__(context)
         if decode_ctc is not None and ctc_weight in (0, 1) and decode_ctc != ctc_weight:
             raise ConfigError(
                 f"task.decode_ctc: {decode_ctc:g} needs a model that was trained by attention and CTC, and task.ctc_weight is "
@@ -118,20 +124,16 @@ class TranscriptionTask(CorpusTask):
             first = next(iter(train[0]))[0]
             self.mel = replace(self.mel, rate=read_wav(first).rate)
             self.config = self.config.replaced({"task.rate": self.mel.rate})
-            self.tell(f"task.rate: {self.mel.rate:,} samples per second, as in {first}")
+            self.report(f"task.rate: {self.mel.rate:,} samples per second, as in {first}")
         if not has_tokenizers(self.run):
-            data = self.config.data
-            self.report_tokenizer()
-            tokenizer = train_tokenizer(
-                data.tokenizer, train, size=data.vocabulary, folder=self.cache, side=1, start=self.start
-            )
+            tokenizer = learn_tokenizer(self.config, train, self.report, side=1)
             save_extended(self.run, tokenizer, tokenizer)
 
     def reopen(self) -> Sizes:
         self.source = self.target = load_extended(self.run, self.config.data.tokenizer)[1]
         return Sizes(self.mel.mels, self.target.size, reads="frames")
 
-    def outline(self) -> Sizes:
+    def placeholder_sizes(self) -> Sizes:
         return Sizes(self.mel.mels, 8, reads="frames")
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
@@ -149,7 +151,7 @@ class TranscriptionTask(CorpusTask):
         """Says how many training recordings are too short for their texts, once the data is there."""
         count = count_unalignable(self.train, shortens) if hasattr(self, "train") else 0
         if count:
-            self.tell(
+            self.report(
                 f"warning: {count:,} of {len(self.train):,} training recordings have too few vectors for CTC to align their "
                 f"texts (one vector per {shortens} frames), and add nothing to its loss; shorten less in model.front, or use a "
                 "tokenizer with longer tokens"
@@ -227,6 +229,23 @@ class TranscriptionTask(CorpusTask):
         predictor = self.predictor(model, resolve_options(section, model.device))
         inputs = (predictor.parse_input(name) for name, _ in self.valid_pairs)
         return [found.text for found in predictor.predict(inputs, together=True)]
+
+    def explanation(self, predictor: TranscriptionPredictor, prediction: Prediction, text: str) -> str:
+        """The spectrogram, and below it where each token was heard: by attention (mean of all layers and heads), and by CTC."""
+        frames = features(text.strip(), self.mel)
+        low, high = float(frames.min()), float(frames.max())
+        spectrum = (255 * (frames.T[::-1] - low) / max(high - low, 1e-9)).astype(np.uint8)
+        views = {"attention": mean_attention(prediction, "cross")}
+        if "ctc" in prediction.attention:
+            views["CTC"] = prediction.attention["ctc"][0]
+        seconds = len(frames) * self.mel.step / self.mel.rate
+        rows = f"<tr><th>{seconds:.2f} s</th><td>{image(spectrum, 'spectrogram', kind='wide')}</td></tr>\n"
+        for name, weights in views.items():
+            for token, row in zip(prediction.tokens, [] if weights is None else weights):
+                shade = (255 * row / max(float(row.max()), 1e-9)).astype(np.uint8)[None]
+                line = image(shade, f"{name} of {token}", kind="wide")
+                rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
+        return f"<table class=sound>{rows}</table>\n"
 
     def describe(self) -> dict[str, Any]:
         facts = {"ids": self.target.size, "training recordings": len(self.train)}

@@ -8,9 +8,9 @@ Shapes: T target tokens · S source tokens · U units of a text.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.attention.base import Attended, Attention
 from weft.attention.core.weight_recorder import observe
 from weft.data.batch import BOS, EOS, UNK, Layout, Source, pad
-from weft.data.token_spelling import is_letter
+from weft.data.token_spelling import is_letter, token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.inference.teacher_forcing import TeacherForced
 from weft.models.base import Model
@@ -97,6 +97,10 @@ class TokenWeights:
         return between_units(self.weights, (self.target, self.source), (target, source))
 
 
+Align = Callable[[Sequence[tuple[str, str]]], list[TokenWeights | None]]
+"""The attention of another run between the tokens of each pair of texts, if it has any. All pairs are one batch."""
+
+
 @torch.inference_mode()
 def weights_of(
     model: Model, source: CharacterCounter, target: CharacterCounter, pairs: Sequence[tuple[str, str]]
@@ -156,17 +160,6 @@ class CharacterCounter:
             self.known[token] = count_characters(self.tokenizer.decode([token])) if token >= RESERVED else 0
         sizes = [self.known[token] for token in ids]
         return _ranges(sizes) if sum(sizes) == count_characters(text) else source_character_ranges(self.tokenizer, ids, text)
-
-
-def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """The text that each token adds. A character of several bytes counts for its last token; special ids add none."""
-    whole = tokenizer.decode(ids)
-    ends = [0]
-    for count, token in enumerate(ids, start=1):
-        start = tokenizer.decode(ids[:count]) if token >= RESERVED else ""
-        common = takewhile(lambda pair: pair[0] == pair[1], zip(start, whole, strict=False))
-        ends.append(max(ends[-1], len(list(common))))
-    return [whole[start:end] for start, end in pairwise(ends)]
 
 
 def source_character_ranges(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[CharacterRange]:

@@ -215,7 +215,7 @@ class MarkupProjection:
         for literal in literals:
             _insert(nodes, literal)
         best = self.weights.argmax(1) if self.weights.size else np.zeros(len(self.target_units), np.int64)
-        return _Writer(self).write(list(self._stream(nodes, 0, len(self.target_units), best, read)))
+        return self._write(self._stream(nodes, 0, len(self.target_units), best, read))
 
     def _stream(
         self, nodes: Sequence[_Node], low: int, high: int, best: NDArray[np.int64], around: Sequence[int]
@@ -277,14 +277,8 @@ class MarkupProjection:
             return max(left, right)
         return left + 1 if glued else right
 
-
-class _Writer:
-    """Writes units and spans as text: white space as in the translation, and around opaque spans as in the source."""
-
-    def __init__(self, projection: MarkupProjection) -> None:
-        self.source, self.target, self.units = projection.source, projection.target, projection.target_units
-
-    def write(self, stream: Sequence[int | MarkupTag | MarkupSpan]) -> list[Run]:
+    def _write(self, stream: Iterator[int | MarkupTag | MarkupSpan]) -> list[Run]:
+        """Units and spans as text: white space as in the translation, and around opaque spans as in the source."""
         runs: list[Run] = []
         waiting: list[MarkupTag] = []
         last: int | MarkupSpan | None = None
@@ -300,7 +294,7 @@ class _Writer:
         return _merged([*runs, *((tag.text, True) for tag in waiting)])
 
     def _text(self, unit: int) -> str:
-        start, end = self.units[unit]
+        start, end = self.target_units[unit]
         return self.target[start:end]
 
     def _space(self, left: int | MarkupSpan | None, right: int | MarkupSpan) -> str:
@@ -309,7 +303,7 @@ class _Writer:
             return ""
         if isinstance(left, int):
             if isinstance(right, int):
-                return self.target[self.units[left][1] : self.units[right][0]]
+                return self._gap(left, right)
             return _beside(self.source[: right.start][-1:], self._text(left)[-1], self._gap(left, left + 1), OPENING)
         following = self.source[left.end : left.end + 1]
         if isinstance(right, int):
@@ -318,9 +312,9 @@ class _Writer:
 
     def _gap(self, left: int, right: int) -> str:
         """The white space between two neighbouring units of the translation."""
-        if left < 0 or right >= len(self.units):
+        if left < 0 or right >= len(self.target_units):
             return ""
-        return self.target[self.units[left][1] : self.units[right][0]]
+        return self.target[self.target_units[left][1] : self.target_units[right][0]]
 
 
 def _beside(neighbour: str, unit: str, gap: str, closed: set[str]) -> str:
@@ -344,14 +338,10 @@ def _tree(spans: Sequence[MarkupSpan], read: Sequence[tuple[int, int, int]]) -> 
     path: list[_Node] = []
     for span in spans:
         del path[span.depth :]
-        node = _Node(span, _own(span, read))
+        node = _Node(span, [k for k, start, end in read if span.kind == "element" and start < span.end and end > span.start])
         (path[-1].children if path else roots).append(node)
         path.append(node)
     return roots
-
-
-def _own(span: MarkupSpan, read: Sequence[tuple[int, int, int]]) -> list[int]:
-    return [k for k, start, end in read if span.kind == "element" and start < span.end and end > span.start]
 
 
 def _insert(nodes: list[_Node], literal: MarkupSpan) -> None:

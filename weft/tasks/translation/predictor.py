@@ -100,6 +100,9 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         refuse(fields, "a text to translate has no such field")
         return TranslationInput(line, prefix, terms, attention, marks)
 
+    def sentences(self, text: str) -> list[str]:
+        return [each.text for each in self.reader.sentences(text)] or [text]
+
     def encode_input(self, inputs: Sequence[TranslationInput], first_line: int) -> list[list[TextSegment]]:
         """The segments of each input. If something in it is protected, they come twice: as they are, and masked."""
         texts = [(number, *some) for number, each in enumerate(inputs) for some in self.markup.readings(each.text, each.marks)]

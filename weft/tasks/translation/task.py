@@ -1,6 +1,6 @@
-"""Tags and noise of the corpora of a translation task.
+"""Translation: pairs of texts, cross-entropy with teacher forcing, scored by the loss and by metrics of decoded text.
 
-Translation: pairs of texts, cross-entropy with teacher forcing, scored by the loss and by metrics of decoded text.
+Corpora may have tags and noise of their own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,11 +21,11 @@ from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.sentence_pairs import SIDES, collate_pairs, prepare_pairs
 from weft.data.sentence_splitting import SentenceCounts, SentenceSplitter, count_sentences, language_of
-from weft.data.tokenizers import Tokenizer, has_tokenizers, train_tokenizers
+from weft.data.tokenizers import Tokenizer, has_tokenizers
 from weft.data.tokenizers.added_tokens import BLANK, add_tokens, load_extended, save_extended
 from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise
 from weft.decoding.hypotheses import Hypothesis
-from weft.errors import ConfigError, RunError
+from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation import METRICS
 from weft.evaluation.metrics import USUAL, Chrf, Metric, choose_tokenization, make_metrics, score
 from weft.file_access import why_unwritable
@@ -34,11 +34,15 @@ from weft.inference.shortlist import FILE, Shortlist, cached_file
 from weft.models.base import Model, Network, Sizes
 from weft.models.composition import build_encoder_decoder
 from weft.models.wrapped_decoders import Ensemble
-from weft.tasks.base import LOSS, Measure, TaskContext, tokenizers_of
+from weft.tasks.base import LOSS, Measure, TaskContext
 from weft.tasks.corpus_task import Direction
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
+from weft.tasks.tokenizer_setup import learn_tokenizers, tokenizers_of
 from weft.tasks.translation.generation_requests import translate_ids
 from weft.tasks.translation.predictor import TranslationPredictor
+
+if TYPE_CHECKING:
+    from weft.explain.explanation import Explanation
 
 
 def with_marks(data: DataSection, source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
@@ -94,14 +98,18 @@ CHRF = Chrf.key()
 
 
 class TranslationTask(Seq2SeqTask):
-    """Text to text: cross-entropy of the next target token given the true ones before it, with label smoothing."""
+    """Text to text: cross-entropy of the next target token given the true ones before it, with label smoothing.
+
+    languages: the two languages of a model that translates in both directions; decode.into names one, by default the second.
+    """
 
     example = "source.txt,target.txt"
+    languages: Sequence[str] = ()
     supports_distillation = True
     rewards = True
 
-    def __init__(self, setting: TaskContext, *, objective: Seq2SeqObjective) -> None:
-        super().__init__(setting, objective=objective)
+    def __init__(self, context: TaskContext, *, objective: Seq2SeqObjective) -> None:
+        super().__init__(context, objective=objective)
         metrics = [load(METRICS, name) for name in METRICS]
         texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in metrics]
         self.measures = (*texts, LOSS) if self.config.train.validate_bleu else (LOSS, *texts)
@@ -128,7 +136,7 @@ class TranslationTask(Seq2SeqTask):
                 chosen = choose_tokenization(options.tokenize, self.config.data.target_language, references)
                 self.tokenizes[direction.label] = chosen.name
                 if chosen.note:
-                    self.tell(chosen.note)
+                    self.report(chosen.note)
         self.tokenize = next(iter(self.tokenizes.values()), USUAL)
         return sizes
 
@@ -156,7 +164,7 @@ class TranslationTask(Seq2SeqTask):
     def vocabularies(self) -> list[str]:
         return [self.source.digest(), self.target.digest()]
 
-    def join(self, models: Sequence[Network]) -> Network:
+    def ensemble(self, models: Sequence[Network]) -> Network:
         parts = [model for model in models if isinstance(model, Model)]
         if len({model.copies for model in parts}) > 1:
             raise RunError(
@@ -172,8 +180,31 @@ class TranslationTask(Seq2SeqTask):
         split = SentenceSplitter(self.source_language, SentenceCounts.load(self.run).usual, warn or (lambda message: None))
         return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist, split=split)
 
+    def explain(
+        self,
+        predictor: TranslationPredictor,
+        text: str,
+        *,
+        target: str | None = None,
+        influence: bool | None = None,
+        run: str = "",
+    ) -> Explanation:
+        from weft.tasks.translation.explanation import explain_translation  # slow to import, and not needed to translate
+
+        count = 1 if target is not None else len(predictor.sentences(text))
+        if count > 1:
+            raise DataError(
+                f"the text has {count} parts that are translated one by one; explain them with explain_sentences(text), or the "
+                "text as a whole with sentences='off'"
+            )
+        found = explain_translation(predictor, text, target=target, run=run, influence=influence)
+        data = self.config.data
+        found.model, found.languages = self.config.model["kind"], (data.source_language or "", data.target_language or "")
+        return found
+
     @property
     def tags(self) -> Sequence[str]:
+        """Tags that a source may begin with, such as its target language."""
         return self.source.added
 
     @property
@@ -190,10 +221,11 @@ class TranslationTask(Seq2SeqTask):
         return Shortlist.read(self.run, self.source.size, self.target.size, self.source is self.target)
 
     def build_shortlist(self) -> Path:
+        """Counts the shortlist of the run. Writes it into its folder or, if that is read-only, into the user's cache."""
         out = self.run / FILE
         if problem := why_unwritable(self.run):
             out = cached_file(self.run)
-            self.tell(f"{self.run}: {problem}. The shortlist is kept in your cache, where weft finds it")
+            self.report(f"{self.run}: {problem}. The shortlist is kept in your cache, where weft finds it")
         sizes = self.prepare()
         return Shortlist.count(self.train, sizes.source, sizes.target, sizes.shared).write(out)
 
@@ -246,15 +278,12 @@ class TranslationTask(Seq2SeqTask):
         return facts | ({} if self.valid is None else {"validation pairs": len(self.valid)})
 
     def learn(self, train: list[Pairs]) -> None:
-        data, shared = self.config.data, self.config.data.shared_vocabulary
+        data = self.config.data
         if not has_tokenizers(self.run):
             if data.tokenizer_of:
                 self.config, source, target = tokenizers_of(self.config)
             else:
-                self.report_tokenizer()
-                source, target = train_tokenizers(
-                    data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache, start=self.start
-                )
+                source, target = learn_tokenizers(self.config, train, self.report)
             save_extended(self.run, *with_marks(data, source, target))
             language = language_of(data.target_language, data.files, 1)
             count_sentences(train, self.source_language, language).save(self.run)

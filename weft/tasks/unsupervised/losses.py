@@ -1,4 +1,4 @@
-"""What a model of two languages learns from: texts to restore from any source, words to fill in, and its own translations."""
+"""Losses of a model of two languages: texts to restore from any source, words to fill in, and its own translations."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""How many words of texts belong to the language that they should be in.
-
-Translation by a model of two languages, in either direction.
-
-Translation without translated text (Lample et al. 2018): denoising and online back-translation in one model.
-"""
+"""Translation without translated text (Lample et al. 2018): denoising and online back-translation in one model."""
 
 from __future__ import annotations
 
@@ -24,7 +19,7 @@ from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.sentence_pairs import random_pairs
-from weft.data.tokenizers import Tokenizer, has_tokenizers, train_tokenizer
+from weft.data.tokenizers import Tokenizer, has_tokenizers
 from weft.data.tokenizers.added_tokens import BLANK, ExtendedTokenizer, add_tokens, save_extended
 from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise
 from weft.data.word_vectors.vectors import place_vectors, split_words, token_tables
@@ -33,9 +28,10 @@ from weft.evaluation.metrics import make_metrics, score
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.models.base import Model, Network, Sizes
 from weft.models.composition import build_encoder_decoder
-from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
+from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, trainable
 from weft.tasks.corpus_task import Direction
 from weft.tasks.seq2seq_task import Seq2SeqObjective
+from weft.tasks.tokenizer_setup import learn_tokenizer
 from weft.tasks.translation.predictor import TranslationInput, TranslationPredictor
 from weft.tasks.translation.segmenter import TextSegment
 from weft.tasks.translation.task import TranslationTask
@@ -123,7 +119,7 @@ class UnsupervisedTask(TranslationTask):
 
     def __init__(
         self,
-        setting: TaskContext,
+        context: TaskContext,
         *,
         objective: Seq2SeqObjective,
         drop: Share = 0.1,
@@ -138,7 +134,7 @@ class UnsupervisedTask(TranslationTask):
         decoders: Literal[1, 2] = 1,
         adversarial_weight: NonNegativeFloat = 0.0,
     ) -> None:
-        super().__init__(setting, objective=objective)
+        super().__init__(context, objective=objective)
         if not self.config.data.shared_vocabulary:
             raise ConfigError("data.shared_vocabulary: one model reads and writes both languages; set it to true")
         self.capturable = False
@@ -162,7 +158,7 @@ class UnsupervisedTask(TranslationTask):
             raise ConfigError("data.valid: this task validates without translated text, on data.hold_out lines; remove it")
         if not all(isinstance(spec, str) for spec in data.train):
             raise ConfigError("data.train: the task unsupervised reads en=FILE and fr=FILE; name files without braces")
-        both = open_languages(names(data.train), self.tell)
+        both = open_languages(names(data.train), self.report)
         for text in both:
             if (count := sum(1 for _ in text.lines())) <= data.hold_out:
                 raise ConfigError(
@@ -172,7 +168,7 @@ class UnsupervisedTask(TranslationTask):
         self.held, self.texts = [held for held, _ in parts], [rest for _, rest in parts]
         self.learn(list(self.texts))
         sizes = self.reopen()
-        self.limit("data.vocabulary", self.target.size)
+        self.lower_setting("data.vocabulary", self.target.size)
         corpus = TrainingCorpus(files=names(data.train))
         self.train = self._read(corpus, list(self.texts), "training")
         if data.hold_out:
@@ -183,8 +179,7 @@ class UnsupervisedTask(TranslationTask):
     def learn(self, train: list[Pairs]) -> None:
         data = self.config.data
         if not has_tokenizers(self.run):
-            self.report_tokenizer()
-            own = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, start=self.start)
+            own = learn_tokenizer(self.config, train, self.report)
             save_extended(self.run, *add_tokens(own, own, [*languages_of(names(data.train)), BLANK], needs_tag=False))
 
     def reopen(self) -> Sizes:
@@ -212,7 +207,7 @@ class UnsupervisedTask(TranslationTask):
 
     @cached_property
     def words(self) -> DictionaryInitialization:
-        return DictionaryInitialization(self.texts, self.languages, self.adversarial_dictionary, self.cache, self.tell)
+        return DictionaryInitialization(self.texts, self.languages, self.adversarial_dictionary, self.cache, self.report)
 
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
         """The texts with their translations word by word; without a dictionary, with themselves instead."""
@@ -297,8 +292,11 @@ class UnsupervisedTask(TranslationTask):
         assert isinstance(model, BilingualModel)
         judges = [] if model.judge is None else list(model.judge.parameters())
         known = {id(parameter) for parameter in judges}
-        groups = {"model": [each for each in super().parameters(model)["model"] if id(each) not in known], "judge": judges}
+        groups = {"model": [each for each in trainable(model) if id(each) not in known], "judge": judges}
         return {name: group for name, group in groups.items() if group}
+
+    def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
+        return {}
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         model = super().build(spec, sizes)
@@ -317,7 +315,7 @@ class UnsupervisedTask(TranslationTask):
         second = second_decoder(model, build_encoder_decoder(spec, sizes)) if self.decoders == 2 else None
         return BilingualModel(model, second, LanguageDiscriminator(model.encoder.width) if self.adversarial_weight else None)
 
-    def join(self, models: Sequence[Network]) -> Network:
+    def ensemble(self, models: Sequence[Network]) -> Network:
         raise RunError("models of two languages cannot form an ensemble; name one run")
 
     def predictor(

@@ -132,9 +132,9 @@ def _speed(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget, va
     config = choice.config
     # A model that has learnt nothing finds no end, so its texts are cut at lengths that are usual later.
     few = {"train.validate_sentences": PROBED_SENTENCES, "decode.max_ratio": 1.0, "train.compile": False}
-    found = probe(config.replaced(few), probe_seconds(clock.seconds), out)
+    measured = probe(config.replaced(few), probe_seconds(clock.seconds), out)
     times = max(1.0, min(config.train.validate_sentences or validation, validation) / PROBED_SENTENCES)
-    return Speed(found.startup, found.steps_a_second * world.size, found.validation * times)
+    return Speed(measured.startup, measured.steps_a_second * world.size, measured.validation * times)
 
 
 def _affordable(facts: TrainingFacts, shape: Shape, speed: Speed, clock: TimeBudget, choice: SettingsDraft) -> Shape:

@@ -159,7 +159,7 @@ class SettingsDraft:
         self.config = self.config.replaced(free)
 
     def is_fixed(self, path: str) -> bool:
-        return any(path == given or path.startswith(f"{given}.") for given in self.fixed)
+        return any(path == fixed or path.startswith(f"{fixed}.") for fixed in self.fixed)
 
 
 @dataclass(frozen=True)
@@ -195,17 +195,17 @@ def choose_data(choice: SettingsDraft, out: Path, device: torch.device, processe
     if not config.data.train:
         raise ConfigError("there is no training data: give --data source.txt,target.txt, or set data.train")
     pairs = [open_pairs(spec) for spec in config.data.files]
-    found = survey(pairs)
+    surveyed = survey(pairs)
     if not config.data.valid:
-        choice.put({"data.hold_out": held_out(found.pairs)})
+        choice.put({"data.hold_out": held_out(surveyed.pairs)})
     remaining = _hold_out(choice, pairs, out)
     if remaining is not pairs:
-        found = replace(found, pairs=sum(1 for _ in chain.from_iterable(remaining)))
+        surveyed = replace(surveyed, pairs=sum(1 for _ in chain.from_iterable(remaining)))
     held = [str(out / HELD_OUT)] if choice.config.data.hold_out else []
     validation = sum(1 for spec in names(choice.config.data.valid) or held for _ in open_pairs(spec))
-    row = row_for(found.pairs)
-    _describe_data(choice, found, validation, out)
-    return TrainingFacts(found, _choose_tokens(choice, found, row, remaining), validation, row, device, processes)
+    row = row_for(surveyed.pairs)
+    _describe_data(choice, surveyed, validation, out)
+    return TrainingFacts(surveyed, _choose_tokens(choice, surveyed, row, remaining), validation, row, device, processes)
 
 
 def _hold_out(choice: SettingsDraft, pairs: Sequence[Pairs], out: Path) -> Sequence[Pairs]:
@@ -213,27 +213,27 @@ def _hold_out(choice: SettingsDraft, pairs: Sequence[Pairs], out: Path) -> Seque
     return split(pairs, out, data.hold_out, choice.config.train.seed)[0] if data.hold_out else pairs
 
 
-def _describe_data(choice: SettingsDraft, found: DataSurvey, validation: int, out: Path) -> None:
-    unit, sizes = ("characters", found.characters) if all(found.unspaced) else ("words", found.words)
-    text = f"{found.pairs:,} pairs to train on, with {sizes[0]:.1f} and {sizes[1]:.1f} {unit} on average"
+def _describe_data(choice: SettingsDraft, surveyed: DataSurvey, validation: int, out: Path) -> None:
+    unit, sizes = ("characters", surveyed.characters) if all(surveyed.unspaced) else ("words", surveyed.words)
+    text = f"{surveyed.pairs:,} pairs to train on, with {sizes[0]:.1f} and {sizes[1]:.1f} {unit} on average"
     if choice.config.data.hold_out:
         text += f"; {validation:,} pairs are held out for validation (seed {choice.config.train.seed}), see {out / HELD_OUT}"
     choice.reasons["data"] = text
 
 
-def _choose_tokens(choice: SettingsDraft, found: DataSurvey, row: Row, pairs: Sequence[Pairs]) -> Lengths:
+def _choose_tokens(choice: SettingsDraft, surveyed: DataSurvey, row: Row, pairs: Sequence[Pairs]) -> Lengths:
     """Chooses the tokenizer, the vocabulary and the longest length."""
-    if all(found.unspaced):
-        choice.put({"data.tokenizer": {"kind": "characters"}, "data.vocabulary": found.alphabet + 4 + 256})
+    if all(surveyed.unspaced):
+        choice.put({"data.tokenizer": {"kind": "characters"}, "data.vocabulary": surveyed.alphabet + 4 + 256})
         why = "because neither side separates words by spaces"
     else:
-        extra = found.alphabet if any(found.unspaced) else 0
+        extra = surveyed.alphabet if any(surveyed.unspaced) else 0
         choice.put({"data.tokenizer": {"kind": "bpe"}, "data.vocabulary": row.vocabulary + extra})
         why = f"as suits about {row.pairs:,} pairs" + (", and a large alphabet" if extra else "")
     data = choice.config.data
-    cache = Path(data.cache).expanduser() if data.cache else cache_folder()
+    cache = cache_folder(data.cache)
     source, target = train_tokenizers(data.tokenizer, pairs, size=data.vocabulary, shared=data.shared_vocabulary, folder=cache)
-    measured = lengths(pairs, found.pairs, source, target)
+    measured = lengths(pairs, surveyed.pairs, source, target)
     if measured.longest > data.max_length:
         longest = min(-(-measured.longest // 64) * 64, LONGEST)
         choice.put({"data.max_length": longest, "decode.max_length": longest})

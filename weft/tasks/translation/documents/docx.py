@@ -113,7 +113,7 @@ def _format(run: Any) -> bytes:
 
 
 def _base(units: list[Unit]) -> bytes:
-    """How most of a paragraph looks."""
+    """The formatting of most of a paragraph."""
     letters = Counter[bytes]()
     for unit in units:
         letters[unit.format] += len(unit.text)

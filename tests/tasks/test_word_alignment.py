@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from weft.errors import DataError
-from weft.explain.word_alignment import Gold, agreement, parse_gold, pharaoh, word_links
 from weft.tasks.translation.attention_alignment import usual_layer
+from weft.tasks.translation.word_alignment import Gold, agreement, parse_gold, pharaoh, word_links
 
 SURE, POSSIBLE = frozenset({(0, 0), (1, 2)}), frozenset({(0, 0), (1, 2), (2, 1)})
 

@@ -23,13 +23,13 @@ from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTok
 from weft.errors import ConfigError, DataError
 from weft.explain import attention_heatmap as picture
 from weft.explain.attention_heatmap import View, cross_attention, draw, view_of, views
-from weft.explain.explain_translation import explain
 from weft.explain.explanation import fed, find_words, join_words, make_side, right_to_left
 from weft.inference.decoding_options import resolve_options
 from weft.layers.decoder_state import State
 from weft.models.base import Encoded, Features, LinearDecoder, Sizes
 from weft.models.composition import build_model
 from weft.tasks.translation.attention_alignment import token_texts
+from weft.tasks.translation.explanation import explain_translation
 from weft.tasks.translation.predictor import TranslationPredictor
 
 TEXT = "a b c d"
@@ -65,7 +65,7 @@ def decoding(
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_family_has_attention_maps(model: str) -> None:
-    found = explain(decoding(model), TEXT)
+    found = explain_translation(decoding(model), TEXT)
     count = len(found.target.tokens)
     assert found.source.tokens == ["a", "b", "c", "d", "</s>"]
     assert len(found.steps) == count
@@ -81,7 +81,7 @@ def test_every_family_has_attention_maps(model: str) -> None:
 
 
 def test_maps_of_a_transformer_and_their_titles() -> None:
-    found = explain(decoding("transformer"), TEXT)
+    found = explain_translation(decoding("transformer"), TEXT)
     titles = [(each.use, each.title, each.kind, each.weights.shape[0]) for each in found.maps]
     assert titles == [(use, f"layer {layer}", "full", 2) for use in ("cross", "encoder", "causal") for layer in (1, 2)]
     assert np.triu(found.views("causal")[0].mean, 1).max() == 0
@@ -89,27 +89,27 @@ def test_maps_of_a_transformer_and_their_titles() -> None:
 
 
 def test_mechanisms_without_weights_show_influence_and_say_so() -> None:
-    found = explain(decoding("linear"), TEXT)
+    found = explain_translation(decoding("linear"), TEXT)
     assert {each.how for each in found.maps} == {"influence"}
     assert all("has no weights to show" in each.note for each in found.maps if each.name)
     assert np.triu(found.views("causal")[0].mean, 1).max() == 0, "no token depends on later ones"
-    bytenet = explain(decoding("bytenet"), TEXT)
+    bytenet = explain_translation(decoding("bytenet"), TEXT)
     assert any("no attention to the source" in note for note in bytenet.notes)
 
 
 def test_influence_finds_the_token_that_matters() -> None:
     """A ByteNet with convolutions of width 1 depends only on the token in its own column."""
     model = {**MODELS["bytenet"], "width": 1, "dilations": (1,)}
-    found = explain(decoding(model), TEXT, target="e f g a")
+    found = explain_translation(decoding(model), TEXT, target="e f g a")
     assert np.allclose(found.views("cross")[0].mean[:5], np.eye(5), atol=1e-3)
 
 
 def test_a_copying_model_reports_its_copy_probability() -> None:
-    found = explain(decoding("pointer"), "a b zebra d", target="zebra b")
+    found = explain_translation(decoding("pointer"), "a b zebra d", target="zebra b")
     assert found.source.tokens[2] == "zebra"
     assert [step.token for step in found.steps] == ["zebra", "b", "end"]
     assert all(step.copied is not None and 0 < step.copied < 1 for step in found.steps)
-    assert explain(decoding("rnn"), "a b zebra d").notes[0] == "not in the vocabulary, so read as <unk>: zebra"
+    assert explain_translation(decoding("rnn"), "a b zebra d").notes[0] == "not in the vocabulary, so read as <unk>: zebra"
 
 
 class ForeignDecoder(LinearDecoder):
@@ -137,14 +137,14 @@ def test_cross_attention_is_found_by_its_use_not_by_its_name() -> None:
     assert set(found.uses) == set(found.attention)
     assert np.allclose(cross_attention(found), found.attention["decoder.lookup"].mean(0))
     assert [view.title for view in views(found)] == ["encoder", "cross"]
-    assert [each.name for each in explain(predictor, TEXT).views("cross")] == ["decoder.lookup"]
+    assert [each.name for each in explain_translation(predictor, TEXT).views("cross")] == ["decoder.lookup"]
 
 
 def test_scores_and_probabilities_are_those_of_the_search() -> None:
-    found = explain(decoding(length_penalty=1.0), TEXT)
+    found = explain_translation(decoding(length_penalty=1.0), TEXT)
     assert found.score == found.best[0].score
     assert sum(step.logp for step in found.steps) / len(found.steps) == pytest.approx(found.score, abs=1e-4)
-    again = explain(decoding(length_penalty=1.0), TEXT, target=found.target.text)
+    again = explain_translation(decoding(length_penalty=1.0), TEXT, target=found.target.text)
     if found.target.tokens[-1] == "</s>":
         assert again.score == pytest.approx(found.score, abs=1e-4)
     for step in found.steps:
@@ -152,14 +152,14 @@ def test_scores_and_probabilities_are_those_of_the_search() -> None:
 
 
 def test_tokens_that_a_search_never_outputs_are_not_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("weft.explain.explain_translation")
+    module = importlib.import_module("weft.tasks.translation.explanation")
     monkeypatch.setattr(module, "OPTIONS", 100)
-    for step in explain(decoding(), TEXT).steps:
+    for step in explain_translation(decoding(), TEXT).steps:
         assert sorted(option.token for option in step.options) == sorted([*"abcdefg", "end"])
 
 
 def test_the_beam_tree_has_every_hypothesis_and_the_reason_it_was_dropped() -> None:
-    found = explain(decoding(), TEXT)
+    found = explain_translation(decoding(), TEXT)
     tree = found.tree
     paths = {}
     for place, node in enumerate(tree):
@@ -179,11 +179,11 @@ def test_the_beam_tree_has_every_hypothesis_and_the_reason_it_was_dropped() -> N
         assert len(scores["kept"]) <= 3
         running = [node for node in tree if node.step == step and node.fate == "dropped" and node.final is None]
         assert all(node.score <= min(scores["kept"], default=math.inf) for node in running)
-    assert explain(decoding(beam=1, n_best=1), TEXT).tree == []
+    assert explain_translation(decoding(beam=1, n_best=1), TEXT).tree == []
 
 
 def test_a_given_target_is_forced_and_the_models_continuation_is_shown() -> None:
-    own = explain(decoding(), TEXT, target="e f g")
+    own = explain_translation(decoding(), TEXT, target="e f g")
     assert own.forced
     assert [step.token for step in own.steps] == ["e", "f", "g", "end"]
     for place, step in enumerate(own.steps):
@@ -205,7 +205,7 @@ def test_a_given_target_is_forced_and_the_models_continuation_is_shown() -> None
 def test_errors_for_texts_that_cannot_be_explained(text: str, target: str | None, message: str) -> None:
     model = {**MODELS["transformer"], "position": "learned", "max_length": 30}
     with pytest.raises(DataError, match=message):
-        explain(decoding(model, max_source=20), text, target=target)
+        explain_translation(decoding(model, max_source=20), text, target=target)
 
 
 def test_words_of_every_tokenizer() -> None:
@@ -256,7 +256,7 @@ def test_writing_direction() -> None:
 
 
 def test_pictures_of_any_map(tmp_path: Path) -> None:
-    found = explain(decoding("transformer"), TEXT, target="e f")
+    found = explain_translation(decoding("transformer"), TEXT, target="e f")
     view = view_of(found, use="causal", layer=2, head=1)
     assert np.array_equal(view.weights, found.views("causal")[1].weights[0])
     assert view.columns == ["begin", "e", "f"]
@@ -269,7 +269,7 @@ def test_pictures_of_any_map(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no head 9"):
         view_of(found, head=9)
     with pytest.raises(ConfigError, match="nothing to draw for encoder"):
-        view_of(explain(decoding("rnn"), TEXT), use="encoder")
+        view_of(explain_translation(decoding("rnn"), TEXT), use="encoder")
 
 
 def test_missing_glyphs_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

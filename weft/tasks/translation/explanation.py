@@ -1,4 +1,4 @@
-"""Explains the translation of one sentence."""
+"""Explanation of the translation of one sentence: attention, probabilities of tokens, and the beam tree."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ OPTIONS = 5
 CONTINUATIONS = 12
 """Maximum number of steps of a given target for which the model's own continuation is computed."""
 
-
 BLANK = "·"
 """How a position is shown that holds no token."""
 
 AT_ONCE = "the decoder writes all tokens at once; probabilities and attention are those of a first pass over blanks"
 
 
-def explain(
+def explain_translation(
     predictor: TranslationPredictor, text: str, *, target: str | None = None, run: str = "", influence: bool | None = None
 ) -> Explanation:
     """Explains the translation of a text, or a given `target`, token by token.
@@ -46,14 +45,14 @@ def explain(
     influence: add the influence of each source token on each target token, by removing source tokens one by one; None: only
     if the model has no cross-attention weights.
     """
-    model, piece = predictor.model, read(predictor, text)
+    model, piece = predictor.model, encode_source(predictor, text)
     predictor.options.search.check(["trace"])
     if influence and model.decoder.parallel:
         raise ConfigError("influence is measured for models that write one token after the other; leave out --influence")
     (found,), tables = predictor.search([piece], trace=True)
     if target is None and not (found and found[0].ids):
         raise DataError("the search found no translation to explain; increase decode.max_length")
-    ids = found[0].ids if target is None else read_target(predictor, target, piece)
+    ids = found[0].ids if target is None else encode_target(predictor, target, piece)
     copying = {name: part.gate for name, part in model.named_modules() if isinstance(part, PointerDecoder)}
     gates: dict[str, Tensor] = {}
     with observed(copying, lambda name, _, gate: gates.setdefault(name, gate[0, :, 0].float())):
@@ -79,7 +78,7 @@ def explain(
     )
 
 
-def read(predictor: TranslationPredictor, text: str) -> TextSegment:
+def encode_source(predictor: TranslationPredictor, text: str) -> TextSegment:
     """Encodes a text for the model. Raises an error if it is blank or too long for one pass."""
     pieces = predictor.segments(text)
     if not pieces:
@@ -92,7 +91,7 @@ def read(predictor: TranslationPredictor, text: str) -> TextSegment:
     return pieces[0]
 
 
-def read_target(predictor: TranslationPredictor, target: str, piece: TextSegment) -> list[int]:
+def encode_target(predictor: TranslationPredictor, target: str, piece: TextSegment) -> list[int]:
     """Encodes a given target, including EOS. Words that can only be copied get the ids they have in the source."""
     ids = [*CopyIds(predictor.target, piece.words).find(target, predictor.target.encode(target)), EOS]
     decoder = predictor.model.decoder

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from weft.data.token_spelling import token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 from weft.explain.attention_maps import find_maps
-from weft.explain.explain_translation import given_ids, read, read_target
 from weft.explain.explanation import AttentionMap, Span, Weights, find_words, join_words
-from weft.tasks.translation.attention_alignment import token_texts
+from weft.tasks.translation.explanation import encode_source, encode_target, given_ids
 from weft.tasks.translation.predictor import TranslationPredictor
 
 Link = tuple[int, int]
@@ -66,8 +66,8 @@ def _sentences(predictor: TranslationPredictor, text: str) -> list[str]:
 
 def _align(predictor: TranslationPredictor, source: str, target: str) -> list[tuple[AttentionMap, set[Link]]]:
     """The links of one sentence, or of a text that is aligned as a whole."""
-    piece = read(predictor, source)
-    ids = read_target(predictor, target, piece)
+    piece = encode_source(predictor, source)
+    ids = encode_target(predictor, target, piece)
     _, maps = find_maps(predictor.model, piece.ids, ids, uses=("cross",))
     source_words = _words(*given_ids(predictor.source, source))
     target_words = _words(*given_ids(predictor.target, target, piece.words))
