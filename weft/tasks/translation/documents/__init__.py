@@ -8,16 +8,22 @@ from typing import Any, Literal, NamedTuple
 from weft.errors import ConfigError, DataError
 from weft.tasks.translation.documents.docx import WordDocument
 from weft.tasks.translation.documents.html import Document, html, plain_text, srt
-from weft.tasks.translation.documents.xliff import xliff
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.segmenter import Translation
+
+
+def _xliff(text: str, language: str | None) -> Document:
+    from weft.tasks.translation.documents.xliff import xliff  # its parser takes time to import, and few need it
+
+    return xliff(text, language)
+
 
 Format = Literal["text", "html", "srt", "xliff"]
 FORMATS: dict[str, Callable[[str, str | None], Document]] = {
     "text": lambda text, language: plain_text(text),
     "html": lambda text, language: html(text),
     "srt": lambda text, language: srt(text),
-    "xliff": xliff,
+    "xliff": _xliff,
 }
 
 SUFFIXES = {".txt": "text", ".html": "html", ".htm": "html", ".srt": "srt", ".xlf": "xliff", ".xliff": "xliff"}
