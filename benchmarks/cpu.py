@@ -39,7 +39,7 @@ from weft.data.batch import BOS, PAD, Source
 from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.cpp_search import encode
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.inference.decoding_options import DecodingOptions, resolve_options
 from weft.inference.worker_processes import Workers
@@ -111,7 +111,7 @@ def search(model: Model, vocabulary: int, how: DecodingOptions, beam: int, short
     """Decodes 32 forced steps; returns the number of generated tokens."""
     rows, decoder, bias = len(source), model.decoder, None
     column = torch.full((rows,), STEPS)
-    chooser: TokenSelector = BeamSelector(beam) if beam > 1 else GreedySelector()
+    selector: TokenSelector = BeamSelector(beam) if beam > 1 else GreedySelector()
     with how.arithmetic(next(model.parameters()).dtype, how.beams):
         if shortlist:
             size = min(SHORTLISTS[min(SHORTLISTS, key=lambda known: abs(known - rows))], vocabulary)
@@ -119,11 +119,13 @@ def search(model: Model, vocabulary: int, how: DecodingOptions, beam: int, short
         hypotheses, _ = run_search(
             decoder,
             encode(model, Source(torch.tensor(source))),
-            chooser,
-            first=torch.full((rows, 1), BOS),
-            limits=LengthLimits(column, column - 1, torch.arange(rows), bias),
-            constraints=[ForbidTokens([PAD, BOS])],
-            best=1,
+            selector,
+            SearchRequest(
+                prefix=torch.full((rows, 1), BOS),
+                limits=LengthLimits(column, column - 1, torch.arange(rows), bias),
+                constraints=[ForbidTokens([PAD, BOS])],
+                n_best=1,
+            ),
         )
     return sum(len(best.tokens) for best, *_ in hypotheses)
 

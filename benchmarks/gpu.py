@@ -39,7 +39,7 @@ from weft.data.batch import BOS, PAD, Source
 from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.cuda_graph_search import search_graphs_of
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Model, Sizes
@@ -198,24 +198,26 @@ def weft_decoding(rows: int, beam: int, compiled: bool) -> Figures:
     spec = {"kind": "transformer", **SHAPE, "norm": "post"}
     model: Model = build_model(spec, Sizes(VOCABULARY, VOCABULARY, True)).cuda().eval().bfloat16()
     source = torch.randint(4, VOCABULARY, (rows, SOURCE), device="cuda")
-    chooser: TokenSelector = BeamSelector(beam) if beam > 1 else GreedySelector()
+    selector: TokenSelector = BeamSelector(beam) if beam > 1 else GreedySelector()
     column = torch.full((rows,), STEPS, device="cuda")
     limits = LengthLimits(column, column - 1, torch.arange(rows, device="cuda"))
     recorder = search_graphs_of(model)
     assert recorder is not None
-    recorded = recorder.stepping("one", Compiler(print) if compiled else None)
+    recorded = recorder.runner("one", Compiler(print) if compiled else None)
 
     def work() -> None:
         with torch.inference_mode():
             run_search(
                 model.decoder,
                 recorded.encode(model, Source(source)),
-                chooser,
-                first=torch.full((rows, 1), BOS, device="cuda"),
-                limits=limits,
-                constraints=[ForbidTokens([PAD, BOS])],
-                best=1,
-                stepping=recorded,
+                selector,
+                SearchRequest(
+                    prefix=torch.full((rows, 1), BOS, device="cuda"),
+                    limits=limits,
+                    constraints=[ForbidTokens([PAD, BOS])],
+                    n_best=1,
+                    runner=recorded,
+                ),
             )
 
     began = time.perf_counter()

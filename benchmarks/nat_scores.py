@@ -181,7 +181,7 @@ def in_turn(timed: Mapping[str, Callable[[Sequence[str]], float]], texts: Sequen
 
 def seconds(predictor: TranslationPredictor, texts: Sequence[str]) -> float:
     began = time.perf_counter()
-    for _ in predictor.predict(map(predictor.parse, texts), together=True):
+    for _ in predictor.predict(map(predictor.parse_input, texts), together=True):
         pass
     return time.perf_counter() - began
 

@@ -53,14 +53,14 @@ class NumberTask(CorpusTask):
 
 
 class NumberPredictor(Predictor):
-    def read(self, inputs, first_line):
+    def encode_input(self, inputs, first_line):
         return [[BatchItem([*line.encode(), EOS])] for line in inputs]
 
     def run(self, parts, control=None):
         layout = Layout.padded([part.size for part in parts])
         return self.model(Source(pad([part.ids for part in parts]), layout)).logits[:, 0].tolist()
 
-    def join(self, given, parts, results):
+    def join_outputs(self, given, parts, results):
         return Prediction(str(round(results[0])), results[0])
 
 

@@ -13,7 +13,7 @@ from weft.decoding.beam_search import BeamSelector
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.sampling import SamplingSelector
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.kernels.cpp import CannotBuild, Kernels, kernels, using
 from weft.layers.kernels.cpp_plan import NotPlanned
@@ -46,8 +46,8 @@ def check_native(entry: Any) -> None:
     model = entry.make()
     source, fast = _encoded(model, None), _encoded(model, compiled)
     same(fast.memory, source.memory, "the memory")
-    for chooser in (BeamSelector(4), SamplingSelector(2, 1.0, seed=3)):
-        usual, found = (_search(model.decoder, each, chooser, way) for each, way in ((source, None), (fast, compiled)))
+    for selector in (BeamSelector(4), SamplingSelector(2, 1.0, seed=3)):
+        usual, found = (_search(model.decoder, each, selector, way) for each, way in ((source, None), (fast, compiled)))
         for texts, others in zip(found, usual, strict=True):
             assert [each.tokens for each in texts] == [each.tokens for each in others], f"{entry}: another text"
             same(*(torch.tensor([each.score for each in some]) for some in (texts, others)), "scores", atol=1e-4)
@@ -66,17 +66,19 @@ def _encoded(model: Any, compiled: Kernels | None) -> Encoded:
     return encoded
 
 
-def _search(decoder: nn.Module, source: Encoded, chooser: TokenSelector, compiled: Kernels | None) -> list[list[Hypothesis]]:
+def _search(decoder: nn.Module, source: Encoded, selector: TokenSelector, compiled: Kernels | None) -> list[list[Hypothesis]]:
     longest, first = torch.tensor(LONGEST), ids(len(PREFIXES), max(PREFIXES), seed=3)
     first[:, 0] = BOS
     with using(compiled):
         found, _ = run_search(
             decoder,  # type: ignore[arg-type]
             source,
-            chooser,
-            first=first,
-            first_layout=Layout.padded(PREFIXES),
-            limits=LengthLimits(longest, longest // 2, torch.arange(len(LONGEST))),
-            constraints=[ForbidTokens([PAD, BOS, UNK])],
+            selector,
+            SearchRequest(
+                prefix=first,
+                prefix_layout=Layout.padded(PREFIXES),
+                limits=LengthLimits(longest, longest // 2, torch.arange(len(LONGEST))),
+                constraints=[ForbidTokens([PAD, BOS, UNK])],
+            ),
         )
     return found

@@ -20,7 +20,7 @@ from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import Constraint, ForbidTokens, NoRepeatNgram
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.sampling import SamplingSelector
-from weft.decoding.search_loop import Cancellation, run_search
+from weft.decoding.search_loop import Cancellation, SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.int8 import in_int8
 from weft.layers.kernels import cpp
@@ -81,7 +81,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     finish = native.CppSearch.finish
 
     def noted(self: native.CppSearch, *given: object) -> object:
-        found.append(self._longest.numel())
+        found.append(self._max_tokens.numel())
         return finish(self, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(native.CppSearch, "finish", noted)
@@ -98,7 +98,7 @@ def made(kind: str, **options: object) -> Model:
 
 def searched(
     model: Model,
-    chooser: TokenSelector,
+    selector: TokenSelector,
     *,
     prefix: bool = True,
     narrow: bool = False,
@@ -118,12 +118,14 @@ def searched(
     found, _ = run_search(
         decoder,
         model.encode(Source(source, Layout.padded([[9, 4, 6, 2][row] for row in rows], 9))),
-        chooser,
-        first=first if prefix else first[:, :1],
-        first_layout=Layout.padded([[3, 1, 1, 2][row] for row in rows], 3) if prefix else None,
-        limits=LengthLimits(longest, torch.tensor([8, 2, 0, 3])[at], at + 11, bias),
-        constraints=constraints,
-        **options,  # type: ignore[arg-type]
+        selector,
+        SearchRequest(
+            prefix=first if prefix else first[:, :1],
+            prefix_layout=Layout.padded([[3, 1, 1, 2][row] for row in rows], 3) if prefix else None,
+            limits=LengthLimits(longest, torch.tensor([8, 2, 0, 3])[at], at + 11, bias),
+            constraints=constraints,
+            **options,
+        ),  # type: ignore[arg-type]
     )
     return found
 
@@ -136,13 +138,13 @@ def same(found: list[list[Hypothesis]], plain: list[list[Hypothesis]], apart: fl
 
 @pytest.mark.parametrize("narrow", [False, True], ids=["whole", "shortlist"])
 @pytest.mark.parametrize("prefix", [False, True], ids=["", "prefix"])
-@pytest.mark.parametrize("chooser", CHOOSERS)
-def test_every_search_finds_the_same(kernels: Kernels, runs: list[int], chooser: str, prefix: bool, narrow: bool) -> None:
+@pytest.mark.parametrize("selector", CHOOSERS)
+def test_every_search_finds_the_same(kernels: Kernels, runs: list[int], selector: str, prefix: bool, narrow: bool) -> None:
     model = made("pre")
-    plain = searched(model, CHOOSERS[chooser], prefix=prefix, narrow=narrow)
+    plain = searched(model, CHOOSERS[selector], prefix=prefix, narrow=narrow)
     assert not runs
     with cpp.using(kernels):
-        same(searched(model, CHOOSERS[chooser], prefix=prefix, narrow=narrow), plain)
+        same(searched(model, CHOOSERS[selector], prefix=prefix, narrow=narrow), plain)
     assert runs == [4]
 
 
@@ -270,7 +272,7 @@ def test_sources_that_nobody_waits_for_are_stopped(kernels: Kernels, runs: list[
 
     with cpp.using(kernels):
         control = Cancellation(4, wanted)
-        found = searched(made("pre"), GreedySelector(), control=control)
+        found = searched(made("pre"), GreedySelector(), cancellation=control)
     assert runs == [4] and control.stopped == {0} and len(found[0][0].tokens) == 5 and set(asked) == {0, 1, 2, 3}
 
 

@@ -11,7 +11,7 @@ from weft.decoding.constraints import ForbidTokens
 from weft.decoding.cuda_graph_search import search_graphs_of
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.noisy_decoding import NoisySearch
-from weft.decoding.search_loop import EAGER, StepRunner, run_search
+from weft.decoding.search_loop import EAGER, SearchRequest, StepRunner, run_search
 from weft.decoding.search_methods import BeamSearch, Search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.kernels.cuda_graph_capture import Compiler
@@ -30,7 +30,7 @@ def model() -> Model:
     return made
 
 
-def search(model: Model, chooser: TokenSelector, seed: int, stepping: StepRunner = EAGER) -> list[list[Hypothesis]]:
+def search(model: Model, selector: TokenSelector, seed: int, runner: StepRunner = EAGER) -> list[list[Hypothesis]]:
     """Sources and lengths depend on the seed, so that a replay with what was recorded would be seen."""
     torch.manual_seed(seed)
     source = torch.randint(4, SIZE, (ROWS, 32), device="cuda")
@@ -41,11 +41,13 @@ def search(model: Model, chooser: TokenSelector, seed: int, stepping: StepRunner
         return run_search(
             model.decoder,
             model.encode(Source(source, layout)),
-            chooser,
-            first=torch.full((ROWS, 1), BOS, device="cuda"),
-            limits=LengthLimits(longest, torch.zeros_like(longest), torch.arange(ROWS, device="cuda")),
-            constraints=[ForbidTokens([PAD, BOS])],
-            stepping=stepping,
+            selector,
+            SearchRequest(
+                prefix=torch.full((ROWS, 1), BOS, device="cuda"),
+                limits=LengthLimits(longest, torch.zeros_like(longest), torch.arange(ROWS, device="cuda")),
+                constraints=[ForbidTokens([PAD, BOS])],
+                runner=runner,
+            ),
         )[0]
 
 
@@ -57,13 +59,13 @@ def alike(found: list[list[Hypothesis]], plain: list[list[Hypothesis]]) -> None:
     assert scores[0] == pytest.approx(scores[1], abs=0.05)
 
 
-@pytest.mark.parametrize("chooser", [GreedySelector(), BeamSelector(4)], ids=["greedy", "beam"])
-def test_a_recorded_search_is_the_search(model: Model, chooser: TokenSelector) -> None:
+@pytest.mark.parametrize("selector", [GreedySelector(), BeamSelector(4)], ids=["greedy", "beam"])
+def test_a_recorded_search_is_the_search(model: Model, selector: TokenSelector) -> None:
     recorder = search_graphs_of(model)
     assert recorder is not None
     for seed in range(4):
-        alike(search(model, chooser, seed, recorder.stepping(type(chooser))), search(model, chooser, seed))
-    assert recorder._recordings and not recorder._refused
+        alike(search(model, selector, seed, recorder.runner(type(selector))), search(model, selector, seed))
+    assert recorder.graphs and not recorder.refused
 
 
 def test_a_compiled_search_is_the_search(model: Model) -> None:
@@ -71,8 +73,8 @@ def test_a_compiled_search_is_the_search(model: Model) -> None:
     recorder = search_graphs_of(model)
     assert recorder is not None
     for seed in range(2):
-        stepping = recorder.stepping("compiled", Compiler(said.append))
-        alike(search(model, BeamSelector(3), seed, stepping), search(model, BeamSelector(3), seed))
+        runner = recorder.runner("compiled", Compiler(said.append))
+        alike(search(model, BeamSelector(3), seed, runner), search(model, BeamSelector(3), seed))
     assert not said
 
 
@@ -81,7 +83,7 @@ def test_a_recorded_search_that_watches_the_decoder_is_the_search(model: Model, 
     recorder = search_graphs_of(model)
     assert recorder is not None
 
-    def found(seed: int, stepping: StepRunner) -> list[list[Hypothesis]]:
+    def found(seed: int, runner: StepRunner) -> list[list[Hypothesis]]:
         torch.manual_seed(seed)
         source, layout = torch.randint(4, SIZE, (ROWS, 32), device="cuda"), Layout.padded(torch.randint(3, 33, (ROWS,)), 32)
         longest = torch.full((ROWS,), 20, device="cuda")
@@ -89,12 +91,14 @@ def test_a_recorded_search_that_watches_the_decoder_is_the_search(model: Model, 
             return method.find(
                 model.decoder,
                 model.encode(Source(source, layout.to("cuda"))),
-                first=torch.full((ROWS, 1), BOS, device="cuda"),
-                limits=LengthLimits(longest, torch.zeros_like(longest), torch.arange(ROWS, device="cuda")),
-                constraints=[ForbidTokens([PAD, BOS])],
-                stepping=stepping,
+                SearchRequest(
+                    prefix=torch.full((ROWS, 1), BOS, device="cuda"),
+                    limits=LengthLimits(longest, torch.zeros_like(longest), torch.arange(ROWS, device="cuda")),
+                    constraints=[ForbidTokens([PAD, BOS])],
+                    runner=runner,
+                ),
             )[0]
 
     for seed in range(4):
-        alike(found(seed, recorder.stepping(method.kind + "watched")), found(seed, EAGER))
-    assert not recorder._refused
+        alike(found(seed, recorder.runner(method.kind + "watched")), found(seed, EAGER))
+    assert not recorder.refused

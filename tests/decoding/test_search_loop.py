@@ -17,7 +17,7 @@ from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens, NoRepeatNgram
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.sampling import SamplingSelector, uniform
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, candidates, top_k
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Decoder, Encoded, Features, Sizes
@@ -105,7 +105,10 @@ def test_wide_beam_equals_exhaustive_search(variant):
             scored = [(value / len(text) ** penalty, list(text)) for value, text in zip(likely, texts, strict=True)]
             expected = sorted(scored, reverse=True)[:5]
             found, _ = run_search(
-                model.decoder, encoded, BeamSelector(size**longest, penalty, keep=5), first=bos(1), limits=limits(1, longest)
+                model.decoder,
+                encoded,
+                BeamSelector(size**longest, penalty, keep=5),
+                SearchRequest(prefix=bos(1), limits=limits(1, longest)),
             )
             for hypothesis, (score, text) in zip(found[0], expected, strict=True):
                 assert hypothesis.tokens == text
@@ -129,7 +132,10 @@ def test_a_batch_equals_its_sentences_alone(name, variant):
         row = slice(g, g + 1)
         limit = limits(1, longest[row], shortest[row], ids[row])
         found, _ = run_search(
-            model.decoder, encode(model, size, row), CHOOSERS[name](), first=prefix[row, : count[g]], limits=limit, check=100
+            model.decoder,
+            encode(model, size, row),
+            CHOOSERS[name](),
+            SearchRequest(prefix=prefix[row, : count[g]], limits=limit, check=100),
         )
         alone.append(found[0])
     for check in (1, 3, 100):
@@ -137,10 +143,12 @@ def test_a_batch_equals_its_sentences_alone(name, variant):
             model.decoder,
             encode(model, size),
             CHOOSERS[name](),
-            first=prefix,
-            first_layout=Layout.padded(count, 4),
-            limits=limits(SOURCES, longest, shortest, ids),
-            check=check,
+            SearchRequest(
+                prefix=prefix,
+                prefix_layout=Layout.padded(count, 4),
+                limits=limits(SOURCES, longest, shortest, ids),
+                check=check,
+            ),
         )
         for g in range(SOURCES):
             assert [hypothesis.tokens for hypothesis in found[g]] == [hypothesis.tokens for hypothesis in alone[g]]
@@ -157,7 +165,10 @@ def test_exact_stop_never_loses_what_the_heuristics_lose():
         encoded = encode(model, size)
         best = {
             stop: run_search(
-                model.decoder, encoded, BeamSelector(4, 1.0, stop=stop), first=bos(SOURCES), limits=limits(SOURCES, 20)
+                model.decoder,
+                encoded,
+                BeamSelector(4, 1.0, stop=stop),
+                SearchRequest(prefix=bos(SOURCES), limits=limits(SOURCES, 20)),
             )[0]
             for stop in ("exact", "length", "first")
         }
@@ -192,7 +203,10 @@ def test_the_exact_stop_goes_on_while_a_longer_text_can_win(penalty, wanted):
     start = [1e-9, 1e-9, 0.40, 1e-9, 0.55, 0.05]
     decoder = Bigrams([start, start, start, start, [1e-9, 1e-9, 1.0, *[1e-9] * 3], start])
     found, _ = run_search(
-        decoder, Encoded(torch.zeros(1, 1, 1)), BeamSelector(2, penalty, keep=1), first=bos(1), limits=limits(1, 16), check=1
+        decoder,
+        Encoded(torch.zeros(1, 1, 1)),
+        BeamSelector(2, penalty, keep=1),
+        SearchRequest(prefix=bos(1), limits=limits(1, 16), check=1),
     )
     assert EOS == 2 and found[0][0].tokens == wanted
 
@@ -200,7 +214,9 @@ def test_the_exact_stop_goes_on_while_a_longer_text_can_win(penalty, wanted):
 def test_scores_are_the_models_log_probabilities():
     size = 13
     model = make(size, eos=1.0)
-    found, _ = run_search(model.decoder, encode(model, size), BeamSelector(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES))
+    found, _ = run_search(
+        model.decoder, encode(model, size), BeamSelector(4, 0.0), SearchRequest(prefix=bos(SOURCES), limits=limits(SOURCES))
+    )
     for g in range(SOURCES):
         for hypothesis in found[g]:
             expected = log_probability(model, encode(model, size, slice(g, g + 1)), hypothesis.tokens)
@@ -211,7 +227,9 @@ def test_sampling_follows_the_models_distribution():
     size = 8
     model = make(size, sharp=1.0)
     encoded = encode(model, size, slice(0, 1))
-    found, _ = run_search(model.decoder, encoded, SamplingSelector(20000, seed=1), first=bos(1), limits=limits(1, 1))
+    found, _ = run_search(
+        model.decoder, encoded, SamplingSelector(20000, seed=1), SearchRequest(prefix=bos(1), limits=limits(1, 1))
+    )
     drawn = torch.bincount(torch.tensor([hypothesis.tokens[0] for hypothesis in found[0]]), minlength=size) / 20000
     with torch.inference_mode():
         wanted = model.decoder(bos(1), model.decoder.start(encoded)).logits[0, 0].softmax(-1)
@@ -233,10 +251,14 @@ def test_top_k_and_top_p_narrow_the_choice():
     with torch.inference_mode():
         chances = model.decoder(bos(1), model.decoder.start(encoded)).logits[0, 0].softmax(-1)
     order = chances.argsort(descending=True).tolist()
-    few, _ = run_search(model.decoder, encoded, SamplingSelector(500, top_k=3), first=bos(1), limits=limits(1, 1))
+    few, _ = run_search(
+        model.decoder, encoded, SamplingSelector(500, top_k=3), SearchRequest(prefix=bos(1), limits=limits(1, 1))
+    )
     assert {hypothesis.tokens[0] for hypothesis in few[0]} == set(order[:3])
     nucleus = int((chances.sort(descending=True).values.cumsum(0) < 0.6).sum()) + 1
-    some, _ = run_search(model.decoder, encoded, SamplingSelector(2000, top_p=0.6), first=bos(1), limits=limits(1, 1))
+    some, _ = run_search(
+        model.decoder, encoded, SamplingSelector(2000, top_p=0.6), SearchRequest(prefix=bos(1), limits=limits(1, 1))
+    )
     assert {hypothesis.tokens[0] for hypothesis in some[0]} == set(order[:nucleus])
 
 
@@ -254,7 +276,9 @@ def test_forbidden_tokens_and_repeats_do_not_appear():
     size = 20
     model = make(size, sharp=1.0)
     encoded = encode(model, size)
-    free, _ = run_search(model.decoder, encoded, BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES, 15))
+    free, _ = run_search(
+        model.decoder, encoded, BeamSelector(4), SearchRequest(prefix=bos(SOURCES), limits=limits(SOURCES, 15))
+    )
     assert any(len(set(found[0].tokens)) < len(found[0].tokens) for found in free)
     usual = [token for found in free for token in found[0].tokens if token > 3]
     ban = sorted(set(usual), key=usual.count)[-2:]
@@ -263,10 +287,9 @@ def test_forbidden_tokens_and_repeats_do_not_appear():
             model.decoder,
             encoded,
             BeamSelector(4),
-            first=bos(SOURCES),
-            limits=limits(SOURCES, 15),
-            constraints=[ForbidTokens(ban), NoRepeatNgram(n, 20)],
-            check=1,
+            SearchRequest(
+                prefix=bos(SOURCES), limits=limits(SOURCES, 15), constraints=[ForbidTokens(ban), NoRepeatNgram(n, 20)], check=1
+            ),
         )
         for texts in found:
             tokens = texts[0].tokens
@@ -299,10 +322,7 @@ def test_the_loop_does_not_wait_for_the_device(name):
             model.decoder,
             encoded,
             CHOOSERS[name](),
-            first=bos(SOURCES),
-            limits=limits(SOURCES, 30),
-            check=100,
-            constraints=[ForbidTokens([5])],
+            SearchRequest(prefix=bos(SOURCES), limits=limits(SOURCES, 30), check=100, constraints=[ForbidTokens([5])]),
         )
     assert len(waits.seen) <= 2  # how many steps there are at most, and at the end how many were needed
 
@@ -313,15 +333,16 @@ def test_an_ensemble_of_twins_equals_one_and_families_mix():
     tokens, layout = sources(size), Layout.padded(LENGTHS, max(LENGTHS))
     twins = Ensemble([one, one]).eval()
     alone, _ = run_search(
-        one.decoder, one.encode(Source(tokens, layout)), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES)
+        one.decoder,
+        one.encode(Source(tokens, layout)),
+        BeamSelector(4),
+        SearchRequest(prefix=bos(SOURCES), limits=limits(SOURCES)),
     )
     double, _ = run_search(
         twins.decoder,
         twins.encode(Source(tokens, layout)),
         BeamSelector(4),
-        first=bos(SOURCES),
-        limits=limits(SOURCES),
-        check=1,
+        SearchRequest(prefix=bos(SOURCES), limits=limits(SOURCES), check=1),
     )
     assert [texts[0].tokens for texts in alone] == [texts[0].tokens for texts in double]
     mixed = Ensemble([one, other]).eval()
@@ -329,9 +350,7 @@ def test_an_ensemble_of_twins_equals_one_and_families_mix():
         mixed.decoder,
         mixed.encode(Source(tokens, layout)),
         BeamSelector(4, 0.0),
-        first=bos(SOURCES),
-        limits=limits(SOURCES),
-        check=1,
+        SearchRequest(prefix=bos(SOURCES), limits=limits(SOURCES), check=1),
     )
     text = found[0][0].tokens
     row = Encoded(
@@ -348,9 +367,14 @@ def test_an_ensemble_of_twins_equals_one_and_families_mix():
 def test_the_trace_is_the_beam_tree():
     size = 13
     model = make(size, eos=1.0)
-    plain, _ = run_search(model.decoder, encode(model, size), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES, 9))
+    plain, _ = run_search(
+        model.decoder, encode(model, size), BeamSelector(4), SearchRequest(prefix=bos(SOURCES), limits=limits(SOURCES, 9))
+    )
     traced, tables = run_search(
-        model.decoder, encode(model, size), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES, 9), trace=True, check=1
+        model.decoder,
+        encode(model, size),
+        BeamSelector(4),
+        SearchRequest(prefix=bos(SOURCES), limits=limits(SOURCES, 9), trace=True, check=1),
     )
     assert plain == traced
     source, beam, step = 2, 1, 2
@@ -393,19 +417,22 @@ def test_candidates_are_the_best_of_all_hypotheses():
 def test_masks_that_are_added_are_the_masks(monkeypatch, name):
     """As on a GPU, with fused kernels that are given what to add to scores: made once a step and once a source."""
     size, made = 9, []
-    model, chooser = make(size), CHOOSERS[name]()
-    asked = {"first": torch.cat([bos(3), torch.tensor([[4, 5], [6, 0], [0, 0]])], 1), "first_layout": Layout.padded([3, 2, 1])}
+    model, selector = make(size), CHOOSERS[name]()
+    asked = {
+        "prefix": torch.cat([bos(3), torch.tensor([[4, 5], [6, 0], [0, 0]])], 1),
+        "prefix_layout": Layout.padded([3, 2, 1]),
+    }
     asked["limits"] = limits(3, 9)
-    plain, _ = run_search(model.decoder, encode(model, size, slice(0, 3)), chooser, **asked)
+    plain, _ = run_search(model.decoder, encode(model, size, slice(0, 3)), selector, SearchRequest(**asked))
     monkeypatch.setattr(dot_product, "_fused", lambda q, keys, need_weights: not need_weights)
     monkeypatch.setattr(kv_store, "UNFUSED", frozenset())
     additive = kv_store.additive
     for module in (dot_product, kv_store):
         monkeypatch.setattr(module, "additive", lambda mask, dtype: made.append(mask.shape) or additive(mask, dtype))
-    fused, _ = run_search(model.decoder, encode(model, size, slice(0, 3)), chooser, **asked)
+    fused, _ = run_search(model.decoder, encode(model, size, slice(0, 3)), selector, SearchRequest(**asked))
     assert [[each.tokens for each in texts] for texts in fused] == [[each.tokens for each in texts] for texts in plain]
     assert [texts[0].score for texts in fused] == pytest.approx([texts[0].score for texts in plain], abs=1e-4)
-    width = chooser.width
+    width = selector.width
     assert made == [(3, 9), (3, 1, 3, 16), *[(3, 1, width, 16 * width)] * 8]
 
 
@@ -414,18 +441,18 @@ def test_masks_that_are_added_are_the_masks(monkeypatch, name):
 def test_a_recorded_step_is_the_step(variant, name):
     """What a CUDA graph does, done by calling the step again: the state stays in its place and is written over."""
     size = 9
-    model, chooser = make(size, variant), CHOOSERS[name]()
+    model, selector = make(size, variant), CHOOSERS[name]()
     recorder = SearchGraphs(lambda work: work)
     for groups in (SOURCES, 2, SOURCES):
         for longest in (9, 30):
             encoded = encode(model, size, slice(0, groups))
             asked = {
-                "first": bos(groups),
+                "prefix": bos(groups),
                 "limits": limits(groups, longest),
                 "constraints": [ForbidTokens([PAD]), NoRepeatNgram(3, 40)],
             }
-            plain, _ = run_search(model.decoder, encoded, chooser, **asked)
-            recorded, _ = run_search(model.decoder, encoded, chooser, **asked, stepping=recorder.stepping("one"))
+            plain, _ = run_search(model.decoder, encoded, selector, SearchRequest(**asked))
+            recorded, _ = run_search(model.decoder, encoded, selector, SearchRequest(**asked, runner=recorder.runner("one")))
             assert recorded == plain
 
 
@@ -433,17 +460,17 @@ def test_a_recorded_step_is_the_step(variant, name):
 def test_a_compiled_step_is_the_step(variant, name):
     """Written down as the operations that it asks for, it is the same step; what it changes in place stays in its place."""
     size, said = 9, []
-    model, chooser, recorder = make(size, variant), CHOOSERS[name](), SearchGraphs(lambda work: work)
+    model, selector, recorder = make(size, variant), CHOOSERS[name](), SearchGraphs(lambda work: work)
     compiler = Compiler(said.append, backend="aot_eager")
-    asked = {"first": bos(SOURCES), "limits": limits(SOURCES, 14), "constraints": [ForbidTokens([PAD]), NoRepeatNgram(3, 40)]}
-    plain, _ = run_search(model.decoder, encode(model, size), chooser, **asked)
+    asked = {"prefix": bos(SOURCES), "limits": limits(SOURCES, 14), "constraints": [ForbidTokens([PAD]), NoRepeatNgram(3, 40)]}
+    plain, _ = run_search(model.decoder, encode(model, size), selector, SearchRequest(**asked))
     for _ in range(2):
         compiled, _ = run_search(
-            model.decoder, encode(model, size), chooser, **asked, stepping=recorder.stepping("one", compiler)
+            model.decoder, encode(model, size), selector, SearchRequest(**asked, runner=recorder.runner("one", compiler))
         )
         assert compiled == plain
     assert not said
-    assert any(recording.held is not None for recording in recorder._recordings.values())
+    assert any(recording.held is not None for recording in recorder.graphs.values())
 
 
 def test_what_cannot_be_compiled_is_said_once_and_done_as_it_is():
@@ -459,7 +486,7 @@ def test_what_cannot_be_compiled_is_said_once_and_done_as_it_is():
 
 def test_a_size_is_recorded_in_a_thread_that_has_run_it_before():
     captured = []
-    recorded = SearchGraphs(lambda work: captured.append(threading.get_ident()) or work).stepping("one")
+    recorded = SearchGraphs(lambda work: captured.append(threading.get_ident()) or work).runner("one")
 
     def double(times):
         for _ in range(times):
@@ -477,7 +504,7 @@ def test_a_size_is_recorded_in_a_thread_that_has_run_it_before():
 def test_nothing_is_recorded_while_the_device_is_crowded():
     crowded = [True, False]
     recorder = SearchGraphs(lambda work: work, crowded=lambda: crowded.pop(0))
-    recorded = recorder.stepping("one")
+    recorded = recorder.runner("one")
     for count in (0, 0, 1):  # new, crowded, recorded
         assert torch.equal(recorded.opening("double", lambda given: given * 2, torch.ones(2)), torch.full((2,), 2.0))
         assert recorder.counts()["recorded"] == count
@@ -486,16 +513,16 @@ def test_nothing_is_recorded_while_the_device_is_crowded():
 def test_recordings_stop_when_they_hold_enough_memory():
     model, recorder = make(9), SearchGraphs(lambda work: work, room=1)
     for groups in (SOURCES, SOURCES, 2, 2):
-        asked = {"first": bos(groups), "limits": limits(groups)}
+        asked = {"prefix": bos(groups), "limits": limits(groups)}
         encoded = encode(model, 9, slice(0, groups))
-        plain, _ = run_search(model.decoder, encoded, BeamSelector(4), **asked)
-        found, _ = run_search(model.decoder, encoded, BeamSelector(4), **asked, stepping=recorder.stepping("one"))
+        plain, _ = run_search(model.decoder, encoded, BeamSelector(4), SearchRequest(**asked))
+        found, _ = run_search(model.decoder, encoded, BeamSelector(4), SearchRequest(**asked, runner=recorder.runner("one")))
         assert found == plain
     assert recorder.counts() == {"recorded": 1, "refused": 0} and recorder.room < 0
 
 
 def test_a_recorded_encoder_is_the_encoder():
-    model, recorded = make(9), SearchGraphs(lambda work: work).stepping("one")
+    model, recorded = make(9), SearchGraphs(lambda work: work).runner("one")
     for rows in (slice(0, 3), slice(3, 6), slice(1, 4)):
         tokens, layout = sources(9)[rows], Layout.padded(torch.tensor(LENGTHS)[rows], 9)
         with torch.inference_mode():
@@ -513,15 +540,15 @@ def test_a_model_that_cannot_be_recorded_is_searched_as_usual():
         raise RuntimeError("operation not permitted when stream is capturing")
 
     model, recorder = make(9), SearchGraphs(capture)
-    plain, _ = run_search(model.decoder, encode(model, 9), BeamSelector(4), first=bos(SOURCES), limits=limits(SOURCES))
+    plain, _ = run_search(
+        model.decoder, encode(model, 9), BeamSelector(4), SearchRequest(prefix=bos(SOURCES), limits=limits(SOURCES))
+    )
     for _ in range(3):
         found, _ = run_search(
             model.decoder,
             encode(model, 9),
             BeamSelector(4),
-            first=bos(SOURCES),
-            limits=limits(SOURCES),
-            stepping=recorder.stepping("one"),
+            SearchRequest(prefix=bos(SOURCES), limits=limits(SOURCES), runner=recorder.runner("one")),
         )
         assert found == plain
     assert len(tried) == 2

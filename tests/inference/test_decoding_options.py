@@ -67,7 +67,9 @@ def test_a_text_does_not_depend_on_its_batch_or_place(translator: Translator, se
 def test_batches_of_these_budgets_have_one_to_32_sentences(translator: Translator, sentences: list[str]) -> None:
     """The test above would show nothing if the budgets did not change the batches."""
     predictor = translator.predictor(batch_tokens=10_000)
-    pieces = [piece for group in predictor.read([predictor.parse(text) for text in sentences], 1) for piece in group]
+    pieces = [
+        piece for group in predictor.encode_input([predictor.parse_input(text) for text in sentences], 1) for piece in group
+    ]
     sizes = {}
     for budget in BUDGETS:
         sizes[budget] = [len(batch) for batch in translator.predictor(batch_tokens=budget)._batches(pieces)]

@@ -20,10 +20,10 @@ CPU = torch.device("cpu")
 def test_fast_compiles_on_a_cpu_and_changes_no_precision() -> None:
     said: list[str] = []
     found = resolve_options(DecodeSection(fast=True), CPU, warn=said.append)
-    assert found.section.compile and found.precision == "float32" and not found.section.shortlist
+    assert found.config.compile and found.precision == "float32" and not found.config.shortlist
     assert said[0] == f"decode.fast: {FAST['cpu'][1]}"
     assert resolve_options(DecodeSection(fast=True, precision="int8"), CPU).precision == "int8", "what is set explicitly stays"
-    assert not resolve_options(DecodeSection(), CPU).section.compile
+    assert not resolve_options(DecodeSection(), CPU).config.compile
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -33,14 +33,14 @@ class Lengths(Predictor[str, int]):
         self.batches: list[int] = []
         self.stopped: list[set[int]] = []
 
-    def read(self, inputs: Any, first_line: int) -> list[list[BatchItem]]:
+    def encode_input(self, inputs: Any, first_line: int) -> list[list[BatchItem]]:
         return [[BatchItem([1] * len(text))] if text else [] for text in inputs]
 
     def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[int]:
         self.batches.append(len(parts))
         return [len(part.ids) for part in parts]
 
-    def join(self, given: str, parts: list[BatchItem], results: list[int]) -> int:
+    def join_outputs(self, given: str, parts: list[BatchItem], results: list[int]) -> int:
         return results[0] if results else 0
 
 
@@ -69,7 +69,7 @@ def test_a_classifier_is_not_slowed_down_by_workers(tmp_path: Path) -> None:
     translator = weft.load(tmp_path / "run", device="cpu")
     predictor = translator.predictor(auto_workers=8, batch_tokens=64)
     assert predictor.budget == 64 and predictor.workers == 1
-    found = list(predictor.predict([predictor.parse("a red thing")] * 3))
+    found = list(predictor.predict([predictor.parse_input("a red thing")] * 3))
     assert [each.text for each in found] == [translator.translate("a red thing").text] * 3
     assert type(found[0]).__name__ == "Label"
     with pytest.raises(weft.WeftError, match="prefix: a label is not written word by word"):
@@ -80,7 +80,11 @@ def test_blank_inputs_need_no_batch_and_outputs_are_in_order(translator: Transla
     predictor = Lengths(resolved(translator, batch_tokens=12))
     lines = ["aaa", "", "b", "cccccc", ""]
     assert list(predictor.predict(lines)) == [3, 0, 1, 6, 0]
-    assert [predictor.effort(part) for parts in predictor.read(lines, 1) for part in parts] == [(1, 3), (1, 1), (1, 6)]
+    assert [predictor.expected_cost(part) for parts in predictor.encode_input(lines, 1) for part in parts] == [
+        (1, 3),
+        (1, 1),
+        (1, 6),
+    ]
 
 
 def test_windows_are_chosen_by_together_and_not_by_the_type_of_the_stream(translator: Translator) -> None:
@@ -104,7 +108,7 @@ def test_inputs_that_nobody_waits_for_are_not_run(translator: Translator) -> Non
 
 def test_a_running_row_is_stopped_and_the_others_are_not_changed(translator: Translator) -> None:
     predictor = translator.predictor(beam=3, min_length=60, max_length=90, max_ratio=90.0)
-    inputs = [predictor.parse(text) for text in ("a b c", "d e f g")]
+    inputs = [predictor.parse_input(text) for text in ("a b c", "d e f g")]
     plain = list(predictor.predict(inputs, together=True))
     asked = 0
 
@@ -119,9 +123,9 @@ def test_a_running_row_is_stopped_and_the_others_are_not_changed(translator: Tra
 
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3}, {"sample": True}])
-def test_every_chooser_ends_a_stopped_row(translator: Translator, options: dict[str, Any]) -> None:
+def test_every_selector_ends_a_stopped_row(translator: Translator, options: dict[str, Any]) -> None:
     predictor = translator.predictor(min_length=60, max_length=90, max_ratio=90.0, **options)
-    (piece,) = predictor.read([predictor.parse("a b")], 1)[0]
+    (piece,) = predictor.encode_input([predictor.parse_input("a b")], 1)[0]
     control = Cancellation(1, lambda row: False)
     found = predictor.run([piece], control)
     assert control.stopped == {0}
@@ -159,8 +163,8 @@ def test_coverage_and_noise_are_options_of_the_search(translator: Translator) ->
 
 def test_equal_inputs_are_one_key(translator: Translator) -> None:
     predictor = translator.predictor()
-    first, second = (predictor.parse("a b", prefix="c", terms=Terms(("d",)), attention=True) for _ in range(2))
-    assert first == second and len({first, second, predictor.parse("a b")}) == 2
+    first, second = (predictor.parse_input("a b", prefix="c", terms=Terms(("d",)), attention=True) for _ in range(2))
+    assert first == second and len({first, second, predictor.parse_input("a b")}) == 2
 
 
 OLD = {

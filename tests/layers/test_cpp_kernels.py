@@ -19,7 +19,7 @@ from weft.data.formats import open_pairs
 from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens, NoRepeatNgram
 from weft.decoding.hypotheses import Hypothesis
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.int8 import Int8Linear, in_int8
 from weft.layers.kernels import cpp
@@ -187,7 +187,7 @@ def made(kind: str) -> Model:
     return model
 
 
-def searched(model: Model, chooser: TokenSelector) -> list[list[Hypothesis]]:
+def searched(model: Model, selector: TokenSelector) -> list[list[Hypothesis]]:
     """Four sources of different lengths and prefixes; caches grow on the way, and sources leave."""
     lengths = [9, 4, 6, 2]
     source = torch.randint(4, 90, (4, 9), generator=torch.Generator().manual_seed(6))
@@ -195,27 +195,29 @@ def searched(model: Model, chooser: TokenSelector) -> list[list[Hypothesis]]:
     found, _ = run_search(
         model.decoder,
         model.encode(Source(source, Layout.padded(lengths))),
-        chooser,
-        first=torch.tensor([[BOS, 4], [BOS, 0], [BOS, 0], [BOS, 7]]),
-        first_layout=Layout.padded([2, 1, 1, 2]),
-        limits=LengthLimits(longest, longest - 1, torch.arange(4)),
-        constraints=[ForbidTokens([PAD, BOS]), NoRepeatNgram(3, 60)],
+        selector,
+        SearchRequest(
+            prefix=torch.tensor([[BOS, 4], [BOS, 0], [BOS, 0], [BOS, 7]]),
+            prefix_layout=Layout.padded([2, 1, 1, 2]),
+            limits=LengthLimits(longest, longest - 1, torch.arange(4)),
+            constraints=[ForbidTokens([PAD, BOS]), NoRepeatNgram(3, 60)],
+        ),
     )
     return found
 
 
-@pytest.mark.parametrize("chooser", [GreedySelector(), BeamSelector(4), BeamSelector(9)], ids=["greedy", "beam", "copied"])
+@pytest.mark.parametrize("selector", [GreedySelector(), BeamSelector(4), BeamSelector(9)], ids=["greedy", "beam", "copied"])
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_search_with_them_finds_the_same(kernels: Kernels, kind: str, precision: str, chooser: TokenSelector) -> None:
+def test_a_search_with_them_finds_the_same(kernels: Kernels, kind: str, precision: str, selector: TokenSelector) -> None:
     model, calls = made(kind), []
-    plain = searched(model if precision == "float32" else in_int8(model), chooser)
+    plain = searched(model if precision == "float32" else in_int8(model), selector)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("attend_step", "append", "log_sum", "best"):
             work = getattr(Kernels, name)
             patch.setattr(Kernels, name, lambda *given, name=name, work=work: (calls.append(name), work(*given))[1])
         with cpp.using(kernels):
-            found = searched(model if precision == "float32" else in_int8(model, kernels), chooser)
+            found = searched(model if precision == "float32" else in_int8(model, kernels), selector)
     kept = slice(None) if EXACT or precision == "float32" else slice(1)  # others may change places
     found, plain = ([texts[kept] for texts in some] for some in (found, plain))
     assert [[each.tokens for each in texts] for texts in found] == [[each.tokens for each in texts] for texts in plain]

@@ -13,7 +13,7 @@ from tests.helpers.translation_task import make_batch, make_model, make_task, ra
 from weft.config.registry import build
 from weft.data.batch import BOS, EOS, Layout, PairBatch, Source
 from weft.decoding.beam_search import GreedySelector
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.losses.log_likelihood import predictions
@@ -85,7 +85,9 @@ def test_no_truth_step_by_step_is_greedy_search(kind: str, name: str) -> None:
     limits = LengthLimits(torch.full((rows,), extent), torch.zeros(rows, dtype=torch.long), torch.arange(rows))
     with torch.no_grad():
         encoded = model.encode(batch.source)
-        found, _ = run_search(model.decoder, encoded, GreedySelector(), first=torch.full((rows, 1), BOS), limits=limits)
+        found, _ = run_search(
+            model.decoder, encoded, GreedySelector(), SearchRequest(prefix=torch.full((rows, 1), BOS), limits=limits)
+        )
     for row, length, (hypothesis, *_) in zip(fed.tolist(), batch.target_layout.counts, found, strict=True):
         said = hypothesis.tokens[: length - 1]
         assert row[0] == BOS and row[1 : 1 + len(said)] == said

@@ -22,12 +22,10 @@ from weft.decoding.constraints import FORBIDDEN
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Bleu
 from weft.losses.log_likelihood import log_likelihoods
-from weft.losses.sequence_rewards import MinimumRisk, SampledTexts
+from weft.losses.sequence_rewards import MinimumRisk, RewardLoss, SampledTexts, without_dropout
 from weft.models.base import Model
 from weft.runs.open_run import open_run
 from weft.runs.weight_files import read_tensors
-from weft.tasks.reward_sampling import RewardSampler, without_dropout
-from weft.tasks.translation.segmenter import Translation
 from weft.tasks.translation.task import TranslationTask
 from weft.training import checkpoint
 
@@ -105,13 +103,13 @@ def test_draws_have_the_probabilities_of_the_model_and_no_dropout(reverse_run: P
     model.train()
     source = [*task.source.encode("a b"), EOS]
     with torch.no_grad(), without_dropout(model):
-        texts = [each for row in task.rewarding.draw(model, [source] * 50, 40) for each in row]  # type: ignore[union-attr]
-        unique = list({each.text: each for each in texts}.values())
-        found = task.rewarding._log_probabilities(model, [source], [unique])[0].exp()  # type: ignore[union-attr]
+        texts = [tuple(each.tokens) for row in task.draw(model, [source] * 50, 40) for each in row]
+        unique = list(dict.fromkeys(texts))
+        found = task.rewarding.log_probabilities(model, [source], [[list(each) for each in unique]])[0].exp()  # type: ignore[union-attr]
     assert model.training
-    counts = Counter(each.text for each in texts)
+    counts = Counter(texts)
     for each, chance in zip(unique, found.tolist(), strict=True):
-        assert abs(counts[each.text] / len(texts) - chance) < 5 * math.sqrt(chance * (1 - chance) / len(texts)) + 1e-3
+        assert abs(counts[each] / len(texts) - chance) < 5 * math.sqrt(chance * (1 - chance) / len(texts)) + 1e-3
 
 
 def test_in_bf16_the_gradient_reaches_every_weight(reverse_run: Path) -> None:
@@ -132,8 +130,8 @@ def opened(run: Path, reward: dict[str, Any]) -> tuple[TranslationTask, Model]:
 def test_rewards_are_those_of_texts(reverse_run: Path) -> None:
     task, _ = opened(reverse_run, {"kind": "reinforce"})
     assert task.rewarding is not None
-    ids = [*task.target.encode("c b a"), EOS]
-    found = task.rewarding._rewards([[Translation("c b a", 0.0), Translation("c b", 0.0)]], [ids], [ids])
+    ids, short = ([*task.target.encode(text), EOS] for text in ("c b a", "c b"))
+    found = task.rewarding.rewards([[ids, short]], [ids], [ids])
     bleu = Bleu(effective_order=True)
     assert found == [[1.0, pytest.approx(float(bleu.value(bleu.count(["c b"], ["c b a"]))[0]) / 100)]]
     chrf, constant = (build("weft.evaluation:REWARDS", kind) for kind in ("chrf", "constant"))
@@ -184,8 +182,8 @@ def test_what_does_not_work_is_said() -> None:
 
 @pytest.mark.parametrize("found", [[1.0], [1.0, 2.0, 3.0], [1.0, math.nan], 1.0, None, ["a", "b"]])
 def test_a_reward_is_a_number_for_each_text(found: Any) -> None:
-    rewarding = object.__new__(RewardSampler)
+    rewarding = object.__new__(RewardLoss)
     rewarding.objective = MinimumRisk(metric={"kind": "mine"})
-    assert rewarding._checked([1, 2.5], 2) == [1.0, 2.5]
+    assert rewarding.checked([1, 2.5], 2) == [1.0, 2.5]
     with pytest.raises(ConfigError, match=r"task.reward.metric: mine has to return a finite number for each of 2 texts"):
-        rewarding._checked(found, 2)
+        rewarding.checked(found, 2)

@@ -107,4 +107,4 @@ def test_recorded_work_equals_work_as_usual(name: str, half: bool) -> None:
             found.append((loss.total.clone(), loss.count.clone(), gradient))
         for usual, again in zip(*found, strict=True):
             torch.testing.assert_close(usual, again, rtol=1e-3, atol=1e-3)
-    assert len(replayed.captured) == 1
+    assert len(replayed.graphs) == 1

@@ -10,7 +10,7 @@ from weft.config.registry import build
 from weft.data.batch import BOS, EOS, PAD, UNK, Layout, PairBatch, Source
 from weft.decoding.constraints import Constraint, ForbidTokens
 from weft.decoding.hypotheses import Hypothesis
-from weft.decoding.search_loop import EAGER, StepRunner
+from weft.decoding.search_loop import EAGER, SearchRequest, StepRunner
 from weft.decoding.search_methods import Search
 from weft.decoding.token_selection import LengthLimits
 from weft.models.base import Model, Sizes
@@ -67,15 +67,15 @@ def found(
     best: int = 1,
     extent: int = 0,
     more: list[Constraint] | None = None,
-    stepping: StepRunner = EAGER,
+    runner: StepRunner = EAGER,
     **options: Any,
 ) -> list[list[Hypothesis]]:
     method: Search = build("weft.decoding:SEARCHES", {"kind": search, **options})
     encoded = model.encode(sources(rows, extent))
     first = torch.full((len(rows), 1), BOS)
     constraints = [*USUAL, *(more or [])]
-    asked: dict[str, Any] = {"limits": limits(rows), "best": best, "constraints": constraints, "stepping": stepping}
-    return method.find(model.decoder, encoded, first=first, **asked)[0]
+    asked: dict[str, Any] = {"limits": limits(rows), "n_best": best, "constraints": constraints, "runner": runner}
+    return method.find(model.decoder, encoded, SearchRequest(prefix=first, **asked))[0]
 
 
 def search_of(canvas: str) -> tuple[str, dict[str, Any]]:

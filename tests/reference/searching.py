@@ -11,6 +11,7 @@ from torch import Tensor
 
 from weft.data.batch import BOS, Layout, Source
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.search_loop import SearchRequest
 from weft.decoding.token_selection import LengthLimits
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
@@ -54,6 +55,6 @@ class Sources:
         with torch.inference_mode():
             encoded = model.encode(Source(self.tokens()[rows][:, : max(lengths)], Layout.padded(lengths)))
         found: list[list[Hypothesis]] = method.find(
-            model.decoder, encoded, first=block, first_layout=layout, limits=limits, **options
+            model.decoder, encoded, SearchRequest(prefix=block, prefix_layout=layout, limits=limits, **options)
         )[0]
         return found

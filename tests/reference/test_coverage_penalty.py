@@ -42,11 +42,11 @@ def make(name: str, seed: int = 4) -> Model:
 
 
 def search(
-    model: Model, rows: list[int], stepping: StepRunner = EAGER, prefix: list[list[int]] | None = None, **options: Any
+    model: Model, rows: list[int], runner: StepRunner = EAGER, prefix: list[list[int]] | None = None, **options: Any
 ) -> list[list[Hypothesis]]:
     """The texts of some sources, in one batch."""
     method = BeamSearch(**{"width": 200, "length_penalty": ALPHA, "coverage_penalty": BETA, "length_offset": 5.0, **options})
-    return SOURCES.find(method, model, rows, prefix, torch.tensor(rows), best=5, stepping=stepping, check=1)
+    return SOURCES.find(method, model, rows, prefix, torch.tensor(rows), n_best=5, runner=runner, check=1)
 
 
 def score(models: list[Model], row: int, text: tuple[int, ...], prefix: tuple[int, ...] = (), offset: float = 5.0) -> float:
@@ -112,7 +112,7 @@ def test_a_text_does_not_depend_on_its_batch_and_a_recorded_step_is_the_step(nam
         assert [each.tokens for each in alone] == [each.tokens for each in together[row]]
         assert [each.score for each in alone] == pytest.approx([each.score for each in together[row]], abs=1e-6)
     for _ in range(3):
-        assert search(model, [0, 1, 2], recorder.stepping("one"), width=width) == together
+        assert search(model, [0, 1, 2], recorder.runner("one"), width=width) == together
 
 
 def test_an_ensemble_averages_the_attention_of_its_models() -> None:

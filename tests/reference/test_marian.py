@@ -7,10 +7,11 @@ import torch
 
 from weft.data.batch import EOS, PAD, Layout, Source
 from weft.decoding.beam_search import BeamSelector, GreedySelector
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.models.base import Sizes
 from weft.models.composition import build_model
+from weft.models.wrapped_decoders import WrappedDecoder
 
 transformers = pytest.importorskip("transformers")
 
@@ -111,13 +112,12 @@ def ours(theirs):
     return model
 
 
-class Biased(torch.nn.Module):
+class Biased(WrappedDecoder):
     """weft's decoder with Marian's bias on the logits, which weft's output layer does not have."""
 
     def __init__(self, decoder, bias):
-        super().__init__()
-        self.decoder, self.bias = decoder, bias
-        self.start, self.features, self.scores = decoder.start, decoder.features, decoder.scores
+        super().__init__(decoder)
+        self.bias = bias
 
     def logits(self, hidden):
         return self.decoder.logits(hidden) + self.bias
@@ -169,7 +169,10 @@ def test_same_beams(penalty, stop, early):
         limit = LengthLimits(torch.full((sources,), 14), torch.zeros(sources, dtype=torch.long), torch.arange(sources))
         decoder = Biased(model.decoder, theirs.final_logits_bias[0])
         found, _ = run_search(
-            decoder, encoded, BeamSelector(4, penalty, stop=stop), first=torch.full((sources, 1), START), limits=limit, check=1
+            decoder,
+            encoded,
+            BeamSelector(4, penalty, stop=stop),
+            SearchRequest(prefix=torch.full((sources, 1), START), limits=limit, check=1),
         )
         for g in range(sources):
             for k in range(4):
@@ -194,7 +197,9 @@ def test_same_greedy_text():
     sources = len(LENGTHS)
     limit = LengthLimits(torch.full((sources,), 14), torch.zeros(sources, dtype=torch.long), torch.arange(sources))
     decoder = Biased(model.decoder, theirs.final_logits_bias[0])
-    found, _ = run_search(decoder, encoded, GreedySelector(), first=torch.full((sources, 1), START), limits=limit)
+    found, _ = run_search(
+        decoder, encoded, GreedySelector(), SearchRequest(prefix=torch.full((sources, 1), START), limits=limit)
+    )
     for g in range(sources):
         text = expected[g].tolist()
         assert found[g][0].tokens == (text[: text.index(EOS) + 1] if EOS in text else text)

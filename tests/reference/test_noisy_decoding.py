@@ -18,7 +18,7 @@ from weft.decoding.constraints import ForbidTokens
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.noisy_decoding import NoisySearch, normal
-from weft.decoding.search_loop import EAGER, Cancellation, StepRunner, run_search
+from weft.decoding.search_loop import EAGER, Cancellation, SearchRequest, StepRunner, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.models.base import Model
@@ -42,7 +42,7 @@ def make(name: str) -> Model:
 def search(
     model: Model,
     rows: list[int],
-    stepping: StepRunner = EAGER,
+    runner: StepRunner = EAGER,
     prefix: list[list[int]] | None = None,
     best: int = 3,
     control: Cancellation | None = None,
@@ -50,7 +50,9 @@ def search(
 ) -> list[list[Hypothesis]]:
     method, names = NoisySearch(**{"chains": 6, "scale": SCALE, **options}), 100 + torch.tensor(rows)
     forbid = [ForbidTokens(FORBIDDEN)]
-    return SOURCES.find(method, model, rows, prefix, names, best=best, stepping=stepping, control=control, constraints=forbid)
+    return SOURCES.find(
+        method, model, rows, prefix, names, n_best=best, runner=runner, cancellation=control, constraints=forbid
+    )
 
 
 def log_probability(model: Model, row: int, text: list[int], prefix: list[int]) -> float:
@@ -119,7 +121,7 @@ def test_a_text_depends_on_its_sentence_and_the_seed_alone(name: str, where: str
         alone = search(model, [row], where=where)[0]
         assert [each.tokens for each in alone] == [each.tokens for each in together[row]]
     for _ in range(3):
-        assert search(model, [0, 1, 2], recorder.stepping("one"), where=where) == together
+        assert search(model, [0, 1, 2], recorder.runner("one"), where=where) == together
     assert search(model, [0, 1, 2], where=where, seed=2) != together
     assert search(model, [0, 1, 2], where=where, decay=False) != together
 
@@ -136,9 +138,7 @@ def test_the_result_is_never_less_probable_than_the_greedy_text() -> None:
                 model.decoder,
                 encoded,
                 GreedySelector(),
-                first=torch.tensor([[BOS]]),
-                limits=limits,
-                constraints=[ForbidTokens(FORBIDDEN)],
+                SearchRequest(prefix=torch.tensor([[BOS]]), limits=limits, constraints=[ForbidTokens(FORBIDDEN)]),
             )[0][0][0]
             assert search(model, [row], seed=seed)[0][0].score >= greedy.score - 1e-6
             assert search(model, [row], seed=seed, chains=1, best=1)[0][0].tokens == greedy.tokens

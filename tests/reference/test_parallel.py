@@ -75,10 +75,10 @@ def test_recorded_passes_write_the_same(canvas: str, monkeypatch: pytest.MonkeyP
         work()
         return work
 
-    stepping = SearchGraphs(capture).stepping("one")
+    runner = SearchGraphs(capture).runner("one")
     for _ in range(3):
         rows = [
-            found(model, search, [row, other], best=3, extent=9, stepping=stepping, **options)
+            found(model, search, [row, other], best=3, extent=9, runner=runner, **options)
             for row in SOURCES
             for other in SOURCES
         ]

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from weft.data.batch import Layout, Source
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.explain.attention_heatmap import cross_attention
@@ -234,7 +234,10 @@ def test_recurrent_models_and_a_transformer_speak_with_one_voice() -> None:
     together = Ensemble(models).eval()
     encoded = together.encode(Source(source, above))
     found, _ = run_search(
-        together.decoder, encoded, BeamSelector(3, 0.0), first=first, first_layout=below, limits=limits, check=1
+        together.decoder,
+        encoded,
+        BeamSelector(3, 0.0),
+        SearchRequest(prefix=first, prefix_layout=below, limits=limits, check=1),
     )
     for row, texts in enumerate(found):
         begin = first[row, : below.counts[row]].tolist()

@@ -229,9 +229,10 @@ def test_searches_of_usual_sizes_are_recorded_before_the_first_request(
     reverse_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (model,) = Models([ModelLocation((str(reverse_run),))], device="cpu").served
-    recorder = model.predictor(()).recorder = SearchGraphs(lambda work: work)  # type: ignore[attr-defined]
+    recorder = SearchGraphs(lambda work: work)
+    model.predictor(()).runner = recorder.runner("one")  # type: ignore[attr-defined]
     monkeypatch.setattr(engine, "WORDS", (3,))
     monkeypatch.setattr(engine, "COPIES", (2, 4))
     engine.warm_up(model)
-    sizes = {shapes[0][0][0] for what, _, shapes in recorder._recordings if what == "step"}
+    sizes = {shapes[0][0][0] for what, _, shapes in recorder.graphs if what == "step"}
     assert recorder.counts()["refused"] == 0 and {2, 4} <= sizes

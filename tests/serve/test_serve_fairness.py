@@ -89,7 +89,7 @@ def test_a_wide_or_long_search_makes_small_batches(models: Any) -> None:
     def cost(**options: Any) -> ExpectedCost:
         terms = Terms(options.pop("use", ()))
         (pending,) = tokenize([TranslationQuery(model, "a b c", tuple(options.items()), terms=terms)])
-        return pending.predictor.effort(pending.items[0])
+        return pending.predictor.expected_cost(pending.items[0])
 
     assert cost(beam=1) == (1, 4) and cost(beam=16) == (16, 4) and cost(n_best=7) == (7, 4)
     assert cost(beam=2, min_length=9).steps == 9 and cost(beam=2, use=("b",)).rows == 8

@@ -16,12 +16,13 @@ from weft.data.batch import BOS, EOS, PAD, UNK, Layout
 from weft.data.tokenizers.word_character_byte import CharacterTokenizer
 from weft.decoding.beam_search import BeamSelector
 from weft.decoding.constraints import ForbidTokens
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.errors import ConfigError
 from weft.inference.decoding_options import resolve_options
 from weft.models.base import Sizes
 from weft.models.composition import build_model
-from weft.tasks.translation.predictor import TranslationPredictor, make_rules
+from weft.tasks.translation.generation_requests import make_rules
+from weft.tasks.translation.predictor import TranslationPredictor
 from weft_studies.couplets import SourceRules
 
 ALL = ("same_length", "mirror_repeats", "no_shared")
@@ -55,16 +56,18 @@ def test_a_wide_search_with_rules_equals_exhaustive_search(rules: tuple[Any, ...
             model.decoder,
             encoded,
             BeamSelector(400, 0.0, keep=5),
-            first=torch.tensor([[BOS, *prefix]]),
-            limits=limits(1, longest),
-            constraints=[USUAL, SourceRules(rules, [source], [source])],
+            SearchRequest(
+                prefix=torch.tensor([[BOS, *prefix]]),
+                limits=limits(1, longest),
+                constraints=[USUAL, SourceRules(rules, [source], [source])],
+            ),
         )
         assert [each.tokens for each in found[0]] == [text for _, text in scored]
         assert [each.score for each in found[0]] == pytest.approx([score for score, _ in scored], abs=1e-4)
 
 
-@pytest.mark.parametrize("chooser", ["greedy", "beam", "sample"])
-def test_a_batch_with_rules_equals_its_sentences_alone(chooser: str) -> None:
+@pytest.mark.parametrize("selector", ["greedy", "beam", "sample"])
+def test_a_batch_with_rules_equals_its_sentences_alone(selector: str) -> None:
     """Sources and prefixes of different lengths in one call, rows leaving early."""
     size, model = 13, make(13, eos=1.0)
     read = [[4, 5, 4, 6, 5], [7], [8, 8, 8, 9, 4, 5, 6, 8], [10, 11], [4, 4], []]
@@ -76,12 +79,14 @@ def test_a_batch_with_rules_equals_its_sentences_alone(chooser: str) -> None:
         found, _ = run_search(
             model.decoder,
             encode(model, size, rows),
-            CHOOSERS[chooser](),
-            first=prefix[rows],
-            first_layout=Layout.padded(count[rows], 2),
-            limits=limits(len(sources), longest, ids=numbers),
-            constraints=[USUAL, SourceRules(ALL, sources, sources)],
-            check=1,
+            CHOOSERS[selector](),
+            SearchRequest(
+                prefix=prefix[rows],
+                prefix_layout=Layout.padded(count[rows], 2),
+                limits=limits(len(sources), longest, ids=numbers),
+                constraints=[USUAL, SourceRules(ALL, sources, sources)],
+                check=1,
+            ),
         )
         return [[each.tokens for each in texts] for texts in found]
 
@@ -106,7 +111,7 @@ def predictor(*, rules: Sequence[str] = ALL, shared: bool = True, **options: Any
 
 
 def texts(found: TranslationPredictor, *lines: str, **fields: Any) -> list[str]:
-    return [each.text for each in found.predict([found.parse(line, **fields) for line in lines])]
+    return [each.text for each in found.predict([found.parse_input(line, **fields) for line in lines])]
 
 
 def test_every_text_has_the_length_of_its_source() -> None:
@@ -116,13 +121,13 @@ def test_every_text_has_the_length_of_its_source() -> None:
     assert [len(text) for text in texts(predictor(rules=[]), *lines)] != [len(line) for line in lines]
     # A line with more characters than the model has positions is written in parts, each to its end.
     found = predictor(model={"position": "learned", "max_length": 8})
-    (whole,) = found.predict([found.parse("山水花月风云人" * 2)])
+    (whole,) = found.predict([found.parse_input("山水花月风云人" * 2)])
     assert len(whole.text.replace(" ", "")) == 14 and whole.score > -100
 
 
 def test_unknown_characters_differ_and_punctuation_may_be_shared() -> None:
     found = predictor()
-    (rules,) = make_rules(found.resolved.section, found.source, found.pieces("龙虎龙，天，"))
+    (rules,) = make_rules(found.options.config, found.source, found.segments("龙虎龙，天，"))
     assert rules.origin.tolist() == [[0, 1, 0, 3, 4, 3]]
     known = {found.source.tokens([token])[0] for token in rules.barred.flatten().tolist() if token not in (PAD, UNK)}
     assert known == {"天"}

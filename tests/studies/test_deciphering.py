@@ -215,7 +215,7 @@ def test_the_known_key_scores_100_percent(tokenizer: dict[str, Any], marks: str,
     task = prepared(tmp_path / "text.txt", tmp_path, {**small, "task.cipher": "vigenere"})
     predictor = task.predictor(knowing(task, task.cipher), resolve_options(task.config.decode, torch.device("cpu")))
     ciphers, plain = zip(*task.examples([str(tmp_path / "text.txt")]), strict=True)
-    found = [each.text for each in predictor.predict(map(predictor.parse, ciphers))]
+    found = [each.text for each in predictor.predict(map(predictor.parse_input, ciphers))]
     assert found == list(plain) != list(ciphers)
     (metric,) = task.metrics()
     assert metric.score(metric.count(found, plain)).value == 100

@@ -200,9 +200,9 @@ def test_a_server_answers_texts_and_refuses_files(trained: Trained) -> None:
         return
     (served,) = Models([place]).served
     predictor = served.predictor(())
-    given = predictor.parse(trained.input)
-    (parts,) = predictor.read([given], 1)
-    assert predictor.join(given, parts, predictor.run(parts)).text
+    given = predictor.parse_input(trained.input)
+    (parts,) = predictor.encode_input([given], 1)
+    assert predictor.join_outputs(given, parts, predictor.run(parts)).text
 
 
 def test_a_picture_is_a_png_file() -> None:

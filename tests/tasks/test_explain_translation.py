@@ -132,7 +132,7 @@ class ForeignDecoder(LinearDecoder):
 def test_cross_attention_is_found_by_its_use_not_by_its_name() -> None:
     predictor = decoding("transformer")
     predictor.model.decoder = ForeignDecoder(predictor.target.size, 16).eval()
-    (found,) = predictor.predict([predictor.parse(TEXT, attention=True)])
+    (found,) = predictor.predict([predictor.parse_input(TEXT, attention=True)])
     assert found.uses["decoder.lookup"] == "cross"
     assert set(found.uses) == set(found.attention)
     assert np.allclose(cross_attention(found), found.attention["decoder.lookup"].mean(0))

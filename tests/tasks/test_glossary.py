@@ -21,7 +21,7 @@ from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTok
 from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.lexical_constraints import ConstrainedBeamSelector, ForbiddenTerms
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import TokenSelector
 from weft.errors import ConfigError, DataError
 from weft.tasks.translation.glossary import Terms, read_glossary, term_automata
@@ -141,9 +141,9 @@ def test_a_wide_search_with_terms_equals_exhaustive_search(use: tuple[str, ...],
         scored = sorted(((log_probability(model, encoded, text) / len(text) ** penalty, text) for text in texts), reverse=True)
         made = term_automata(tokenizer, [use], torch.device("cpu"))
         assert made is not None
-        chooser = ConstrainedBeamSelector(300, made, made.read(bos(1), None), penalty, keep=3)
-        chooser.stop = "exact"
-        found, _ = run_search(model.decoder, encoded, chooser, first=bos(1), limits=limits(1, longest))
+        selector = ConstrainedBeamSelector(300, made, made.read(bos(1), None), penalty, keep=3)
+        selector.stop = "exact"
+        found, _ = run_search(model.decoder, encoded, selector, SearchRequest(prefix=bos(1), limits=limits(1, longest)))
         for hypothesis, (score, text) in zip(found[0], scored, strict=False):
             assert hypothesis.tokens == text
             assert hypothesis.score == pytest.approx(score, abs=1e-4)
@@ -163,7 +163,7 @@ def test_a_batch_with_terms_equals_its_sentences_alone() -> None:
         layout = Layout.padded(count[rows], 2)
         wanted, banned = term_automata(tokenizer, use[rows], device), term_automata(tokenizer, avoid[rows], device, early=True)
         constraints = [] if banned is None else [ForbiddenTerms(banned)]
-        chooser = (
+        selector = (
             BeamSelector(4, keep=2)
             if wanted is None
             else ConstrainedBeamSelector(4, wanted, wanted.read(prefix[rows], layout), keep=2)
@@ -171,12 +171,14 @@ def test_a_batch_with_terms_equals_its_sentences_alone() -> None:
         found, _ = run_search(
             model.decoder,
             encode(model, size, rows),
-            chooser,
-            first=prefix[rows],
-            first_layout=layout,
-            limits=limits(len(count[rows]), 20),
-            constraints=constraints,
-            check=check,
+            selector,
+            SearchRequest(
+                prefix=prefix[rows],
+                prefix_layout=layout,
+                limits=limits(len(count[rows]), 20),
+                constraints=constraints,
+                check=check,
+            ),
         )
         return [[(each.tokens, each.score) for each in texts] for texts in found]
 
@@ -203,29 +205,29 @@ def test_a_search_with_terms_does_not_wait_for_the_device() -> None:
             model.decoder,
             encoded,
             ConstrainedBeamSelector(4, made, at),
-            first=bos(6),
-            limits=limits(6, 30),
-            check=100,
-            constraints=[ForbiddenTerms(made)],
+            SearchRequest(prefix=bos(6), limits=limits(6, 30), check=100, constraints=[ForbiddenTerms(made)]),
         )
         seen = len(waits.seen)
     with Waits() as plain:
-        run_search(model.decoder, encoded, BeamSelector(4), first=bos(6), limits=limits(6, 30), check=100)
+        run_search(model.decoder, encoded, BeamSelector(4), SearchRequest(prefix=bos(6), limits=limits(6, 30), check=100))
     assert seen == len(plain.seen)
 
 
-@pytest.mark.parametrize("chooser", [GreedySelector, lambda: BeamSelector(3)])
-def test_avoided_terms_are_avoided_by_every_chooser(chooser: Callable[[], TokenSelector]) -> None:
+@pytest.mark.parametrize("selector", [GreedySelector, lambda: BeamSelector(3)])
+def test_avoided_terms_are_avoided_by_every_selector(selector: Callable[[], TokenSelector]) -> None:
     size = 13
     tokenizer, model = words(size), make(size, eos=1.0)
     encoded = encode(model, size)
     usual, length = ForbidTokens([PAD, BOS, UNK]), limits(6, 9, 3)
-    free, _ = run_search(model.decoder, encoded, chooser(), first=bos(6), limits=length, constraints=[usual])
+    free, _ = run_search(model.decoder, encoded, selector(), SearchRequest(prefix=bos(6), limits=length, constraints=[usual]))
     pairs = [tokenizer.decode(texts[0].tokens[:2]) for texts in free]
     banned = term_automata(tokenizer, [(pair,) for pair in pairs], torch.device("cpu"), early=True)
     assert banned is not None and all(pairs)
     found, _ = run_search(
-        model.decoder, encoded, chooser(), first=bos(6), limits=length, constraints=[usual, ForbiddenTerms(banned)]
+        model.decoder,
+        encoded,
+        selector(),
+        SearchRequest(prefix=bos(6), limits=length, constraints=[usual, ForbiddenTerms(banned)]),
     )
     for texts, pair, was in zip(found, pairs, free, strict=True):
         assert texts[0].tokens != was[0].tokens and not holds(texts[0].tokens, pair, tokenizer)

@@ -147,7 +147,7 @@ def test_the_teachers_own_translation_always_wins(reverse_run: Path) -> None:
     """Among candidates that contain the teacher's beam output, the teacher prefers it."""
     teacher = load(reverse_run, device="cpu").translation_predictor("test", beam=4)
     for text in TEXTS:
-        own = next(teacher.predict([teacher.parse(text)])).text
+        own = next(teacher.predict([teacher.parse_input(text)])).text
         others = ["a", "a b", text, " ".join(reversed(own.split()[1:]))]
         scores = [logp / length for logp, length in teacher.log_likelihoods(text, [own, *others])]
         assert max(scores) == scores[0]

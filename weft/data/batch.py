@@ -30,6 +30,12 @@ def power_of_two(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
+def pad(rows: Sequence[Sequence[int]], multiple: int = 1) -> Tensor:
+    """Rows of ids as one block, padded with PAD to a multiple of `multiple` tokens."""
+    extent = -(-max(len(row) for row in rows) // multiple) * multiple
+    return torch.tensor([[*row, *[PAD] * (extent - len(row))] for row in rows])
+
+
 class Position(NamedTuple):
     """A place in the endless stream of training batches, from which training can resume."""
 

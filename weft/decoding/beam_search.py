@@ -1,3 +1,5 @@
+"""Selectors of beam search and of greedy search."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -12,17 +14,21 @@ from weft.decoding.token_selection import (
     NEVER,
     WORST_SCORE,
     BeamCandidates,
+    CppSelector,
     LengthLimits,
     Selection,
     SelectorState,
+    TokenSelector,
     _extend,
     candidates,
     length_penalty,
     top_k,
 )
 
+STOPS = ("exact", "length", "first")
 
-class BeamSelector:
+
+class BeamSelector(TokenSelector):
     """Beam search. A finished score is log-probability / lengthᵅ, where the length counts generated tokens and EOS, plus the
     `ending` of the limits, such as a coverage penalty. With an offset, the length is (offset + length) / (offset + 1).
 
@@ -48,7 +54,7 @@ class BeamSelector:
 
     def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
         top, parent, token = candidates(logits, found.score - norm, 2 * self.width)
-        last = (t + 1 >= limits.longest)[:, None]
+        last = (t + 1 >= limits.max_tokens)[:, None]
         ends, width = (token == EOS) | last, self.width
         may_end = (logits[:, :, EOS] > NEVER).gather(1, parent)
         rank = torch.arange(top.size(1), device=top.device)
@@ -64,6 +70,9 @@ class BeamSelector:
         done = found.done | last[:, 0] | self._decided(score.amax(1), kept.best, t, limits)
         found = replace(kept, score=score, done=done)
         return Selection(token.gather(1, chosen), parent.gather(1, chosen), found, BeamCandidates(top, parent, token))
+
+    def in_cpp(self) -> CppSelector | None:
+        return CppSelector(1, self.keep, STOPS.index(self.stop), self.penalty, self.offset)
 
     def _final(self, score: Tensor, parent: Tensor, t: Tensor, limits: LengthLimits) -> Tensor:
         """[G, N]: the scores of candidates that end with this step."""
@@ -86,14 +95,14 @@ class BeamSelector:
         if self.stop == "first":
             return full | (lead == NEVER)
         if self.stop == "exact" and self.penalty > 0:
-            length = limits.longest
+            length = limits.max_tokens
         else:
             length = t + (2 if self.stop == "exact" else 1)
         # The ending of a hypothesis is at most 0, so without it this is the most that it can reach.
         return (full & (lead / length_penalty(length, lead, self.penalty, self.offset) <= best[:, -1])) | (lead == NEVER)
 
 
-class GreedySelector:
+class GreedySelector(TokenSelector):
     """Takes the most probable token each time; scores as in beam search."""
 
     width = 1
@@ -108,3 +117,6 @@ class GreedySelector:
         # On a CPU, `max` with indices is not vectorised; `top_k` is.
         best, token = top_k(logits[:, 0], 1) if logits.device.type == "cpu" else logits.max(-1)
         return _extend(found, token, best.float() - norm, t, limits, self.penalty, self.offset)
+
+    def in_cpp(self) -> CppSelector | None:
+        return CppSelector(0, penalty=self.penalty, offset=self.offset)

@@ -18,6 +18,7 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
 from weft.models.base import Decoder, Encoded, Features
+from weft.models.wrapped_decoders import WrappedDecoder
 
 LEAST = 1e-6
 """The least attention that counts: a token that got none would make every penalty infinite."""
@@ -42,12 +43,12 @@ class CoverageState:
         return self.weight * share.where(spread(self.real, share.size(0)), 0.0).sum(-1).float()
 
 
-class CoverageDecoder(Decoder):
+class CoverageDecoder(WrappedDecoder):
     """A decoder that adds up its attention to the source: the mean over all heads of all layers that attend to it."""
 
     def __init__(self, decoder: Decoder, weight: float) -> None:
-        super().__init__()
-        self.decoder, self.weight, self.looks, self.scores = decoder, weight, cross_attentions_of(decoder), decoder.scores
+        super().__init__(decoder)
+        self.weight, self.looks = weight, cross_attentions_of(decoder)
 
     def start(self, source: Encoded, *, room: int | None = None) -> CoverageState:
         rows, extent = source.memory.shape[:2]
@@ -75,8 +76,8 @@ class CoverageDecoder(Decoder):
             paid = paid.where(layout.ok[..., None], 0.0)
         return replace(fed, state=replace(state, inner=fed.state, seen=state.seen + paid.sum(1)))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.decoder.logits(hidden)
+    def ending(self, state: CoverageState) -> Tensor:
+        return state.penalty()
 
 
 def cross_attentions_of(decoder: Decoder) -> list[Attention]:

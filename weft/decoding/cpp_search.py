@@ -1,7 +1,7 @@
 """Encoding and searches that run in C++, with the plans of encoder and decoder (`weft.layers.kernels.cpp_plan`).
 
-Python is called again every few steps, to stop rows that nobody waits for. What has no native counterpart (other choosers and
-constraints, traces, decoders without a plan) uses the ordinary loop, with the same texts. The structs are those of
+Python is called again every few steps, to stop rows that nobody waits for. What has no native counterpart (other selectors
+and constraints, traces, decoders without a plan) uses the ordinary loop, with the same texts. The structs are those of
 cpp/search.h. Shapes: G sources · K hypotheses per source · P prefix tokens.
 """
 
@@ -19,11 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.data.batch import EOS, PAD, Layout, Source
-from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import Constraint, ForbidTokens
 from weft.decoding.hypotheses import BackpointerTables
-from weft.decoding.sampling import SamplingSelector
-from weft.decoding.token_selection import LengthLimits, TokenSelector
+from weft.decoding.token_selection import CppSelector, LengthLimits, TokenSelector
 from weft.layers.decoder_state import State
 from weft.layers.kernels.cpp import INT, POINTER, Kernels, active, used
 from weft.layers.kernels.cpp_plan import (
@@ -44,7 +42,6 @@ from weft.models.wrapped_decoders import ShortlistDecoder
 
 Part = TypeVar("Part", bound=nn.Module)
 
-STOPS = {"exact": 0, "length": 1, "first": 2}
 FLOAT = ctypes.c_float
 VERSION = attrgetter("_version")
 
@@ -52,18 +49,19 @@ UNWATCHED = 64
 """Steps that a search takes without returning to Python, if nobody can leave. A keyboard interrupt waits for them."""
 
 
-class ChooserStruct(ctypes.Structure):
+class SelectorStruct(ctypes.Structure):
     _fields_ = (
-        ("way", INT), ("keep", INT), ("stop", INT), ("penalty", FLOAT), ("offset", FLOAT),
+        ("method", INT), ("keep", INT), ("stop", INT), ("penalty", FLOAT), ("offset", FLOAT),
         ("temperature", FLOAT), ("top_p", FLOAT), ("top_k", INT), ("seed", INT),
     )  # fmt: skip
 
 
 class TaskStruct(ctypes.Structure):
     _fields_ = (
-        ("program", ProgramStruct), ("inputs", InputsStruct), ("output", LinearStruct), ("chooser", ChooserStruct),
+        ("program", ProgramStruct), ("inputs", InputsStruct), ("output", LinearStruct), ("selector", SelectorStruct),
         *((name, INT) for name in ("sources", "beams", "room", "prefix", "threads")),
-        *((name, POINTER) for name in ("first", "first_lengths", "longest", "shortest", "sentences", "bias", "forbidden")),
+        *((name, POINTER) for name in ("first", "prefix_lengths", "max_tokens", "min_tokens", "sentences", "bias")),
+        ("forbidden", POINTER),
         *((name, INT) for name in ("forbidden_count", "pad", "eos")),
         *((name, POINTER) for name in ("score", "best", "when", "parent", "token", "done", "tokens", "parents")),
     )  # fmt: skip
@@ -220,42 +218,31 @@ def cpp_ctc_paths(decoder: NonAutoregressiveDecoder, source: Encoded, barred: in
     return path, logp.sum(1), lengths
 
 
-def _chooser(chooser: TokenSelector) -> ChooserStruct | None:
-    if type(chooser) is GreedySelector:
-        return ChooserStruct(0, 1, 0, chooser.penalty, chooser.offset)
-    if type(chooser) is BeamSelector:
-        return ChooserStruct(1, chooser.keep, STOPS[chooser.stop], chooser.penalty, chooser.offset)
-    if type(chooser) is SamplingSelector:
-        options = chooser.temperature, chooser.top_p, chooser.top_k, chooser.seed
-        return ChooserStruct(2, chooser.width, 0, 0.0, 0.0, *options)
-    return None
-
-
 def open_cpp_search(
     decoder: Decoder,
     source: Any,
-    chooser: TokenSelector,
+    selector: TokenSelector,
     constraints: Sequence[Constraint],
     limits: LengthLimits,
-    first: Tensor,
+    prefix: Tensor,
     layout: Layout | None,
 ) -> CppSearch | None:
     """The search in C++; None if it has to use the ordinary loop."""
-    how = _chooser(chooser)
-    kernels = used(next(decoder.parameters(), first))
+    how = selector.in_cpp()
+    kernels = used(next(decoder.parameters(), prefix))
     plain = all(type(each) is ForbidTokens for each in constraints) and limits.ending is None
-    plain = plain and all(each.dtype == torch.long for each in (first, limits.longest, limits.shortest, limits.ids))
+    plain = plain and all(each.dtype == torch.long for each in (prefix, limits.max_tokens, limits.min_tokens, limits.ids))
     if kernels is None or how is None or not plain or torch.is_autocast_enabled("cpu"):
         return None
     try:
         plan = plan_decoder(decoder)
     except NotPlanned:
         return None
-    if plan.output.struct.outputs < 2 * chooser.width:
+    if plan.output.struct.outputs < 2 * selector.width:
         return None
     banned = [token for each in constraints if isinstance(each, ForbidTokens) for token in each.tokens]
     body = decoder.decoder if isinstance(decoder, ShortlistDecoder) else decoder
-    return CppSearch(kernels, plan, plan.program.open(body, source), chooser, how, banned, limits, first, layout)
+    return CppSearch(kernels, plan, plan.program.open(body, source), selector, how, banned, limits, prefix, layout)
 
 
 class CppSearch:
@@ -266,26 +253,26 @@ class CppSearch:
         kernels: Kernels,
         plan: PlannedDecoder,
         opened: tuple[list[Keys], list[Tensor | None]],
-        chooser: TokenSelector,
-        how: ChooserStruct,
+        selector: TokenSelector,
+        how: CppSelector,
         banned: Sequence[int],
         limits: LengthLimits,
-        first: Tensor,
+        prefix: Tensor,
         layout: Layout | None,
     ) -> None:
-        sources, prefix, device = first.size(0), first.size(1), first.device
-        steps = int(limits.longest.max())
-        self.tables = BackpointerTables.empty(steps, chooser.start(sources, device), False)
-        found, room = self.tables.found, prefix + steps
-        self._longest = limits.longest.contiguous()
+        (sources, fed), device = prefix.shape, prefix.device
+        steps = int(limits.max_tokens.max())
+        self.tables = BackpointerTables.empty(steps, selector.start(sources, device), False)
+        found, room = self.tables.found, fed + steps
+        self._max_tokens = limits.max_tokens.contiguous()
         forbidden = torch.tensor(banned, dtype=torch.long)
-        lengths = torch.full((sources,), prefix) if layout is None else layout.lengths.long()
+        lengths = torch.full((sources,), fed) if layout is None else layout.lengths.long()
         self._plan, self._inputs = plan, Inputs(plan.program.tables(room), *opened, plan.ids)
         place = self._inputs.place
         task = TaskStruct(
-            plan.program.struct, self._inputs.struct, plan.output.struct, how,
-            sources, chooser.width, room, prefix, torch.get_num_threads(),
-            *map(place, (first, lengths, self._longest, limits.shortest, limits.ids, limits.bias, forbidden)),
+            plan.program.struct, self._inputs.struct, plan.output.struct, SelectorStruct(*how),
+            sources, selector.width, room, fed, torch.get_num_threads(),
+            *map(place, (prefix, lengths, self._max_tokens, limits.min_tokens, limits.ids, limits.bias, forbidden)),
             len(forbidden), PAD, EOS,
             *map(place, (found.score, found.best, found.when, found.parent, found.token, found.done)),
             place(self.tables.tokens), place(self.tables.parents),
@@ -294,11 +281,11 @@ class CppSearch:
 
     def finish(self, check: int, stop: Callable[[Tensor, Tensor], None] | None) -> BackpointerTables:
         """Runs to the end, once. Every `check` steps `stop` may end sources (see `Cancellation.stop_unwanted`)."""
-        owner = torch.arange(self._longest.numel())
+        owner = torch.arange(self._max_tokens.numel())
         try:
             while self._kernels.run_search(self._search, UNWATCHED if stop is None else check):
                 if stop is not None:
-                    stop(owner, self._longest)
+                    stop(owner, self._max_tokens)
         finally:
             self._kernels.close_search(self._search)
         return self.tables

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from threading import get_ident
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,17 +14,17 @@ from torch import Tensor
 from weft.data.batch import Layout, Source
 from weft.decoding.search_loop import ActiveHypotheses, SearchInput, SearchStep, StepRunner
 from weft.layers.decoder_state import State, clone, leaves, refill, without_cached, write_
-from weft.layers.kernels.cuda_graph_capture import Compiler, CudaGraphs, Work
+from weft.layers.kernels.cuda_graph_capture import Compiler, CudaGraphs, GraphRecorder, Key, Work
 from weft.models.base import Encoded, Model
 
 MOST = 128
-"""The most recorded sizes of steps, and of everything else; each holds the state of a search."""
+"""The most captured sizes of steps, and of everything else; each holds the state of a search."""
 
 SHARE = 0.1
-"""The share of the device's memory that recorded searches may hold. A batch of a further size runs as usual."""
+"""The share of the device's memory that captured searches may hold. A batch of a further size runs as usual."""
 
 SPARE = 0.2
-"""No more searches are recorded when less than this share of the device's memory is free: other programs may need it."""
+"""No more searches are captured when less than this share of the device's memory is free: other programs may need it."""
 
 T = TypeVar("T")
 
@@ -38,7 +37,7 @@ class CapturedGraph:
     """
 
     replay: Work
-    given: State
+    inputs: State
     places: list[Tensor]
     made: list[State]
     held: object
@@ -52,56 +51,46 @@ class CapturedGraph:
         self.replay()
 
 
-class SearchGraphs:
-    """Records the searches of one model. `capture` turns work into a function that repeats it.
+class SearchGraphs(GraphRecorder[CapturedGraph]):
+    """The captured searches of one model.
 
-    Work of a new size runs as usual and is recorded when the size comes again in the same thread: libraries such as cuBLAS may
-    set themselves up when a thread first calls them, which must not happen while capturing. Work with an operation that cannot
-    be captured, because it needs the host, is not tried again.
-
-    room: about how many bytes all recordings may hold · crowded: whether the device has too little free memory for another one.
+    room: about how many bytes all graphs may hold · crowded: whether the device has too little free memory for another one.
     """
 
     def __init__(
         self, capture: Callable[[Work], Work], room: float = math.inf, crowded: Callable[[], bool] = lambda: False
     ) -> None:
-        self._capture, self.room, self._crowded = capture, room, crowded
-        self._recordings: dict[tuple[Hashable, ...], CapturedGraph] = {}
-        self._seen: set[Hashable] = set()
-        self._refused: set[Hashable] = set()
+        super().__init__(capture, warm=1, most=MOST, memory_errors=False)
+        self.room, self._crowded = room, crowded
         self.last: tuple[Hashable, ActiveHypotheses, Work] | None = None
 
     def counts(self) -> dict[str, int]:
-        """The number of recordings, and of kinds of work that cannot be captured."""
-        return {"recorded": len(self._recordings), "refused": len(self._refused)}
+        """The number of captured graphs, and of kinds of work that cannot be captured."""
+        return {"recorded": len(self.graphs), "refused": len(self.refused)}
 
-    def stepping(self, setting: Hashable, compiler: Compiler | None = None) -> CapturedStepRunner:
-        """A `StepRunner` that records. `setting`: everything that changes a search besides the sizes of its tensors."""
+    def runner(self, setting: Hashable, compiler: Compiler | None = None) -> CapturedStepRunner:
+        """A `StepRunner` that captures. `setting`: everything that changes a search besides the sizes of its tensors."""
         return CapturedStepRunner(self, setting, compiler)
 
     def find(
         self,
         what: str,
         kind: Hashable,
-        given: State,
+        inputs: State,
         tensors: list[Tensor],
         do: Callable[[State], State],
         compiler: Compiler | None = None,
     ) -> CapturedGraph | None:
-        """The recording of this kind of work for this size, made now if need be; None if the work is to run as usual.
+        """The graph of this kind of work for this size, captured now if need be; None if the work is to run as usual.
 
-        tensors: those in `given`.
+        tensors: those in `inputs`.
         """
-        size = (what, kind, tuple((leaf.shape, leaf.dtype) for leaf in tensors))
-        if size in self._recordings:
-            return self._recordings[size]
-        here = (get_ident(), size)
-        new = here not in self._seen
-        self._seen.add(here)
-        full = self.room <= 0 or sum(known[0] == what for known in self._recordings) == MOST
-        if new or full or (what, kind) in self._refused or self._crowded():
+        key: Key = what, kind, tuple((leaf.shape, leaf.dtype) for leaf in tensors)
+        if key in self.graphs:
+            return self.graphs[key]
+        if not self.due(key) or self.room <= 0 or self._crowded():
             return None
-        mine: State = clone(given)
+        mine: State = clone(inputs)
         places = leaves(mine)
         made: list[State] = [None]
         program = None if compiler is None else compiler(lambda *inner: do(refill(mine, inner)), places)
@@ -109,19 +98,17 @@ class SearchGraphs:
         def work() -> None:
             made[0] = do(mine) if program is None else program(*places)
 
-        try:
-            replay = self._capture(work)
-        except RuntimeError:
-            self._refused.add((what, kind))
+        replay = self.capture(key, work)
+        if replay is None:
             return None
         self.room -= sum({leaf.data_ptr(): leaf.nbytes for leaf in (*places, *leaves(made[0]))}.values())
-        self._recordings[size] = CapturedGraph(replay, mine, places, made, program)
-        return self._recordings[size]
+        self.graphs[key] = CapturedGraph(replay, mine, places, made, program)
+        return self.graphs[key]
 
 
 @dataclass(frozen=True)
 class CapturedStepRunner(StepRunner):
-    """Recorded searches with one setting. With a compiler, steps are compiled before they are recorded."""
+    """Captured searches with one setting. With a compiler, steps are compiled before they are captured."""
 
     recorder: SearchGraphs
     setting: Hashable
@@ -130,30 +117,30 @@ class CapturedStepRunner(StepRunner):
     def encode(self, model: Model, source: Source) -> Encoded:
         return self.opening("encode", model.encode, source)
 
-    def opening(self, key: Hashable, work: Callable[[Any], T], given: State) -> T:
-        """The result of `work(given)`. It is valid until the same work is done again."""
-        bare = _without_lengths(given)
+    def opening(self, key: Hashable, work: Callable[[Any], T], inputs: State) -> T:
+        """The result of `work(inputs)`. It is valid until the same work is done again."""
+        bare = _without_lengths(inputs)
         tensors = leaves(bare)
-        recording = self.recorder.find("work", (self.setting, key), bare, tensors, lambda mine: work(without_cached(mine)))
-        if recording is None:
-            return work(given)
-        recording(tensors)
-        made: T = without_cached(recording.made[0])
+        graph = self.recorder.find("work", (self.setting, key), bare, tensors, lambda mine: work(without_cached(mine)))
+        if graph is None:
+            return work(inputs)
+        graph(tensors)
+        made: T = without_cached(graph.made[0])
         return made
 
     def step(self, step: SearchStep, now: ActiveHypotheses) -> ActiveHypotheses:
         recorder, last = self.recorder, self.recorder.last
         if last is not None and last[0] == self.setting and last[1] is now:
-            # The search is still in the tensors of the recording: nothing to copy and nothing to look up.
+            # The search is still in the tensors of the graph: nothing to copy and nothing to look up.
             last[2]()
             return now
         tensors = leaves(now)
-        recording = recorder.find("step", self.setting, now, tensors, lambda mine: _advance(step, mine), self.compiler)
-        if recording is None:
+        graph = recorder.find("step", self.setting, now, tensors, lambda mine: _advance(step, mine), self.compiler)
+        if graph is None:
             return step(now)
-        recording(tensors)
-        handle: ActiveHypotheses = without_cached(recording.given)
-        recorder.last = self.setting, handle, recording.replay
+        graph(tensors)
+        handle: ActiveHypotheses = without_cached(graph.inputs)
+        recorder.last = self.setting, handle, graph.replay
         return handle
 
 
@@ -166,7 +153,7 @@ def _advance(step: SearchStep, state: ActiveHypotheses) -> State:
 
 
 def _without_lengths(given: State) -> State:
-    """The same without the lengths that the host knows, which must not influence the recording."""
+    """The same without the lengths that the host knows, which must not influence the graph."""
     if isinstance(given, Layout):
         return replace(given, known=None)
     if isinstance(given, Source):

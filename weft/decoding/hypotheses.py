@@ -23,7 +23,7 @@ class RefinementPass:
 
 @dataclass
 class Hypothesis:
-    """A text: its score, as the chooser defines it, and its tokens; the last one is EOS unless the text was cut off.
+    """A text: its score, as the selector defines it, and its tokens; the last one is EOS unless the text was cut off.
 
     passes: of a traced search that writes all tokens at once.
     """
@@ -38,7 +38,7 @@ class BackpointerTables:
     """Tokens and parents [T, G, K] of each step, and the finished hypotheses.
 
     A traced search also has the beam tree: running scores [T, G, K], NaN after the last step, and the candidates [T, G, N] of
-    each step, if the chooser has any.
+    each step, if the selector has any.
     """
 
     tokens: Tensor
@@ -51,10 +51,10 @@ class BackpointerTables:
     def empty(steps: int, found: SelectorState, trace: bool) -> BackpointerTables:
         sources, width = found.score.shape
         tokens = torch.zeros(steps, sources, width, dtype=torch.long, device=found.score.device)
-        book = replace(found, **{part.name: getattr(found, part.name).clone() for part in fields(found)})
+        kept = replace(found, **{part.name: getattr(found, part.name).clone() for part in fields(found)})
         scores = torch.full_like(tokens, float("nan"), dtype=torch.float32) if trace else None
         own = torch.arange(width, device=tokens.device).expand_as(tokens).contiguous()
-        return BackpointerTables(tokens, own, scores, book)
+        return BackpointerTables(tokens, own, scores, kept)
 
     def write(self, step: Tensor, owner: Tensor, choice: Selection) -> None:
         """Writes the choice of step number `step`, a scalar on the device."""

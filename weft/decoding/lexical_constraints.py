@@ -58,18 +58,18 @@ class TermAutomata:
 class ForbiddenTerms:
     """Forbids terms: every token that would complete one."""
 
-    def __init__(self, book: TermAutomata) -> None:
-        self.book = book
+    def __init__(self, automata: TermAutomata) -> None:
+        self.automata = automata
 
     def start(self, rows: int, device: torch.device) -> State:
-        which = self.book.which
+        which = self.automata.which
         return [which, torch.where(which > 0, START, MET)]
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         which, before = state
-        at = self.book.walk(which, before, tokens, layout)
+        at = self.automata.walk(which, before, tokens, layout)
         # A term that the forced prefix already contains is ignored.
-        met = (self.book.follow[which, at] == MET) & (at != MET)[..., None]
+        met = (self.automata.follow[which, at] == MET) & (at != MET)[..., None]
         return logits.masked_fill(met.any(1), NEVER), [which, at]
 
 
@@ -90,21 +90,21 @@ class ConstrainedBeamSelector(BeamSelector):
     """
 
     def __init__(
-        self, width: int, book: TermAutomata, at: Tensor, penalty: float = 1.0, keep: int | None = None, offset: float = 0.0
+        self, width: int, automata: TermAutomata, at: Tensor, penalty: float = 1.0, keep: int | None = None, offset: float = 0.0
     ) -> None:
         super().__init__(width, penalty, keep, stop="length", offset=offset)
-        self.book, self.at = book, at
+        self.automata, self.at = automata, at
 
     def start(self, sources: int, device: torch.device) -> SelectorState:
         at = self.at[:, None].expand(-1, self.width, -1)
-        return ConstrainedBeamState(**vars(super().start(sources, device)), which=self.book.which, at=at.contiguous())
+        return ConstrainedBeamState(**vars(super().start(sources, device)), which=self.automata.which, at=at.contiguous())
 
     def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
         assert isinstance(found, ConstrainedBeamState)
         width, size = logits.shape[1:]
         scores = logits.float() + (found.score - norm)[..., None]
         parent, token = self._candidates(scores, found)
-        at = self.book.after(found.which[:, None], _of(found.at, parent), token)
+        at = self.automata.after(found.which[:, None], _of(found.at, parent), token)
         complete = (self._left(found, at) == 0).all(-1)
         value = scores.flatten(1).gather(1, parent * size + token)
         number = parent * size + token
@@ -112,7 +112,7 @@ class ConstrainedBeamSelector(BeamSelector):
         value = value.masked_fill(twice | ((token == EOS) & ~complete), NEVER)
         order = self._order(found, at, value)
         value, parent, token, complete = (part.gather(1, order) for part in (value, parent, token, complete))
-        last = (t + 1 >= limits.longest)[:, None]
+        last = (t + 1 >= limits.max_tokens)[:, None]
         ends = (token == EOS) | last
         place = torch.arange(order.size(1), device=order.device)
         final = self._final(value, parent, t, limits)
@@ -127,14 +127,17 @@ class ConstrainedBeamSelector(BeamSelector):
         tracked = ConstrainedBeamState(**{**vars(kept), "score": score, "done": done, "at": _of(_of(at, order), going)})
         return Selection(token.gather(1, going), parent.gather(1, going), tracked, BeamCandidates(value, parent, token))
 
+    def in_cpp(self) -> None:
+        return None
+
     def _candidates(self, scores: Tensor, found: ConstrainedBeamState) -> tuple[Tensor, Tensor]:
         """parent, token [G, C]: the best of all and, for every hypothesis, its best token, its best token that ends a word, and
         the tokens that advance a term. A hypothesis that has no such token repeats its best one."""
         sources, width, size = scores.shape
         best = top_k(scores.view(sources, width * size), min(2 * width, width * size))[1]
         own = scores.argmax(-1)
-        breaking = scores.masked_fill(~self.book.breaks, NEVER).argmax(-1)
-        forced = self.book.force[found.which[:, None], found.at]
+        breaking = scores.masked_fill(~self.automata.breaks, NEVER).argmax(-1)
+        forced = self.automata.force[found.which[:, None], found.at]
         forced = torch.where(forced >= 0, forced, own[..., None])
         tokens = torch.cat([own[..., None], breaking[..., None], forced], -1)
         parents = torch.arange(width, device=scores.device)[:, None].expand_as(tokens)
@@ -142,11 +145,11 @@ class ConstrainedBeamSelector(BeamSelector):
 
     def _left(self, found: ConstrainedBeamState, at: Tensor) -> Tensor:
         """[G, C, M]: the number of missing tokens of each term."""
-        return self.book.left[found.which[:, None], at]
+        return self.automata.left[found.which[:, None], at]
 
     def _order(self, found: ConstrainedBeamState, at: Tensor, value: Tensor) -> Tensor:
         """[G, C]: the order in which candidates get a place in the beam."""
-        whole = self.book.left[found.which, torch.where(found.which > 0, START, MET)]
+        whole = self.automata.left[found.which, torch.where(found.which > 0, START, MET)]
         bank = (whole[:, None] - self._left(found, at)).clamp_min(0).sum(-1)
         bank = bank.masked_fill(value == NEVER, -1)
         by_value = value.argsort(dim=1, descending=True, stable=True)

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from weft.data.batch import PAD, Layout
 from weft.decoding.beam_search import GreedySelector
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
-from weft.decoding.lexical_constraints import TermAutomata
-from weft.decoding.search_loop import Cancellation, run_search
+from weft.decoding.search_loop import Cancellation, SearchRequest, run_search
 from weft.decoding.search_methods import Search
 from weft.decoding.token_selection import TokenSelector, hashed
 from weft.errors import ConfigError
@@ -31,6 +30,7 @@ from weft.layers.embedding import TokenEmbedding
 from weft.layers.recurrent import each_token
 from weft.losses.log_likelihood import log_likelihoods
 from weft.models.base import Decoder, Encoded, Features
+from weft.models.wrapped_decoders import WrappedDecoder
 
 Where = Literal["embeddings", "states"]
 
@@ -54,7 +54,7 @@ class NoisyDecoderState:
     fed: Tensor
 
 
-class NoisyDecoder(Decoder):
+class NoisyDecoder(WrappedDecoder):
     """A decoder with noise of standard deviation scale / t at the t-th token that it reads; without decay, scale at all tokens.
 
     The noise is a hash of the seed, the sentence, the chain, the token's number and the place of the value, so it does not
@@ -62,8 +62,8 @@ class NoisyDecoder(Decoder):
     """
 
     def __init__(self, decoder: Decoder, scale: float, where: Where, seed: int, decay: bool = True) -> None:
-        super().__init__()
-        self.decoder, self.scale, self.where, self.seed, self.decay = decoder, scale, where, seed, decay
+        super().__init__(decoder)
+        self.scale, self.where, self.seed, self.decay = scale, where, seed, decay
         self.embeddings = [part for part in decoder.modules() if isinstance(part, TokenEmbedding)]
         self.recurrent = decoder if isinstance(decoder, RecurrentStateDecoder) else None
         name = type(decoder).__name__
@@ -86,17 +86,14 @@ class NoisyDecoder(Decoder):
         fed = state.fed + (tokens.size(1) if layout is None else layout.lengths)
         return replace(found, state=replace(state, inner=found.state, fed=fed))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.decoder.logits(hidden)
-
     def _step_by_step(self, tokens: Tensor, state: NoisyDecoderState, layout: Layout | None) -> Features:
         """Disturbs the state before each token; in rows whose token is padding, the state stays as it was."""
         assert self.recurrent is not None
         inner, hidden = state.inner, []
-        for t, piece in enumerate(each_token(layout, tokens.size(1))):
-            noise = self._maker(state, state.fed[:, None] + t, None if piece is None else piece.ok)
+        for t, column in enumerate(each_token(layout, tokens.size(1))):
+            noise = self._maker(state, state.fed[:, None] + t, None if column is None else column.ok)
             inner = self.recurrent.disturb(inner, partial(_add, noise))
-            found = self.decoder.features(tokens[:, t : t + 1], inner, piece)
+            found = self.decoder.features(tokens[:, t : t + 1], inner, column)
             inner = found.state
             hidden.append(found.hidden)
         return Features(torch.cat(hidden, 1), inner)
@@ -211,45 +208,37 @@ class NoisySearch(Search):
     def wrap_decoder(self, decoder: Decoder) -> Decoder:
         return NoisyDecoder(super().wrap_decoder(decoder), self.scale, self.where, self.seed, self.decay)
 
-    def chooser(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
+    def selector(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
         raise ConfigError(
             "decode.search: noisy ranks whole texts by their probability given a source; for a language model set "
             "decode.search: sample"
         )
 
     def find(
-        self,
-        decoder: Decoder,
-        source: Any,
-        *,
-        first: Tensor,
-        first_layout: Layout | None = None,
-        best: int = 1,
-        required: TermAutomata | None = None,
-        **options: Any,
+        self, decoder: Decoder, source: Any, request: SearchRequest
     ) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
-        chains, limits, control = self.width(best), options.pop("limits"), options.pop("control", None)
-        rows = torch.arange(first.size(0), device=first.device).repeat_interleave(chains)
-        many = in_chains(source, limits.ids, chains)
+        n_best, prefix, layout, control = request.n_best or 1, request.prefix, request.prefix_layout, request.cancellation
+        chains = self.width(n_best)
+        rows = torch.arange(prefix.size(0), device=prefix.device).repeat_interleave(chains)
+        many = in_chains(source, request.limits.ids, chains)
         mine = None if control is None else Cancellation(control.rows * chains, lambda row: control.wanted(row // chains))
-        found, _ = run_search(
-            self.wrap_decoder(decoder),
-            many,
-            GreedySelector(self.length_penalty),
-            first=first[rows],
-            first_layout=None if first_layout is None else first_layout.repeat(chains),
-            limits=select(limits, rows),
-            control=mine,
-            **options,
+        in_all = replace(
+            request,
+            prefix=prefix[rows],
+            prefix_layout=None if layout is None else layout.repeat(chains),
+            limits=select(request.limits, rows),
+            n_best=None,
+            cancellation=mine,
         )
-        if mine is not None:
+        found, _ = run_search(self.wrap_decoder(decoder), many, GreedySelector(self.length_penalty), in_all)
+        if mine is not None and control is not None:
             control.stopped.update(row // chains for row in mine.stopped)
-        prefixes = _rows(first, first_layout)
+        prefixes = _rows(prefix, layout)
         texts = [each[0].tokens for each in found]
         with torch.inference_mode():
             logp = log_probabilities(decoder, many, [prefixes[row] for row in rows.tolist()], texts)
         scored = [Hypothesis(score / len(text) ** self.length_penalty, text) for score, text in zip(logp, texts, strict=True)]
-        return [ranked(scored[row * chains : (row + 1) * chains])[:best] for row in range(first.size(0))], None
+        return [ranked(scored[row * chains : (row + 1) * chains])[:n_best] for row in range(prefix.size(0))], None
 
 
 def _rows(first: Tensor, layout: Layout | None) -> list[list[int]]:

@@ -7,24 +7,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from weft.data.batch import EOS, UNK, Layout
-from weft.decoding.constraints import Constraint, PrefixConstraints, constrained_ctc_path
+from weft.data.batch import EOS, UNK
+from weft.decoding.constraints import PrefixConstraints, constrained_ctc_path
 from weft.decoding.cpp_search import cpp_ctc_paths, path_states
 from weft.decoding.ctc_decoding import best_paths, prefix_beams, texts_of
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis, RefinementPass
-from weft.decoding.lexical_constraints import TermAutomata
 from weft.decoding.mask_predict import HashedUniform, RefinementState, depends_on_prefix, path_logits, refine
 from weft.decoding.noisy_decoding import ranked
-from weft.decoding.search_loop import EAGER, StepRunner
+from weft.decoding.search_loop import SearchRequest
 from weft.decoding.search_methods import Search
-from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.models.base import Decoder, Encoded
 from weft.models.nonautoregressive import Holds, NonAutoregressiveDecoder, TargetCanvas, chosen_rows, joined
@@ -34,17 +31,6 @@ POSITIONS = {"cpu": 1 << 13, "cuda": 1 << 14}
 
 ROUND = {"cuda": 8}
 """Canvases are as long as a multiple of this, so that recorded passes come in few sizes."""
-
-
-@dataclass(frozen=True)
-class SearchRequest:
-    """The arguments of a search: length limits, the number of texts per source, constraints; `trace`: keep all passes."""
-
-    limits: LengthLimits
-    best: int
-    constraints: Sequence[Constraint]
-    stepping: StepRunner
-    trace: bool
 
 
 class NonAutoregressiveSearch(Search):
@@ -66,25 +52,15 @@ class NonAutoregressiveSearch(Search):
         return n_best
 
     def find(
-        self,
-        decoder: Decoder,
-        source: Any,
-        *,
-        first: Tensor,
-        first_layout: Layout | None = None,
-        best: int = 1,
-        required: TermAutomata | None = None,
-        **options: Any,
+        self, decoder: Decoder, source: Any, request: SearchRequest
     ) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
         """The texts of each source, best first. What belongs to one token after the other is refused before, or ignored."""
-        constraints, stepping = options.get("constraints", ()), options.get("stepping", EAGER)
-        asked = SearchRequest(options["limits"], best, constraints, stepping, options.get("trace", False))
         with torch.inference_mode():
-            found = self.texts(self.wrap_decoder(decoder), source, asked)
-        return [ranked(each)[:best] for each in found], None
+            found = self.texts(self.wrap_decoder(decoder), source, request)
+        return [ranked(each)[: request.n_best or 1] for each in found], None
 
     @abstractmethod
-    def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, asked: SearchRequest) -> list[list[Hypothesis]]:
+    def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, request: SearchRequest) -> list[list[Hypothesis]]:
         """The texts of each source, in any order."""
 
 
@@ -106,32 +82,32 @@ class OnePassSearch(NonAutoregressiveSearch):
     def width(self, n_best: int) -> int:
         return max(self.lengths, n_best)
 
-    def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, asked: SearchRequest) -> list[list[Hypothesis]]:
-        limits, groups = asked.limits, source.memory.size(0)
-        count = self.width(asked.best) if decoder.canvases.several else 1
-        canvases = decoder.canvases.propose(source, count, limits.longest, HashedUniform(self.seed, limits.ids))
+    def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, request: SearchRequest) -> list[list[Hypothesis]]:
+        limits, groups = request.limits, source.memory.size(0)
+        count = self.width(request.n_best or 1) if decoder.canvases.several else 1
+        canvases = decoder.canvases.propose(source, count, limits.max_tokens, HashedUniform(self.seed, limits.ids))
         found: list[list[Hypothesis]] = [[] for _ in range(groups)]
         for some in _chunks(canvases, groups, source.memory.device.type):
             canvas = joined(some, ROUND.get(source.memory.device.type, 1))
             rows = torch.arange(groups, device=source.memory.device).repeat(len(some))
             many = chosen_rows(source, rows) if len(some) > 1 else source
-            writing = self._write(decoder, many, canvas, rows, asked)
+            writing = self._write(decoder, many, canvas, rows, request)
             ended = decoder.canvases.holds == "ended"
-            for row, text in enumerate(_texts(writing, canvas, limits.longest[rows].tolist(), ended, asked.trace)):
+            for row, text in enumerate(_texts(writing, canvas, limits.max_tokens[rows].tolist(), ended, request.trace)):
                 found[row % groups].append(text)
         return found
 
     def _write(
-        self, decoder: NonAutoregressiveDecoder, source: Encoded, canvas: TargetCanvas, rows: Tensor, asked: SearchRequest
+        self, decoder: NonAutoregressiveDecoder, source: Encoded, canvas: TargetCanvas, rows: Tensor, request: SearchRequest
     ) -> RefinementState:
-        shortest, passes = asked.limits.shortest[rows], self.iterations
-        if depends_on_prefix(asked.constraints):
-            return refine(decoder, source, canvas, passes, shortest, asked.constraints, rows)
+        shortest, passes = request.limits.min_tokens[rows], self.iterations
+        if depends_on_prefix(request.constraints):
+            return refine(decoder, source, canvas, passes, shortest, request.constraints, rows)
 
         def work(given: tuple[Encoded, TargetCanvas, Tensor]) -> RefinementState:
             return refine(decoder, given[0], given[1], passes, given[2])
 
-        return asked.stepping.opening(("write", passes), work, (source, canvas, shortest))
+        return request.runner.opening(("write", passes), work, (source, canvas, shortest))
 
 
 class RefineSearch(OnePassSearch):
@@ -160,14 +136,14 @@ class CtcSearch(NonAutoregressiveSearch):
     def __init__(self) -> None:
         """There is nothing to set."""
 
-    def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, asked: SearchRequest) -> list[list[Hypothesis]]:
-        if depends_on_prefix(asked.constraints):
+    def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, request: SearchRequest) -> list[list[Hypothesis]]:
+        if depends_on_prefix(request.constraints):
             hidden, lengths = path_states(decoder, source)
-            path, scores = constrained_ctc_path(path_logits(decoder, hidden), lengths, decoder.blank, asked.constraints)
+            path, scores = constrained_ctc_path(path_logits(decoder, hidden), lengths, decoder.blank, request.constraints)
         else:
-            path, scores, lengths = asked.stepping.opening("ctc", lambda given: _best(decoder, given), source)
+            path, scores, lengths = request.runner.opening("ctc", lambda given: _best(decoder, given), source)
         found = [[text] for text in texts_of(path, scores, lengths, blank=decoder.blank)]
-        return _finished(found, asked, path, lengths)
+        return _finished(found, request, path, lengths)
 
 
 class CtcBeamSearch(NonAutoregressiveSearch):
@@ -187,18 +163,18 @@ class CtcBeamSearch(NonAutoregressiveSearch):
     def width(self, n_best: int) -> int:
         return max(self.beam, n_best)
 
-    def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, asked: SearchRequest) -> list[list[Hypothesis]]:
-        hidden, lengths = asked.stepping.opening("states", lambda given: path_states(decoder, given), source)
-        width, found, paths = self.width(asked.best), list[list[Hypothesis]](), []
-        options = {"blank": decoder.blank, "width": width, "best": asked.best}
+    def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, request: SearchRequest) -> list[list[Hypothesis]]:
+        hidden, lengths = request.runner.opening("states", lambda given: path_states(decoder, given), source)
+        width, found, paths = self.width(request.n_best or 1), list[list[Hypothesis]](), []
+        options = {"blank": decoder.blank, "width": width, "best": request.n_best or 1}
         for some, counts in zip(*_parts(hidden, lengths), strict=True):
             logits, following = path_logits(decoder, some), None
-            if depends_on_prefix(asked.constraints):
+            if depends_on_prefix(request.constraints):
                 owner = torch.arange(len(found), len(found) + len(some), device=some.device).repeat_interleave(width)
-                following = PrefixConstraints.start(asked.constraints, owner)
+                following = PrefixConstraints.start(request.constraints, owner)
             found += prefix_beams(logits, counts, bonus=self.length_bonus, following=following, **options)
             paths.append(logits.argmax(-1))
-        return _finished(found, asked, torch.cat(paths), lengths)
+        return _finished(found, request, torch.cat(paths), lengths)
 
 
 def _best(decoder: NonAutoregressiveDecoder, source: Encoded) -> tuple[Tensor, Tensor, Tensor]:
@@ -240,13 +216,13 @@ def _texts(writing: RefinementState, canvas: TargetCanvas, longest: list[int], e
     return found
 
 
-def _finished(found: list[list[Hypothesis]], asked: SearchRequest, path: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+def _finished(found: list[list[Hypothesis]], request: SearchRequest, path: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
     """Texts of CTC with their log-probability per token, cut off at the longest length; traced, with the best path [G, T]."""
     passes: list[list[RefinementPass]] = [[] for _ in found]
-    if asked.trace:
+    if request.trace:
         rows = zip(path.tolist(), lengths.tolist(), strict=True)
         passes = [[RefinementPass(symbols[:count], [True] * count)] for symbols, count in rows]
     return [
         [Hypothesis(text.score / max(1, len(text.tokens)), text.tokens[:longest], own) for text in texts]
-        for texts, longest, own in zip(found, asked.limits.longest.tolist(), passes, strict=True)
+        for texts, longest, own in zip(found, request.limits.max_tokens.tolist(), passes, strict=True)
     ]

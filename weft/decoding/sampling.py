@@ -1,12 +1,14 @@
+"""The selector of sampling."""
+
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from weft.decoding.token_selection import LengthLimits, Selection, SelectorState, _extend, hashed
+from weft.decoding.token_selection import CppSelector, LengthLimits, Selection, SelectorState, TokenSelector, _extend, hashed
 
 
-class SamplingSelector:
+class SamplingSelector(TokenSelector):
     """Samples `count` texts per source.
 
     Random numbers are a hash of seed, sentence, sample and step, so a text does not depend on its batch.
@@ -36,6 +38,10 @@ class SamplingSelector:
             token = order.gather(-1, rung)[..., 0]
         logp = logits.gather(-1, token[..., None])[..., 0] - norm
         return _extend(found, token, logp, t, limits)
+
+    def in_cpp(self) -> CppSelector | None:
+        options = self.temperature, self.top_p, self.top_k, self.seed
+        return CppSelector(2, self.width, 0, 0.0, 0.0, *options)
 
 
 def uniform(seed: int, ids: Tensor, sample: Tensor, t: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The search loop, the same for every decoder, chooser and constraint.
+"""The search loop, the same for every decoder, selector and constraint.
 
 Shapes: G sources · K hypotheses per source · V vocabulary · P prefix tokens · T steps.
 """
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from weft.data.batch import EOS, Layout, power_of_two
 from weft.decoding.constraints import Constraint
-from weft.decoding.coverage_penalty import CoverageState
 from weft.decoding.cpp_search import open_cpp_search
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis, backtrace
+from weft.decoding.lexical_constraints import TermAutomata
 from weft.decoding.token_selection import NEVER, LengthLimits, Selection, SelectorState, TokenSelector
 from weft.layers.decoder_state import State, grow, select
 from weft.layers.kernels.cpp import used
@@ -60,7 +60,7 @@ class ActiveHypotheses:
         """Reorders, repeats or drops the rows of the state and the constraints."""
         self.state, self.noted = select(self.state, rows, groups), select(self.noted, rows, groups)
 
-    def leave(self, staying: Tensor) -> ActiveHypotheses:
+    def keep_rows(self, staying: Tensor) -> ActiveHypotheses:
         """The search with only the sources in `staying`; the results of the others are archived."""
         self.tables.archive(self.owner, self.found)
         width = self.tokens.size(0) // self.owner.numel()
@@ -79,10 +79,10 @@ class ActiveHypotheses:
 
 @dataclass
 class SearchInput:
-    """The start of a search: the encoded source, and `first` [G, P], BOS and any forced prefix."""
+    """The start of a search: the encoded source, and `prefix` [G, P], BOS and any forced tokens."""
 
     source: Any
-    first: Tensor
+    prefix: Tensor
     layout: Layout | None
     limits: LengthLimits
 
@@ -92,28 +92,28 @@ class SearchStep:
     """One step of a search: the same operations every time, none of which depends on a number on the host."""
 
     decoder: Decoder
-    chooser: TokenSelector
+    selector: TokenSelector
     constraints: Sequence[Constraint]
 
-    def open(self, given: SearchInput, room: int, length: int, trace: bool) -> ActiveHypotheses:
+    def open(self, start: SearchInput, room: int, length: int, trace: bool) -> ActiveHypotheses:
         """The search before its first choice, with stores for `room` tokens and tables for texts of `length` tokens."""
-        sources, device = given.first.size(0), given.first.device
-        fed = self.decoder.features(given.first, self.decoder.start(given.source, room=room), given.layout)
-        found = self.chooser.start(sources, device)
+        sources, device = start.prefix.size(0), start.prefix.device
+        fed = self.decoder.features(start.prefix, self.decoder.start(start.source, room=room), start.layout)
+        found = self.selector.start(sources, device)
         last = fed.hidden[:, -1]
-        if given.layout is not None:
-            last = fed.hidden[torch.arange(sources, device=device), (given.layout.lengths - 1).clamp_min(0)]
+        if start.layout is not None:
+            last = fed.hidden[torch.arange(sources, device=device), (start.layout.lengths - 1).clamp_min(0)]
         return ActiveHypotheses(
             owner=torch.arange(sources, device=device),
             found=found,
-            limits=given.limits,
+            limits=start.limits,
             state=fed.state,
             noted=[constraint.start(sources, device) for constraint in self.constraints],
-            tokens=given.first,
+            tokens=start.prefix,
             hidden=last,
             t=torch.zeros((), dtype=torch.long, device=device),
             tables=BackpointerTables.empty(length, found, trace),
-            layout=given.layout,
+            layout=start.layout,
         )
 
     def __call__(self, now: ActiveHypotheses) -> ActiveHypotheses:
@@ -129,24 +129,24 @@ class SearchStep:
         return now
 
     def choose(self, now: ActiveHypotheses) -> Selection:
-        """Applies the constraints, then the chooser. A source has one row until the first choice, and then K."""
+        """Applies the constraints, then the selector. A source has one row until the first choice, and then K."""
         logits = self.decoder.logits(now.hidden)
         if now.limits.bias is not None:
             logits.unflatten(0, (now.owner.numel(), -1)).add_(now.limits.bias[:, None])
         norm = torch.zeros_like(logits[:, 0]) if self.decoder.scores else _norm(logits)
-        # No EOS before the shortest length of a text.
-        early = (now.t < now.limits.shortest)[:, None].expand(-1, logits.size(0) // now.limits.shortest.numel())
+        # No EOS before the least length of a text.
+        early = (now.t < now.limits.min_tokens)[:, None].expand(-1, logits.size(0) // now.limits.min_tokens.numel())
         logits[:, EOS].masked_fill_(early.reshape(-1), NEVER)
         for j, constraint in enumerate(self.constraints):
             logits, now.noted[j] = constraint(logits, now.tokens, now.noted[j], now.layout)
-        groups, width = now.owner.numel(), self.chooser.width
+        groups, width = now.owner.numel(), self.selector.width
         if logits.size(0) < groups * width:
             now.take(torch.arange(groups, device=logits.device).repeat_interleave(width))
             logits, norm = logits.repeat_interleave(width, 0), norm.repeat_interleave(width, 0)
-        limits = now.limits
-        if isinstance(now.state, CoverageState):
-            limits = replace(limits, ending=now.state.penalty().view(groups, width))
-        choice = self.chooser.step(logits.view(groups, width, -1), norm.view(groups, width), now.found, now.t, limits)
+        limits, ending = now.limits, self.decoder.ending(now.state)
+        if ending is not None:
+            limits = replace(limits, ending=ending.view(groups, width))
+        choice = self.selector.step(logits.view(groups, width, -1), norm.view(groups, width), now.found, now.t, limits)
         now.found = choice.found
         now.tables.write(now.t, now.owner, choice)
         return choice
@@ -155,70 +155,15 @@ class SearchStep:
 class StepRunner:
     """How the parts of a search are run: here eagerly; `CapturedStepRunner` captures them once per size and replays them."""
 
-    def opening(self, key: Hashable, work: Callable[[Any], T], given: Any) -> T:
-        """The result of `work(given)`; equal keys mean equal work."""
-        return work(given)
+    def opening(self, key: Hashable, work: Callable[[Any], T], inputs: Any) -> T:
+        """The result of `work(inputs)`; equal keys mean equal work."""
+        return work(inputs)
 
     def step(self, step: SearchStep, now: ActiveHypotheses) -> ActiveHypotheses:
         return step(now)
 
 
 EAGER = StepRunner()
-
-
-@torch.inference_mode()
-def run_search(
-    decoder: Decoder,
-    source: Any,
-    chooser: TokenSelector,
-    *,
-    first: Tensor,
-    limits: LengthLimits,
-    first_layout: Layout | None = None,
-    constraints: Sequence[Constraint] = (),
-    check: int = CHECK,
-    best: int | None = None,
-    trace: bool = False,
-    stepping: StepRunner = EAGER,
-    control: Cancellation | None = None,
-) -> tuple[list[list[Hypothesis]], BackpointerTables]:
-    """Finds texts for each source, best first.
-
-    first [G, P]: BOS and any forced prefix, which is not part of the result · best: texts per source, by default all. Nothing
-    inside the loop waits for the device, except for the check, every `check` steps, which sources are done. When half of them
-    are, their rows are dropped.
-    """
-    if stepping is EAGER and not trace:
-        native = open_cpp_search(decoder, source, chooser, constraints, limits, first, first_layout)
-        if native is not None:
-            tables = native.finish(check, None if control is None else control.stop_unwanted)
-            return backtrace(tables, best), tables
-    prefix, device, steps = first.size(1), first.device, int(limits.longest.max())
-    step, room, length = SearchStep(decoder, chooser, constraints), _room(prefix + 1, 0, device), _room(steps, TABLES, device)
-
-    def begin(given: SearchInput) -> ActiveHypotheses:
-        opened = step.open(given, room, length, trace)
-        return step(opened) if steps > 1 else opened
-
-    now = stepping.opening((room, length, trace, steps > 1), begin, SearchInput(source, first, first_layout, limits))
-    watch = ActiveCounter(device, check)
-    for i in range(1, steps):
-        if i > 1:
-            now = stepping.step(step, now)
-        if control is not None and i % check == 0:
-            control.stop_unwanted(now.owner, now.limits.longest)
-        alive = watch(i, now.found.done)
-        if alive == 0:
-            break
-        if alive is not None:
-            now = _without(now, alive)
-        if prefix + i + 1 > room and i + 1 < steps:
-            room = _room(prefix + i + 1, room, device)
-            now = replace(now, state=grow(now.state, room), noted=grow(now.noted, room))
-    else:
-        step.choose(now)
-    now.tables.archive(now.owner, now.found)
-    return backtrace(now.tables, best), now.tables
 
 
 class Cancellation:
@@ -238,14 +183,83 @@ class Cancellation:
         self.stopped.update(gone)
         return gone
 
-    def stop_unwanted(self, owner: Tensor, longest: Tensor) -> None:
-        """Sets the longest length of unwanted rows to 0, in place, so that every chooser ends them at the next step.
+    def stop_unwanted(self, owner: Tensor, max_tokens: Tensor) -> None:
+        """Sets the most tokens of unwanted rows to 0, in place, so that every selector ends them at the next step.
 
-        owner [G]: the number of each running source in the batch · longest [G]: the longest length of each.
+        owner [G]: the number of each running source in the batch · max_tokens [G]: the limit of each.
         """
         self.between()
         if gone := self.gone():
-            longest.masked_fill_(torch.isin(owner, torch.tensor(gone, device=owner.device)), 0)
+            max_tokens.masked_fill_(torch.isin(owner, torch.tensor(gone, device=owner.device)), 0)
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What a search has to do for some encoded sources.
+
+    prefix [G, P]: BOS and any forced tokens, which are not part of the result, with their layout if they are ragged · limits:
+    of the texts · n_best: texts per source; None: all that the search finds · constraints: on every text · required: terms
+    that texts must contain · selector: replaces the one of the search method · runner: runs the steps · check: steps between
+    the checks which sources are done · trace: keep the beam tree, or all passes · cancellation: stops sources that nobody
+    waits for.
+    """
+
+    prefix: Tensor
+    limits: LengthLimits
+    prefix_layout: Layout | None = None
+    n_best: int | None = None
+    constraints: Sequence[Constraint] = ()
+    required: TermAutomata | None = None
+    selector: TokenSelector | None = None
+    runner: StepRunner = EAGER
+    check: int = CHECK
+    trace: bool = False
+    cancellation: Cancellation | None = None
+
+
+@torch.inference_mode()
+def run_search(
+    decoder: Decoder, source: Any, selector: TokenSelector, request: SearchRequest
+) -> tuple[list[list[Hypothesis]], BackpointerTables]:
+    """Finds texts for each source, best first.
+
+    Nothing inside the loop waits for the device, except for the check which sources are done. When half of them are, their
+    rows are dropped.
+    """
+    runner, trace, limits, cancellation = request.runner, request.trace, request.limits, request.cancellation
+    if runner is EAGER and not trace:
+        native = open_cpp_search(decoder, source, selector, request.constraints, limits, request.prefix, request.prefix_layout)
+        if native is not None:
+            tables = native.finish(request.check, None if cancellation is None else cancellation.stop_unwanted)
+            return backtrace(tables, request.n_best), tables
+    prefix, device, steps = request.prefix.size(1), request.prefix.device, int(limits.max_tokens.max())
+    step, room = SearchStep(decoder, selector, request.constraints), _room(prefix + 1, 0, device)
+    length = _room(steps, TABLES, device)
+
+    def begin(start: SearchInput) -> ActiveHypotheses:
+        opened = step.open(start, room, length, trace)
+        return step(opened) if steps > 1 else opened
+
+    start = SearchInput(source, request.prefix, request.prefix_layout, limits)
+    now = runner.opening((room, length, trace, steps > 1), begin, start)
+    watch = ActiveCounter(device, request.check)
+    for i in range(1, steps):
+        if i > 1:
+            now = runner.step(step, now)
+        if cancellation is not None and i % request.check == 0:
+            cancellation.stop_unwanted(now.owner, now.limits.max_tokens)
+        alive = watch(i, now.found.done)
+        if alive == 0:
+            break
+        if alive is not None:
+            now = _without(now, alive)
+        if prefix + i + 1 > room and i + 1 < steps:
+            room = _room(prefix + i + 1, room, device)
+            now = replace(now, state=grow(now.state, room), noted=grow(now.noted, room))
+    else:
+        step.choose(now)
+    now.tables.archive(now.owner, now.found)
+    return backtrace(now.tables, request.n_best), now.tables
 
 
 class ActiveCounter:
@@ -279,7 +293,7 @@ def _without(now: ActiveHypotheses, alive: int) -> ActiveHypotheses:
     count = max(power_of_two(alive), FEWEST) if cuda else alive
     if count > now.owner.numel() // 2:
         return now
-    return now.leave(now.found.done.byte().argsort(stable=True)[:count])
+    return now.keep_rows(now.found.done.byte().argsort(stable=True)[:count])
 
 
 def _norm(logits: Tensor) -> Tensor:

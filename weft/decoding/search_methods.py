@@ -10,15 +10,13 @@ from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
-from torch import Tensor
 
-from weft.data.batch import Layout
 from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.coverage_penalty import CoverageDecoder
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
-from weft.decoding.lexical_constraints import ConstrainedBeamSelector, TermAutomata
+from weft.decoding.lexical_constraints import ConstrainedBeamSelector
 from weft.decoding.sampling import SamplingSelector
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import TokenSelector
 from weft.errors import ConfigError
 from weft.models.base import Decoder
@@ -39,7 +37,7 @@ FEATURES = {
 
 
 class Search(ABC):
-    """A way to find texts for encoded sources: one token after the other, chosen by `chooser`, unless `find` is overridden.
+    """A way to find texts for encoded sources: one token after the other, selected by `selector`, unless `find` is overridden.
 
     kind: its name in the table · accepts: the features of `FEATURES` that it supports · instead: what to do about the others.
     """
@@ -74,8 +72,8 @@ class Search(ABC):
         width = self.width(n_best)
         return max(BANKS, 2 * width) if required else width
 
-    def chooser(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
-        """What chooses tokens; `length_penalty` replaces the configured one."""
+    def selector(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
+        """Selects tokens; `length_penalty` replaces the configured one."""
         raise ConfigError(f"decode.search: {self.kind} does not write one token after the other; set decode.search: beam")
 
     def final(self, n_best: int) -> bool:
@@ -83,28 +81,17 @@ class Search(ABC):
         return True
 
     def find(
-        self,
-        decoder: Decoder,
-        source: Any,
-        *,
-        first: Tensor,
-        first_layout: Layout | None = None,
-        best: int = 1,
-        required: TermAutomata | None = None,
-        **options: Any,
+        self, decoder: Decoder, source: Any, request: SearchRequest
     ) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
-        """The texts of each source, best first, and the tables of the search, if it has any.
-
-        required: terms that texts must contain, if any · options: the others of `generate`.
-        """
-        chooser = self.chooser(best)
+        """The texts of each source, best first, and the tables of the search, if it has any."""
+        n_best, required = request.n_best or 1, request.required
+        selector = request.selector or self.selector(n_best)
         if required is not None:
             # The prefix may already contain some of the terms.
-            state, rows = required.read(first, first_layout), self.rows(best, required=True)
-            chooser = ConstrainedBeamSelector(rows, required, state, self.length_penalty, self.width(best), self.length_offset)
-        return run_search(
-            self.wrap_decoder(decoder), source, chooser, first=first, first_layout=first_layout, best=best, **options
-        )
+            state, rows = required.read(request.prefix, request.prefix_layout), self.rows(n_best, required=True)
+            keep = self.width(n_best)
+            selector = ConstrainedBeamSelector(rows, required, state, self.length_penalty, keep, self.length_offset)
+        return run_search(self.wrap_decoder(decoder), source, selector, request)
 
 
 class BeamSearch(Search):
@@ -143,7 +130,7 @@ class BeamSearch(Search):
     def final(self, n_best: int) -> bool:
         return self.width(n_best) == 1
 
-    def chooser(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
+    def selector(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
         penalty, width = self.length_penalty if length_penalty is None else length_penalty, self.width(n_best)
         if width == 1:
             return GreedySelector(penalty, self.length_offset)
@@ -188,5 +175,5 @@ class SampleSearch(Search):
     def width(self, n_best: int) -> int:
         return n_best
 
-    def chooser(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
+    def selector(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
         return SamplingSelector(n_best, self.temperature, self.top_k, self.top_p, self.seed)

@@ -1,12 +1,13 @@
-"""Choosers: what a step of the search loop decides. Which hypotheses continue, with which token, and which are finished.
+"""Token selection: which hypotheses continue at a step of the search loop, with which token, and which are finished.
 
 Shapes: G sources · K running hypotheses per source · V vocabulary · N entries in the table of finished hypotheses.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,14 +23,14 @@ WORST_SCORE = 1e6
 
 @dataclass
 class LengthLimits:
-    """[G] each: the most and the fewest tokens of a text (`longest` counts EOS), and a number that names the sentence.
+    """[G] each: the most and the fewest tokens of a text (`max_tokens` counts EOS), and a number that names the sentence.
 
     bias [G, V], if given, is added to the logits first: −inf for tokens outside the vocabulary of a source. ending [G, K], at
     most 0, is added to the score of a hypothesis that ends with this step.
     """
 
-    longest: Tensor
-    shortest: Tensor
+    max_tokens: Tensor
+    min_tokens: Tensor
     ids: Tensor
     bias: Tensor | None = None
     ending: Tensor | None = None
@@ -37,7 +38,7 @@ class LengthLimits:
 
 @dataclass
 class SelectorState:
-    """The state of a chooser, on the device.
+    """The state of a selector, on the device.
 
     score [G, K]: log-probabilities of running hypotheses · best [G, N]: final scores of finished ones; `when`, `parent` and
     `token` say at which step each ended, from which parent and with which token · done [G].
@@ -80,16 +81,36 @@ class Selection:
     candidates: BeamCandidates | None = None
 
 
-class TokenSelector(Protocol):
-    """Chooses the next tokens. Nothing in `step` may wait for the device."""
+class CppSelector(NamedTuple):
+    """The options of a selector that the search in C++ has as well, in the order of its struct (cpp/search.h)."""
+
+    method: int
+    keep: int = 1
+    stop: int = 0
+    penalty: float = 0.0
+    offset: float = 0.0
+    temperature: float = 0.0
+    top_p: float = 0.0
+    top_k: int = 0
+    seed: int = 0
+
+
+class TokenSelector(ABC):
+    """Selects the next tokens. Nothing in `step` may wait for the device. width: hypotheses per source."""
 
     width: int
 
-    def start(self, sources: int, device: torch.device) -> SelectorState: ...
+    @abstractmethod
+    def start(self, sources: int, device: torch.device) -> SelectorState:
+        """The state before the first step."""
 
+    @abstractmethod
     def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
         """logits [G, K, V], −inf where a constraint forbids; norm [G, K] = logsumexp before constraints; t counts from 0."""
-        ...
+
+    def in_cpp(self) -> CppSelector | None:
+        """The same selection in C++; None if there is none."""
+        return None
 
 
 def length_penalty(length: Tensor, like: Tensor, penalty: float, offset: float) -> Tensor:
@@ -110,7 +131,7 @@ def _extend(
     """Extends hypotheses that do not compete: each runs until its EOS or its limit."""
     running = found.best == NEVER
     score = torch.where(running, found.score + logp, found.score)
-    ends = running & ((token == EOS) | (t + 1 >= limits.longest)[:, None])
+    ends = running & ((token == EOS) | (t + 1 >= limits.max_tokens)[:, None])
     own = torch.arange(token.size(1), device=token.device).expand_as(token)
     final = score / length_penalty(t + 1, score, penalty, offset)
     best = torch.where(ends, final if limits.ending is None else final + limits.ending, found.best)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,15 @@ from pydantic import ValidationError
 from weft.config.overrides import Override, apply_overrides
 from weft.config.registry import build, problems
 from weft.config.sections import DecodeSection
+from weft.data.batch import EOS
+from weft.decoding.cpp_search import prepare
+from weft.decoding.cuda_graph_search import CapturedStepRunner, search_graphs_of
+from weft.decoding.generate import GenerationRequest
 from weft.decoding.search_methods import Search
 from weft.errors import ConfigError
 from weft.layers.kernels.cpp import CannotBuild, Kernels, kernels, using
+from weft.layers.kernels.cuda_graph_capture import Compiler
+from weft.models.base import Model
 
 if TYPE_CHECKING:
     from weft.inference.reranking import OpenScorer, Rerank
@@ -34,12 +40,12 @@ FAST: dict[str, tuple[dict[str, Any], str]] = {
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """Decoding options with nothing left to decide: the section as written, and its parts and `auto` values resolved.
+    """Decoding options with nothing left to decide: the configuration as written, and its parts and `auto` values resolved.
 
     batch_tokens: source tokens per batch, over all workers · kernels: compiled CPU operations, if they are used.
     """
 
-    section: DecodeSection
+    config: DecodeSection
     device: torch.device
     precision: str
     workers: int
@@ -52,12 +58,42 @@ class DecodingOptions:
     @property
     def candidates(self) -> int:
         """Texts per source that the search has to find."""
-        return self.section.n_best if self.rerank is None else max(self.section.n_best, self.rerank.candidates)
+        return self.config.n_best if self.rerank is None else max(self.config.n_best, self.rerank.candidates)
 
     @property
     def beams(self) -> int:
         """Hypotheses per source that compete with each other; 1 if none do."""
         return 1 if self.search.final(self.candidates) else self.search.width(self.candidates)
+
+    def request(self, sizes: Sequence[int]) -> GenerationRequest:
+        """The request for texts of sources with these numbers of tokens."""
+        config = self.config
+        return GenerationRequest(
+            self.search,
+            [min(config.max_length, int(config.max_ratio * size) + 10) for size in sizes],
+            min_tokens=config.min_length,
+            n_best=self.candidates,
+            no_repeat_ngram=config.no_repeat_ngram,
+        )
+
+    def runner(self, model: Model, warn: Callable[[str], None] = lambda message: None) -> CapturedStepRunner | None:
+        """Captures the searches of this model with these options, on a CUDA device."""
+        graphs = search_graphs_of(model)
+        if graphs is None:
+            return None
+        return graphs.runner(self.config.model_dump_json(), Compiler(warn) if self.config.compile else None)
+
+    def check_decoder(self, model: Model, warn: Callable[[str], None], *, narrow: bool = False) -> None:
+        """Raises ConfigError if the search cannot work with the decoder of this model; prepares the decoder if it can.
+
+        narrow: a shortlist is used, so the output layer must allow it.
+        """
+        self.search.wrap_decoder(model.decoder)
+        if self.kernels is not None:
+            prepare(model.decoder, warn)
+        self.search.check([*["n_best"] * (self.config.n_best > 1), *["shortlist"] * narrow])
+        if narrow:
+            model.decoder.among(torch.tensor([EOS], device=model.device))
 
     def autocasts(self, weights: torch.dtype, beams: int = 1) -> bool:
         """Whether autocast to bf16 is needed, for weights of this type; `beams`: competing hypotheses per source."""

@@ -13,11 +13,11 @@ from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from weft.attention.base import View
-from weft.data.batch import PAD, power_of_two
+from weft.data.batch import pad as pad
+from weft.data.batch import power_of_two
 from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
 from weft.inference.decoding_options import DecodingOptions
@@ -68,7 +68,7 @@ class Prediction:
 
 @dataclass(eq=False)
 class BatchItem:
-    """What one row of a batch computes: an input, or a piece of a long one.
+    """What one row of a batch computes: an input, or a segment of a long one.
 
     ids: the tokens to read · number: of the input in its stream, from 0.
     """
@@ -104,10 +104,10 @@ class Predictor(ABC, Generic[In, Out]):
 
     forks: ClassVar[bool] = True
 
-    def __init__(self, model: Any, resolved: DecodingOptions, warn: Callable[[str], None] | None = None) -> None:
-        self.model, self.resolved, self.warn = model, resolved, warn or (lambda message: None)
+    def __init__(self, model: Any, options: DecodingOptions, warn: Callable[[str], None] | None = None) -> None:
+        self.model, self.options, self.warn = model, options, warn or (lambda message: None)
 
-    def parse(self, line: str, **fields: Any) -> Any:
+    def parse_input(self, line: str, **fields: Any) -> Any:
         """The input for a line of text: the line, unless inputs have `fields` such as prefix.
 
         `attention` asks for the weights of the model, and is ignored where there are none.
@@ -120,8 +120,11 @@ class Predictor(ABC, Generic[In, Out]):
         return [text]
 
     @abstractmethod
-    def read(self, inputs: Sequence[In], first_line: int) -> list[list[Any]]:
-        """The `Part`s of each input: none if it is blank, several if it is too long. Messages count lines from `first_line`."""
+    def encode_input(self, inputs: Sequence[In], first_line: int) -> list[list[Any]]:
+        """The `BatchItem`s of each input: none if it is blank, several if it is too long.
+
+        Messages count lines from `first_line`.
+        """
 
     @abstractmethod
     def run(self, parts: list[Any], control: Cancellation | None = None) -> list[Any]:
@@ -133,7 +136,7 @@ class Predictor(ABC, Generic[In, Out]):
         return lambda: results
 
     @abstractmethod
-    def join(self, given: In, parts: list[Any], results: list[Any]) -> Out:
+    def join_outputs(self, given: In, parts: list[Any], results: list[Any]) -> Out:
         """The output of an input, from the results of its parts. There are none if the input is blank or was cancelled."""
 
     def group(self, part: Any) -> Hashable:
@@ -147,14 +150,14 @@ class Predictor(ABC, Generic[In, Out]):
 
     @property
     def workers(self) -> int:
-        return self.resolved.workers if self.forks else 1
+        return self.options.workers if self.forks else 1
 
     @property
     def budget(self) -> int:
         """Source tokens per batch; workers share decode.batch_tokens."""
-        return max(1, self.resolved.batch_tokens // self.workers)
+        return max(1, self.options.batch_tokens // self.workers)
 
-    def effort(self, part: Any) -> ExpectedCost:
+    def expected_cost(self, part: Any) -> ExpectedCost:
         """What a part is expected to cost, for a queue that bounds the time of its batches."""
         return ExpectedCost(1, part.size)
 
@@ -181,16 +184,17 @@ class Predictor(ABC, Generic[In, Out]):
 
         with Workers(self.workers, work) as crew:
             while window := list(_window(stream, sizes[min(turn, len(sizes) - 1)], ready)):
-                groups = self.read(window, first_line + start)
+                groups = self.encode_input(window, first_line + start)
                 for number, parts in enumerate(groups, start=start):
                     for part in parts:
                         part.number = number
                 results: dict[BatchItem, Any] = {}
-                for batch, found in crew.run(self._batches([part for parts in groups for part in parts], wanted)):
-                    results.update(zip(batch, found, strict=True))
+                for batch, outputs in crew.run(self._batches([part for parts in groups for part in parts], wanted)):
+                    results.update(zip(batch, outputs, strict=True))
                 for given, parts in zip(window, groups, strict=True):
                     # Parts are missing if their input was cancelled before they were run.
-                    yield self.join(given, parts, [results[part] for part in parts] if all(p in results for p in parts) else [])
+                    done = all(part in results for part in parts)
+                    yield self.join_outputs(given, parts, [results[part] for part in parts] if done else [])
                 start, turn = start + len(window), turn + 1
 
     def _batches(self, parts: Sequence[BatchItem], wanted: Wanted | None = None) -> Iterator[list[BatchItem]]:
@@ -229,9 +233,3 @@ def refuse(fields: Mapping[str, Any], reason: str) -> None:
     """Raises DataError if a line comes with fields that its predictor does not know."""
     if given := [name for name, value in fields.items() if value]:
         raise DataError(f"{' and '.join(given)}: {reason}")
-
-
-def pad(rows: Sequence[Sequence[int]], multiple: int = 1) -> torch.Tensor:
-    """Rows of ids as one block, padded with PAD to a multiple of `multiple` tokens."""
-    extent = -(-max(len(row) for row in rows) // multiple) * multiple
-    return torch.tensor([[*row, *[PAD] * (extent - len(row))] for row in rows])

@@ -1,10 +1,6 @@
-"""Shallow fusion: the fused decoder, and the entry of `decode.fusion` that opens the language model.
-
-Shallow fusion (Gülçehre et al. 2015): a language model of the target language takes part in decoding.
+"""Shallow fusion (Gülçehre et al. 2015): a language model of the target language takes part in every step of a search.
 
 Shapes: B rows · T target positions · V vocabulary.
-
-Fusion: another model takes part in every step of a search.
 """
 
 from __future__ import annotations
@@ -20,20 +16,18 @@ from weft.errors import ConfigError, RunError
 from weft.layers.decoder_state import State
 from weft.models.base import Decoder, Encoded, Features, Model, least
 from weft.models.language_model import LanguageModel
+from weft.models.wrapped_decoders import WrappedDecoder
 
 
-class FusedDecoder(Decoder):
+class FusedDecoder(WrappedDecoder):
     """Scores log p(y) by the decoder + weight · log p(y) by a language model. They do not sum to one and stay as they are.
 
     line_end: the token that separates lines in the language model's text. It stands for BOS and EOS, which it has never read.
     """
 
-    scores = True
-
     def __init__(self, decoder: Decoder, language: LanguageModel, weight: float, line_end: int) -> None:
-        super().__init__()
-        self.decoder, self.language, self.weight, self.line_end = decoder, language, weight, line_end
-        self.dim = decoder.dim
+        super().__init__(decoder)
+        self.language, self.weight, self.line_end, self.scores = language, weight, line_end, True
         self.max_length = least(decoder.max_length, language.max_target)
 
     def start(self, source: Encoded, *, room: int | None = None) -> list[State]:
@@ -48,7 +42,7 @@ class FusedDecoder(Decoder):
         return Features(found.logits.float().log_softmax(-1) + self.weight * likely, [found.state, read.state], found.extras)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return hidden.clone()  # a search changes them in place
+        return hidden.clone()  # since logits belong to the caller
 
 
 class Fused(Model):

@@ -9,21 +9,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from torch import Tensor
 
 from weft.data.corpus import Corpus, cache_folder
 from weft.data.lexical_translation import Ids, likely_translations
 from weft.data.tokenizers import RESERVED
 from weft.errors import RunError
 from weft.file_access import default_mode
+from weft.models.wrapped_decoders import BatchVocabulary
 
 FILE = "shortlist.safetensors"
 
@@ -41,30 +39,6 @@ def cached_file(run: Path) -> Path:
     """The place of the shortlist of a run that this user cannot write to."""
     name = hashlib.blake2b(str(run.absolute()).encode(), digest_size=16).hexdigest()
     return cache_folder() / "shortlists" / f"{name}.safetensors"
-
-
-@dataclass(frozen=True)
-class BatchVocabulary:
-    """The vocabulary of a batch: ids [N] in ascending order, so that the special ones keep their numbers.
-
-    bias [G, N]: 0 where a sentence may use a token, −inf elsewhere.
-    """
-
-    ids: Tensor
-    bias: Tensor
-
-    @cached_property
-    def _ids(self) -> NDArray[np.int64]:
-        known: NDArray[np.int64] = self.ids.cpu().numpy()
-        return known
-
-    def numbers(self, tokens: Sequence[int]) -> list[int]:
-        """The indices of these tokens in the vocabulary of the batch."""
-        return [int(place) for place in np.searchsorted(self._ids, np.array(tokens, np.int64))]
-
-    def tokens(self, numbers: Sequence[int]) -> list[int]:
-        """The tokens at these indices."""
-        return [int(self._ids[number]) for number in numbers]
 
 
 @dataclass(frozen=True)

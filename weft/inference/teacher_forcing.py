@@ -1,4 +1,4 @@
-"""Teacher forcing of one given target: the log-probabilities at each token, and the attention weights.
+"""Teacher forcing of given targets: the log-probabilities at each token, the attention weights, and scores of whole texts.
 
 Shapes: T target tokens · S source tokens · V vocabulary · H heads.
 """
@@ -13,9 +13,13 @@ from torch import Tensor
 
 from weft.attention.base import View
 from weft.attention.core.weight_recorder import first_row, record
-from weft.data.batch import BOS, EOS, Source
+from weft.data.batch import BOS, EOS, Layout, Source, pad
+from weft.data.copy_vocabulary import CopyIds
+from weft.data.tokenizers import Tokenizer
+from weft.errors import ConfigError
 from weft.inference.predictor import Weights
 from weft.losses.ctc_loss import best_alignment
+from weft.losses.log_likelihood import log_likelihoods
 from weft.models.base import Model
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 
@@ -80,3 +84,21 @@ def _places(logits: Tensor, lengths: Tensor, target: Sequence[int], blank: int) 
     if len(found) == len(target):
         return found
     return torch.arange(len(target), device=logits.device) * logits.size(1) // max(1, len(target))
+
+
+def score_texts(
+    model: Model, source: Sequence[int], texts: Sequence[str], target: Tokenizer, words: Sequence[str]
+) -> list[tuple[float, int]]:
+    """The log-probability of each text given the source, and its number of tokens, EOS included, in a batch of their own.
+
+    words: the unknown words of the source, if the model copies them. Texts longer than the model's positions are cut off.
+    """
+    if model.decoder.parallel:
+        raise ConfigError("decode.rerank: a model that writes all tokens at once cannot score texts; name another run")
+    most, copied = model.max_target and model.max_target - 1, CopyIds(target, words)
+    rows = [[*copied.find(text, ids)[:most], EOS] for text, ids in zip(texts, target.encode_batch(list(texts)))]
+    labels, block = (pad(some).to(model.device) for some in (rows, [source] * len(rows)))
+    fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
+    hidden = model(Source(block), fed, Layout.padded([len(row) for row in rows]).to(model.device)).hidden
+    scores = log_likelihoods(model.decoder, hidden, labels).sum(1).tolist()
+    return [(score, len(row)) for score, row in zip(scores, rows, strict=True)]

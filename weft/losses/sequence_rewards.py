@@ -1,4 +1,4 @@
-"""Objectives on rewards of whole texts that the model itself writes: minimum risk, REINFORCE and self-critical training.
+"""Losses from rewards of whole texts that the model itself writes: minimum risk, REINFORCE and self-critical training.
 
 Texts are drawn without gradient, and their log-probabilities computed with gradient, both without dropout.
 
@@ -8,16 +8,24 @@ Shapes: G sources · K texts of each source; in minimum risk the last one is the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
+import numpy as np
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
-from weft.config.registry import Among
+from weft.config.registry import Among, build
+from weft.data.batch import BOS, EOS, Layout, PairBatch, Source, pad
+from weft.decoding.constraints import FORBIDDEN
+from weft.decoding.hypotheses import Hypothesis
 from weft.errors import ConfigError
-from weft.losses.hard_attention_reinforce import others_mean
+from weft.losses.hard_attention_reinforce import MovingBaseline, others_mean
+from weft.losses.log_likelihood import log_likelihoods
+from weft.models.base import Model
 
 Metric = Annotated[dict[str, Any], Among("weft.evaluation:REWARDS")]
 BLEU: dict[str, Any] = {"kind": "bleu"}
@@ -144,3 +152,117 @@ class SelfCritical(RewardObjective):
     def loss(self, drawn: SampledTexts, moving: Tensor | None = None) -> Tensor:
         assert drawn.greedy is not None
         return -((drawn.reward - drawn.greedy[:, None]) * drawn.log_prob).mean(-1)
+
+
+class DrawsTexts(Protocol):
+    """A task whose models can be rewarded for texts: its tokenizers, and how it generates ids."""
+
+    source: Any
+    target: Any
+
+    def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[Hypothesis]]:
+        """`samples` texts of each source or, if it is 0, the greedy one."""
+
+
+class RewardLoss:
+    """Draws texts from a model in training, rewards them, and computes the loss of the reward."""
+
+    def __init__(self, objective: RewardObjective, task: DrawsTexts) -> None:
+        if not (objective.weight or objective.teacher_weight):
+            raise ConfigError(
+                "task.reward: weight and teacher_weight are both 0, so there is nothing to learn; raise one of them"
+            )
+        self.task, self.objective = task, objective
+        self.reward = build("weft.evaluation:REWARDS", objective.metric, where="task.reward.metric")
+        self.baseline = MovingBaseline("reward") if objective.moving else None
+
+    def __call__(self, model: Model, batch: PairBatch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The loss of a micro-batch, the mean over its sentences times its target tokens; that number; and metrics."""
+        if model.copies:
+            raise ConfigError("task.reward: models that copy source words (model.kind: pointer) are not supported")
+        sources, references = _rows(batch.source.values, batch.source.layout), _rows(batch.labels, batch.target_layout)
+        with without_dropout(model):
+            texts = self.draw(model, sources, self.objective.samples)
+            greedy = self.draw(model, sources, 0) if self.objective.compares else []
+            if self.objective.with_reference:
+                texts = [[*each, one] for each, one in zip(texts, references, strict=True)]
+            log_prob = self.log_probabilities(model, sources, texts)
+            rewards = self.rewards([*map(list.__add__, texts, greedy)] if greedy else texts, references, sources)
+            reward = torch.tensor(rewards, dtype=log_prob.dtype, device=log_prob.device)
+        return self._sum(log_prob, reward, texts, references)
+
+    def _sum(
+        self, log_prob: Tensor, reward: Tensor, texts: list[list[list[int]]], references: list[list[int]]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        first = torch.tensor([[ids not in row[:k] for k, ids in enumerate(row)] for row in texts])
+        mine, greedy = reward[:, : log_prob.size(1)], reward[:, -1] if self.objective.compares else None
+        drawn = SampledTexts(log_prob, mine, first.to(log_prob.device), greedy)
+        loss = self.objective.loss(drawn, self.baseline.on(log_prob.device) if self.baseline else None).mean()
+        samples = mine[:, : self.objective.samples]
+        if self.baseline:
+            self.baseline.move(samples, torch.ones_like(samples, dtype=torch.bool))
+        count = torch.tensor(sum(map(len, references)), device=log_prob.device)
+        lengths = sum(len(ids) for row in texts for ids in row[: self.objective.samples]) / self.objective.samples
+        metrics = {"reward": samples.mean() * count, "drawn_length": torch.tensor(float(lengths), device=count.device)}
+        return self.objective.weight * loss * count, count, metrics
+
+    def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[list[int]]]:
+        """The ids of `samples` texts of each source or, if it is 0, of the greedy one."""
+        return [[text.tokens for text in texts] for texts in self.task.draw(model, sources, samples)]
+
+    def log_probabilities(self, model: Model, sources: Sequence[list[int]], texts: list[list[list[int]]]) -> Tensor:
+        """[G, K], with gradient."""
+        pairs = [(source, ids) for source, row in zip(sources, texts, strict=True) for ids in row]
+        read, labels = (pad([pair[side] for pair in pairs]).to(model.device) for side in (0, 1))
+        fed = pad([[BOS, *ids[:-1]] for _, ids in pairs]).to(model.device)
+        above, below = (Layout.padded([len(pair[side]) for pair in pairs]).to(model.device) for side in (0, 1))
+        hidden = model(Source(read, above), fed, below).hidden
+        return log_likelihoods(model.decoder, hidden, labels, FORBIDDEN).sum(1).view(len(texts), -1)
+
+    def rewards(
+        self, texts: list[list[list[int]]], references: Sequence[list[int]], sources: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """[G, K]: the reward of each text, as text, given its reference and its source."""
+        source, target = self.task.source, self.task.target
+        pairs = [(_text(target, reference), _text(source, ids)) for reference, ids in zip(references, sources, strict=True)]
+        flat = [(_text(target, ids), *pair) for row, pair in zip(texts, pairs, strict=True) for ids in row]
+        values = iter(self.checked(self.reward(*map(list, zip(*flat))), len(flat)))
+        return [[next(values) for _ in row] for row in texts]
+
+    def checked(self, rewards: Any, count: int) -> list[float]:
+        """The rewards as numbers. A function of another package may return anything."""
+        try:
+            values = [float(each) for each in rewards]
+        except (TypeError, ValueError):
+            values = []
+        if len(values) != count or not np.isfinite(values).all():
+            raise ConfigError(
+                f"task.reward.metric: {self.objective.metric['kind']} has to return a finite number for each of {count} texts; "
+                f"it returned {str(rewards)[:80]}"
+            )
+        return values
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Inside this context the model is in evaluation mode, except recurrent layers: cuDNN has no backward pass there."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    for module, _ in modes:
+        if isinstance(module, nn.RNNBase):
+            module.training = True
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _text(tokenizer: Any, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode([token for token in ids if token != EOS]))
+
+
+def _rows(values: Tensor, layout: Layout | None) -> list[list[int]]:
+    """The tokens of each row, without padding."""
+    lengths = [values.size(1)] * values.size(0) if layout is None else layout.lengths.tolist()
+    return [row[:length] for row, length in zip(values.tolist(), lengths, strict=True)]

@@ -174,7 +174,14 @@ class Decoder(Component, ABC):
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
-        """The output layer, applied at each position: [B, T, D] → [B, T, V]."""
+        """The output layer, applied at each position: [B, T, D] → [B, T, V].
+
+        The result belongs to the caller, who may change it in place: it is no view of hidden states, of weights or of a state.
+        """
+
+    def ending(self, state: State) -> Tensor | None:
+        """[B], at most 0: added to the score of a hypothesis that ends now; None: nothing is."""
+        return None
 
     def among(self, tokens: Tensor) -> nn.Module:
         """The output layer restricted to the tokens [N]: [B, T, D] → [B, T, N]."""

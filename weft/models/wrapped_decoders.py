@@ -1,19 +1,52 @@
-"""Ensembles: several models that decode together.
+"""Decoders that wrap other decoders, and two of them: ensembles of models, and the restriction to a shortlist.
 
-A decoder that chooses among some tokens only.
+The others are with what they are for: the coverage penalty, noisy decoding and shallow fusion.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.data.batch import Layout, Source
 from weft.layers.decoder_state import State
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, least
+
+T = TypeVar("T")
+
+
+class WrappedDecoder(Decoder):
+    """A decoder that changes what others read, remember or write. What it does not override is done by the first of them.
+
+    The contract is that of every decoder. Above all, logits belong to the caller: a search changes them in place, so `logits`
+    must not return its argument. The others are never changed, since other searches may use them at the same time.
+    """
+
+    def __init__(self, *decoders: Decoder) -> None:
+        super().__init__()
+        self.decoders, self.dim, self.scores = nn.ModuleList(decoders), decoders[0].dim, decoders[0].scores
+        self.max_length = least(*(decoder.max_length for decoder in decoders))
+
+    @property
+    def decoder(self) -> Decoder:
+        return cast(Decoder, self.decoders[0])
+
+    def start(self, source: Encoded, *, room: int | None = None) -> State:
+        return self.decoder.start(source, room=room)
+
+    def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
+        return self.decoder.features(tokens, state, layout)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.decoder.logits(hidden)
 
 
 class EnsembleEncoder(Encoder):
@@ -29,27 +62,25 @@ class EnsembleEncoder(Encoder):
         return Encoded(parts[0].memory, parts[0].layout, parts=parts)
 
 
-class EnsembleDecoder(Decoder):
-    """The mean of the models' probabilities. Its hidden states are the models' log-probabilities, averaged."""
+class EnsembleDecoder(WrappedDecoder):
+    """The mean of the models' probabilities. Its hidden states are the logarithms of their sums."""
 
     def __init__(self, decoders: Sequence[Decoder]) -> None:
-        super().__init__()
-        self.decoders = nn.ModuleList(decoders)
-        self.dim = decoders[0].dim
+        super().__init__(*decoders)
 
     def start(self, source: Encoded, *, room: int | None = None) -> list[State]:
-        return [decoder.start(part, room=room) for decoder, part in zip(self._all(), source.parts, strict=True)]
+        return [decoder.start(part, room=room) for decoder, part in self._with(source.parts)]
 
     def features(self, tokens: Tensor, state: list[State], layout: Layout | None = None) -> Features:
-        steps = [decoder(tokens, mine, layout) for decoder, mine in zip(self._all(), state, strict=True)]
+        steps = [decoder(tokens, mine, layout) for decoder, mine in self._with(state)]
         logp = torch.stack([step.logits.float().log_softmax(-1) for step in steps])
-        return Features(logp.logsumexp(0) - math.log(len(steps)), [step.state for step in steps])
+        return Features(logp.logsumexp(0), [step.state for step in steps])
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return hidden
+        return hidden - math.log(len(self.decoders))
 
-    def _all(self) -> list[Decoder]:
-        return [decoder for decoder in self.decoders if isinstance(decoder, Decoder)]
+    def _with(self, values: Sequence[T]) -> list[tuple[Decoder, T]]:
+        return [(cast(Decoder, decoder), value) for decoder, value in zip(self.decoders, values, strict=True)]
 
 
 class Ensemble(Model):
@@ -63,15 +94,12 @@ class Ensemble(Model):
         self.max_target = least(*(model.max_target for model in models))
 
 
-class ShortlistDecoder(Decoder):
+class ShortlistDecoder(WrappedDecoder):
     """A decoder restricted to the tokens `ids` [N], to save work in its output layer; its token n is token ids[n]."""
 
     def __init__(self, decoder: Decoder, ids: Tensor) -> None:
-        super().__init__()
-        self.decoder, self.ids, self.output = decoder, ids, decoder.among(ids)
-
-    def start(self, source: Encoded, *, room: int | None = None) -> State:
-        return self.decoder.start(source, room=room)
+        super().__init__(decoder)
+        self.ids, self.output = ids, decoder.among(ids)
 
     def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
         return self.decoder.features(self.ids[tokens], state, layout)
@@ -79,3 +107,27 @@ class ShortlistDecoder(Decoder):
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.output(hidden)
         return logits
+
+
+@dataclass(frozen=True)
+class BatchVocabulary:
+    """The vocabulary of a batch: ids [N] in ascending order, so that the special ones keep their numbers.
+
+    bias [G, N]: 0 where a sentence may use a token, −inf elsewhere.
+    """
+
+    ids: Tensor
+    bias: Tensor
+
+    @cached_property
+    def _ids(self) -> NDArray[np.int64]:
+        known: NDArray[np.int64] = self.ids.cpu().numpy()
+        return known
+
+    def numbers(self, tokens: Sequence[int]) -> list[int]:
+        """The indices of these tokens in the vocabulary of the batch."""
+        return [int(place) for place in np.searchsorted(self._ids, np.array(tokens, np.int64))]
+
+    def tokens(self, numbers: Sequence[int]) -> list[int]:
+        """The tokens at these indices."""
+        return [int(self._ids[number]) for number in numbers]

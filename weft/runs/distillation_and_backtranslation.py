@@ -150,7 +150,7 @@ def _translations(translator: Translator, texts: Texts, done: int, options: dict
     predictor = translator.translation_predictor("translating a corpus", auto_workers=cores(), **options)
     lines = islice(texts.lines(), done, None)
     while window := list(islice(lines, WINDOW)):
-        translations = predictor.predict(map(predictor.parse, window), together=True, first_line=done + 1)
+        translations = predictor.predict(map(predictor.parse_input, window), together=True, first_line=done + 1)
         for text, translation in zip(window, translations, strict=True):
             yield text, " ".join(translation.text.splitlines())
         done += len(window)

@@ -87,7 +87,7 @@ def make_inputs(
         if fields["prefix"] is None:
             raise DataError(f"line {number} has no prefix: give one for every line, which may be empty")
         try:
-            parsed = predictor.parse(line, **{name: value for name, value in fields.items() if value})
+            parsed = predictor.parse_input(line, **{name: value for name, value in fields.items() if value})
         except DataError as error:
             raise DataError(f"line {number}: {error}") from None
         yield parsed
@@ -128,7 +128,7 @@ class AuxiliaryModels:
         """The model, fused with a language model if the options say so."""
         if resolved.fusion is None or not isinstance(model, Model):
             return model
-        key = json.dumps([resolved.precision, resolved.kernels is not None, resolved.section.fusion])
+        key = json.dumps([resolved.precision, resolved.kernels is not None, resolved.config.fusion])
         if key not in self._fused:
             self._fused[key] = resolved.fusion(model)
         return self._fused[key]

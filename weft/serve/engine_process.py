@@ -260,16 +260,16 @@ def _failure(error: Exception) -> Failed:
 def warm_up(model: ServedModel) -> None:
     """Translates placeholder texts on a GPU, so that searches of usual sizes are captured before the first request."""
     predictor = model.predictor(())
-    recorder = predictor.recorder if isinstance(predictor, TranslationPredictor) else None
-    if recorder is None:
+    runner = predictor.runner if isinstance(predictor, TranslationPredictor) else None
+    if runner is None:
         return
     try:
         for words in WORDS:
-            (items,) = predictor.read([predictor.parse(" ".join(["a"] * words))], 1)
+            (items,) = predictor.encode_input([predictor.parse_input(" ".join(["a"] * words))], 1)
             sizes = [copies for copies in COPIES if copies * items[0].size <= predictor.budget]
             for copies in sizes * TIMES:
                 predictor.run(items[:1] * copies)
-        log_line({"event": "warmed up", "model": model.name, **recorder.counts()})
+        log_line({"event": "warmed up", "model": model.name, **runner.recorder.counts()})
     except Exception as error:
         log_line({"event": "warm-up failed", "model": model.name, "error": type(error).__name__})
 

@@ -45,14 +45,14 @@ class ExplanationPredictor:
     def group(self, item: BatchItem) -> Hashable:
         return item  # each is run alone
 
-    def effort(self, item: BatchItem) -> ExpectedCost:
+    def expected_cost(self, item: BatchItem) -> ExpectedCost:
         width = self.query.model.translator.config.decode.search.get("width", 1)
         return ExpectedCost(int(dict(self.query.options).get("beam") or width), item.size)
 
     def run(self, items: list[Any], control: Cancellation | None = None) -> list[Explanation | Section]:
         return [self.query.model.explain(item.text, self.query) for item in items]
 
-    def join(self, query: Query, items: list[BatchItem], results: list[Explanation | Section]) -> Prediction:
+    def join_outputs(self, query: Query, items: list[BatchItem], results: list[Explanation | Section]) -> Prediction:
         return Prediction(explain_page(results, "weft"), 0.0)
 
 
@@ -77,7 +77,7 @@ class PendingQuery:
     def finish(self) -> None:
         """Joins the results if all are known. This may run the model once more, for attention weights."""
         if len(self.results) == len(self.items):
-            self.answer = self.predictor.join(self.input, self.items, [self.results[item] for item in self.items])
+            self.answer = self.predictor.join_outputs(self.input, self.items, [self.results[item] for item in self.items])
             self.results.clear()
 
 
@@ -136,8 +136,8 @@ def tokenize(queries: Sequence[Query]) -> list[PendingQuery]:
     for query in queries:
         if isinstance(query, TranslationQuery):
             predictor = query.model.predictor(query.options)
-            source = predictor.parse(query.text, **query.fields)
-            (items,) = predictor.read([source], 1)
+            source = predictor.parse_input(query.text, **query.fields)
+            (items,) = predictor.encode_input([source], 1)
             pending.append(PendingQuery(query, source, predictor, items))
         else:
             explanation = ExplanationPredictor(query)
@@ -152,7 +152,7 @@ def make_jobs(ticket: RequestTicket) -> list[Job]:
         model, options, predictor = each.query.model, each.query.options, each.predictor
         for item in each.items:
             group = (model, options, predictor.group(item))
-            jobs.append(Job(ticket, each, item, group, kind(each, item), predictor.effort(item), now))
+            jobs.append(Job(ticket, each, item, group, kind(each, item), predictor.expected_cost(item), now))
     return jobs
 
 

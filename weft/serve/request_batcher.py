@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count, product
 from typing import Any
@@ -151,7 +150,7 @@ class Batcher:
                 _ = model.attention_maps  # runs the model, so that no request has to wait for it
                 (pending,) = self._tokenizer.submit(tokenize, [TranslationQuery(model, text)]).result()
                 for item in pending.items:
-                    rows, steps = pending.predictor.effort(item)
+                    rows, steps = pending.predictor.expected_cost(item)
                     result = pending.run([item] * copies, None)
                     self.times.learn(kind(pending, item), rows * copies, steps, result.batch_seconds, WARM_UP_WEIGHT)
             except Exception as error:
@@ -281,11 +280,13 @@ class Batcher:
         pending = batch.jobs[0].pending
         model = pending.query.model
         self.metrics.observe("queue_seconds", model.name, [began - job.since for job in batch.jobs])
-        resolved = getattr(pending.predictor, "resolved", None)
+        predictor = pending.predictor
+        if isinstance(predictor, ExplanationPredictor):
+            with self._own:
+                return run_jobs(batch.jobs, lambda: None)
         # On a GPU a captured search must not run inside another one.
-        inside = resolved is not None and resolved.device.type == "cpu" and model.remote is None
-        with self._own if isinstance(pending.predictor, ExplanationPredictor) else nullcontext():
-            return run_jobs(batch.jobs, between if inside else lambda: None)
+        inside = predictor.options.device.type == "cpu" and model.remote is None
+        return run_jobs(batch.jobs, between if inside else lambda: None)
 
     def _finish(self, batch: Batch, result: BatchResult) -> None:
         """Learns from a batch, counts it, and gives the answers to the requests."""

@@ -220,7 +220,7 @@ class Task(ABC):
         """
         if target is not None:
             raise ConfigError("a target can be given to runs that translate; leave it out")
-        (found,) = predictor.predict([predictor.parse(text, attention=True)])
+        (found,) = predictor.predict([predictor.parse_input(text, attention=True)])
         if not (found.text or found.source_tokens):
             raise DataError("there is nothing to explain in an empty input; give a text, a document or the name of a file")
         return Section(run, " ".join(found.text.split()), self.explanation(predictor, found, text))

@@ -18,10 +18,7 @@ from weft.attention.core.weight_recorder import first_row, record
 from weft.config.registry import Among, build
 from weft.data.batch import BOS, EOS, PairBatch, Source
 from weft.data.tokenizers import Tokenizer
-from weft.decoding.constraints import usual_constraints
 from weft.decoding.hypotheses import Hypothesis
-from weft.decoding.search_loop import Cancellation
-from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, Predictor
@@ -30,12 +27,11 @@ from weft.losses.hard_attention_reinforce import Baseline, MovingBaseline, Reinf
 from weft.losses.log_likelihood import log_likelihoods
 from weft.losses.r_drop import divergence
 from weft.losses.scheduled_sampling import Sampling
-from weft.losses.sequence_rewards import RewardObjective
+from weft.losses.sequence_rewards import RewardLoss, RewardObjective
 from weft.losses.unlikelihood import unlikelihood
 from weft.models.base import Encoded, Model, Sizes
 from weft.tasks.base import Loss, Share, TaskContext
 from weft.tasks.corpus_task import CorpusTask, Direction
-from weft.tasks.reward_sampling import RewardSampler
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,9 @@ class Seq2SeqTask(CorpusTask):
         rewarded: RewardObjective | None = build("weft.losses:REWARD_OBJECTIVES", objective.reward, where="task.reward")
         if rewarded is not None and not self.rewards:
             raise ConfigError(f"task.reward: the task {self.config.task['kind']} has no rewards; remove it")
-        self.rewarding = None if rewarded is None else RewardSampler(self, rewarded)
+        if rewarded is not None and self.config.train.packed is True:
+            raise ConfigError("task.reward: texts cannot be drawn for packed rows; set train.packed: false")
+        self.rewarding = None if rewarded is None else RewardLoss(rewarded, self)
         # Attention weights of a packed row would cover every pair of its sentences.
         self.capturable = self.sampling.capturable and not any(self.penalties.weights.values()) and self.rewarding is None
 
@@ -128,8 +126,12 @@ class Seq2SeqTask(CorpusTask):
             for loss in self._forced(model, batch, update):
                 yield loss if teacher == 1 else replace(loss, total=teacher * loss.total)
         if self.rewarding:
-            loss = self.rewarding.loss(model, batch)
+            loss = Loss(*self.rewarding(model, batch))
             yield replace(loss, count=torch.zeros_like(loss.count)) if teacher else loss
+
+    def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[Hypothesis]]:
+        """`samples` texts of each source or, if it is 0, the greedy one, for `task.reward`."""
+        raise NotImplementedError
 
     def _forced(self, model: Model, batch: PairBatch, update: int) -> Iterator[Loss]:
         """The losses of the true texts."""
@@ -199,44 +201,21 @@ class MediaPredictor(Predictor[Input, Prediction], ABC, Generic[Input]):
     """A model with the tokenizer of its texts. The score of a text is that of the search."""
 
     def __init__(
-        self, model: Any, tokenizer: Tokenizer, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
+        self, model: Any, tokenizer: Tokenizer, options: DecodingOptions, warn: Callable[[str], None] | None = None
     ) -> None:
-        super().__init__(model, resolved, warn)
+        super().__init__(model, options, warn)
         self.tokenizer = tokenizer
         if isinstance(model, Model):
-            resolved.search.wrap_decoder(model.decoder)  # fails now if the search cannot work with this decoder
-        if resolved.section.n_best > 1:
-            resolved.search.check(["n_best"])
-
-    def find(
-        self, encoded: Encoded, longest: Sequence[int], names: Sequence[int], best: int, control: Cancellation | None
-    ) -> list[list[Hypothesis]]:
-        """The texts that the decoder finds, of at most `longest` tokens each. names: numbers that name inputs to sampling."""
-        section, device = self.resolved.section, self.model.device
-        longest = [self.limited(each) for each in longest]
-        columns = longest, [min(section.min_length, each - 1) for each in longest], names
-        found, _ = self.resolved.search.find(
-            self.model.decoder,
-            encoded,
-            limits=LengthLimits(*(torch.tensor(each, device=device) for each in columns)),
-            first=torch.full((len(longest), 1), BOS, device=device),
-            best=best,
-            constraints=usual_constraints(section.no_repeat_ngram, max(longest) + 1),
-            control=control,
-        )
-        return found
-
-    def limited(self, longest: int) -> int:
-        """As many tokens as the settings and the model allow, of `longest`."""
-        limit, most = self.resolved.section.max_length, self.model.max_target
-        return max(1, min(longest, limit, limit if most is None else most - 1))
+            options.search.wrap_decoder(model.decoder)  # fails now if the search cannot work with this decoder
+        if options.config.n_best > 1:
+            options.search.check(["n_best"])
 
     def write(self, hypothesis: Hypothesis) -> Prediction:
         ids = hypothesis.tokens
         text = self.tokenizer.decode([token for token in ids if token != EOS])
         return Prediction(text, hypothesis.score, ids, self.tokenizer.tokens(ids))
 
-    def join(self, given: Input, parts: list[BatchItem], results: list[list[Prediction]]) -> Prediction:
+    def join_outputs(self, given: Input, parts: list[BatchItem], results: list[list[Prediction]]) -> Prediction:
         if not results or not results[0]:
             return Prediction("", 0.0)
         best, *rest = results[0]

@@ -5,10 +5,8 @@ Captures forward and backward passes as CUDA graphs, one per batch size: Python 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +14,7 @@ from torch import nn
 from weft.config.sections import TrainSection
 from weft.data.batch import Batch
 from weft.layers.kernels import probe_device, triton_available
-from weft.layers.kernels.cuda_graph_capture import CudaGraphs
+from weft.layers.kernels.cuda_graph_capture import CudaGraphs, GraphRecorder, Key
 from weft.models.base import Network
 from weft.tasks.base import Loss
 
@@ -72,7 +70,7 @@ class CapturedStep:
         return self.losses
 
 
-class CudaGraphSteps:
+class CudaGraphSteps(GraphRecorder[CapturedStep]):
     """`work` on a CUDA device, captured as a graph for batch sizes that recur.
 
     The work must be the same for all batches of a size, whatever the update: it may not depend on numbers that the host
@@ -81,37 +79,26 @@ class CudaGraphSteps:
     """
 
     def __init__(self, work: Work, device: torch.device) -> None:
+        super().__init__(CudaGraphs(), warm=WARM, most=MOST, memory_errors=True)
         self.work, self.device = work, device
-        self._seen: Counter[tuple[Any, ...]] = Counter()
-        self.captured: dict[tuple[Any, ...], CapturedStep] = {}
-        self._graphs = CudaGraphs()
-        self._refused = False
 
     def __call__(self, batch: Batch, update: int) -> list[Loss]:
         # The row numbers are only for reports, and their count varies with the number of sentences.
         batch = replace(batch, rows=batch.rows[:0])
-        size = batch.outline()
-        captured = self.captured.get(size)
-        if captured is None:
-            self._seen[size] += 1
-            worthwhile = self._seen[size] > WARM and len(self.captured) < MOST and not self._refused
-            captured = self._capture(batch, update) if worthwhile else None
-            if captured is None:
-                return self.work(batch.to(self.device, non_blocking=True), update)
-            self.captured[size] = captured
-        return captured(batch)
+        key: Key = "step", None, batch.outline()
+        if key not in self.graphs and not (self.due(key) and self._record(key, batch, update)):
+            return self.work(batch.to(self.device, non_blocking=True), update)
+        return self.graphs[key](batch)
 
-    def _capture(self, batch: Batch, update: int) -> CapturedStep | None:
+    def _record(self, key: Key, batch: Batch, update: int) -> bool:
+        """Captures the work on a batch. Returns whether that is possible."""
         # Use a copy with its own layouts: values that layers cache in a layout must be computed inside the graph.
         batch = batch.to(self.device)
         losses: list[Loss] = []
         seed = torch.initial_seed()
-        try:
-            replay = self._graphs(lambda: losses.extend(self.work(batch, update)))
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            self._refused = True
+        replay = self.capture(key, lambda: losses.extend(self.work(batch, update)))
+        if replay is None:
             torch.manual_seed(seed)
-            return None
-        return CapturedStep(replay, batch, losses)
+            return False
+        self.graphs[key] = CapturedStep(replay, batch, losses)
+        return True

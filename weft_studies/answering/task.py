@@ -59,11 +59,11 @@ class AnsweringPredictor(LabelPredictor[Question]):
         super().__init__(model, labels, resolved, warn=warn)
         self.source, self.longest = source, longest
 
-    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> Question:
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> Question:
         refuse(fields, NO_PREFIX)
         return Question(tuple(read_story(line)), attention)
 
-    def read(self, inputs: Sequence[Question], first_line: int) -> list[list[BatchItem]]:
+    def encode_input(self, inputs: Sequence[Question], first_line: int) -> list[list[BatchItem]]:
         encoded = encode_stories([given.sentences for given in inputs], self.source, self.longest)
         for line, (given, ids) in enumerate(zip(inputs, encoded, strict=True), start=first_line):
             if (read := ids.count(EOS)) < len(given.sentences):
@@ -82,7 +82,7 @@ class AnsweringPredictor(LabelPredictor[Question]):
                 answer.hops = weights[:, :seen].flip(-1).tolist()
         return results
 
-    def join(self, given: Question, parts: list[BatchItem], results: list[Label]) -> Label:
+    def join_outputs(self, given: Question, parts: list[BatchItem], results: list[Label]) -> Label:
         if not results:
             return Label("", 0.0)
         (answer,) = results

@@ -67,11 +67,11 @@ class BitsPredictor(Predictor[Bits, Prediction]):
         super().__init__(model, resolved, warn)
         self.width = width
 
-    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> Bits:
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> Bits:
         refuse(fields, "a sequence of bits has no such field; leave it out")
         return Bits(line, attention)
 
-    def read(self, inputs: Sequence[Bits], first_line: int) -> list[list[BatchItem]]:
+    def encode_input(self, inputs: Sequence[Bits], first_line: int) -> list[list[BatchItem]]:
         return [self._parts(given.text, line) for line, given in enumerate(inputs, start=first_line)]
 
     def _parts(self, text: str, line: int) -> list[BatchItem]:
@@ -83,7 +83,7 @@ class BitsPredictor(Predictor[Bits, Prediction]):
     def run(self, parts: list[BitPart], control: Cancellation | None = None) -> list[Prediction]:
         device, layout = self.model.device, Layout.padded([part.size for part in parts])
         frames = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(part.frames) for part in parts], batch_first=True)
-        with self.resolved.arithmetic(next(self.model.parameters()).dtype):
+        with self.options.arithmetic(next(self.model.parameters()).dtype):
             logits = self.model(Source(frames.to(device), layout.to(device))).float()
         results = []
         for row, part in zip(logits, parts, strict=True):
@@ -91,7 +91,7 @@ class BitsPredictor(Predictor[Bits, Prediction]):
             results.append(Prediction(write_target((written > 0).tolist()), float(F.logsigmoid(written.abs()).sum())))
         return results
 
-    def join(self, given: Bits, parts: list[BitPart], results: list[Prediction]) -> Prediction:
+    def join_outputs(self, given: Bits, parts: list[BitPart], results: list[Prediction]) -> Prediction:
         """Weights are under "read" and "write": [heads, steps, slots]."""
         found = results[0] if results else Prediction("", 0.0)
         if given.attention and results:

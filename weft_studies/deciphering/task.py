@@ -123,12 +123,12 @@ class DecipheringPredictor(Predictor[str, Prediction]):
         super().__init__(model, resolved, warn)
         self.alphabet, self.extent, self.period = alphabet, extent, period
 
-    def read(self, inputs: Sequence[str], first_line: int) -> list[list[BatchItem]]:
+    def encode_input(self, inputs: Sequence[str], first_line: int) -> list[list[BatchItem]]:
         texts = [self.alphabet.read(line) for line in inputs]
         return [[BatchItem(text[at : at + self.extent]) for at in range(0, len(text), self.extent)] for text in texts]
 
     def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[tuple[list[int], float]]:
-        with self.resolved.arithmetic(next(self.model.parameters()).dtype):
+        with self.options.arithmetic(next(self.model.parameters()).dtype):
             logits = self.model.solve(pad([part.ids for part in parts]).to(self.model.device)).float()
         best = logits.log_softmax(-1).max(-1)
         return [
@@ -136,7 +136,7 @@ class DecipheringPredictor(Predictor[str, Prediction]):
             for found, scores, part in zip(best.indices.tolist(), best.values.tolist(), parts, strict=True)
         ]
 
-    def join(self, given: str, parts: list[BatchItem], results: list[tuple[list[int], float]]) -> Prediction:
+    def join_outputs(self, given: str, parts: list[BatchItem], results: list[tuple[list[int], float]]) -> Prediction:
         symbols = [symbol for found, _ in results for symbol in found]
         ids, tokens = [symbol + UNK for symbol in symbols], self.alphabet.tokenizer.tokens
         text, given_tokens = self.alphabet.write(symbols), tokens([symbol + UNK for part in parts for symbol in part.ids])

@@ -1,8 +1,11 @@
-"""Captures repeated work as CUDA graphs, and compiles it with torch.compile."""
+"""Captures repeated work as CUDA graphs, for training and for searches, and compiles it with torch.compile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from threading import get_ident
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +28,46 @@ class CudaGraphs:
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             work()
         return graph.replay
+
+
+Graph = TypeVar("Graph")
+Key = tuple[Hashable, Hashable, Hashable]
+"""Group, kind and size of work: the sizes of a group are limited, and kinds are captured or not as a whole."""
+
+
+class GraphRecorder(Generic[Graph]):
+    """The captured work of a model, by key.
+
+    Work of a new size runs eagerly, `warm` times in each thread, and is captured when it comes again: libraries such as cuBLAS
+    may set themselves up when a thread first calls them, which must not happen while capturing. A kind of work with an
+    operation that cannot be captured, because it needs the host, is not tried again.
+
+    capture: turns work into a function that repeats it · most: captured sizes per group · memory_errors: whether to raise an
+    error if memory runs out while capturing; otherwise the kind is not tried again.
+    """
+
+    def __init__(self, capture: Callable[[Work], Work], *, warm: int, most: int, memory_errors: bool) -> None:
+        self._capture, self.warm, self.most, self.memory_errors = capture, warm, most, memory_errors
+        self.graphs: dict[Key, Graph] = {}
+        self.refused: set[Hashable] = set()
+        self._seen: Counter[Hashable] = Counter()
+
+    def due(self, key: Key) -> bool:
+        """Whether to capture work that has just come again. Counts how often it came."""
+        here = get_ident(), key
+        self._seen[here] += 1
+        full = sum(known[0] == key[0] for known in self.graphs) >= self.most
+        return self._seen[here] > self.warm and not full and key[:2] not in self.refused
+
+    def capture(self, key: Key, work: Work) -> Work | None:
+        """Captures work without running it, and returns a function that runs it; None if it cannot be captured."""
+        try:
+            return self._capture(work)
+        except RuntimeError as error:
+            if self.memory_errors and isinstance(error, torch.OutOfMemoryError):
+                raise
+            self.refused.add(key[:2])
+            return None
 
 
 class Compiler:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 from weft.data.batch import Source
 from weft.data.tokenizers import Tokenizer
+from weft.decoding.generate import generate
 from weft.decoding.search_loop import Cancellation
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, refuse
@@ -57,29 +58,33 @@ class CaptionPredictor(MediaPredictor[PictureInput]):
         model: Model,
         tokenizer: Tokenizer,
         side: int,
-        resolved: DecodingOptions,
+        options: DecodingOptions,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, tokenizer, resolved, warn)
+        super().__init__(model, tokenizer, options, warn)
         self.side = side
 
-    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> PictureInput:
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> PictureInput:
         refuse(fields, "a picture has no such field; leave it out")
         return PictureInput(line.strip(), attention)
 
-    def read(self, inputs: Sequence[PictureInput], first_line: int) -> list[list[PicturePart]]:
+    def encode_input(self, inputs: Sequence[PictureInput], first_line: int) -> list[list[PicturePart]]:
         return [[PicturePart([], pixels=read_image(given.path, self.side))] if given.path else [] for given in inputs]
 
     def run(self, parts: list[PicturePart], control: Cancellation | None = None) -> list[list[Prediction]]:
-        longest = [self.resolved.section.max_length] * len(parts)
-        with self.resolved.arithmetic(next(self.model.parameters()).dtype, self.resolved.beams):
-            encoded = self.model.encode(self._source(parts))
-            found = self.find(encoded, longest, [part.seed for part in parts], self.resolved.candidates, control)
-        return [[self.write(each) for each in hypotheses] for hypotheses in found]
+        request = replace(
+            self.options.request([]),
+            max_tokens=[self.options.config.max_length] * len(parts),
+            seeds=[part.seed for part in parts],
+            cancellation=control,
+        )
+        with self.options.arithmetic(next(self.model.parameters()).dtype, self.options.beams):
+            results, _ = generate(self.model, self.model.encode(self._source(parts)), request)
+        return [[self.write(each) for each in hypotheses] for hypotheses in results]
 
-    def join(self, given: PictureInput, parts: list[Any], results: list[list[Prediction]]) -> Prediction:
+    def join_outputs(self, given: PictureInput, parts: list[Any], results: list[list[Prediction]]) -> Prediction:
         """Weights over the picture go row by row through its grid."""
-        caption = super().join(given, parts, results)
+        caption = super().join_outputs(given, parts, results)
         if given.attention and caption.ids:
             places = self.add_attention(caption, self._source(parts)).memory.size(1)
             side = int(places**0.5)

@@ -127,7 +127,9 @@ class CaptioningTask(Seq2SeqTask):
             known = list(islice(captions_by_image(self.references), self.config.train.validate_sentences or None))
             section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
             predictor = self.predictor(model, resolve_options(section, model.device))
-            texts = [found.text for found in predictor.predict((predictor.parse(path) for path, _ in known), together=True)]
+            texts = [
+                found.text for found in predictor.predict((predictor.parse_input(path) for path, _ in known), together=True)
+            ]
             found = score(texts, [captions for _, captions in known], self.metrics())
             scores |= {each.key: each.value for each in found.values()}
         return scores

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from weft.attention.core.weight_recorder import first_row, record
-from weft.data.batch import Layout, Source
+from weft.data.batch import Layout, Source, pad
 from weft.data.tokenizers import RESERVED
 from weft.decoding.search_loop import Cancellation
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, Predictor, pad, refuse
+from weft.inference.predictor import BatchItem, Prediction, Predictor, refuse
 from weft.models.base import Network
 from weft.models.pooling import Pooled, Pooling
 from weft.tasks.classification.data import Labels, TextReader, document_source
@@ -69,16 +69,16 @@ class LabelPredictor(Predictor[Input, Label], ABC, Generic[Input]):
         self,
         model: Network,
         labels: Labels,
-        resolved: DecodingOptions,
+        options: DecodingOptions,
         *,
         threshold: float = 0.5,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, resolved, warn)
+        super().__init__(model, options, warn)
         self.labels, self.threshold = labels, threshold
 
     def judge(self, source: Source) -> ClassifierOutput:
-        with self.resolved.arithmetic(next(self.model.parameters()).dtype):
+        with self.options.arithmetic(next(self.model.parameters()).dtype):
             judged: ClassifierOutput = self.model(source.to(self.model.device))
         return judged
 
@@ -95,7 +95,7 @@ class LabelPredictor(Predictor[Input, Label], ABC, Generic[Input]):
         values, places = (each.tolist() for each in logp.sort(descending=True, stable=True))
         pairs = list(zip(values, places, strict=True))
         best, *rest = (
-            Label(names[at], value, [at + RESERVED], [names[at]]) for value, at in pairs[: self.resolved.section.n_best]
+            Label(names[at], value, [at + RESERVED], [names[at]]) for value, at in pairs[: self.options.config.n_best]
         )
         best.alternatives = rest
         best.probabilities = {names[at]: math.exp(value) for value, at in pairs}
@@ -140,19 +140,19 @@ class ClassificationPredictor(LabelPredictor[ClassificationInput]):
         model: Network,
         reader: TextReader,
         labels: Labels,
-        resolved: DecodingOptions,
+        options: DecodingOptions,
         *,
         threshold: float = 0.5,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, labels, resolved, threshold=threshold, warn=warn)
+        super().__init__(model, labels, options, threshold=threshold, warn=warn)
         self.reader, self.source = reader, reader.tokenizer
 
-    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> ClassificationInput:
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> ClassificationInput:
         refuse(fields, NO_PREFIX)
         return ClassificationInput(line, attention)
 
-    def read(self, inputs: Sequence[ClassificationInput], first_line: int) -> list[list[TextPart]]:
+    def encode_input(self, inputs: Sequence[ClassificationInput], first_line: int) -> list[list[TextPart]]:
         encoded = self.reader.encode(["" if given.text.isspace() else given.text for given in inputs])
         longest = self.reader.longest
         for line, (ids, _) in enumerate(encoded, start=first_line):
@@ -169,7 +169,7 @@ class ClassificationPredictor(LabelPredictor[ClassificationInput]):
             label.sentences = [label.source_tokens[start:end] for start, end in pairwise(ends)]
         return results
 
-    def join(self, given: ClassificationInput, parts: list[TextPart], results: list[Label]) -> Label:
+    def join_outputs(self, given: ClassificationInput, parts: list[TextPart], results: list[Label]) -> Label:
         if not results:
             return Label("", 0.0)
         if given.attention:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from weft.data.batch import EOS, Layout
 from weft.data.tokenizers import Tokenizer
-from weft.decoding.constraints import usual_constraints
-from weft.decoding.search_loop import Cancellation, run_search
+from weft.decoding.generate import GenerationRequest, generate
+from weft.decoding.search_loop import Cancellation
 from weft.decoding.token_selection import LengthLimits, Selection, SelectorState, TokenSelector
 from weft.errors import ConfigError
 from weft.inference.decoding_options import DecodingOptions
@@ -77,17 +77,17 @@ class NoEndOfText:
         return logits.scatter(1, state, UNLIKELY), state
 
 
-class StreamingSelector:
-    """A chooser that reports each token of the first text at once, which waits for the device."""
+class StreamingSelector(TokenSelector):
+    """A selector that reports each token of the first text at once, which waits for the device."""
 
-    def __init__(self, chooser: TokenSelector, hear: Callable[[int], None]) -> None:
-        self.chooser, self.width, self.hear = chooser, chooser.width, hear
+    def __init__(self, selector: TokenSelector, hear: Callable[[int], None]) -> None:
+        self.selector, self.width, self.hear = selector, selector.width, hear
 
     def start(self, sources: int, device: torch.device) -> SelectorState:
-        return self.chooser.start(sources, device)
+        return self.selector.start(sources, device)
 
     def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
-        choice = self.chooser.step(logits, norm, found, t, limits)
+        choice = self.selector.step(logits, norm, found, t, limits)
         self.hear(int(choice.tokens[0, 0]))
         return choice
 
@@ -128,21 +128,21 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         self,
         model: LanguageModel,
         tokenizer: Tokenizer,
-        resolved: DecodingOptions,
+        options: DecodingOptions,
         context: int | None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, resolved, warn)
-        if resolved.rerank is not None:
+        super().__init__(model, options, warn)
+        if options.rerank is not None:
             raise ConfigError("decode.rerank: texts of a language model have no source to rank them by; set it to none")
-        resolved.search.wrap_decoder(model.decoder)  # fails now if the search cannot work with this decoder
+        options.search.wrap_decoder(model.decoder)  # fails now if the search cannot work with this decoder
         self.tokenizer, self.context = tokenizer, context
 
-    def parse(self, line: str, *, tokens: int | None = None, draw: int = 0, **fields: Any) -> Prompt:
+    def parse_input(self, line: str, *, tokens: int | None = None, draw: int = 0, **fields: Any) -> Prompt:
         refuse({name: value for name, value in fields.items() if name != "attention"}, "a prompt has no such field")
-        return Prompt(line, self.resolved.section.max_length if tokens is None else tokens, draw)
+        return Prompt(line, self.options.config.max_length if tokens is None else tokens, draw)
 
-    def read(self, inputs: Sequence[Prompt], first_line: int) -> list[list[PromptPart]]:
+    def encode_input(self, inputs: Sequence[Prompt], first_line: int) -> list[list[PromptPart]]:
         return [[PromptPart(self.encode(given.text), prompt=given)] for given in inputs]
 
     def group(self, part: PromptPart) -> tuple[int, int]:
@@ -152,7 +152,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
     def run(self, parts: list[PromptPart], control: Cancellation | None = None) -> list[Generated]:
         return self.generate([part.prompt for part in parts])
 
-    def join(self, given: Prompt, parts: list[PromptPart], results: list[Generated]) -> Generated:
+    def join_outputs(self, given: Prompt, parts: list[PromptPart], results: list[Generated]) -> Generated:
         return results[0] if results else Generated(given.text, "", [], 0.0)
 
     def generate(self, prompts: Sequence[Prompt], hear: Callable[[str], None] | None = None) -> list[Generated]:
@@ -170,7 +170,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
                 read = [ids[-max(1, self.context // 2) :] for ids in texts] if full else texts
                 room = min(left, max(1, self.context - len(read[0])))
             # Random numbers depend on the draw and the window, not on the number of texts.
-            seeds = torch.tensor([prompt.draw + (window << 32) for prompt in prompts], device=self.model.device)
+            seeds = [prompt.draw + (window << 32) for prompt in prompts]
             for place, (ids, score) in enumerate(self._window(read, room, seeds, tell)):
                 texts[place] += ids
                 scores[place] += score
@@ -187,22 +187,23 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         return [token for ids in lines for token in ids] or self.tokenizer.encode(START)
 
     def _window(
-        self, texts: list[list[int]], room: int, seeds: Tensor, tell: Callable[[int], None] | None
+        self, texts: list[list[int]], room: int, seeds: list[int], tell: Callable[[int], None] | None
     ) -> list[tuple[list[int], float]]:
         """`room` further ids of each text, and their log-probability."""
-        resolved, longest = self.resolved, torch.full_like(seeds, room)
+        options = self.options
         # All texts have the same length, so scores are not divided by it.
-        chooser, final = resolved.search.chooser(1, length_penalty=0.0), resolved.search.final(1)
-        with resolved.arithmetic(next(self.model.parameters()).dtype):
-            found, _ = run_search(
-                self.model.decoder,
-                self.model.nothing(len(texts)),
-                StreamingSelector(chooser, tell) if tell and final else chooser,
-                first=torch.tensor(texts, device=self.model.device),
-                limits=LengthLimits(longest, torch.zeros_like(longest), seeds),
-                constraints=[*usual_constraints(resolved.section.no_repeat_ngram, len(texts[0]) + room), NoEndOfText()],
-                best=1,
-            )
+        selector, final = options.search.selector(1, length_penalty=0.0), options.search.final(1)
+        request = GenerationRequest(
+            options.search,
+            [room] * len(texts),
+            prefixes=texts,
+            seeds=seeds,
+            no_repeat_ngram=options.config.no_repeat_ngram,
+            constraints=[NoEndOfText()],
+            selector=StreamingSelector(selector, tell) if tell and final else selector,
+        )
+        with options.arithmetic(next(self.model.parameters()).dtype):
+            found, _ = generate(self.model, self.model.nothing(len(texts)), request)
         best = [hypotheses[0] for hypotheses in found]
         if tell and not final:
             for token in best[0].tokens:

@@ -76,16 +76,16 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
         model: Tagger,
         reading: TaggedEncoding,
         labels: Labels,
-        resolved: DecodingOptions,
+        options: DecodingOptions,
         *,
         change: Change,
         longest: int,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, resolved, warn)
+        super().__init__(model, options, warn)
         self.reading, self.labels, self.change, self.longest = reading, labels, change, longest
 
-    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> TaggingInput:
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TaggingInput:
         refuse(fields, "a tagger gives one tag per word, so there is no prefix and no term; leave them out")
         if "\t" in line:
             raise DataError(
@@ -94,7 +94,7 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
             )
         return TaggingInput(line, attention)
 
-    def read(self, inputs: Sequence[TaggingInput], first_line: int) -> list[list[TagPart]]:
+    def encode_input(self, inputs: Sequence[TaggingInput], first_line: int) -> list[list[TagPart]]:
         return [self._parts(split_words(given.text), line) for line, given in enumerate(inputs, start=first_line)]
 
     def _parts(self, words: list[str], line: int) -> list[TagPart]:
@@ -133,11 +133,13 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
 
     def _scores(self, batch: TagBatch) -> Tensor:
         model: Tagger = self.model
-        with self.resolved.arithmetic(next(model.parameters()).dtype):
+        with self.options.arithmetic(next(model.parameters()).dtype):
             scores: Tensor = model(batch.source, batch.words, batch.starts)
         return scores
 
-    def join(self, given: TaggingInput, parts: list[TagPart], results: list[tuple[list[tuple[str, float]], float]]) -> Tagged:
+    def join_outputs(
+        self, given: TaggingInput, parts: list[TagPart], results: list[tuple[list[tuple[str, float]], float]]
+    ) -> Tagged:
         if not results:
             return Tagged("", 0.0)
         words, shares = split_words(given.text), [share for row, _ in results for _, share in row]

@@ -221,7 +221,9 @@ class TaggingTask(CorpusTask):
             count += int(batch.words.ok.sum())
         predictor = self.predictor(model, resolve_options(self.config.decode, model.device))
         pairs = list(chain.from_iterable(self.references))
-        texts = [found.text for found in predictor.predict((predictor.parse(source) for source, _ in pairs), together=True)]
+        texts = [
+            found.text for found in predictor.predict((predictor.parse_input(source) for source, _ in pairs), together=True)
+        ]
         found = score(texts, [target for _, target in pairs], self.metrics())
         return {"loss": total / max(1, count), **{each.key: each.value for each in found.values()}}
 

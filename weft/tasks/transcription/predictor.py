@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from weft.data.batch import EOS, Layout, Source
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.ctc_decoding import best_paths, prefix_beams, rescore_with_ctc, texts_of
+from weft.decoding.generate import generate, max_tokens
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, DataError
@@ -58,26 +59,26 @@ class TranscriptionPredictor(MediaPredictor[Recording]):
         model: Any,
         tokenizer: Tokenizer,
         mel: LogMel,
-        resolved: DecodingOptions,
+        options: DecodingOptions,
         *,
         weight: float,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, tokenizer, resolved, warn)
+        super().__init__(model, tokenizer, options, warn)
         self.mel, self.weight = mel, weight
-        if weight and resolved.search.kind not in ("greedy", "beam"):
+        if weight and options.search.kind not in ("greedy", "beam"):
             raise ConfigError(
-                f"decode.search: {resolved.search.kind} cannot search the outputs of CTC; set decode.search: beam or greedy, "
+                f"decode.search: {options.search.kind} cannot search the outputs of CTC; set decode.search: beam or greedy, "
                 "or task.decode_ctc: 0 for a model that has a decoder"
             )
-        if resolved.rerank is not None:
+        if options.rerank is not None:
             raise ConfigError("decode.rerank: transcripts cannot be reranked; set decode.rerank: none")
 
-    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> Recording:
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> Recording:
         refuse(fields, "a recording has no such field; leave it out")
         return Recording(line.strip(), attention)
 
-    def read(self, inputs: Sequence[Recording], first_line: int) -> list[list[Listed]]:
+    def encode_input(self, inputs: Sequence[Recording], first_line: int) -> list[list[Listed]]:
         return [[self._list(given.path)] if given.path else [] for given in inputs]
 
     def _list(self, path: str) -> Listed:
@@ -91,15 +92,15 @@ class TranscriptionPredictor(MediaPredictor[Recording]):
 
     def run(self, parts: list[Listed], control: Cancellation | None = None) -> list[list[Prediction]]:
         heard = [features(part.path, self.mel) for part in parts]
-        with self.resolved.arithmetic(next(self.model.parameters()).dtype, self.resolved.beams):
+        with self.options.arithmetic(next(self.model.parameters()).dtype, self.options.beams):
             encoded = self.model.encode(self._source(heard))
             found = self._search(heard, encoded, control)
-        best = self.resolved.section.n_best
+        best = self.options.config.n_best
         return [[self.write(each) for each in some[:best]] for some in found]
 
-    def join(self, given: Recording, parts: list[Any], results: list[list[Prediction]]) -> Prediction:
+    def join_outputs(self, given: Recording, parts: list[Any], results: list[list[Prediction]]) -> Prediction:
         """The alignment of CTC is under "ctc": ones where a token is said, over the vectors of the encoder."""
-        transcript = super().join(given, parts, results)
+        transcript = super().join_outputs(given, parts, results)
         if given.attention and transcript.ids:
             encoded = self.add_attention(transcript, self._source([features(given.path, self.mel)]))
             transcript.source_tokens = [str(number) for number in range(1, encoded.memory.size(1) + 1)]
@@ -131,9 +132,9 @@ class TranscriptionPredictor(MediaPredictor[Recording]):
         return Source(block.to(device), layout)
 
     def _search(self, heard: Sequence[Frames], encoded: Encoded, control: Cancellation | None) -> list[list[Hypothesis]]:
-        weight, width = self.weight, self.resolved.search.width(self.resolved.candidates)
+        weight, width = self.weight, self.options.search.width(self.options.candidates)
         if not weight:
-            return self._attend(heard, encoded, self.resolved.candidates, control)
+            return self._attend(heard, encoded, self.options.candidates, control)
         assert isinstance(self.model, CtcModel | JointModel)
         emitted: CtcOutputs = self.model.ctc(encoded)
         aligned = self._align(emitted, width)
@@ -159,15 +160,16 @@ class TranscriptionPredictor(MediaPredictor[Recording]):
         return [[Hypothesis(each.score, [*each.tokens, EOS]) for each in some] for some in found]
 
     def _attend(
-        self, heard: Sequence[Frames], encoded: Encoded, best: int, control: Cancellation | None
+        self, heard: Sequence[Frames], encoded: Encoded, n_best: int, control: Cancellation | None
     ) -> list[list[Hypothesis]]:
         """The texts that the decoder finds."""
-        longest = [self.most(-(-len(frames) // self.model.encoder.shortens)) for frames in heard]
-        return self.find(encoded, longest, [_name(frames) for frames in heard], best, control)
+        request = self.options.request([-(-len(frames) // self.model.encoder.shortens) for frames in heard])
+        seeds = [_name(frames) for frames in heard]
+        return generate(self.model, encoded, replace(request, seeds=seeds, n_best=n_best, cancellation=control))[0]
 
     def most(self, vectors: int) -> int:
         """The most tokens of a text that is heard in this many vectors."""
-        return self.limited(int(self.resolved.section.max_ratio * vectors) + 10)
+        return max_tokens(self.model, self.options.request([vectors]))[0]
 
 
 def _name(frames: Frames) -> int:

@@ -77,7 +77,7 @@ class StreamingTranscriber:
             raise ConfigError(
                 "task.scaling: recording needs whole recordings; to listen to sound as it comes, train with task.scaling: fixed"
             )
-        search = predictor.resolved.search
+        search = predictor.options.search
         if search.kind not in ("greedy", "beam") or search.width(1) > 1:
             raise ConfigError("decode.search: text that is written as sound comes is searched greedily; set decode.beam: 1")
         self.attention, self.decoder = _monotonic(model)
@@ -87,7 +87,7 @@ class StreamingTranscriber:
         self.ids: list[int] = []
         self.ended, self._last = False, torch.tensor([[BOS]], device=model.device)
         self._state: RecurrentState | None = None
-        section = predictor.resolved.section
+        section = predictor.options.config
         self._constraints = usual_constraints(section.no_repeat_ngram, section.max_length + 1)
         self._noted = [each.start(1, model.device) for each in self._constraints]
 
@@ -105,7 +105,7 @@ class StreamingTranscriber:
         return said
 
     def _arithmetic(self) -> AbstractContextManager[None]:
-        return self.predictor.resolved.arithmetic(next(self.predictor.model.parameters()).dtype)
+        return self.predictor.options.arithmetic(next(self.predictor.model.parameters()).dtype)
 
     def _extend(self, memory: Tensor) -> None:
         if self._state is None:
@@ -127,7 +127,7 @@ class StreamingTranscriber:
 
     def _choose(self, logits: Tensor, most: int) -> int:
         """The best token that decode.min_length and the constraints allow."""
-        if len(self.ids) < min(self.predictor.resolved.section.min_length, most - 1):
+        if len(self.ids) < min(self.predictor.options.config.min_length, most - 1):
             logits[:, EOS] = NEVER
         for place, constraint in enumerate(self._constraints):
             logits, self._noted[place] = constraint(logits, self._last, self._noted[place], None)

@@ -227,7 +227,7 @@ class TranscriptionTask(CorpusTask):
         """Greedy texts of the validation recordings."""
         section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
         predictor = self.predictor(model, resolve_options(section, model.device))
-        inputs = (predictor.parse(name) for name, _ in self.valid_pairs)
+        inputs = (predictor.parse_input(name) for name, _ in self.valid_pairs)
         return [found.text for found in predictor.predict(inputs, together=True)]
 
     def explanation(self, predictor: TranscriptionPredictor, prediction: Prediction, text: str) -> str:

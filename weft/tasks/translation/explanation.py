@@ -12,6 +12,7 @@ from torch import Tensor
 from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.data.copy_vocabulary import CopyIds
 from weft.data.tokenizers import Tokenizer
+from weft.decoding.generate import max_tokens
 from weft.decoding.hypotheses import BackpointerTables, RefinementPass
 from weft.errors import ConfigError, DataError
 from weft.explain.attention_maps import find_maps, find_slots
@@ -45,7 +46,7 @@ def explain_translation(
     if the model has no cross-attention weights.
     """
     model, piece = predictor.model, encode_source(predictor, text)
-    predictor.resolved.search.check(["trace"])
+    predictor.options.search.check(["trace"])
     if influence and model.decoder.parallel:
         raise ConfigError("influence is measured for models that write one token after the other; leave out --influence")
     (found,), tables = predictor.search([piece], trace=True)
@@ -58,7 +59,7 @@ def explain_translation(
         forced, maps = find_maps(model, piece.ids, ids, influence=influence)
     named = predictor.target.named(piece.words)
     steps = _steps(forced.logp, ids, named, list(gates.values()))
-    score = sum(step.logp for step in steps) / len(ids) ** predictor.resolved.search.length_penalty
+    score = sum(step.logp for step in steps) / len(ids) ** predictor.options.search.length_penalty
     if target is not None and not model.decoder.parallel:
         steps = _continuations(predictor, piece, ids, forced.logp, steps)
     return Explanation(
@@ -79,7 +80,7 @@ def explain_translation(
 
 def encode_source(predictor: TranslationPredictor, text: str) -> TextSegment:
     """Encodes a text for the model. Raises an error if it is blank or too long for one pass."""
-    pieces = predictor.pieces(text)
+    pieces = predictor.segments(text)
     if not pieces:
         raise DataError("there is nothing to explain in an empty text; give a sentence")
     if len(pieces) > 1:
@@ -167,8 +168,8 @@ def _continuations(
 def _tree(predictor: TranslationPredictor, piece: TextSegment, tables: BackpointerTables, names: Tokenizer) -> list[Node]:
     if tables.candidates is None:
         return []
-    width, penalty = tables.tokens.size(-1), predictor.resolved.search.length_penalty
-    longest = int(predictor.limits([piece], 1).longest)
+    width, penalty = tables.tokens.size(-1), predictor.options.search.length_penalty
+    (longest,) = max_tokens(predictor.model, predictor.request([piece]))
     return BeamTree(tables, lambda token: shown(names.tokens([token])[0]), width, penalty, longest).nodes()
 
 

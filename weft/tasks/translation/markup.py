@@ -23,7 +23,7 @@ from weft.inference.teacher_forcing import teacher_force
 from weft.models.base import Model
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.attention_alignment import Span
-from weft.tasks.translation.protected_spans import Kind, find
+from weft.tasks.translation.protected_spans import Kind, find, hint, kinds
 from weft.tasks.translation.segmenter import Run, TextSegment, Translation
 
 HOLE = "\ufffc"
@@ -90,21 +90,35 @@ def repeated(literals: Sequence[MarkupSpan], kinds: Sequence[Kind], translation:
     return Counter(each.open for each in literals) == Counter(translation[a:b] for a, b in find(translation, kinds))
 
 
-@dataclass(frozen=True)
 class MarkupTransfer:
-    """Puts markup into translations, by the cross-attention of the model."""
+    """Puts markup, and what decode.protect names, into translations, by the cross-attention of the model."""
 
-    model: Model
-    source: Tokenizer
-    target: Tokenizer
+    def __init__(self, model: Model, source: Tokenizer, target: Tokenizer, protect: str | Sequence[str]) -> None:
+        self.model, self.source, self.target, self.kinds = model, source, target, kinds(protect)
+        self._hint = hint(self.kinds)
+
+    def find_literals(self, text: str, spans: tuple[MarkupSpan, ...]) -> MarkedUpText:
+        return find_literals(text, spans, self.kinds)
+
+    def readings(self, text: str, spans: tuple[MarkupSpan, ...]) -> list[tuple[str, bool]]:
+        """The texts that the model reads: as it is and, if something in it is protected, masked (True)."""
+        if not spans and not (self._hint and self._hint.search(text)):
+            return [(text, False)]
+        marked = self.find_literals(text, spans)
+        if not marked.literals:
+            return [(marked.visible, False)]
+        masked = marked.masked
+        return [(marked.visible, False), (masked, True)] if has_words(masked) else []
+
+    def keeps(self, source: MarkedUpText, translation: Translation) -> bool:
+        """Whether a translation of a text that was not masked repeats its literals."""
+        return not source.literals or repeated(source.literals, self.kinds, translation.text)
 
     def transfer(
-        self, source: MarkedUpText, segments: Sequence[TextSegment], whole: Translation, kinds: Sequence[Kind], prefix: str
+        self, source: MarkedUpText, segments: Sequence[TextSegment], whole: Translation, masked: bool, prefix: str
     ) -> Translation:
-        """The translation with all markup of its source.
-
-        kinds: if literals were left out of what the model read, those that it must not invent.
-        """
+        """The translation with all markup of its source. If that was masked, the model must not invent literals."""
+        kinds = self.kinds if masked else ()
         literals = list(source.literals) if kinds else []
         invented: list[Span] = []
         if kinds:

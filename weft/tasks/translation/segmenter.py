@@ -15,7 +15,7 @@ from weft.data.batch import EOS
 from weft.data.copy_vocabulary import CopyIds
 from weft.data.sentence_splitting import Sentence, SentenceSplitter, join_texts, split
 from weft.data.tokenizers import Tokenizer
-from weft.decoding.hypotheses import RefinementPass
+from weft.decoding.hypotheses import Hypothesis, RefinementPass
 from weft.errors import DataError
 from weft.inference.predictor import BatchItem, Prediction, Weights
 from weft.tasks.translation.glossary import NO_TERMS, Terms
@@ -185,6 +185,15 @@ class Translation(Prediction):
         """Plain data, for JSON. It has the translations of several sentences one by one as well."""
         plain = super().document()
         return plain if not self.parts else {**plain, "sentences": [part.document() for part in self.parts]}
+
+
+def detokenize(source: Tokenizer, target: Tokenizer, segment: TextSegment, hypothesis: Hypothesis) -> Translation:
+    """A hypothesis for a segment as text, after the forced prefix."""
+    ids = [*segment.prefix, *hypothesis.tokens]
+    source, target = source.named(segment.words), target.named(segment.words)
+    text = target.decode([token for token in ids if token != EOS])
+    names = target.tokens(ids), source.tokens(segment.ids)
+    return Translation(text, hypothesis.score, ids, *names, source=segment.text, passes=hypothesis.passes)
 
 
 def best_first(scores: Sequence[Sequence[float]], count: int) -> list[tuple[int, ...]]:

@@ -24,6 +24,7 @@ from weft.data.sentence_splitting import SentenceCounts, SentenceSplitter, count
 from weft.data.tokenizers import Tokenizer, has_tokenizers
 from weft.data.tokenizers.added_tokens import BLANK, add_tokens, load_extended, save_extended
 from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise
+from weft.decoding.hypotheses import Hypothesis
 from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation import METRICS
 from weft.evaluation.metrics import USUAL, Chrf, Metric, choose_tokenization, make_metrics, score
@@ -37,6 +38,7 @@ from weft.tasks.base import LOSS, Measure, TaskContext
 from weft.tasks.corpus_task import Direction
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
 from weft.tasks.tokenizer_setup import learn_tokenizers, tokenizers_of
+from weft.tasks.translation.generation_requests import translate_ids
 from weft.tasks.translation.predictor import TranslationPredictor
 
 if TYPE_CHECKING:
@@ -174,7 +176,7 @@ class TranslationTask(Seq2SeqTask):
         self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
     ) -> TranslationPredictor:
         assert isinstance(model, Model)
-        shortlist = self.shortlist if resolved.section.shortlist else None
+        shortlist = self.shortlist if resolved.config.shortlist else None
         split = SentenceSplitter(self.source_language, SentenceCounts.load(self.run).usual, warn or (lambda message: None))
         return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist, split=split)
 
@@ -256,12 +258,19 @@ class TranslationTask(Seq2SeqTask):
             scores |= {each.key: each.value for each in results.values()}
         return scores, count
 
+    def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[Hypothesis]]:
+        """See `Seq2SeqTask`. Seeds come from the generator of random numbers that the trainer seeds for each micro-batch."""
+        search: dict[str, Any] = {"search": {"kind": "sample"} if samples else {"kind": "greedy"}, "n_best": max(1, samples)}
+        changes = {**search, "precision": self.config.train.precision}
+        seeds = torch.randint(1 << 62, (len(sources),)).tolist()
+        return translate_ids(model, (self.source, self.target), sources, self.config.decode, changes, seeds=seeds)
+
     def translations(self, model: torch.nn.Module, sources: Sequence[str], tag: str | None = None) -> list[str]:
         """Translations of validation text, by `quick` decoding."""
         assert isinstance(model, Network)
         section = changed(self.config.decode, {**self.quick, "tag": tag})
         predictor = self.predictor(model, resolve_options(section, model.device))
-        return [found.text for found in predictor.predict(map(predictor.parse, sources))]
+        return [found.text for found in predictor.predict(map(predictor.parse_input, sources))]
 
     def describe(self) -> dict[str, Any]:
         sizes = {"source vocabulary": self.source.size, "target vocabulary": self.target.size}

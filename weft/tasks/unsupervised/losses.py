@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from weft.data.batch import EOS, PAD, Layout, Source
-from weft.decoding.hypotheses import Hypothesis
-from weft.decoding.token_selection import LengthLimits
-from weft.inference.decoding_options import changed, resolve_options
-from weft.inference.predictor import pad
-from weft.inference.shortlist import BatchVocabulary
+from weft.data.batch import EOS, PAD, Layout, Source, pad
 from weft.models.base import Decoder, Encoded
-from weft.tasks.reward_sampling import PLAIN
-from weft.tasks.translation.predictor import TranslationPredictor
-from weft.tasks.translation.segmenter import TextSegment, Translation
+from weft.tasks.translation.generation_requests import translate_ids
 from weft.tasks.translation.task import TranslationTask
 from weft.tasks.unsupervised.data import UnpairedBatch
 from weft.tasks.unsupervised.model import BilingualModel
@@ -73,26 +66,6 @@ def nothing(batch: UnpairedBatch) -> Source:
     return Source(ends, Layout.padded([1] * rows).to(ends.device))
 
 
-class TokenOnlyPredictor(TranslationPredictor):
-    """Translates into token ids only: to decode texts for every update would take a good part of its time.
-
-    bias: [2, V] added to the logits of a text in the first or the second language, if given · second: the latter's mark.
-    """
-
-    bias: Tensor | None = None
-    second = 0
-
-    def limits(self, pieces: list[TextSegment], real: int, narrow: BatchVocabulary | None = None) -> LengthLimits:
-        limits = super().limits(pieces, real, narrow)
-        if self.bias is None:
-            return limits
-        languages = torch.tensor([int(piece.prefix == [self.second]) for piece in pieces], device=self.bias.device)
-        return replace(limits, bias=self.bias[languages])
-
-    def translation(self, piece: TextSegment, hypothesis: Hypothesis, narrow: BatchVocabulary | None) -> Translation:
-        return Translation("", hypothesis.score, [*piece.prefix, *hypothesis.tokens])
-
-
 def back_translations(
     task: TranslationTask, model: BilingualModel, batch: UnpairedBatch, languages: LanguagePair, bias: Tensor | None = None
 ) -> Source:
@@ -103,20 +76,25 @@ def back_translations(
     layout, into = batch.clean.layout, (1 - languages.of(batch)).tolist()
     rows = [row[:length] for row, length in zip(batch.clean.values.tolist(), layout.counts, strict=True)] if layout else []
     most = min(task.config.decode.max_length, task.config.data.max_length)
-    own = {"min_length": 1, "precision": task.config.train.precision, "max_length": most}
-    section = changed(task.config.decode, {**PLAIN, **task.quick, **own})
+    changes = {**task.quick, "min_length": 1, "precision": task.config.train.precision, "max_length": most}
     texts: dict[int, list[int]] = {}
     training = model.training
     model.eval()
     for language in (0, 1) if len(model.decoders) > 1 else (None,):
         mine = [row for row, other in enumerate(into) if language in (None, other)]
-        writer = TokenOnlyPredictor(
-            model.writes(language or 0), task.source, task.target, resolve_options(section, model.device)
+        if not mine:
+            continue
+        results = translate_ids(
+            model.writes(language or 0),
+            (task.source, task.target),
+            [rows[row] for row in mine],
+            task.config.decode,
+            changes,
+            prefixes=[[(languages.first, languages.second)[into[row]]] for row in mine],
+            bias=None if bias is None else bias[[into[row] for row in mine]],
         )
-        writer.bias, writer.second = bias, languages.second
-        pieces = [TextSegment(rows[row], [(languages.first, languages.second)[into[row]]]) for row in mine]
-        for row, (best, *_) in zip(mine, writer.search(pieces)[0] if pieces else [], strict=True):
-            texts[row] = [*(token for token in best.ids if EOS < token < languages.size), EOS]
+        for row, (best, *_) in zip(mine, results, strict=True):
+            texts[row] = [*(token for token in best.tokens if EOS < token < languages.size), EOS]
     model.train(training)
     ordered = [texts[row] for row in range(len(rows))]
     return Source(pad(ordered), Layout.padded([len(text) for text in ordered])).to(model.device)

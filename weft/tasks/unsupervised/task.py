@@ -81,8 +81,8 @@ class BilingualPredictor(TranslationPredictor):
         super().__init__(model, tokenizer, tokenizer, resolved, warn=warn)
         self.into = into
 
-    def read(self, inputs: Sequence[TranslationInput], first_line: int) -> list[list[TextSegment]]:
-        groups = super().read(inputs, first_line)
+    def encode_input(self, inputs: Sequence[TranslationInput], first_line: int) -> list[list[TextSegment]]:
+        groups = super().encode_input(inputs, first_line)
         for piece in (piece for pieces in groups for piece in pieces):
             piece.prefix = [self.into, *piece.prefix]
         return groups
@@ -322,12 +322,12 @@ class UnsupervisedTask(TranslationTask):
         self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
     ) -> BilingualPredictor:
         assert isinstance(model, BilingualModel)
-        if resolved.section.tag:
+        if resolved.config.tag:
             raise ConfigError(
-                f"decode.tag: {resolved.section.tag}: the run has no tags; name the language to translate into with "
+                f"decode.tag: {resolved.config.tag}: the run has no tags; name the language to translate into with "
                 f"--set decode.into={self.languages[0]} or {self.languages[1]}"
             )
-        into = resolved.section.into or self.languages[1]
+        into = resolved.config.into or self.languages[1]
         if into not in self.languages:
             raise ConfigError(f"decode.into: {into}: the run translates between {' and '.join(self.languages)}")
         chosen = model.writes(self.languages.index(into))
@@ -352,7 +352,7 @@ class UnsupervisedTask(TranslationTask):
     def _translated(self, model: Model, texts: Sequence[str], into: str) -> list[str]:
         section = changed(self.config.decode, {**self.quick, "into": into})
         predictor = self.predictor(model, resolve_options(section, model.device))
-        return [found.text for found in predictor.predict(map(predictor.parse, texts), together=True)]
+        return [found.text for found in predictor.predict(map(predictor.parse_input, texts), together=True)]
 
     @cached_property
     def purity(self) -> Purity:

@@ -37,7 +37,7 @@ class Search {
         for (int64_t place = 0; place < task_.prefix; place++) {
             rows_.clear();
             for (int64_t source = 0; source < task_.sources; source++) {
-                if (place >= task_.first_lengths[source]) continue;
+                if (place >= task_.prefix_lengths[source]) continue;
                 rows_.add(source, 0, task_.first[source * task_.prefix + place], fed_[source]++);
             }
             advance([&](int64_t row) { return rows_.source[row]; });
@@ -93,11 +93,11 @@ class Search {
                 for (int64_t i = 0; i < size; i++) mine[i] += task_.bias[source * size + i];
             }
             norm[row] = log_sum(mine, size);
-            if (t_ < task_.shortest[source]) mine[task_.eos] = -INFINITY;
+            if (t_ < task_.min_tokens[source]) mine[task_.eos] = -INFINITY;
             for (int64_t i = 0; i < task_.forbidden_count; i++) mine[task_.forbidden[i]] = -INFINITY;
         }
         const Turn turn{task_, source, t_, rows, logits, norm, task_.tokens + line, task_.parents + line};
-        switch (task_.chooser.way) {
+        switch (task_.selector.method) {
             case GREEDY: return choose_greedy(turn);
             case BEAM: return choose_beam(turn);
             case SAMPLE: return choose_sample(turn);

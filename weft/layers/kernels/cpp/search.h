@@ -8,11 +8,11 @@
 #include "logits.h"
 #include "program.h"
 
-enum Way : int64_t { GREEDY, BEAM, SAMPLE };
+enum Method : int64_t { GREEDY, BEAM, SAMPLE };
 enum Stop : int64_t { EXACT, LENGTH, FIRST };
 
-struct Chooser {
-    int64_t way, keep, stop;
+struct Selector {
+    int64_t method, keep, stop;
     float penalty, offset;
     float temperature, top_p;
     int64_t top_k, seed;
@@ -22,10 +22,10 @@ struct Task {
     Program program;
     Inputs inputs;
     Linear output;
-    Chooser chooser;
+    Selector selector;
     int64_t sources, beams, room, prefix, threads;
-    const int64_t *first, *first_lengths;     // [G, P], [G]
-    const int64_t *longest, *shortest, *sentences;  // [G]
+    const int64_t *first, *prefix_lengths;    // [G, P], [G]
+    const int64_t *max_tokens, *min_tokens, *sentences;  // [G]
     const float* bias;                        // [G, V] or null
     const int64_t* forbidden;
     int64_t forbidden_count, pad, eos;
@@ -35,7 +35,7 @@ struct Task {
     int64_t *tokens, *parents;                // [T, G, K]
 };
 
-// What a chooser sees of one source, and what it decides.
+// What a selector sees of one source, and what it decides.
 struct Turn {
     const Task& task;
     int64_t source, t, rows;   // rows: hypotheses whose logits are there, 1 at first and then K
@@ -44,7 +44,7 @@ struct Turn {
     int64_t *tokens, *parents; // [K]
 
     int64_t size() const { return task.output.outputs; }
-    bool last() const { return t + 1 >= task.longest[source]; }
+    bool last() const { return t + 1 >= task.max_tokens[source]; }
     float divisor(int64_t length) const;
 };
 

@@ -1,8 +1,8 @@
 #include "search.h"
 
 float Turn::divisor(int64_t length) const {
-    const float offset = task.chooser.offset;
-    return std::pow(offset == 0 ? float(length) : (float(length) + offset) / (1 + offset), task.chooser.penalty);
+    const float offset = task.selector.offset;
+    return std::pow(offset == 0 ? float(length) : (float(length) + offset) / (1 + offset), task.selector.penalty);
 }
 
 namespace {
@@ -35,20 +35,20 @@ float uniform(uint64_t seed, uint64_t sentence, uint64_t sample, uint64_t t) {
 }
 
 // Draws a token from the logits [V] of a row.
-int64_t draw(const Chooser& chooser, const float* logits, int64_t size, float chance) {
+int64_t draw(const Selector& selector, const float* logits, int64_t size, float chance) {
     thread_local std::vector<std::pair<float, int64_t>> ranked;
     thread_local std::vector<float> ladder;
     ranked.resize(size);
     ladder.resize(size);
-    for (int64_t i = 0; i < size; i++) ranked[i] = {-(logits[i] / chooser.temperature), i};
+    for (int64_t i = 0; i < size; i++) ranked[i] = {-(logits[i] / selector.temperature), i};
     std::sort(ranked.begin(), ranked.end());
     double all = 0;
     for (int64_t i = 0; i < size; i++) all += std::exp(ranked[0].first - ranked[i].first);
-    const int64_t most = chooser.top_k ? std::min(chooser.top_k, size) : size;
+    const int64_t most = selector.top_k ? std::min(selector.top_k, size) : size;
     double total = 0, sum = 0;
     for (int64_t i = 0; i < most; i++) total += ladder[i] = float(std::exp(ranked[0].first - ranked[i].first) / all);
     int64_t count = 0;
-    for (; count < most && !(chooser.top_p < 1 && sum >= chooser.top_p * total); count++) {
+    for (; count < most && !(selector.top_p < 1 && sum >= selector.top_p * total); count++) {
         sum += ladder[count];
         ladder[count] = float(sum);
     }
@@ -84,7 +84,7 @@ void continuations(const Turn& turn, std::vector<Candidate>& found) {
 // Sorts a finished hypothesis into the table, after those that score the same.
 void keep(const Turn& turn, float score, const Candidate& ending) {
     const Task& task = turn.task;
-    const int64_t size = task.chooser.keep, first = turn.source * size;
+    const int64_t size = task.selector.keep, first = turn.source * size;
     if (!(score > task.best[first + size - 1])) return;
     int64_t at = first + size - 1;
     for (; at > first && task.best[at - 1] < score; at--) {
@@ -101,13 +101,13 @@ void keep(const Turn& turn, float score, const Candidate& ending) {
 
 // Whether no running hypothesis can enter the table any more, if the best of them has the score `lead`.
 bool decided(const Turn& turn, float lead) {
-    const Chooser& chooser = turn.task.chooser;
-    const float worst = turn.task.best[(turn.source + 1) * chooser.keep - 1];
+    const Selector& selector = turn.task.selector;
+    const float worst = turn.task.best[(turn.source + 1) * selector.keep - 1];
     const bool full = worst > -INFINITY;
-    if (lead == -INFINITY || (chooser.stop == FIRST && full)) return true;
-    int64_t length = turn.t + (chooser.stop == EXACT ? 2 : 1);
-    if (chooser.stop == EXACT && chooser.penalty > 0) length = turn.task.longest[turn.source];
-    return chooser.stop != FIRST && full && lead / turn.divisor(length) <= worst;
+    if (lead == -INFINITY || (selector.stop == FIRST && full)) return true;
+    int64_t length = turn.t + (selector.stop == EXACT ? 2 : 1);
+    if (selector.stop == EXACT && selector.penalty > 0) length = turn.task.max_tokens[turn.source];
+    return selector.stop != FIRST && full && lead / turn.divisor(length) <= worst;
 }
 
 }  // namespace
@@ -128,11 +128,11 @@ void choose_sample(const Turn& turn) {
         int64_t token = 0;
         if (task.best[turn.source * task.beams + k] != -INFINITY) {
             token = task.pad;  // it has ended
-        } else if (task.chooser.temperature == 0) {
+        } else if (task.selector.temperature == 0) {
             token = std::max_element(logits, logits + turn.size()) - logits;
         } else {
-            const float chance = uniform(task.chooser.seed, task.sentences[turn.source], k, turn.t);
-            token = draw(task.chooser, logits, turn.size(), chance);
+            const float chance = uniform(task.selector.seed, task.sentences[turn.source], k, turn.t);
+            token = draw(task.selector, logits, turn.size(), chance);
         }
         running |= extend(turn, k, token, logits[token] - turn.norm[row]);
     }

@@ -1,0 +1,108 @@
+"""Generation from ids: limits, prefixes, shortlists and captured sizes; and training finds what a predictor finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.reference.searching import small_model
+from weft.data.batch import BOS, EOS, UNK, Source
+from weft.decoding.cuda_graph_search import SearchGraphs
+from weft.decoding.generate import GenerationRequest, generate, max_tokens
+from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.search_methods import BeamSearch, GreedySearch, SampleSearch
+from weft.models.base import Model
+from weft.models.wrapped_decoders import BatchVocabulary
+from weft.runs.open_run import open_run
+from weft.runs.translator import load
+from weft.tasks.translation.generation_requests import translate_ids
+from weft.tasks.translation.task import TranslationTask
+
+SIZE = 11
+SOURCES = [[5, 7, 4, EOS], [9, EOS], [6, 6, 10, 8, 4, EOS]]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    options = {"kind": "transformer", "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 1}
+    return small_model(options, SIZE)
+
+
+@torch.inference_mode()
+def texts(model: Model, request: GenerationRequest, sources: Any = SOURCES) -> list[list[Hypothesis]]:
+    return generate(model, sources, request)[0]
+
+
+def test_limits_are_those_of_each_source(model: Model) -> None:
+    """Texts that never want to end have the most tokens, and texts that always do the fewest, and EOS."""
+    request, bias = GenerationRequest(GreedySearch(), [2, 9, 4], min_tokens=3), torch.zeros(3, SIZE, dtype=torch.float64)
+    for value, lengths in ((-1e4, [2, 9, 4]), (1e4, [2, 4, 4])):
+        bias[:, EOS] = value
+        assert [len(text.tokens) for (text,) in texts(model, replace(request, bias=bias))] == lengths
+    assert [len(text.tokens) for (text,) in texts(model, replace(request, max_tokens=[1, 1, 1]))] == [1, 1, 1]
+
+
+def test_the_positions_of_the_model_limit_prefix_and_text(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = GenerationRequest(GreedySearch(), [9, 2, 9], prefixes=[[BOS], [BOS], [BOS, 4, 5]])
+    assert max_tokens(model, request) == [9, 2, 9]
+    monkeypatch.setattr(model, "max_target", 5)
+    assert max_tokens(model, request) == [4, 2, 2]
+    assert max_tokens(model, replace(request, prefixes=())) == [4, 2, 4]
+
+
+@pytest.mark.parametrize("search", [GreedySearch(), BeamSearch(width=3), SampleSearch(seed=4)], ids=lambda search: search.kind)
+def test_a_text_depends_neither_on_its_batch_nor_on_who_encodes_it(model: Model, search: Any) -> None:
+    request = GenerationRequest(search, [7, 5, 9], prefixes=[[BOS, 6], [BOS], [BOS, 4, 8]], seeds=[11, 12, 13])
+    together = texts(model, request)
+    for row, source in enumerate(SOURCES):
+        mine = [request.max_tokens[row]], [request.prefixes[row]], [request.seeds[row]]
+        alone = replace(request, max_tokens=mine[0], prefixes=mine[1], seeds=mine[2])
+        with torch.inference_mode():
+            encoded = model.encode(Source(torch.tensor([source])))
+        for (found,) in (texts(model, alone, [source]), texts(model, alone, encoded)):
+            assert [each.tokens for each in found] == [each.tokens for each in together[row]]
+
+
+def test_captured_searches_are_padded_to_few_sizes_and_find_the_same(model: Model) -> None:
+    recorder, bias = SearchGraphs(lambda work: work), torch.zeros(3, SIZE, dtype=torch.float64)
+    bias[1, 5:] = -torch.inf
+    request = GenerationRequest(BeamSearch(width=2), [6, 8, 7], n_best=2, prefixes=[[BOS], [BOS, 4], [BOS]], bias=bias)
+    plain = texts(model, request)
+    assert all(token < 5 for text in plain[1] for token in text.tokens)
+    for _ in range(3):
+        found = texts(model, replace(request, runner=recorder.runner("one")))
+        assert [[text.tokens for text in some] for some in found] == [[text.tokens for text in some] for some in plain]
+    rows = {shapes[0][0][0] for what, _, shapes in recorder.graphs if what == "work"}
+    assert recorder.graphs and rows == {4}
+
+
+def test_texts_of_a_shortlist_are_ids_of_the_whole_vocabulary(model: Model) -> None:
+    ids = torch.tensor([*range(UNK + 1), 6, 9, 10])
+    request = GenerationRequest(BeamSearch(width=2), [6, 8, 7], min_tokens=3, prefixes=[[BOS], [BOS, 9], [BOS]])
+    outside = torch.full((3, SIZE), -torch.inf, dtype=torch.float64)
+    outside[:, ids] = 0.0
+    narrow = BatchVocabulary(ids, torch.zeros(3, len(ids), dtype=torch.float64))
+    found = texts(model, replace(request, shortlist=narrow))
+    written = {token for (text,) in found for token in text.tokens} - {EOS}
+    assert written and written <= {6, 9, 10}
+    assert [text.tokens for (text,) in found] == [text.tokens for (text,) in texts(model, replace(request, bias=outside))]
+
+
+def test_training_and_predictor_find_the_same_ids(reverse_run: Path) -> None:
+    """Rewards and back-translation get the ids that `weft translate` writes, with the same limits and prefixes."""
+    lines, trained = ["a b c d", "g f e", "b"], open_run(reverse_run)
+    task, model = trained.task, trained.model.eval()
+    assert isinstance(task, TranslationTask) and isinstance(model, Model)
+    sources = [[*task.source.encode(line), EOS] for line in lines]
+    for changes in ({"search": "greedy"}, {"beam": 3, "n_best": 2}, {"search": "greedy", "max_length": 2}):
+        predictor = load(reverse_run, device="cpu").translation_predictor("test", **changes)
+        written = [each.ids for each in predictor.predict(map(predictor.parse_input, lines))]
+        found = translate_ids(model, (task.source, task.target), sources, task.config.decode, changes)
+        assert [some[0].tokens for some in found] == written
+    (greedy,) = zip(*task.draw(model, sources, 0), strict=True)
+    plain = translate_ids(model, (task.source, task.target), sources, task.config.decode, {"search": "greedy"})
+    assert [text.tokens for text in greedy] == [some[0].tokens for some in plain]

@@ -1,0 +1,143 @@
+"""Generation: token ids of sources in, hypotheses of token ids out. Predictors and training call the same `generate`.
+
+Shapes: G sources · P prefix tokens · N tokens of a shortlist · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from weft.data.batch import BOS, EOS, Layout, Source, pad, power_of_two
+from weft.decoding.constraints import Constraint, usual_constraints
+from weft.decoding.cpp_search import encode
+from weft.decoding.cuda_graph_search import CapturedStepRunner
+from weft.decoding.hypotheses import BackpointerTables, Hypothesis
+from weft.decoding.lexical_constraints import TermAutomata
+from weft.decoding.search_loop import CHECK, EAGER, Cancellation, SearchRequest
+from weft.decoding.search_methods import Search
+from weft.decoding.token_selection import LengthLimits, TokenSelector
+from weft.models.base import Decoder, Encoded, Model
+from weft.models.wrapped_decoders import BatchVocabulary, ShortlistDecoder
+
+ROUND = 16
+"""Sources of captured searches are padded to a multiple of this many tokens, so that they come in few sizes."""
+
+
+class Writer(Protocol):
+    """A model that can write: a `Model`, or one that reads no source."""
+
+    decoder: Any
+    max_target: int | None
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """What to generate for some sources. Sequences, constraints and tensors have one entry per source.
+
+    search: how texts are found · max_tokens: the most tokens of each text, EOS included; the positions of the model may allow
+    fewer · min_tokens: the fewest of any text · n_best: texts per source · prefixes: tokens that are fed first, by default BOS;
+    they are not part of the result · seeds: numbers that name the sources to sampling · no_repeat_ngram: no text has a
+    sequence of so many tokens twice; 0: it may · constraints: further ones · required: terms that texts must contain · bias
+    [G, V]: added to the logits · shortlist: the tokens to choose from, if not all · selector: in place of that of the search ·
+    runner: captures searches as CUDA graphs, if they have no constraints, terms or shortlist of their own · trace: keep the
+    beam tree, or all passes · cancellation: stops sources that nobody waits for.
+    """
+
+    search: Search
+    max_tokens: Sequence[int]
+    min_tokens: int = 0
+    n_best: int = 1
+    prefixes: Sequence[Sequence[int]] = ()
+    seeds: Sequence[int] = ()
+    no_repeat_ngram: int = 0
+    constraints: Sequence[Constraint] = ()
+    required: TermAutomata | None = None
+    bias: Tensor | None = None
+    shortlist: BatchVocabulary | None = None
+    selector: TokenSelector | None = None
+    runner: CapturedStepRunner | None = None
+    trace: bool = False
+    cancellation: Cancellation | None = None
+
+    @property
+    def captured(self) -> bool:
+        return self.runner is not None and not (self.required or self.constraints or self.shortlist)
+
+
+def generate(
+    model: Writer, sources: Sequence[Sequence[int]] | Encoded, request: GenerationRequest
+) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
+    """The texts of each source, best first, and the tables of the search, if it has any.
+
+    sources: ids that end with EOS, or sources that are encoded already. The caller chooses the precision
+    (`DecodingOptions.arithmetic`), and whether the model is in training.
+    """
+    count, shortlist = len(request.max_tokens), request.shortlist
+    if request.captured and not isinstance(sources, Encoded):
+        sources, request = _padded(sources, request)
+    prefixes = request.prefixes or [[BOS]] * len(request.max_tokens)
+    if shortlist is not None:
+        prefixes = [shortlist.numbers(prefix) for prefix in prefixes]
+    lengths, most = [len(prefix) for prefix in prefixes], max_tokens(model, request)
+    least = [min(request.min_tokens, each - 1) for each in most]
+    longest, shortest, seeds = torch.tensor([most, least, request.seeds or [0] * len(most)], device=model.device)  # one copy
+    decoder: Decoder = model.decoder if shortlist is None else ShortlistDecoder(model.decoder, shortlist.ids)
+    found, tables = request.search.find(
+        decoder,
+        sources if isinstance(sources, Encoded) else _encode(model, sources, request),
+        SearchRequest(
+            prefix=pad(prefixes).to(model.device),
+            prefix_layout=Layout.padded(lengths).to(model.device) if len(set(lengths)) > 1 else None,
+            limits=LengthLimits(longest, shortest, seeds, request.bias if shortlist is None else shortlist.bias),
+            n_best=request.n_best,
+            constraints=[*usual_constraints(request.no_repeat_ngram, max(lengths) + max(most)), *request.constraints],
+            required=request.required,
+            selector=request.selector,
+            runner=request.runner if request.captured and request.runner else EAGER,
+            check=1 if request.trace else CHECK,
+            trace=request.trace,
+            cancellation=request.cancellation,
+        ),
+    )
+    if shortlist is not None:
+        found = [[replace(text, tokens=shortlist.tokens(text.tokens)) for text in texts] for texts in found]
+    return found[:count], tables
+
+
+def max_tokens(model: Writer, request: GenerationRequest) -> list[int]:
+    """The most tokens of each text, as the request and the positions of the model allow."""
+    if model.max_target is None:
+        return [max(1, each) for each in request.max_tokens]
+    lengths = [len(prefix) for prefix in request.prefixes] or [1] * len(request.max_tokens)
+    return [max(1, min(each, model.max_target - fed)) for each, fed in zip(request.max_tokens, lengths, strict=True)]
+
+
+def _padded(sources: Sequence[Sequence[int]], request: GenerationRequest) -> tuple[list[Sequence[int]], GenerationRequest]:
+    """Captured searches come in few sizes, so sources without words make up a power of two. Their texts end at once."""
+    missing = power_of_two(len(sources)) - len(sources)
+    bias = request.bias
+    return [*sources, *[[EOS]] * missing], replace(
+        request,
+        max_tokens=[*request.max_tokens, *[1] * missing],
+        prefixes=[*request.prefixes, *[[BOS]] * missing] if request.prefixes else (),
+        seeds=[*request.seeds, *[0] * missing] if request.seeds else (),
+        bias=None if bias is None else torch.cat([bias, bias.new_zeros(missing, bias.size(1))]),
+    )
+
+
+def _encode(model: Writer, sources: Sequence[Sequence[int]], request: GenerationRequest) -> Encoded:
+    assert isinstance(model, Model)
+    runner = request.runner if request.captured else None
+    block, lengths = pad(sources, 1 if runner is None else ROUND).to(model.device), [len(source) for source in sources]
+    # Searches with and without a layout would be captured separately, so they always have one.
+    full = set(lengths) == {block.size(1)} and runner is None
+    source = Source(block, None if full else Layout.padded(lengths, block.size(1)).to(model.device))
+    return encode(model, source) if runner is None else runner.encode(model, source)
