@@ -18,7 +18,7 @@ from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, refuse
 from weft.models.base import Model
 from weft.tasks.captioning.data import Pixels, read_image
-from weft.tasks.seq2seq_task import MediaPredictor
+from weft.tasks.media_predictor import MediaPredictor
 
 POSITIONS = 64
 """The share of a picture in the budget of a batch, in tokens."""

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import PositiveInt
-from torch import nn
 
 from weft.data.batch import PairBatch, Position
 from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.data_format import listed_files
 from weft.data.formats import Pairs
-from weft.data.tokenizers import RESERVED, has_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
-from weft.evaluation.metrics import Metric, score
+from weft.data.tokenizers import RESERVED
+from weft.evaluation.metrics import Metric
 from weft.explain.attention_heatmap import mean_attention
 from weft.explain.html_parts import image, notes
-from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import Prediction
 from weft.models.base import Model, Network, Sizes
-from weft.models.wrapped_decoders import Ensemble
 from weft.tasks.base import LOSS, Measure, Share, TaskContext
 from weft.tasks.captioning.data import (
     CHANNELS,
@@ -40,8 +36,8 @@ from weft.tasks.captioning.data import (
 )
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD
 from weft.tasks.captioning.predictor import CaptionPredictor
-from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
-from weft.tasks.tokenizer_setup import learn_tokenizer
+from weft.tasks.seq2seq_objective import Seq2SeqObjective
+from weft.tasks.seq2seq_task import Seq2SeqTask
 
 DARKEST = 215
 """How much of a place without attention is hidden on a page that explains a caption, of 255."""
@@ -84,15 +80,8 @@ class CaptioningTask(Seq2SeqTask):
     def placeholder_sizes(self) -> Sizes:
         return Sizes(CHANNELS, 8, reads="image")
 
-    def reopen(self) -> Sizes:
-        self.source, self.target = load_extended(self.run, self.config.data.tokenizer)
-        return Sizes(CHANNELS, self.target.size, reads="image")
-
     def vocabularies(self) -> list[str]:
         return [self.target.digest(), str(self.size)]
-
-    def ensemble(self, models: Sequence[Network]) -> Network:
-        return Ensemble([model for model in models if isinstance(model, Model)])
 
     def predictor(
         self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
@@ -117,22 +106,10 @@ class CaptioningTask(Seq2SeqTask):
             yield collate_captions(self.train, pictures, rows, budget=train.batch_tokens, rounded=rounded, **options), following
             position = following
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The loss per token on all validation captions; CIDEr-D and BLEU-4 of greedy captions of some of their pictures."""
-        if self.valid is None:
-            return {}
-        assert isinstance(model, Model)
-        scores = {"loss": self.mean_loss(model)[0]}
-        if self.config.train.validate_bleu:
-            known = list(islice(captions_by_image(self.references), self.config.train.validate_sentences or None))
-            section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
-            predictor = self.predictor(model, resolve_options(section, model.device))
-            texts = [
-                found.text for found in predictor.predict((predictor.parse_input(path) for path, _ in known), together=True)
-            ]
-            found = score(texts, [captions for _, captions in known], self.metrics())
-            scores |= {each.key: each.value for each in found.values()}
-        return scores
+    def decoded_examples(self) -> list[tuple[str, str]]:
+        """Some pictures with all their captions, one per line."""
+        train = self.config.train
+        return captions_by_image(self.references)[: train.validate_sentences or None] if train.validate_bleu else []
 
     def explanation(self, predictor: CaptionPredictor, prediction: Prediction, text: str) -> str:
         """The picture, and for each token the picture, dark where there is no attention: the mean of all layers and heads."""
@@ -165,12 +142,6 @@ class CaptioningTask(Seq2SeqTask):
         pixels = draw.integers(0, 256, (rows, CHANNELS, self.size, self.size), np.uint8)
         labels = draw.integers(RESERVED, max(RESERVED + 1, sizes.target), rows * length)
         return make_captions(pixels, labels, np.full(rows, length), budget=rows * length, rounded=rounded)
-
-    def learn(self, train: list[Pairs]) -> None:
-        if has_tokenizers(self.run):
-            return
-        tokenizer = learn_tokenizer(self.config, train, self.report, side=1)
-        save_extended(self.run, tokenizer, tokenizer)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         data, pictures = self.config.data, images_of(pairs)

@@ -26,7 +26,7 @@ from weft.models.composition import build_encoder_decoder
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.tasks.base import Loss, Share, TaskContext
 from weft.tasks.nonautoregressive.fertility import COLUMN, Count, Ids, TranslationTable, attach, linked
-from weft.tasks.seq2seq_task import Seq2SeqObjective
+from weft.tasks.seq2seq_objective import Seq2SeqObjective
 from weft.tasks.translation.attention_alignment import CharacterCounter
 from weft.tasks.translation.task import TranslationTask
 
@@ -157,6 +157,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
 
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> PairBatch:
         batch = super().collate(corpus, rows, **layout)
+        assert isinstance(batch, PairBatch)
         if not self.fertile or batch.source.layout is None:
             return batch
         return with_fertilities(batch, spread(corpus.gather(COLUMN, rows)[0], batch.source.layout))
@@ -227,7 +228,8 @@ class NonAutoregressiveTranslationTask(TranslationTask):
             real = real & (truth != PAD)
         return glance(truth, logits.argmax(-1), real, share, decoder.blank)
 
-    def validation_loss(self, model: Model, batch: PairBatch) -> tuple[Tensor, Tensor]:
+    def validation_loss(self, model: torch.nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        assert isinstance(model, Model)
         decoder, written = opened(model, batch)
         _, metrics = self._written_loss(decoder, model.encode(batch.source), written, None)
         return metrics["nll"], metrics["count"]

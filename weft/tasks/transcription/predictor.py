@@ -22,7 +22,7 @@ from weft.inference.predictor import BatchItem, Prediction, Weights, refuse
 from weft.losses.ctc_loss import best_alignment
 from weft.models.base import Encoded
 from weft.models.ctc_model import CtcModel, CtcOutputs, JointModel
-from weft.tasks.seq2seq_task import MediaPredictor
+from weft.tasks.media_predictor import MediaPredictor
 from weft.tasks.transcription.data import features
 from weft.tasks.transcription.log_mel import Frames, LogMel, wav_size
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
-from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,25 +14,24 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor, nn
 
 from weft.data.batch import PairBatch, Position
-from weft.data.corpus import Corpus, Rows
+from weft.data.corpus import Corpus
 from weft.data.data_format import listed_files
 from weft.data.formats import Pairs
-from weft.data.sentence_pairs import collate_pairs, make_pairs
-from weft.data.tokenizers import RESERVED, has_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
-from weft.errors import ConfigError
-from weft.evaluation.metrics import ExactMatch, Metric, score
+from weft.data.sentence_pairs import make_pairs
+from weft.data.tokenizers import RESERVED
+from weft.errors import ConfigError, RunError
+from weft.evaluation.metrics import ExactMatch, Metric
 from weft.explain.attention_heatmap import mean_attention
 from weft.explain.html_parts import image
-from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import Prediction
 from weft.losses.ctc_loss import CtcLoss, ctc_loss
 from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.composition import build_encoder, build_encoder_decoder
 from weft.models.ctc_model import CtcModel, JointModel
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
-from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.tokenizer_setup import learn_tokenizer
+from weft.tasks.seq2seq_objective import Seq2SeqObjective
+from weft.tasks.seq2seq_task import Seq2SeqTask
 from weft.tasks.transcription.data import count_unalignable, features, prepare_recordings
 from weft.tasks.transcription.log_mel import LogMel, Scaling, read_wav
 from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
@@ -43,7 +41,7 @@ from weft.tasks.transcription.spec_augment import SpecAugment
 Weight = Annotated[float, Field(ge=0, le=1)]
 
 
-class TranscriptionTask(CorpusTask):
+class TranscriptionTask(Seq2SeqTask):
     """Sound to text: (1 − ctc_weight) · cross-entropy of the decoder + ctc_weight · CTC over the encoder's memory.
 
     The data lists wav files with their texts; file names are relative to the list. data.max_length limits frames and tokens.
@@ -100,23 +98,17 @@ class TranscriptionTask(CorpusTask):
         pitch: Share = 0.0,
         level: NonNegativeFloat = 0.0,
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, objective=Seq2SeqObjective(label_smoothing=label_smoothing))
         if decode_ctc is not None and ctc_weight in (0, 1) and decode_ctc != ctc_weight:
             raise ConfigError(
                 f"task.decode_ctc: {decode_ctc:g} needs a model that was trained by attention and CTC, and task.ctc_weight is "
                 f"{ctc_weight:g}; leave decode_ctc out"
             )
-        self.weight, self.smoothing = ctc_weight, label_smoothing
-        self.decode_weight = ctc_weight if decode_ctc is None else decode_ctc
+        self.weight, self.decode_weight = ctc_weight, ctc_weight if decode_ctc is None else decode_ctc
         self.mel = LogMel(rate, mels, window, hop, scaling)
         masks = time_masks, time_mask, frequency_masks, frequency_mask
         self.augment = SpecAugment(*masks, tempo, pitch, level, self.config.data.max_length)
-        self.valid_pairs: list[tuple[str, str]] = []
-
-    def prepare(self) -> Sizes:
-        sizes = super().prepare()
-        self.valid_pairs = list(islice(chain.from_iterable(self.references), self.config.train.validate_sentences or None))
-        return sizes
+        self.capturable = False
 
     def learn(self, train: list[Pairs]) -> None:
         """Takes over the rate of the first recording as well, if none is set."""
@@ -125,13 +117,7 @@ class TranscriptionTask(CorpusTask):
             self.mel = replace(self.mel, rate=read_wav(first).rate)
             self.config = self.config.replaced({"task.rate": self.mel.rate})
             self.report(f"task.rate: {self.mel.rate:,} samples per second, as in {first}")
-        if not has_tokenizers(self.run):
-            tokenizer = learn_tokenizer(self.config, train, self.report, side=1)
-            save_extended(self.run, tokenizer, tokenizer)
-
-    def reopen(self) -> Sizes:
-        self.source = self.target = load_extended(self.run, self.config.data.tokenizer)[1]
-        return Sizes(self.mel.mels, self.target.size, reads="frames")
+        super().learn(train)
 
     def placeholder_sizes(self) -> Sizes:
         return Sizes(self.mel.mels, 8, reads="frames")
@@ -180,9 +166,6 @@ class TranscriptionTask(CorpusTask):
             progress=progress,
         )
 
-    def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> PairBatch:
-        return collate_pairs(corpus, rows, **layout)
-
     def batches(self, position: Position) -> Iterator[tuple[PairBatch, Position]]:
         """Augmented batches. The changes follow from the seed and the position, so resuming repeats them."""
         here = position
@@ -205,30 +188,18 @@ class TranscriptionTask(CorpusTask):
             total = total + self.weight * aligned.nll.sum()
         yield Loss(total, count, metrics)
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The loss per token on all validation data, without smoothing; errors of greedy texts on some of it."""
-        if self.valid is None:
-            return {}
+    def validation_loss(self, model: nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
         assert isinstance(model, Model | CtcModel)
-        total, count = 0.0, 0
-        for batch in self.validation(model):
-            encoded, nll = model.encode(batch.source), torch.zeros(())
-            if isinstance(model, Model):
-                found = model.decoder.features(batch.target, model.decoder.start(encoded), batch.target_layout)
-                nll = (1 - self.weight) * model.decoder.loss(found.hidden, batch.labels)[1]
-            if isinstance(model, CtcModel | JointModel):
-                nll = nll + self.weight * _ctc(model, encoded, batch).nll.sum()
-            total, count = total + float(nll), count + int(batch.target_layout.ok.sum())
-        references = [text for _, text in self.valid_pairs]
-        results = score(self.transcripts(model), references, self.metrics())
-        return {"loss": total / max(1, count), **{each.key: each.value for each in results.values()}}
+        encoded, nll = model.encode(batch.source), torch.zeros(())
+        if isinstance(model, Model):
+            found = model.decoder.features(batch.target, model.decoder.start(encoded), batch.target_layout)
+            nll = (1 - self.weight) * model.decoder.loss(found.hidden, batch.labels)[1]
+        if isinstance(model, CtcModel | JointModel):
+            nll = nll + self.weight * _ctc(model, encoded, batch).nll.sum()
+        return nll, batch.target_layout.ok.sum()
 
-    def transcripts(self, model: Network) -> list[str]:
-        """Greedy texts of the validation recordings."""
-        section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
-        predictor = self.predictor(model, resolve_options(section, model.device))
-        inputs = (predictor.parse_input(name) for name, _ in self.valid_pairs)
-        return [found.text for found in predictor.predict(inputs, together=True)]
+    def ensemble(self, models: Sequence[Network]) -> Network:
+        raise RunError("models of this task cannot form an ensemble; name one run")
 
     def explanation(self, predictor: TranscriptionPredictor, prediction: Prediction, text: str) -> str:
         """The spectrogram, and below it where each token was heard: by attention (mean of all layers and heads), and by CTC."""
@@ -246,10 +217,6 @@ class TranscriptionTask(CorpusTask):
                 line = image(shade, f"{name} of {token}", kind="wide")
                 rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
         return f"<table class=sound>{rows}</table>\n"
-
-    def describe(self) -> dict[str, Any]:
-        facts = {"ids": self.target.size, "training recordings": len(self.train)}
-        return facts | ({} if self.valid is None else {"validation recordings": len(self.valid)})
 
     @property
     def typical_length(self) -> int:

@@ -30,7 +30,7 @@ from weft.models.base import Model, Network, Sizes
 from weft.models.composition import build_encoder_decoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, trainable
 from weft.tasks.corpus_task import Direction
-from weft.tasks.seq2seq_task import Seq2SeqObjective
+from weft.tasks.seq2seq_objective import Seq2SeqObjective
 from weft.tasks.tokenizer_setup import learn_tokenizer
 from weft.tasks.translation.predictor import TranslationInput, TranslationPredictor
 from weft.tasks.translation.segmenter import TextSegment
