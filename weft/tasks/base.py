@@ -139,6 +139,7 @@ class Task(ABC):
     `explanation` and `dummy_batch`. Everything else has a default that suits pairs of texts.
 
     measures: the scores that `evaluate` can give. `train.best_by` may name any of them.
+    metric_types: the metrics that compare predictions with references; see `metrics`.
     capturable: whether `losses` runs the same operations for all batches of one size, so that a CUDA graph can hold them.
     count_unit: what the count of a loss counts, and so the unit of training speed.
     commands: how to use a trained {run} on the command line, shown after training.
@@ -149,6 +150,7 @@ class Task(ABC):
     """
 
     measures: Sequence[Measure] = (LOSS,)
+    metric_types: Sequence[type[Metric]] = ()
     capturable: bool = False
     count_unit: str = "target tokens"
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
@@ -244,7 +246,7 @@ class Task(ABC):
 
         The options are sacreBLEU's.
         """
-        return []
+        return [metric() for metric in self.metric_types]
 
     def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
         """The scores of `evaluate` on other data."""

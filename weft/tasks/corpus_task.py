@@ -213,22 +213,19 @@ class CorpusTask(Task):
         """The batch of some rows of a corpus, by default pairs; see `lay_out` for the options."""
         return collate_pairs(corpus, rows, packed=packed, budget=budget, rounded=rounded)
 
-    def describe(self) -> dict[str, Any]:
-        unit = self.train.parts[0].report.unit
-        facts = {"ids": self.target.size, f"training {unit}": len(self.train)}
-        return facts | ({} if self.valid is None else {f"validation {unit}": len(self.valid)})
-
     def batches(self, position: Position) -> Iterator[tuple[Any, Position]]:
         train, batches = self.config.train, self._batches()
         for rows, following in batches.stream(position):
             corpus = self.train
             if isinstance(corpus, Mixture):
                 corpus = corpus.at((train.seed, *position), train.batch_tokens)
-            yield (
-                self.collate(corpus, rows, packed=batches.packed, budget=train.batch_tokens, rounded=batches.rounded),
-                following,
-            )
+            batch = self.collate(corpus, rows, packed=batches.packed, budget=train.batch_tokens, rounded=batches.rounded)
+            yield self.augmented(batch, (train.seed, *position)), following
             position = following
+
+    def augmented(self, batch: Any, key: tuple[int, ...]) -> Any:
+        """A training batch with random changes. They follow from the key alone, so a resumed run makes the same ones."""
+        return batch
 
     def _batches(self) -> Batches:
         train = self.config.train

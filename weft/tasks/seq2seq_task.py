@@ -52,6 +52,11 @@ class Seq2SeqTask(CorpusTask):
         tokenizer = learn_tokenizer(self.config, train, self.report, side=1)
         return tokenizer, tokenizer
 
+    def describe(self) -> dict[str, Any]:
+        unit = self.train.parts[0].report.unit
+        facts = {"ids": self.target.size, f"training {unit}": len(self.train)}
+        return facts | ({} if self.valid is None else {f"validation {unit}": len(self.valid)})
+
     def ensemble(self, models: Sequence[Network]) -> Network:
         parts = [model for model in models if isinstance(model, Model)]
         if len({model.copies for model in parts}) > 1:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +20,14 @@ from numpy.typing import NDArray
 from weft.data.batch import BOS, EOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.data_format import DataFormat, listed_files
 from weft.data.file_lists import content_digest, open_file
 from weft.data.formats import Pairs, Texts, combine
 from weft.data.sentence_pairs import PairFilters
-from weft.data.tokenizers import Tokenizer
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
+from weft.models.base import Sizes
+from weft.tasks.corpus_task import CorpusTask
 from weft.version import install
 
 Pixels = NDArray[np.uint8]
@@ -155,23 +159,11 @@ def prepare_captions(
     )
 
 
-def collate_captions(
-    corpus: Corpus,
-    images: Corpus,
-    rows: Rows,
-    *,
-    budget: int = 0,
-    rounded: bool = False,
-    draw: np.random.Generator | None = None,
-    flip: bool = False,
-    crop: float = 0.0,
-) -> PairBatch:
-    """The captions of some rows with their images; `draw`, `flip` and `crop`: see `augment`."""
+def collate_captions(corpus: Corpus, images: Corpus, rows: Rows, *, budget: int = 0, rounded: bool = False) -> PairBatch:
+    """The captions of some rows with their images."""
     rows = np.asarray(rows, dtype=np.int64)
     (labels, lengths), (places, _) = corpus.gather("target", rows), corpus.gather("picture", rows)
     pixels, _ = images.gather("pixels", places.astype(np.int64))
-    if draw is not None:
-        pixels = augment(pixels, draw, flip=flip, crop=crop)
     return make_captions(pixels, labels, lengths, rows, budget=budget, rounded=rounded)
 
 
@@ -186,3 +178,71 @@ def make_captions(
     filled[: len(pixels)] = pixels
     numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
     return PairBatch(numbers, Source(torch.from_numpy(filled)), spread(target, layout), layout, spread(labels, layout))
+
+
+def listed_images(*, lowercase: bool) -> DataFormat:
+    """Lists of image files with a caption for each, which may be read in lower case."""
+    return listed_files(SUFFIXES, lowercase=lowercase)
+
+
+class CaptionedImages(CorpusTask):
+    """The data of a task on images and their captions.
+
+    pictures: the images of each corpus of captions, by its folder · size, flip, crop: see `CaptioningTask`.
+    """
+
+    pictures: dict[Path, Corpus]
+    size: int
+    flip: bool
+    crop: float
+
+    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+        """Each picture with all its captions, one per line."""
+        return captions_by_image([self.data_format.open(spec) for spec in data])
+
+    def placeholder_sizes(self) -> Sizes:
+        return Sizes(CHANNELS, 8, reads="image")
+
+    def vocabularies(self) -> list[str]:
+        return [self.target.digest(), str(self.size)]
+
+    def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> PairBatch:
+        return collate_captions(corpus, self.pictures[corpus.folder], rows, budget=budget, rounded=rounded)
+
+    def augmented(self, batch: PairBatch, key: tuple[int, ...]) -> PairBatch:
+        if self.flip or self.crop:
+            pixels = batch.source.values[: len(batch.rows)].numpy()
+            pixels[:] = augment(pixels, np.random.default_rng(key), flip=self.flip, crop=self.crop)
+        return batch
+
+    def identity(self) -> str:
+        return f"{self.train.folder.name} {self.pictures[self.train.folder].folder.name}"
+
+    def describe(self) -> dict[str, Any]:
+        facts = {"ids": self.target.size, "training captions": len(self.train)}
+        facts["training pictures"] = len(self.pictures[self.train.folder])
+        return facts | ({} if self.valid is None else {"validation pictures": len(self.pictures[self.valid.folder])})
+
+    def dummy_batch(
+        self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
+    ) -> PairBatch:
+        """Random pictures with random captions."""
+        draw = np.random.default_rng(length)
+        pixels = draw.integers(0, 256, (rows, CHANNELS, self.size, self.size), np.uint8)
+        labels = draw.integers(RESERVED, max(RESERVED + 1, sizes.target), rows * length)
+        return make_captions(pixels, labels, np.full(rows, length), budget=rows * length, rounded=rounded)
+
+    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
+        data, pictures = self.config.data, images_of(pairs)
+        shown = prepare_images(pictures, self.size, folder=folder, progress=progress)
+        corpus = prepare_captions(
+            pairs,
+            pictures.places,
+            self.target,
+            folder=folder,
+            max_length=data.max_length,
+            drop_duplicates=data.drop_duplicates and training,
+            progress=progress,
+        )
+        self.pictures[corpus.folder] = shown
+        return corpus

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from html import escape
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import PositiveInt
 
-from weft.data.batch import PairBatch, Position
-from weft.data.batching import Batches
-from weft.data.corpus import Corpus, Rows
-from weft.data.data_format import listed_files
-from weft.data.formats import Pairs
-from weft.data.tokenizers import RESERVED
-from weft.evaluation.metrics import Metric
 from weft.explain.attention_heatmap import mean_attention
 from weft.explain.html_parts import image, notes
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import Prediction
-from weft.models.base import Model, Network, Sizes
+from weft.models.base import Model, Network
 from weft.tasks.base import LOSS, Measure, Share, TaskContext
-from weft.tasks.captioning.data import (
-    CHANNELS,
-    SUFFIXES,
-    captions_by_image,
-    collate_captions,
-    images_of,
-    make_captions,
-    prepare_captions,
-    prepare_images,
-    read_image,
-)
+from weft.tasks.captioning.data import CaptionedImages, captions_by_image, listed_images, read_image
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD
 from weft.tasks.captioning.predictor import CaptionPredictor
 from weft.tasks.seq2seq_objective import Seq2SeqObjective
@@ -43,7 +24,7 @@ DARKEST = 215
 """How much of a place without attention is hidden on a page that explains a caption, of 255."""
 
 
-class CaptioningTask(Seq2SeqTask):
+class CaptioningTask(CaptionedImages, Seq2SeqTask):
     """Picture to text: each line of the data is a picture file, a tab and a caption. All captions of a picture are references.
 
     size: side in pixels that pictures are resized to, after they are cut to a square
@@ -54,7 +35,8 @@ class CaptioningTask(Seq2SeqTask):
 
     example = "captions.tsv (a picture file, a tab, a caption), or photos.zip,captions.tsv"
     commands = ("weft predict {run} picture.jpg", "weft evaluate {run} --data captions.tsv")
-    measures = (*(Measure(metric.key(), metric.name) for metric in (CiderD, CaptionBleu)), LOSS)
+    metric_types = (CiderD, CaptionBleu)
+    measures = (*(Measure(metric.key(), metric.name) for metric in metric_types), LOSS)
     sentences = (0,)
     mixes = False
 
@@ -70,41 +52,13 @@ class CaptioningTask(Seq2SeqTask):
     ) -> None:
         super().__init__(context, objective=objective)
         self.size, self.flip, self.crop = size, flip, crop
-        self.data_format = listed_files(SUFFIXES, lowercase=lowercase)
-        self.pictures: dict[Path, Corpus] = {}
-
-    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
-        """Each picture with all its captions, one per line."""
-        return captions_by_image([self.data_format.open(spec) for spec in data])
-
-    def placeholder_sizes(self) -> Sizes:
-        return Sizes(CHANNELS, 8, reads="image")
-
-    def vocabularies(self) -> list[str]:
-        return [self.target.digest(), str(self.size)]
+        self.pictures, self.data_format = {}, listed_images(lowercase=lowercase)
 
     def predictor(
         self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
     ) -> CaptionPredictor:
         assert isinstance(model, Model)
         return CaptionPredictor(model, self.target, self.size, resolved, warn)
-
-    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
-        return [CiderD(), CaptionBleu()]
-
-    def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> PairBatch:
-        return collate_captions(corpus, self.pictures[corpus.folder], rows, budget=budget, rounded=rounded)
-
-    def batches(self, position: Position) -> Iterator[tuple[PairBatch, Position]]:
-        """Augmented pictures follow from the seed and the position alone, so a resumed run sees the same ones."""
-        train, pictures = self.config.train, self.pictures[self.train.folder]
-        rounded = train.rounded is True
-        batches = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=False, rounded=rounded)
-        for rows, following in batches.stream(position):
-            draw = np.random.default_rng((train.seed, *position))
-            options: dict[str, Any] = {"draw": draw, "flip": self.flip, "crop": self.crop} if self.flip or self.crop else {}
-            yield collate_captions(self.train, pictures, rows, budget=train.batch_tokens, rounded=rounded, **options), following
-            position = following
 
     def decoded_examples(self) -> list[tuple[str, str]]:
         """Some pictures with all their captions, one per line."""
@@ -125,35 +79,3 @@ class CaptioningTask(Seq2SeqTask):
             over = image(shade, f"attention of {token}")
             figures.append(f"<figure class=picture>{picture}{over}<figcaption>{escape(token)}</figcaption></figure>\n")
         return "".join(figures)
-
-    def identity(self) -> str:
-        return f"{self.train.folder.name} {self.pictures[self.train.folder].folder.name}"
-
-    def describe(self) -> dict[str, Any]:
-        facts = {"ids": self.target.size, "training captions": len(self.train)}
-        facts["training pictures"] = len(self.pictures[self.train.folder])
-        return facts | ({} if self.valid is None else {"validation pictures": len(self.pictures[self.valid.folder])})
-
-    def dummy_batch(
-        self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
-    ) -> PairBatch:
-        """Random pictures with random captions."""
-        draw = np.random.default_rng(length)
-        pixels = draw.integers(0, 256, (rows, CHANNELS, self.size, self.size), np.uint8)
-        labels = draw.integers(RESERVED, max(RESERVED + 1, sizes.target), rows * length)
-        return make_captions(pixels, labels, np.full(rows, length), budget=rows * length, rounded=rounded)
-
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        data, pictures = self.config.data, images_of(pairs)
-        shown = prepare_images(pictures, self.size, folder=folder, progress=progress)
-        corpus = prepare_captions(
-            pairs,
-            pictures.places,
-            self.target,
-            folder=folder,
-            max_length=data.max_length,
-            drop_duplicates=data.drop_duplicates and training,
-            progress=progress,
-        )
-        self.pictures[corpus.folder] = shown
-        return corpus

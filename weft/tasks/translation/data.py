@@ -70,7 +70,12 @@ def make_noising(corpus: TrainingCorpus, source: Tokenizer, target: Tokenizer, l
 
 
 class ParallelTexts(CorpusTask):
-    """The data of a task that translates. Corpora may have tags, filters and noise of their own."""
+    """The data of a task that translates. Corpora may have tags, filters and noise of their own.
+
+    languages: the two languages of a model that translates in both directions; decode.into names one, by default the second.
+    """
+
+    languages: Sequence[str] = ()
 
     @property
     def tags(self) -> Sequence[str]:

@@ -35,13 +35,9 @@ CHRF = Chrf.key()
 
 
 class TranslationTask(ParallelTexts, Seq2SeqTask):
-    """Text to text: cross-entropy of the next target token given the true ones before it, with label smoothing.
-
-    languages: the two languages of a model that translates in both directions; decode.into names one, by default the second.
-    """
+    """Text to text: cross-entropy of the next target token given the true ones before it, with label smoothing."""
 
     example = "source.txt,target.txt"
-    languages: Sequence[str] = ()
     supports_distillation = True
     rewards = True
 
