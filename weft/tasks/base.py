@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -16,31 +16,15 @@ from weft.config.sections import Config
 from weft.data.batch import Batch, Position
 from weft.data.batching import round_up
 from weft.data.data_format import DataFormat
-from weft.data.formats import Pairs
 from weft.data.sentence_pairs import random_pairs
 from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import Metric
-from weft.explain.explanation import Explanation
-from weft.explain.html_page import Section
+from weft.explain.html_page import Explained, Section
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder_decoder
-
-if TYPE_CHECKING:
-    from weft.tasks.translation.attention_alignment import Align
-
-
-class TeacherRun(ABC):
-    """The run that data.teacher names."""
-
-    @abstractmethod
-    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, report: Callable[[str], None]) -> None:
-        """Writes the pairs with its translations as targets into `out`. They are made once and kept in the cache."""
-
-    @abstractmethod
-    def aligner(self, config: Config) -> Align: ...
-
+from weft.tasks.teacher import TeacherRun
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -108,6 +92,17 @@ class MultiOptimizerTask(Protocol):
 
     def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
         """The optimisers, by name, that are not train.optimizer."""
+
+
+@runtime_checkable
+class StatefulTask(Protocol):
+    """A task with state besides the model that continues from update to update."""
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """The state, for checkpoints; each process uses its own names."""
+
+    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continues with what `extra_state` returned in all processes when a checkpoint was written."""
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -214,7 +209,7 @@ class Task(ABC):
 
     def explain(
         self, predictor: Any, text: str, *, target: str | None = None, influence: bool | None = None, run: str = ""
-    ) -> Explanation | Section:
+    ) -> Explained:
         """Explains what the model makes of an input, for the page of `weft explain`.
 
         target: the output to explain instead of the model's own, for tasks that translate · influence: whether to add the
@@ -284,13 +279,6 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Scores on the validation data, by key of their `Measure`: always `loss`; empty if there is no validation data."""
-
-    def extra_state(self) -> dict[str, Tensor]:
-        """State besides the model that continues from update to update, for checkpoints; each process uses its own names."""
-        return {}
-
-    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 — most tasks carry nothing
-        """Continues with what `carried` returned in all processes when a checkpoint was written."""
 
     def identity(self) -> str:
         """A hash of the prepared training data, by which a resumed run notices that it has changed; empty if unknown."""

@@ -5,7 +5,7 @@ Shapes: B rows · T target positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from weft.data.word_noise import CorpusNoise
 from weft.errors import ConfigError, RunError
 from weft.losses.ctc_loss import alignable, best_alignment, ctc_loss
 from weft.models.base import Encoded, Model, Network, Sizes
-from weft.models.composition import build_encoder_decoder
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.tasks.base import Loss, Share, TaskContext
 from weft.tasks.nonautoregressive.fertility import COLUMN, Count, Ids, TranslationTable, attach, linked
@@ -96,8 +95,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         if masking and (glancing or glancing_end):
             raise ConfigError("task.masking already shows true tokens; set task.glancing and task.glancing_end to 0")
 
-    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        model = build_encoder_decoder(spec, sizes)
+    def check_model(self, model: Model) -> None:
         if not isinstance(model.decoder, NonAutoregressiveDecoder):
             raise ConfigError(
                 "model: the task parallel_translation needs a decoder that writes all tokens at once; set model: {kind: "
@@ -106,7 +104,6 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         plan = model.decoder.canvases
         if self.masking and (plan.holds != "text" or plan.needs_fertilities):
             raise ConfigError("task.masking needs a canvas as long as the text; set model.decoder.canvas: length")
-        return model
 
     def reopen(self) -> Sizes:
         sizes = super().reopen()

@@ -18,7 +18,7 @@ from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.models.base import Sizes
 from weft.tasks.base import Share
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.transcription.log_mel import Frames, LogMel, Scaling, read_wav
+from weft.tasks.transcription.log_mel import LogMel, Scaling, features, read_wav
 from weft.tasks.transcription.spec_augment import SpecAugment
 
 CHUNK = 256
@@ -26,11 +26,6 @@ CHUNK = 256
 
 VERSION = 1
 """Changes when the same recording gives other features than before."""
-
-
-def features(path: str | Path, mel: LogMel) -> Frames:
-    """[T, M]: the log-mel features of a recording, scaled. Other rates are resampled."""
-    return mel.scaled(mel(read_wav(path).resampled(mel.rate).samples))
 
 
 def prepare_recordings(

@@ -9,8 +9,7 @@ import numpy as np
 from weft.explain.attention_heatmap import mean_attention
 from weft.explain.html_parts import image
 from weft.inference.predictor import Prediction
-from weft.tasks.transcription.data import features
-from weft.tasks.transcription.log_mel import LogMel
+from weft.tasks.transcription.log_mel import LogMel, features
 
 
 def spectrogram_table(prediction: Prediction, path: str, mel: LogMel) -> str:

@@ -23,8 +23,7 @@ from weft.losses.ctc_loss import best_alignment
 from weft.models.base import Encoded
 from weft.models.ctc_model import CtcModel, CtcOutputs, JointModel
 from weft.tasks.media_predictor import MediaPredictor
-from weft.tasks.transcription.data import features
-from weft.tasks.transcription.log_mel import Frames, LogMel, wav_size
+from weft.tasks.transcription.log_mel import Frames, LogMel, features, wav_size
 
 
 @dataclass(frozen=True)

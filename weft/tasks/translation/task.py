@@ -84,11 +84,15 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         model = super().build(spec, sizes)
         assert isinstance(model, Model)
+        self.check_model(model)
+        return model
+
+    def check_model(self, model: Model) -> None:
+        """Raises ConfigError if the model does not suit the task."""
         if model.decoder.parallel:
             raise ConfigError("task: this model writes all tokens at once; set task: parallel_translation")
         if self.objective.unlikelihood and model.copies:
             raise ConfigError("task.unlikelihood: this model copies words of the source, which it would forbid; set it to 0")
-        return model
 
     def predictor(
         self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
