@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 TOKENS, MOST = 4096, 32768
 """Source tokens per batch on a CPU, where larger batches are not faster; the most on a GPU, which is then busy."""
 
+Warn = Callable[[str], None]
+"""Receives warnings about inputs and settings."""
+
 
 FAST: dict[str, tuple[dict[str, Any], str]] = {
     "cpu": ({"compile": True}, "compiled C++ kernels"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -80,6 +81,11 @@ class BatchItem:
     def size(self) -> int:
         """What it adds to the size of a batch."""
         return len(self.ids)
+
+
+def seed_of(content: bytes) -> int:
+    """A number that names a source to sampling. It depends only on what is read, not on the batch."""
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little") >> 1
 
 
 class ExpectedCost(NamedTuple):

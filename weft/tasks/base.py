@@ -20,7 +20,7 @@ from weft.data.sentence_pairs import random_pairs
 from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import Metric
 from weft.explain.html_page import Explained, Section
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder_decoder
@@ -201,9 +201,7 @@ class Task(ABC):
         """Several trained models as one, an ensemble."""
         raise RunError("models of this task cannot form an ensemble; name one run")
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> Predictor[Any, Any]:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> Predictor[Any, Any]:
         """A trained model that answers inputs."""
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
@@ -12,19 +12,25 @@ from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import BOS, EOS, Source
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.hypotheses import Hypothesis
-from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, Predictor
+from weft.inference.decoding_options import DecodingOptions, Warn
+from weft.inference.predictor import BatchItem, Prediction, Predictor, refuse
 from weft.models.base import Encoded, Model
 
-Input = TypeVar("Input")
+
+@dataclass(frozen=True)
+class MediaInput:
+    """A file to write a text about. attention: whether to add attention weights."""
+
+    path: str
+    attention: bool = False
 
 
-class MediaPredictor(Predictor[Input, Prediction], ABC, Generic[Input]):
-    """A model with the tokenizer of its texts. The score of a text is that of the search."""
+class MediaPredictor(Predictor[MediaInput, Prediction], ABC):
+    """A model with the tokenizer of its texts. The score of a text is that of the search. noun: what messages call a file."""
 
-    def __init__(
-        self, model: Any, tokenizer: Tokenizer, options: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> None:
+    noun: ClassVar[str]
+
+    def __init__(self, model: Any, tokenizer: Tokenizer, options: DecodingOptions, warn: Warn | None = None) -> None:
         super().__init__(model, options, warn)
         self.tokenizer = tokenizer
         if isinstance(model, Model):
@@ -32,12 +38,16 @@ class MediaPredictor(Predictor[Input, Prediction], ABC, Generic[Input]):
         if options.config.n_best > 1:
             options.search.check(["n_best"])
 
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> MediaInput:
+        refuse(fields, f"a {self.noun} has no such field; leave it out")
+        return MediaInput(line.strip(), attention)
+
     def write(self, hypothesis: Hypothesis) -> Prediction:
         ids = hypothesis.tokens
         text = self.tokenizer.decode([token for token in ids if token != EOS])
         return Prediction(text, hypothesis.score, ids, self.tokenizer.tokens(ids))
 
-    def join_outputs(self, given: Input, parts: list[BatchItem], results: list[list[Prediction]]) -> Prediction:
+    def join_outputs(self, given: MediaInput, parts: list[BatchItem], results: list[list[Prediction]]) -> Prediction:
         if not results or not results[0]:
             return Prediction("", 0.0)
         best, *rest = results[0]

@@ -24,7 +24,7 @@ from weft.data.data_format import DataFormat, listed_files
 from weft.data.file_lists import content_digest, open_file
 from weft.data.formats import Pairs, Texts, combine
 from weft.data.sentence_pairs import PairFilters
-from weft.data.tokenizers import RESERVED, Tokenizer
+from weft.data.tokenizers import RESERVED
 from weft.errors import DataError
 from weft.models.base import Sizes
 from weft.tasks.corpus_task import CorpusTask
@@ -58,10 +58,11 @@ def read_image(path: str, size: int) -> Pixels:
 
 
 class Images:
-    """The different images of some paths, in the order of their first occurrence. name: what messages call them."""
+    """The different images that captions are about, in the order of their first occurrence. name: what messages call them."""
 
-    def __init__(self, paths: Sequence[str], name: str) -> None:
-        self.name = name
+    def __init__(self, pairs: Sequence[Pairs]) -> None:
+        self.name = ", ".join(some.name for some in pairs)
+        paths = (path for path, _ in chain.from_iterable(pairs))
         self.places = {path: number for number, path in enumerate(dict.fromkeys(paths))}
 
     def __iter__(self) -> Iterator[str]:
@@ -70,25 +71,6 @@ class Images:
     def digest(self) -> str:
         """A hash of the contents, whatever the images are called."""
         return combine(*map(content_digest, self.places))
-
-
-def prepare_images(images: Images, size: int, *, folder: Path, progress: Callable[[int], None] | None = None) -> Corpus:
-    """The images as rows of the column `pixels`, from the cache in `folder` if they are there, otherwise decoded now."""
-
-    def encode(paths: list[str]) -> tuple[Columns, dict[str, int]]:
-        return {"pixels": [[read_image(path, size)] for path in paths]}, {}
-
-    return prepare(
-        [images],
-        ["pictures", size],
-        encode,
-        {"pixels": f"({CHANNELS},{size},{size})uint8"},
-        sized=["pixels"],
-        folder=folder,
-        unit="pictures",
-        chunk=CHUNK,
-        progress=progress,
-    )
 
 
 def augment(pixels: Pixels, draw: np.random.Generator, *, flip: bool, crop: float) -> Pixels:
@@ -111,11 +93,6 @@ def augment(pixels: Pixels, draw: np.random.Generator, *, flip: bool, crop: floa
     return np.ascontiguousarray(cropped.transpose(0, 3, 1, 2))
 
 
-def images_of(pairs: Sequence[Pairs]) -> Images:
-    """The images that captions are about."""
-    return Images([path for path, _ in chain.from_iterable(pairs)], ", ".join(some.name for some in pairs))
-
-
 def captions_by_image(pairs: Sequence[Pairs]) -> list[tuple[str, str]]:
     """Each image once, with all its captions as the lines of one text."""
     captions_of: dict[str, list[str]] = {}
@@ -123,48 +100,6 @@ def captions_by_image(pairs: Sequence[Pairs]) -> list[tuple[str, str]]:
         if caption.strip():
             captions_of.setdefault(path, []).append(caption)
     return [(path, "\n".join(captions)) for path, captions in captions_of.items()]
-
-
-def prepare_captions(
-    pairs: Sequence[Pairs],
-    places: dict[str, int],
-    tokenizer: Tokenizer,
-    *,
-    folder: Path,
-    max_length: int,
-    drop_duplicates: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> Corpus:
-    """The corpus of captions, from the cache in `folder` if it is there, otherwise tokenised now.
-
-    places: the row of each image. Left out are captions that are empty or longer than `max_length` tokens, and (with
-    `drop_duplicates`) those that occurred before with the same image.
-    """
-    filters = PairFilters(max_length, None, drop_duplicates)
-
-    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
-        targets = tokenizer.encode_batch([caption for _, caption in texts])
-        kept, reasons = filters(texts, targets)
-        return {"target": [[*targets[i], EOS] for i in kept], "picture": [[places[texts[i][0]]] for i in kept]}, reasons
-
-    return prepare(
-        pairs,
-        ["captions", tokenizer.digest(), max_length, drop_duplicates],
-        encode,
-        {"target": ids_below(tokenizer.size), "picture": "uint32"},
-        sized=["target"],
-        folder=folder,
-        unit="captions",
-        progress=progress,
-    )
-
-
-def collate_captions(corpus: Corpus, images: Corpus, rows: Rows, *, budget: int = 0, rounded: bool = False) -> PairBatch:
-    """The captions of some rows with their images."""
-    rows = np.asarray(rows, dtype=np.int64)
-    (labels, lengths), (places, _) = corpus.gather("target", rows), corpus.gather("picture", rows)
-    pixels, _ = images.gather("pixels", places.astype(np.int64))
-    return make_captions(pixels, labels, lengths, rows, budget=budget, rounded=rounded)
 
 
 def make_captions(
@@ -207,7 +142,10 @@ class CaptionedImages(CorpusTask):
         return [self.target.digest(), str(self.size)]
 
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> PairBatch:
-        return collate_captions(corpus, self.pictures[corpus.folder], rows, budget=budget, rounded=rounded)
+        rows = np.asarray(rows, dtype=np.int64)
+        (labels, lengths), (places, _) = corpus.gather("target", rows), corpus.gather("picture", rows)
+        pixels, _ = self.pictures[corpus.folder].gather("pixels", places.astype(np.int64))
+        return make_captions(pixels, labels, lengths, rows, budget=budget, rounded=rounded)
 
     def augmented(self, batch: PairBatch, key: tuple[int, ...]) -> PairBatch:
         if self.flip or self.crop:
@@ -233,16 +171,40 @@ class CaptionedImages(CorpusTask):
         return make_captions(pixels, labels, np.full(rows, length), budget=rows * length, rounded=rounded)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        data, pictures = self.config.data, images_of(pairs)
-        shown = prepare_images(pictures, self.size, folder=folder, progress=progress)
-        corpus = prepare_captions(
-            pairs,
-            pictures.places,
-            self.target,
+        """Left out are captions that are empty or too long, and duplicates: those that occurred before with the same image."""
+        data, images = self.config.data, Images(pairs)
+        drop_duplicates = data.drop_duplicates and training
+        filters = PairFilters(data.max_length, None, drop_duplicates)
+
+        def encode_images(paths: list[str]) -> tuple[Columns, dict[str, int]]:
+            return {"pixels": [[read_image(path, self.size)] for path in paths]}, {}
+
+        def encode_captions(texts: Texts) -> tuple[Columns, dict[str, int]]:
+            targets = self.target.encode_batch([caption for _, caption in texts])
+            kept, reasons = filters(texts, targets)
+            rows = [[images.places[texts[i][0]]] for i in kept]
+            return {"target": [[*targets[i], EOS] for i in kept], "picture": rows}, reasons
+
+        pictures = prepare(
+            [images],
+            ["pictures", self.size],
+            encode_images,
+            {"pixels": f"({CHANNELS},{self.size},{self.size})uint8"},
+            sized=["pixels"],
             folder=folder,
-            max_length=data.max_length,
-            drop_duplicates=data.drop_duplicates and training,
+            unit="pictures",
+            chunk=CHUNK,
             progress=progress,
         )
-        self.pictures[corpus.folder] = shown
+        corpus = prepare(
+            pairs,
+            ["captions", self.target.digest(), data.max_length, drop_duplicates],
+            encode_captions,
+            {"target": ids_below(self.target.size), "picture": "uint32"},
+            sized=["target"],
+            folder=folder,
+            unit="captions",
+            progress=progress,
+        )
+        self.pictures[corpus.folder] = pictures
         return corpus

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
 
 import numpy as np
@@ -10,7 +9,7 @@ from pydantic import PositiveInt
 
 from weft.explain.attention_heatmap import mean_attention
 from weft.explain.html_parts import image, notes
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Prediction
 from weft.models.base import Model, Network
 from weft.tasks.base import LOSS, Measure, Share, TaskContext
@@ -54,9 +53,7 @@ class CaptioningTask(CaptionedImages, Seq2SeqTask):
         self.size, self.flip, self.crop = size, flip, crop
         self.pictures, self.data_format = {}, listed_images(lowercase=lowercase)
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> CaptionPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> CaptionPredictor:
         assert isinstance(model, Model)
         return CaptionPredictor(model, self.target, self.size, resolved, warn)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from weft.data.batch import Position, TextBatch
 from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import ConfigError
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_model
 from weft.models.language_model import LanguageModel
@@ -191,9 +191,7 @@ class LanguageModelTask(Task):
             return windows(text.tokens, self.segment, self.stride or self.segment, rows)
         return in_streams(text.tokens, self.stride or self.segment, min(self.streams, len(text) - 1))
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> GenerationPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> GenerationPredictor:
         assert isinstance(model, LanguageModel)
         memory = self.scoring.memory if self.scoring.kind == "memory" else 0
         context = None if self.scoring.kind == "state" else self.segment + memory

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.config.corpus_entries import TrainingCorpus
-from weft.data.batch import EOS, PAD, Batch, FertilityBatch, PairBatch
+from weft.data.batch import EOS, PAD, Batch, FertilityBatch, Layout, PairBatch
 from weft.data.batching import spread
 from weft.data.corpus import Corpus, Rows
 from weft.data.word_noise import CorpusNoise
@@ -184,13 +184,10 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         self, decoder: NonAutoregressiveDecoder, source: Encoded, written: DecoderPass, shown: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss if the decoder reads `shown`, or blanks only, with `nll` and the `count` of what was predicted."""
-        canvas = decoder.canvases.known(source, written.lengths, written.labels.size(1), written.fertilities)
-        blanks = torch.full_like(canvas.layout.positions, decoder.blank)
-        tokens = blanks if shown is None else shown
-        hidden = decoder.features(tokens, decoder.open(source, canvas), canvas.layout).hidden
+        tokens, hidden, layout = read_canvas(decoder, source, written, shown)
         if decoder.canvases.holds == "path":
-            return self._path_loss(decoder, hidden, canvas.layout.lengths, written)
-        labels = fitted(written.labels, canvas.layout.positions)
+            return self._path_loss(decoder, hidden, layout.lengths, written)
+        labels = fitted(written.labels, layout.positions)
         labels = labels.masked_fill(tokens != decoder.blank, PAD)
         total, nll = decoder.loss(hidden, labels, self.smoothing)
         return total, {"nll": nll, "count": (labels != PAD).sum()}
@@ -212,10 +209,8 @@ class NonAutoregressiveTranslationTask(TranslationTask):
     @torch.no_grad()
     def _glance(self, decoder: NonAutoregressiveDecoder, source: Encoded, written: DecoderPass, share: Tensor) -> Tensor:
         """Blanks and some true tokens, by a first pass over blanks. A path is compared with the best alignment of the text."""
-        canvas = decoder.canvases.known(source, written.lengths, written.labels.size(1), written.fertilities)
-        layout = canvas.layout
-        blanks = torch.full_like(layout.positions, decoder.blank)
-        logits = decoder.logits(decoder.features(blanks, decoder.open(source, canvas), layout).hidden)
+        _, hidden, layout = read_canvas(decoder, source, written)
+        logits = decoder.logits(hidden)
         truth, real = fitted(written.labels, layout.positions), layout.ok
         if decoder.canvases.holds == "path":
             possible = alignable(layout.lengths, written.labels, written.lengths)
@@ -241,6 +236,15 @@ def opened(model: Model, batch: PairBatch) -> tuple[NonAutoregressiveDecoder, De
         labels = labels.masked_fill(labels == EOS, PAD)
     fertilities = batch.fertilities if isinstance(batch, FertilityBatch) else None
     return decoder, DecoderPass(labels, (labels != PAD).sum(1), fertilities)
+
+
+def read_canvas(
+    decoder: NonAutoregressiveDecoder, source: Encoded, written: DecoderPass, shown: Tensor | None = None
+) -> tuple[Tensor, Tensor, Layout]:
+    """The tokens that the decoder reads, `shown` or blanks only, its hidden states, and the layout of the canvas."""
+    canvas = decoder.canvases.known(source, written.lengths, written.labels.size(1), written.fertilities)
+    tokens = torch.full_like(canvas.layout.positions, decoder.blank) if shown is None else shown
+    return tokens, decoder.features(tokens, decoder.open(source, canvas), canvas.layout).hidden, canvas.layout
 
 
 def with_fertilities(batch: PairBatch, fertilities: Tensor) -> FertilityBatch:

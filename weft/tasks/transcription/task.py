@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from weft.data.batch import PairBatch
 from weft.errors import ConfigError, RunError
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Prediction
 from weft.losses.ctc_loss import CtcLoss, ctc_loss
-from weft.models.base import Encoded, Model, Network, Sizes
+from weft.models.base import Model, Network, Sizes
 from weft.models.ctc_model import CtcModel, JointModel, with_ctc
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.seq2seq_objective import Seq2SeqObjective
@@ -82,44 +82,40 @@ class TranscriptionTask(Recordings, Seq2SeqTask):
                 "tokenizer with longer tokens"
             )
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> TranscriptionPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> TranscriptionPredictor:
         return TranscriptionPredictor(model, self.target, self.mel, resolved, weight=self.decode_weight, warn=warn)
 
     def losses(self, model: nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
-        assert isinstance(model, Model | CtcModel)
-        count, metrics = batch.target_layout.ok.sum(), {}
-        encoded, total = model.encode(batch.source), torch.zeros((), device=count.device)
-        if isinstance(model, Model):
-            found = model.decoder.features(batch.target, model.decoder.start(encoded), batch.target_layout)
-            loss, metrics["nll"] = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
-            total = total + (1 - self.weight) * loss
-        if isinstance(model, CtcModel | JointModel):
-            aligned = _ctc(model, encoded, batch)
+        attended, aligned = self._losses(model, batch, self.smoothing)
+        total, metrics = torch.zeros((), device=batch.labels.device), {}
+        if attended is not None:
+            total, metrics["nll"] = total + (1 - self.weight) * attended[0], attended[1]
+        if aligned is not None:
             metrics |= {"ctc": aligned.nll.detach().sum(), "unalignable": (~aligned.alignable).sum()}
             total = total + self.weight * aligned.nll.sum()
-        yield Loss(total, count, metrics)
+        yield Loss(total, batch.target_layout.ok.sum(), metrics)
 
     def validation_loss(self, model: nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        attended, aligned = self._losses(model, batch, 0.0)
+        nll = torch.zeros(()) if attended is None else (1 - self.weight) * attended[1]
+        return nll if aligned is None else nll + self.weight * aligned.nll.sum(), batch.target_layout.ok.sum()
+
+    def _losses(
+        self, model: nn.Module, batch: PairBatch, smoothing: float
+    ) -> tuple[tuple[Tensor, Tensor] | None, CtcLoss | None]:
+        """The loss of the decoder and that of CTC, which is of the labels without EOS, if the model has them."""
         assert isinstance(model, Model | CtcModel)
-        encoded, nll = model.encode(batch.source), torch.zeros(())
+        encoded, attended, aligned = model.encode(batch.source), None, None
         if isinstance(model, Model):
-            found = model.decoder.features(batch.target, model.decoder.start(encoded), batch.target_layout)
-            nll = (1 - self.weight) * model.decoder.loss(found.hidden, batch.labels)[1]
+            features = model.decoder.features(batch.target, model.decoder.start(encoded), batch.target_layout)
+            attended = model.decoder.loss(features.hidden, batch.labels, smoothing)
         if isinstance(model, CtcModel | JointModel):
-            nll = nll + self.weight * _ctc(model, encoded, batch).nll.sum()
-        return nll, batch.target_layout.ok.sum()
+            emitted, counts = model.ctc(encoded), batch.target_layout.lengths - 1
+            aligned = ctc_loss(emitted.logits, emitted.lengths, batch.labels, counts, blank=emitted.blank)
+        return attended, aligned
 
     def ensemble(self, models: Sequence[Network]) -> Network:
         raise RunError("models of this task cannot form an ensemble; name one run")
 
     def explanation(self, predictor: TranscriptionPredictor, prediction: Prediction, text: str) -> str:
         return spectrogram_table(prediction, text.strip(), self.mel)
-
-
-def _ctc(model: CtcModel | JointModel, encoded: Encoded, batch: PairBatch) -> CtcLoss:
-    """CTC of the labels without EOS."""
-    emitted = model.ctc(encoded)
-    counts: Tensor = batch.target_layout.lengths - 1
-    return ctc_loss(emitted.logits, emitted.lengths, batch.labels, counts, blank=emitted.blank)

@@ -11,7 +11,7 @@ from weft.data.tokenizers import Tokenizer
 from weft.decoding.generate import GenerationRequest, generate
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
 from weft.decoding.search_loop import Cancellation
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import ExpectedCost, Predictor, refuse
 from weft.inference.shortlist import Shortlist
 from weft.inference.teacher_forcing import score_texts, teacher_force
@@ -60,7 +60,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         target: Tokenizer,
         options: DecodingOptions,
         *,
-        warn: Callable[[str], None] | None = None,
+        warn: Warn | None = None,
         shortlist: Shortlist | None = None,
         split: SentenceSplitter | None = None,
         begin: Sequence[int] = (),

@@ -5,7 +5,7 @@ Corpora may have tags and noise of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import USUAL, Chrf, Metric, built_in_metrics, choose_tokenization, make_metrics
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.shortlist import Shortlist
 from weft.models.base import Model, Network, Sizes
 from weft.tasks.base import LOSS, Measure, TaskContext
@@ -94,9 +94,7 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         if self.objective.unlikelihood and model.copies:
             raise ConfigError("task.unlikelihood: this model copies words of the source, which it would forbid; set it to 0")
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> TranslationPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> TranslationPredictor:
         assert isinstance(model, Model)
         shortlist = self.shortlist if resolved.config.shortlist else None
         split = self.sentence_splitter(warn)

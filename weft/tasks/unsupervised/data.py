@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,63 +153,6 @@ class UnpairedBatch(PairBatch):
     other: Tensor
 
 
-def prepare_unpaired(
-    texts: Sequence[Pairs],
-    tokenizer: Tokenizer,
-    languages: Sequence[str],
-    translators: Callable[[], Translate],
-    *,
-    key: Any,
-    folder: Path,
-    max_length: int,
-    progress: Callable[[int], None] | None = None,
-) -> Corpus:
-    """The corpus of texts, pairs of a line and its language; texts of more than `max_length` tokens are left out.
-
-    Columns: the tokens of each text, those of its translation word by word, both also as text, and the number of its language.
-    translators: makes what translates word by word, when texts are encoded · key: identifies it.
-    """
-    filters, translate = PairFilters(max_length), cache(translators)
-
-    def encode(pairs: Texts) -> tuple[Columns, dict[str, int]]:
-        sides = [text for text, _ in pairs], [translate()(*pair) for pair in pairs]
-        ids = [tokenizer.encode_batch(side) for side in sides]
-        kept, reasons = filters(pairs, *ids)
-        columns: Columns = {LANGUAGE_COLUMN: [[languages.index(pairs[row][1])] for row in kept]}
-        for name, side, tokens in zip((TOKENS, WORDS), sides, ids, strict=True):
-            columns[name] = [[*tokens[row], EOS] for row in kept]
-            columns[text_of(name)] = [np.frombuffer(side[row].encode(), np.uint8) for row in kept]
-        return columns, reasons
-
-    kind = ids_below(tokenizer.size)
-    columns = {TOKENS: kind, WORDS: kind, text_of(TOKENS): "uint8", text_of(WORDS): "uint8", LANGUAGE_COLUMN: "uint8"}
-    whole = ["unpaired", tokenizer.digest(), list(languages), max_length, key]
-    return prepare(texts, whole, encode, columns, sized=[TOKENS, WORDS], folder=folder, unit="texts", progress=progress)
-
-
-def collate_unpaired(
-    corpus: Corpus, rows: Rows, noising: CorpusNoise, marks: Sequence[int], draw: np.random.Generator
-) -> UnpairedBatch:
-    """The batch of some rows. marks: the ids of the languages · draw: from which the noise follows."""
-    plain, lengths = corpus.gather(TOKENS, rows)
-    noisy, sources = noising(corpus, TOKENS, rows, plain, lengths, draw)
-    words, counts = noising(corpus, WORDS, rows, *corpus.gather(WORDS, rows), draw)
-    numbers, known = corpus.gather(LANGUAGE_COLUMN, rows)[0].astype(np.int64), np.asarray(marks)
-    labels = np.insert(plain.astype(np.int64), lengths.cumsum() - lengths, known[numbers])
-    pairs = make_pairs(noisy.astype(np.int64), labels, np.stack([sources, lengths + 1], 1), rows)
-    hidden = torch.isin(pairs.labels, torch.from_numpy(known))
-    return UnpairedBatch(
-        pairs.rows,
-        pairs.source,
-        pairs.target,
-        pairs.target_layout,
-        pairs.labels.masked_fill(hidden, PAD),
-        _source(plain, lengths),
-        _source(words, counts),
-        torch.from_numpy(known[1 - numbers]),
-    )
-
-
 def foreign_tokens(corpus: Corpus, size: int) -> NDArray[np.bool_]:
     """[2, size]: the tokens that are at least `FOREIGN` times as frequent in the other language as in this one."""
     rows = np.arange(len(corpus))
@@ -268,25 +210,53 @@ class UnpairedTexts(ParallelTexts):
         return lambda: lambda text, language: text, None
 
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
-        """The texts with their translations word by word."""
+        """The corpus of texts, pairs of a line and its language. Texts that are too long are left out.
+
+        Columns: the tokens of each text, those of its translation word by word, both also as text, and its language's number.
+        """
+        tokenizer, max_length = self.marked, self.config.data.max_length
         translators, key = self.word_translations()
-        return prepare_unpaired(
-            pairs,
-            self.marked,
-            self.languages,
-            translators,
-            key=key,
-            folder=self.cache,
-            max_length=self.config.data.max_length,
-            progress=progress,
-        )
+        filters, translate = PairFilters(max_length), cache(translators)
+
+        def encode(pairs: Texts) -> tuple[Columns, dict[str, int]]:
+            sides = [text for text, _ in pairs], [translate()(*pair) for pair in pairs]
+            ids = [tokenizer.encode_batch(side) for side in sides]
+            kept, reasons = filters(pairs, *ids)
+            columns: Columns = {LANGUAGE_COLUMN: [[self.languages.index(pairs[row][1])] for row in kept]}
+            for name, side, tokens in zip((TOKENS, WORDS), sides, ids, strict=True):
+                columns[name] = [[*tokens[row], EOS] for row in kept]
+                columns[text_of(name)] = [np.frombuffer(side[row].encode(), np.uint8) for row in kept]
+            return columns, reasons
+
+        kind = ids_below(tokenizer.size)
+        columns = {TOKENS: kind, WORDS: kind, text_of(TOKENS): "uint8", text_of(WORDS): "uint8", LANGUAGE_COLUMN: "uint8"}
+        whole = ["unpaired", tokenizer.digest(), list(self.languages), max_length, key]
+        sized = [TOKENS, WORDS]
+        return prepare(pairs, whole, encode, columns, sized=sized, folder=self.cache, unit="texts", progress=progress)
 
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> UnpairedBatch:
         """A batch for validation, always with the same noise."""
         return self._collate(corpus, rows, np.random.default_rng(0))
 
     def _collate(self, corpus: Corpus, rows: Rows, draw: np.random.Generator) -> UnpairedBatch:
-        return collate_unpaired(corpus, rows, self._noising, self.marks[:2], draw)
+        """The batch of some rows. draw: from which the noise follows."""
+        plain, lengths = corpus.gather(TOKENS, rows)
+        noisy, sources = self._noising(corpus, TOKENS, rows, plain, lengths, draw)
+        words, counts = self._noising(corpus, WORDS, rows, *corpus.gather(WORDS, rows), draw)
+        numbers, marks = corpus.gather(LANGUAGE_COLUMN, rows)[0].astype(np.int64), np.asarray(self.marks[:2])
+        labels = np.insert(plain.astype(np.int64), lengths.cumsum() - lengths, marks[numbers])
+        pairs = make_pairs(noisy.astype(np.int64), labels, np.stack([sources, lengths + 1], 1), rows)
+        hidden = torch.isin(pairs.labels, torch.from_numpy(marks))
+        return UnpairedBatch(
+            pairs.rows,
+            pairs.source,
+            pairs.target,
+            pairs.target_layout,
+            pairs.labels.masked_fill(hidden, PAD),
+            _source(plain, lengths),
+            _source(words, counts),
+            torch.from_numpy(marks[1 - numbers]),
+        )
 
     @cached_property
     def _noising(self) -> CorpusNoise:

@@ -13,7 +13,7 @@ from torch import Tensor
 from weft.config.corpus_entries import TrainingCorpus, names
 from weft.data.batch import PAD, Source
 from weft.errors import ConfigError, RunError
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Model, Network, Sizes
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, trainable
 from weft.tasks.corpus_task import Direction
@@ -208,9 +208,7 @@ class UnsupervisedTask(UnpairedTexts, TranslationTask):
     def ensemble(self, models: Sequence[Network]) -> Network:
         raise RunError("models of two languages cannot form an ensemble; name one run")
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> TranslationPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> TranslationPredictor:
         assert isinstance(model, BilingualModel)
         if resolved.config.tag:
             raise ConfigError(
