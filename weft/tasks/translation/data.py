@@ -7,7 +7,6 @@ from typing import Any
 
 from weft.config.corpus_entries import TrainingCorpus, ValidationCorpus, grouped, weighed
 from weft.config.registry import find_table, load, suggest
-from weft.config.sections import DataSection
 from weft.data.corpus import Corpus
 from weft.data.formats import Pairs
 from weft.data.sentence_pairs import SIDES, prepare_pairs
@@ -19,54 +18,6 @@ from weft.errors import ConfigError
 from weft.models.base import Sizes
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.tokenizer_setup import learn_tokenizers, tokenizers_of
-
-
-def with_marks(data: DataSection, source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers with the tags of all corpora as tokens of their own and, if noise needs it, the blank."""
-    corpora, directions = weighed(data.train), grouped(data.valid, ValidationCorpus)
-    tags = dict.fromkeys(tag for part in corpora for tag in part.tags)
-    known = [*tags, *source.added]
-    for tag in (tag for part in directions for tag in part.tags if tag not in known):
-        raise ConfigError(f"data.valid: no training data has the tag {tag}; {suggest(tag, known)}")
-    if BLANK in tags:
-        raise ConfigError(f"data.train: the tag {BLANK} stands for words that noise has blanked out; choose another name")
-    marks = [*tags, *([BLANK] if any(corpus.noise.blank for corpus in corpora) else [])]
-    return add_tokens(source, target, marks, needs_tag=all(corpus.tag for corpus in corpora))
-
-
-def part_options(part: ValidationCorpus, data: DataSection, source: Tokenizer) -> dict[str, Any]:
-    """How `prepare_pairs` reads an entry of data.train or data.valid: its tags, its filters, and what noise needs."""
-    tags = source.tags(part.tag)
-    if not isinstance(part, TrainingCorpus):
-        return {"tags": tags, "max_length": data.max_length}
-    noise, duplicates = part.noise, part.drop_duplicates
-    if part.max_length and part.max_length > data.max_length:
-        raise ConfigError(
-            f"data.train: {part.label} has a max_length of {part.max_length}, above data.max_length, {data.max_length}, which "
-            "is that of all corpora; raise data.max_length, or lower this one"
-        )
-    return {
-        "tags": tags,
-        "texts": SIDES if noise.subword is not None else SIDES[:1] if noise.any else (),
-        "max_length": part.max_length or data.max_length,
-        "max_ratio": part.max_ratio or data.max_ratio,
-        "drop_duplicates": data.drop_duplicates if duplicates is None else duplicates,
-    }
-
-
-def make_noising(corpus: TrainingCorpus, source: Tokenizer, target: Tokenizer, longest: int) -> CorpusNoise | None:
-    """The noise of a corpus of pairs, if it has any. Words change in sources only. longest: the most tokens of a text."""
-    noise = corpus.noise
-    if not noise.any:
-        return None
-    words = WordNoise(noise.drop, noise.blank, noise.shuffle) if noise.drop or noise.blank or noise.shuffle else None
-    tags, blank = source.tags(corpus.tag), source.tags(BLANK)[0] if noise.blank else 0
-    if noise.subword is None:
-        noisers = {"source": NoisyEncoder(source, words, None, blank, tags)}
-    else:
-        above, below = (side.variants(noise.subword) for side in (source, target))
-        noisers = {"source": NoisyEncoder(source, words, above, blank, tags), "target": NoisyEncoder(target, None, below)}
-    return CorpusNoise(noisers, most=longest + len(tags) + 1)
 
 
 class ParallelTexts(CorpusTask):
@@ -98,9 +49,21 @@ class ParallelTexts(CorpusTask):
             self.config, source, target = tokenizers_of(self.config)
         else:
             source, target = learn_tokenizers(self.config, train, self.report)
-        marked = with_marks(data, source, target)
+        marked = self._with_marks(source, target)
         count_sentences(train, self.source_language, language_of(data.target_language, data.files, 1)).save(self.run)
         return marked
+
+    def _with_marks(self, source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
+        """The tokenizers with the tags of all corpora as tokens of their own and, if noise needs it, the blank."""
+        corpora, directions = weighed(self.config.data.train), grouped(self.config.data.valid, ValidationCorpus)
+        tags = dict.fromkeys(tag for part in corpora for tag in part.tags)
+        known = [*tags, *source.added]
+        for tag in (tag for part in directions for tag in part.tags if tag not in known):
+            raise ConfigError(f"data.valid: no training data has the tag {tag}; {suggest(tag, known)}")
+        if BLANK in tags:
+            raise ConfigError(f"data.train: the tag {BLANK} stands for words that noise has blanked out; choose another name")
+        marks = [*tags, *([BLANK] if any(corpus.noise.blank for corpus in corpora) else [])]
+        return add_tokens(source, target, marks, needs_tag=all(corpus.tag for corpus in corpora))
 
     def reopen(self) -> Sizes:
         super().reopen()
@@ -110,9 +73,31 @@ class ParallelTexts(CorpusTask):
         return [self.source.digest(), self.target.digest()]
 
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
-        chosen = part_options(part, self.config.data, self.source)
+        """The corpus of an entry, with its tags; training data has filters of its own, and the texts that noise needs."""
+        data = self.config.data
+        options: dict[str, Any] = {"max_length": data.max_length}
+        if isinstance(part, TrainingCorpus):
+            if part.max_length and part.max_length > data.max_length:
+                raise ConfigError(
+                    f"data.train: {part.label} has a max_length of {part.max_length}, above data.max_length, "
+                    f"{data.max_length}, which is that of all corpora; raise data.max_length, or lower this one"
+                )
+            noise, duplicates = part.noise, part.drop_duplicates
+            options = {
+                "texts": SIDES if noise.subword is not None else SIDES[:1] if noise.any else (),
+                "max_length": part.max_length or data.max_length,
+                "max_ratio": part.max_ratio or data.max_ratio,
+                "drop_duplicates": data.drop_duplicates if duplicates is None else duplicates,
+            }
         return prepare_pairs(
-            pairs, self.source, self.target, folder=self.cache, copying=self._copies, progress=progress, **chosen
+            pairs,
+            self.source,
+            self.target,
+            tags=self.source.tags(part.tag),
+            folder=self.cache,
+            copying=self._copies,
+            progress=progress,
+            **options,
         )
 
     @property
@@ -120,10 +105,19 @@ class ParallelTexts(CorpusTask):
         return bool(load(find_table("weft.models:MODELS"), self.config.model["kind"]).copies)
 
     def noising(self, corpus: TrainingCorpus) -> CorpusNoise | None:
-        noising = make_noising(corpus, self.source, self.target, self.config.data.max_length)
-        if noising and self._copies:
+        """The noise of a corpus of pairs, if it has any. Words change in sources only."""
+        noise, source, target = corpus.noise, self.source, self.target
+        if not noise.any:
+            return None
+        words = WordNoise(noise.drop, noise.blank, noise.shuffle) if noise.drop or noise.blank or noise.shuffle else None
+        tags, blank = source.tags(corpus.tag), source.tags(BLANK)[0] if noise.blank else 0
+        above, below = (None if noise.subword is None else side.variants(noise.subword) for side in (source, target))
+        noisers = {"source": NoisyEncoder(source, words, above, blank, tags)}
+        if below is not None:
+            noisers["target"] = NoisyEncoder(target, None, below)
+        if self._copies:
             raise ConfigError("data.train: a model that copies source words (model.kind: pointer) cannot read noise; remove it")
-        return noising
+        return CorpusNoise(noisers, most=self.config.data.max_length + len(tags) + 1)
 
     def describe(self) -> dict[str, Any]:
         sizes = {"source vocabulary": self.source.size, "target vocabulary": self.target.size}
