@@ -40,12 +40,12 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
     example = "source.txt,target.txt"
     supports_distillation = True
     rewards = True
+    quick = {**Seq2SeqTask.quick, "fusion": "none"}
 
     def __init__(self, context: TaskContext, *, objective: Seq2SeqObjective) -> None:
         super().__init__(context, objective=objective)
         texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in built_in_metrics()]
         self.measures = (*texts, LOSS) if self.config.train.validate_bleu else (LOSS, *texts)
-        self.quick = {**self.quick, "fusion": "none"}
         self.valid_pairs: dict[str, list[tuple[str, str]]] = {}
         self.tokenizes: dict[str, str] = {}
         self.tokenize = USUAL
@@ -100,15 +100,7 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         split = self.sentence_splitter(warn)
         return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist, split=split)
 
-    def explain(
-        self,
-        predictor: TranslationPredictor,
-        text: str,
-        *,
-        target: str | None = None,
-        influence: bool | None = None,
-        run: str = "",
-    ) -> Explanation:
+    def explain(self, predictor: TranslationPredictor, text: str, *, target: str | None = None, **options: Any) -> Explanation:
         from weft.tasks.translation.explanation import explain_translation  # slow to import, and not needed to translate
 
         count = 1 if target is not None else len(predictor.sentences(text))
@@ -117,7 +109,7 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
                 f"the text has {count} parts that are translated one by one; explain them with explain_sentences(text), or the "
                 "text as a whole with sentences='off'"
             )
-        explanation = explain_translation(predictor, text, target=target, run=run, influence=influence)
+        explanation = explain_translation(predictor, text, target=target, **options)
         languages = self.config.data.source_language or "", self.config.data.target_language or ""
         explanation.model, explanation.languages = self.config.model["kind"], languages
         return explanation
