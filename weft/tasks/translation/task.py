@@ -40,7 +40,7 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
     example = "source.txt,target.txt"
     supports_distillation = True
     rewards = True
-    quick = {**Seq2SeqTask.quick, "fusion": "none"}
+    quick: Mapping[str, Any] = {**Seq2SeqTask.quick, "fusion": "none"}
 
     def __init__(self, context: TaskContext, *, objective: Seq2SeqObjective) -> None:
         super().__init__(context, objective=objective)
