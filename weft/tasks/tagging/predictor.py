@@ -15,8 +15,8 @@ from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, Predictor, refuse
-from weft.tasks.classification.data import Labels
-from weft.tasks.tagging.data import Change, TaggedEncoding, join_tags, make_tagged, split_words
+from weft.tasks.tagging.data import TaggedEncoding, join_tags, make_tagged, split_words
+from weft.tasks.tagging.metrics import convert
 from weft.tasks.tagging.model import Tagger
 
 
@@ -65,8 +65,7 @@ class TaggingInput:
 class TaggingPredictor(Predictor[TaggingInput, Tagged]):
     """A tagger with its tokenizer, lexicon and tags. A sentence is cut where it exceeds `longest` positions.
 
-    change: turns the model's tags into those that are written. Of the decoding options it uses batch_tokens, precision and
-    compile.
+    Of the decoding options it uses batch_tokens, precision and compile.
     """
 
     forks = False
@@ -75,15 +74,13 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
         self,
         model: Tagger,
         reading: TaggedEncoding,
-        labels: Labels,
         options: DecodingOptions,
         *,
-        change: Change,
         longest: int,
         warn: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(model, options, warn)
-        self.reading, self.labels, self.change, self.longest = reading, labels, change, longest
+        self.reading, self.longest = reading, longest
 
     def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TaggingInput:
         refuse(fields, "a tagger gives one tag per word, so there is no prefix and no term; leave them out")
@@ -113,7 +110,7 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
 
     def run(self, parts: list[TagPart], control: Cancellation | None = None) -> list[tuple[list[tuple[str, float]], float]]:
         """The tags of each part with their probabilities, and the score of all."""
-        batch, names = self._batch(parts), self.labels.names
+        batch, names = self._batch(parts), self.reading.labels.names
         scores = self._scores(batch)
         tags, values = self.model.best(scores, batch.words)
         shares = scores.float().softmax(-1).gather(2, tags[..., None])[..., 0].tolist()
@@ -143,7 +140,8 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
         if not results:
             return Tagged("", 0.0)
         words, shares = split_words(given.text), [share for row, _ in results for _, share in row]
-        tags, score = self.change([tag for row, _ in results for tag, _ in row]), sum(value for _, value in results)
+        tags, score = [tag for row, _ in results for tag, _ in row], sum(value for _, value in results)
+        tags = convert(tags, "iob2" if self.reading.scheme == "bioes" else None)
         found = Tagged(join_tags(words, tags), score, tokens=tags, words=words, tags=tags, probabilities=shares)
         if given.attention:
             self._add_attention(found, parts[0])
