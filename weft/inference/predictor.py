@@ -89,6 +89,14 @@ class ExpectedCost(NamedTuple):
     steps: int
 
 
+@dataclass(frozen=True)
+class TextInput:
+    """A line of text. attention: whether to add the weights of the model."""
+
+    text: str
+    attention: bool = False
+
+
 In = TypeVar("In", bound=Hashable)
 Out = TypeVar("Out")
 
@@ -114,6 +122,11 @@ class Predictor(ABC, Generic[In, Out]):
         """
         refuse({name: value for name, value in fields.items() if name != "attention"}, "inputs of this task are plain lines")
         return line
+
+    def forward(self, *inputs: Any) -> Any:
+        """The output of the model, in the chosen precision."""
+        with self.options.arithmetic(next(self.model.parameters()).dtype):
+            return self.model(*inputs)
 
     def sentences(self, text: str) -> list[str]:
         """The parts of a text that are answered, and explained, one by one."""
@@ -219,6 +232,17 @@ class Predictor(ABC, Generic[In, Out]):
             batch.append(part)
         if batch:
             yield batch
+
+
+class TextPredictor(Predictor[TextInput, Out]):
+    """A predictor of lines of text without a search. no_fields: why its inputs have no prefix, no terms and the like."""
+
+    forks = False
+    no_fields: ClassVar[str]
+
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TextInput:
+        refuse(fields, self.no_fields)
+        return TextInput(line, attention)
 
 
 def _window(stream: Iterator[In], most: int, ready: Ready | None) -> Iterator[In]:

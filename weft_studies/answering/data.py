@@ -14,12 +14,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from weft.data.batch import EOS
 from weft.data.corpus import Columns, Corpus, ids_below, prepare
+from weft.data.data_format import DataFormat
 from weft.data.formats import Pairs, Texts, combine, open_pairs
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.data.tokenizers import Tokenizer
@@ -40,6 +42,16 @@ def read_story(text: str) -> list[str]:
         return [*_sentences(record), _text(record, "question")]
     parts = text.split("\t") if "\t" in text else END.split(text)
     return [sentence for part in parts if (sentence := " ".join(part.split()))]
+
+
+def join_story(sentences: Sequence[str]) -> str:
+    """Sentences as one text."""
+    return "\t".join(sentences)
+
+
+def split_story(text: str) -> list[str]:
+    """The sentences that `join_story` joined."""
+    return text.split("\t") if text else []
 
 
 def _sentences(record: dict[str, Any]) -> list[str]:
@@ -76,7 +88,7 @@ class QuestionPairs(Pairs):
             try:
                 if not line.lstrip().startswith("{"):
                     raise DataError(f"each line must be a JSON object; write {SHAPE}")
-                yield "\t".join(read_story(line)), _text(json.loads(line), "answer")
+                yield join_story(read_story(line)), _text(json.loads(line), "answer")
             except DataError as error:
                 raise DataError(f"{self.path}, line {number:,}: {error}") from None
         if empty:
@@ -92,27 +104,37 @@ def open_stories(spec: str) -> Pairs:
     return QuestionPairs(spec) if plain.endswith(".jsonl") and "," not in spec else open_pairs(spec)
 
 
-def encode_stories(stories: Sequence[Sequence[str]], tokenizer: Tokenizer, longest: int) -> list[list[int]]:
-    """The ids of each story, with EOS after each sentence. Of a story with more ids, only the latest sentences are kept."""
-    encoded = iter(tokenizer.encode_batch(list(chain.from_iterable(stories))))
-    found = []
-    for story in stories:
-        sentences = [[*next(encoded)[: longest - 1], EOS] for _ in story]
-        room, kept = longest, len(sentences)
-        while kept and len(sentences[kept - 1]) <= room:
-            kept -= 1
-            room -= len(sentences[kept])
-        found.append(list(chain.from_iterable(sentences[kept:])))
-    return found
+FORMAT = DataFormat(open_stories, read_lines)
+"""A line of inputs is a story, in any of the ways that stories are written."""
+
+
+@dataclass(frozen=True)
+class StoryReader:
+    """Turns stories into token ids. longest: the most ids of a story that are read."""
+
+    tokenizer: Tokenizer
+    longest: int
+
+    def encode(self, stories: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The ids of each story, with EOS after each sentence. Of a story with more ids, the latest sentences are kept."""
+        ids = iter(self.tokenizer.encode_batch(list(chain.from_iterable(stories))))
+        encoded = []
+        for story in stories:
+            sentences = [[*next(ids)[: self.longest - 1], EOS] for _ in story]
+            room, kept = self.longest, len(sentences)
+            while kept and len(sentences[kept - 1]) <= room:
+                kept -= 1
+                room -= len(sentences[kept])
+            encoded.append(list(chain.from_iterable(sentences[kept:])))
+        return encoded
 
 
 def prepare_stories(
     pairs: Sequence[Pairs],
-    tokenizer: Tokenizer,
+    reader: StoryReader,
     labels: Labels,
     *,
     folder: Path,
-    max_length: int,
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
     """The corpus of stories with their answers, from the cache in `folder` or tokenised now."""
@@ -120,16 +142,16 @@ def prepare_stories(
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
         kept = [(read_story(story), answer) for story, answer in texts if story.strip() and answer.strip()]
         columns: Columns = {
-            "source": encode_stories([story for story, _ in kept], tokenizer, max_length),
+            "source": reader.encode([story for story, _ in kept]),
             "label": [labels.find(answer) for _, answer in kept],
         }
         return columns, {"with an empty side": len(texts) - len(kept)}
 
     return prepare(
         pairs,
-        ["stories", tokenizer.digest(), labels.names, max_length],
+        ["stories", reader.tokenizer.digest(), labels.names, reader.longest],
         encode,
-        {"source": ids_below(tokenizer.size), "label": ids_below(len(labels))},
+        {"source": ids_below(reader.tokenizer.size), "label": ids_below(len(labels))},
         sized=["source"],
         folder=folder,
         unit="questions",

@@ -17,14 +17,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from weft.config.sections import Config
 from weft.data.batch import EOS, NO_LABEL, LabelBatch, Layout, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
-from weft.data.formats import Pairs, Texts
+from weft.data.formats import MappedPairs, Pairs, Texts
 from weft.data.sentence_pairs import PairFilters
-from weft.data.sentence_splitting import split
-from weft.data.tokenizers import Tokenizer
+from weft.data.sentence_splitting import language_of, split
+from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
+from weft.data.tokenizers.added_tokens import save_extended
 from weft.errors import DataError, RunError
+from weft.tasks.tokenizer_setup import learn_tokenizer
+
+LABELS = "labels.json"
 
 Document = tuple[list[int], list[int]]
 """The ids of all sentences one after the other, and the number of ids of each sentence."""
@@ -62,6 +67,13 @@ class TextReader:
     longest: int
     by_sentence: bool = False
     language: str | None = None
+
+    @staticmethod
+    def of(config: Config, tokenizer: Tokenizer, by_sentence: bool) -> TextReader:
+        """The reader of a run."""
+        data = config.data
+        language = language_of(data.source_language, data.files) if by_sentence else None
+        return TextReader(tokenizer, data.max_length, by_sentence, language)
 
     def encode(self, texts: Sequence[str]) -> list[Document]:
         """The ids of each text. Sentences without any are left out."""
@@ -147,6 +159,27 @@ class Labels:
             raise RunError(f"{path}: this file does not hold labels: {error}") from None
 
 
+def learn_labels(
+    run: Path, config: Config, train: Sequence[Pairs], report: Callable[[str], None], *, several: bool, noun: str
+) -> None:
+    """Collects the labels of a new run and trains its tokenizer. noun: what a label is called in messages."""
+    if has_tokenizers(run) and (run / LABELS).exists():
+        return
+    labels = Labels((label for _, label in chain.from_iterable(train)), several=several)
+    if len(labels) < 2:
+        only = f"only the {noun} {labels.names[0]!r}" if labels.names else f"no {noun}"
+        raise DataError(
+            f"{', '.join(some.name for some in train)}: there is {only}, and a model needs at least two to choose from. "
+            f"The {noun} is the second column; write FILE.tsv#2,1 if it is the first."
+        )
+    report(f"{len(labels):,} {noun}s")
+    # Line breaks between the sentences of a document are no part of words.
+    whole = [MappedPairs(some, lambda text, label: (whole_text(text), label), "whole") for some in train]
+    tokenizer = learn_tokenizer(config, whole, report)
+    save_extended(run, tokenizer, tokenizer)
+    labels.save(run / LABELS)
+
+
 def prepare_labels(
     pairs: Sequence[Pairs],
     reader: TextReader,
@@ -202,6 +235,11 @@ def multi_hot(labels: Rows, counts: Rows, size: int) -> Rows:
     hot = np.zeros((len(counts), size), np.int64)
     hot[np.repeat(np.arange(len(counts)), counts), labels] = 1
     return hot
+
+
+def random_words(shape: int | tuple[int, int], size: int, seed: int) -> Rows:
+    """Ids below `size` without special tokens, for made-up batches."""
+    return np.random.default_rng(seed).integers(RESERVED, max(RESERVED + 1, size), shape)
 
 
 def make_labelled(

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain, pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +21,11 @@ from weft.data.batch import Layout, Source, pad
 from weft.data.tokenizers import RESERVED
 from weft.decoding.search_loop import Cancellation
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, Predictor, refuse
+from weft.inference.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.models.base import Network
 from weft.models.pooling import Pooled, Pooling
 from weft.tasks.classification.data import Labels, TextReader, document_source
 from weft.tasks.classification.model import ClassifierOutput
-
-NO_PREFIX = "a label is not written word by word, so it has no prefix and no terms; leave them out"
 
 
 @dataclass
@@ -54,20 +52,19 @@ class Label(Prediction):
         return plain
 
 
-Input = TypeVar("Input")
-
-
-class LabelPredictor(Predictor[Input, Label], ABC, Generic[Input]):
+class LabelPredictor(TextPredictor[Label], ABC):
     """A model with the labels that it chooses from; those of several that are more probable than `threshold` are given.
 
-    Of the decoding options it uses batch_tokens, precision, compile and n_best, the number of labels given.
+    reader: how it reads an input. Of the decoding options it uses batch_tokens, precision, compile and n_best, the number of
+    labels given.
     """
 
-    forks = False
+    no_fields = "a label is not written word by word, so it has no prefix and no terms; leave them out"
 
     def __init__(
         self,
         model: Network,
+        reader: Any,
         labels: Labels,
         options: DecodingOptions,
         *,
@@ -75,11 +72,10 @@ class LabelPredictor(Predictor[Input, Label], ABC, Generic[Input]):
         warn: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(model, options, warn)
-        self.labels, self.threshold = labels, threshold
+        self.reader, self.labels, self.threshold = reader, labels, threshold
 
     def judge(self, source: Source) -> ClassifierOutput:
-        with self.options.arithmetic(next(self.model.parameters()).dtype):
-            judged: ClassifierOutput = self.model(source.to(self.model.device))
+        judged: ClassifierOutput = self.forward(source.to(self.model.device))
         return judged
 
     def give(self, logits: Tensor, tokens: list[str]) -> Label:
@@ -124,35 +120,12 @@ class TextPart(BatchItem):
     sizes: list[int] = field(default_factory=list, kw_only=True)
 
 
-@dataclass(frozen=True)
-class ClassificationInput:
-    """A text to classify. attention: whether to add attention weights."""
+class ClassificationPredictor(LabelPredictor):
+    """A classifier of texts."""
 
-    text: str
-    attention: bool = False
+    reader: TextReader
 
-
-class ClassificationPredictor(LabelPredictor[ClassificationInput]):
-    """A classifier. `reader` says how it reads a text."""
-
-    def __init__(
-        self,
-        model: Network,
-        reader: TextReader,
-        labels: Labels,
-        options: DecodingOptions,
-        *,
-        threshold: float = 0.5,
-        warn: Callable[[str], None] | None = None,
-    ) -> None:
-        super().__init__(model, labels, options, threshold=threshold, warn=warn)
-        self.reader, self.source = reader, reader.tokenizer
-
-    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> ClassificationInput:
-        refuse(fields, NO_PREFIX)
-        return ClassificationInput(line, attention)
-
-    def encode_input(self, inputs: Sequence[ClassificationInput], first_line: int) -> list[list[TextPart]]:
+    def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[TextPart]]:
         encoded = self.reader.encode(["" if given.text.isspace() else given.text for given in inputs])
         longest = self.reader.longest
         for line, (ids, _) in enumerate(encoded, start=first_line):
@@ -163,13 +136,13 @@ class ClassificationPredictor(LabelPredictor[ClassificationInput]):
 
     def run(self, parts: list[TextPart], control: Cancellation | None = None) -> list[Label]:
         logits = self.judge(self._lay_out(parts)).logits.float().cpu()
-        results = [self.give(row, self.source.tokens(part.ids)) for row, part in zip(logits, parts, strict=True)]
+        results = [self.give(row, self.reader.tokenizer.tokens(part.ids)) for row, part in zip(logits, parts, strict=True)]
         for label, part in zip(results, parts, strict=True):
             ends = accumulate(part.sizes, initial=0)
             label.sentences = [label.source_tokens[start:end] for start, end in pairwise(ends)]
         return results
 
-    def join_outputs(self, given: ClassificationInput, parts: list[TextPart], results: list[Label]) -> Label:
+    def join_outputs(self, given: TextInput, parts: list[TextPart], results: list[Label]) -> Label:
         if not results:
             return Label("", 0.0)
         if given.attention:

@@ -14,7 +14,7 @@ from weft.data.batch import TagBatch
 from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, Predictor, refuse
+from weft.inference.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.tasks.tagging.data import TaggedEncoding, join_tags, make_tagged, split_words
 from weft.tasks.tagging.metrics import convert
 from weft.tasks.tagging.model import Tagger
@@ -51,24 +51,14 @@ class TagPart(BatchItem):
         return self.width
 
 
-@dataclass(frozen=True)
-class TaggingInput:
-    """A text whose words stand between spaces, or words that `weft.tasks.tagging.data.join_words` joined.
-
-    attention: whether to add attention weights.
-    """
-
-    text: str
-    attention: bool = False
-
-
-class TaggingPredictor(Predictor[TaggingInput, Tagged]):
+class TaggingPredictor(TextPredictor[Tagged]):
     """A tagger with its tokenizer, lexicon and tags. A sentence is cut where it exceeds `longest` positions.
 
-    Of the decoding options it uses batch_tokens, precision and compile.
+    The words of a text stand between spaces, or `weft.tasks.tagging.data.join_words` joined them. Of the decoding options it
+    uses batch_tokens, precision and compile.
     """
 
-    forks = False
+    no_fields = "a tagger gives one tag per word, so there is no prefix and no term; leave them out"
 
     def __init__(
         self,
@@ -82,16 +72,15 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
         super().__init__(model, options, warn)
         self.reading, self.longest = reading, longest
 
-    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TaggingInput:
-        refuse(fields, "a tagger gives one tag per word, so there is no prefix and no term; leave them out")
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TextInput:
         if "\t" in line:
             raise DataError(
                 f"there is a tab in the text {line[:80]!r}; separate words by spaces, or give a table with a word per line as "
                 "a file whose name ends in .tsv"
             )
-        return TaggingInput(line, attention)
+        return super().parse_input(line, attention=attention, **fields)
 
-    def encode_input(self, inputs: Sequence[TaggingInput], first_line: int) -> list[list[TagPart]]:
+    def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[TagPart]]:
         return [self._parts(split_words(given.text), line) for line, given in enumerate(inputs, start=first_line)]
 
     def _parts(self, words: list[str], line: int) -> list[TagPart]:
@@ -129,13 +118,11 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
         return batch.to(self.model.device)
 
     def _scores(self, batch: TagBatch) -> Tensor:
-        model: Tagger = self.model
-        with self.options.arithmetic(next(model.parameters()).dtype):
-            scores: Tensor = model(batch.source, batch.words, batch.starts)
+        scores: Tensor = self.forward(batch.source, batch.words, batch.starts)
         return scores
 
     def join_outputs(
-        self, given: TaggingInput, parts: list[TagPart], results: list[tuple[list[tuple[str, float]], float]]
+        self, given: TextInput, parts: list[TagPart], results: list[tuple[list[tuple[str, float]], float]]
     ) -> Tagged:
         if not results:
             return Tagged("", 0.0)
