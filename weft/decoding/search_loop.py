@@ -228,7 +228,7 @@ def run_search(
     """
     runner, trace, limits, cancellation = request.runner, request.trace, request.limits, request.cancellation
     if runner is EAGER and not trace:
-        native = open_cpp_search(decoder, source, selector, request.constraints, limits, request.prefix, request.prefix_layout)
+        native = open_cpp_search(decoder, source, selector, request)
         if native is not None:
             tables = native.finish(request.check, None if cancellation is None else cancellation.stop_unwanted)
             return backtrace(tables, request.n_best), tables

@@ -44,30 +44,23 @@ from weft.tasks.corpus_task import CorpusTask
 class LabelTask(CorpusTask):
     """A task from texts to labels, which are those of the training data.
 
-    noun: what a label is called in messages · predictor_class: of its predictor · reader: how an input is read · several:
-    whether an input has any number of labels · threshold: if so, labels that are more probable are given.
+    noun: what a label is called in messages · predictor_class: of its predictor · reader: how an input is read · threshold: if
+    an input has any number of labels, those that are more probable are given · smoothing, diversity: see `ClassificationTask`.
     """
 
     measures: Sequence[Measure] = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     noun: ClassVar[str] = "label"
     predictor_class: ClassVar[type[LabelPredictor]]
     reader: Any
+    threshold: float = 0.5
+    smoothing: float = 0.0
+    diversity: float = 0.0
     sentences = (0,)
     inference_kind = "forward"
 
-    def __init__(
-        self,
-        context: TaskContext,
-        *,
-        several: bool = False,
-        threshold: float = 0.5,
-        smoothing: float = 0.0,
-        diversity: float = 0.0,
-    ) -> None:
+    def __init__(self, context: TaskContext) -> None:
         super().__init__(context)
-        self.labels, self.threshold, self.smoothing, self.diversity = Labels(several=several), threshold, smoothing, diversity
-        if several:
-            self.measures = (Measure("micro_f1", "micro F1"), *self.measures)
+        self.labels = Labels()
 
     def learn(self, train: list[Pairs]) -> None:
         learn_labels(self.run, self.config, train, self.report, several=self.labels.several, noun=self.noun)
@@ -190,9 +183,11 @@ class ClassificationTask(LabelTask):
         multi_label: bool = False,
         threshold: Probability = 0.5,
     ) -> None:
-        super().__init__(
-            context, several=multi_label, threshold=threshold, smoothing=label_smoothing, diversity=diversity_weight
-        )
+        super().__init__(context)
+        self.labels = Labels(several=multi_label)
+        if multi_label:
+            self.measures = (Measure("micro_f1", "micro F1"), *self.measures)
+        self.threshold, self.smoothing, self.diversity = threshold, label_smoothing, diversity_weight
         self.pooling, self.dropout, self.by_sentence = pooling, dropout, by_sentence
 
     def reopen(self) -> Sizes:
