@@ -100,8 +100,12 @@ def test_of_a_long_story_the_latest_sentences_are_kept() -> None:
     words = WordTokenizer()
     words.train(["a b c d e f"], 20)
     a, _, c, d, e, f = words.encode("a b c d e f")
-    assert StoryReader(words, 7).encode([["a b", "c", "d e", "f"], [], ["a"]]) == [[c, EOS, d, e, EOS, f, EOS], [], [a, EOS]]
-    assert StoryReader(words, 4).encode([["a b", "c d e f"]]) == [[c, d, e, EOS]]
+    assert StoryReader(words, 7).encode_stories([["a b", "c", "d e", "f"], [], ["a"]]) == [
+        [c, EOS, d, e, EOS, f, EOS],
+        [],
+        [a, EOS],
+    ]
+    assert StoryReader(words, 4).encode_stories([["a b", "c d e f"]]) == [[c, d, e, EOS]]
 
 
 # ---- the task

@@ -13,20 +13,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from weft.data.batch import EOS
-from weft.data.corpus import Columns, Corpus, ids_below, prepare
 from weft.data.data_format import DataFormat
-from weft.data.formats import Pairs, Texts, combine, open_pairs
+from weft.data.formats import Pairs, combine, open_pairs
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers import Tokenizer
 from weft.errors import DataError
-from weft.tasks.classification.data import Labels
+from weft.tasks.classification.data import Document, TextReader
 
 END = re.compile(r"(?<=[.?!])\s+")
 SHAPE = '{"story": ["a sentence", "another"], "question": "…", "answer": "…"}'
@@ -108,15 +104,19 @@ FORMAT = DataFormat(open_stories, read_lines)
 """A line of inputs is a story, in any of the ways that stories are written."""
 
 
-@dataclass(frozen=True)
-class StoryReader:
-    """Turns stories into token ids. longest: the most ids of a story that are read."""
+class StoryReader(TextReader):
+    """Turns stories into token ids, with EOS after each sentence. Of a story with more than `longest`, the latest are read."""
 
-    tokenizer: Tokenizer
-    longest: int
+    kind, unit = "stories", "questions"
 
-    def encode(self, stories: Sequence[Sequence[str]]) -> list[list[int]]:
-        """The ids of each story, with EOS after each sentence. Of a story with more ids, the latest sentences are kept."""
+    def key(self, drop_duplicates: bool) -> list[Any]:
+        return []
+
+    def read(self, texts: Sequence[str]) -> list[Document]:
+        return [(ids, []) for ids in self.encode_stories([read_story(text) for text in texts])]
+
+    def encode_stories(self, stories: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The ids of the sentences of each story."""
         ids = iter(self.tokenizer.encode_batch(list(chain.from_iterable(stories))))
         encoded = []
         for story in stories:
@@ -127,33 +127,3 @@ class StoryReader:
                 room -= len(sentences[kept])
             encoded.append(list(chain.from_iterable(sentences[kept:])))
         return encoded
-
-
-def prepare_stories(
-    pairs: Sequence[Pairs],
-    reader: StoryReader,
-    labels: Labels,
-    *,
-    folder: Path,
-    progress: Callable[[int], None] | None = None,
-) -> Corpus:
-    """The corpus of stories with their answers, from the cache in `folder` or tokenised now."""
-
-    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
-        kept = [(read_story(story), answer) for story, answer in texts if story.strip() and answer.strip()]
-        columns: Columns = {
-            "source": reader.encode([story for story, _ in kept]),
-            "label": [labels.find(answer) for _, answer in kept],
-        }
-        return columns, {"with an empty side": len(texts) - len(kept)}
-
-    return prepare(
-        pairs,
-        ["stories", reader.tokenizer.digest(), labels.names, reader.longest],
-        encode,
-        {"source": ids_below(reader.tokenizer.size), "label": ids_below(len(labels))},
-        sized=["source"],
-        folder=folder,
-        unit="questions",
-        progress=progress,
-    )

@@ -28,7 +28,7 @@ class AnsweringPredictor(LabelPredictor):
 
     def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[BatchItem]]:
         stories = [split_story(each.text) for each in inputs]
-        encoded = self.reader.encode(stories)
+        encoded = self.reader.encode_stories(stories)
         for line, (story, ids) in enumerate(zip(stories, encoded, strict=True), start=first_line):
             if (read := ids.count(EOS)) < len(story):
                 self.warn(f"line {line} has {len(story):,} sentences; only the latest {read:,} are read")

@@ -17,11 +17,11 @@ from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
 from weft.models.pooling import MeanPooling
 from weft.tasks.base import TaskContext
-from weft.tasks.classification.data import make_labelled, random_words
+from weft.tasks.classification.data import make_labelled, prepare_labels, random_words
 from weft.tasks.classification.model import Classifier, ClassifierOutput
 from weft.tasks.classification.predictor import Label, LabelPredictor
 from weft.tasks.classification.task import LabelTask
-from weft_studies.answering.data import FORMAT, StoryReader, prepare_stories
+from weft_studies.answering.data import FORMAT, StoryReader
 from weft_studies.answering.memory_network import MemoryEncoder, MemoryNetwork
 from weft_studies.answering.predictor import AnsweringPredictor, hop_table
 
@@ -97,4 +97,4 @@ class AnsweringTask(LabelTask):
         return make_labelled(words.ravel(), labels, lengths, budget=rows * length, rounded=rounded)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        return prepare_stories(pairs, self.reader, self.labels, folder=folder, progress=progress)
+        return prepare_labels(pairs, self.reader, self.labels, folder=folder, progress=progress)

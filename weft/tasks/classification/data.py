@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +27,7 @@ from weft.data.formats import MappedPairs, Pairs, Texts
 from weft.data.sentence_pairs import PairFilters
 from weft.data.sentence_splitting import language_of, split
 from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
-from weft.data.tokenizers.added_tokens import save_extended
+from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import DataError, RunError
 from weft.tasks.tokenizer_setup import learn_tokenizer
 
@@ -60,9 +62,12 @@ def whole_text(text: str) -> str:
 class TextReader:
     """Turns texts into token ids, as a whole with EOS at the end, or sentence by sentence.
 
-    longest: the most tokens of a text that are read · by_sentence: read sentences, those of this language.
+    longest: the most tokens of a text that are read · by_sentence: read sentences, those of this language · kind, unit: what
+    corpora of such texts are called in the cache, and their rows in messages.
     """
 
+    kind: ClassVar[str] = "labels"
+    unit: ClassVar[str] = "texts"
     tokenizer: Tokenizer
     longest: int
     by_sentence: bool = False
@@ -74,6 +79,14 @@ class TextReader:
         data = config.data
         language = language_of(data.source_language, data.files) if by_sentence else None
         return TextReader(tokenizer, data.max_length, by_sentence, language)
+
+    def key(self, drop_duplicates: bool) -> list[Any]:
+        """Identifies what else a corpus depends on."""
+        return [drop_duplicates, *[["by sentence", self.language]] * self.by_sentence]
+
+    def read(self, texts: Sequence[str]) -> list[Document]:
+        """Texts as the model reads them."""
+        return [self.cut(each) for each in self.encode(texts)]
 
     def encode(self, texts: Sequence[str]) -> list[Document]:
         """The ids of each text. Sentences without any are left out."""
@@ -151,12 +164,19 @@ class Labels:
 
     @staticmethod
     def load(path: Path, *, several: bool = False) -> Labels:
-        try:
+        with reading(path, "labels"):
             return Labels(json.loads(path.read_text(encoding="utf-8"))["labels"], several=several)
-        except FileNotFoundError:
-            raise RunError(f"{path}: there is no such file") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path}: this file does not hold labels: {error}") from None
+
+
+@contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """Raises RunError if a file of a run cannot be read, or does not hold what it should."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise RunError(f"{path}: there is no such file") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: this file does not hold {what}: {error}") from None
 
 
 def learn_labels(
@@ -180,6 +200,12 @@ def learn_labels(
     labels.save(run / LABELS)
 
 
+def load_labels(run: Path, config: Config, *, several: bool) -> tuple[Tokenizer, Labels]:
+    """The tokenizer and the labels of a run, as `learn_labels` saved them."""
+    tokenizer, _ = load_extended(run, config.data.tokenizer)
+    return tokenizer, Labels.load(run / LABELS, several=several)
+
+
 def prepare_labels(
     pairs: Sequence[Pairs],
     reader: TextReader,
@@ -199,21 +225,21 @@ def prepare_labels(
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
         targets = [labels.find(label) for _, label in texts]
         pairs = [(text, labels.join(ids) or NONE * labels.several) for (text, _), ids in zip(texts, targets, strict=True)]
-        sources = [reader.cut(each) for each in reader.encode([text for text, _ in texts])]
+        sources = reader.read([text for text, _ in texts])
         kept, reasons = filters(pairs, [ids for ids, _ in sources])
         columns: Columns = {"source": [sources[i][0] for i in kept], "label": [targets[i] for i in kept]}
         return columns | ({"sentences": [sources[i][1] for i in kept]} if reader.by_sentence else {}), reasons
 
     sentences = {"sentences": ids_below(reader.longest + 1)} if reader.by_sentence else {}
-    more = [["by sentence", reader.language]] * reader.by_sentence + ["several"] * labels.several
+    more = [*reader.key(drop_duplicates), *["several"] * labels.several]
     return prepare(
         pairs,
-        ["labels", reader.tokenizer.digest(), labels.names, reader.longest, drop_duplicates, *more],
+        [reader.kind, reader.tokenizer.digest(), labels.names, reader.longest, *more],
         encode,
         {"source": ids_below(reader.tokenizer.size), "label": ids_below(len(labels)), **sentences},
         sized=["source"],
         folder=folder,
-        unit="texts",
+        unit=reader.unit,
         progress=progress,
     )
 

@@ -17,18 +17,17 @@ from weft.config.registry import Among
 from weft.data.batch import NO_LABEL, LabelBatch
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
-from weft.data.tokenizers.added_tokens import load_extended
 from weft.evaluation.metrics import Metric, score
 from weft.inference.decoding_options import DecodingOptions
 from weft.models.base import Network, Sizes
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.classification.data import (
-    LABELS,
     Labels,
     TextReader,
     collate_labels,
     document_source,
     learn_labels,
+    load_labels,
     make_labelled,
     multi_hot,
     prepare_labels,
@@ -66,8 +65,7 @@ class LabelTask(CorpusTask):
         learn_labels(self.run, self.config, train, self.report, several=self.labels.several, noun=self.noun)
 
     def reopen(self) -> Sizes:
-        self.source, _ = load_extended(self.run, self.config.data.tokenizer)
-        self.labels = Labels.load(self.run / LABELS, several=self.labels.several)
+        self.source, self.labels = load_labels(self.run, self.config, several=self.labels.several)
         return Sizes(self.source.size)
 
     def check(self, valid: list[Pairs]) -> None:

@@ -32,8 +32,8 @@ from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
-from weft.errors import DataError, RunError
-from weft.tasks.classification.data import Labels
+from weft.errors import DataError
+from weft.tasks.classification.data import Labels, reading
 from weft.tasks.tagging.metrics import Scheme, convert, tags_of, types_of
 from weft.tasks.tokenizer_setup import learn_tokenizer
 
@@ -214,13 +214,9 @@ class Lexicon:
 
     @staticmethod
     def load(path: Path, vocabulary: Vocabulary) -> Lexicon:
-        try:
+        with reading(path, "words with their tags"):
             rows: Sequence[tuple[str, int, str]] = json.loads(path.read_text(encoding="utf-8"))["words"]
             counts, tags = {word: count for word, count, _ in rows}, {word: tag for word, _, tag in rows}
-        except FileNotFoundError:
-            raise RunError(f"{path}: there is no such file") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path}: this file does not hold words with their tags: {error}") from None
         return Lexicon(counts, tags, vocabulary)
 
 
