@@ -195,7 +195,7 @@ class Cancellation:
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What a search has to do for some encoded sources.
+    """The order to search texts for some encoded sources.
 
     prefix [G, P]: BOS and any forced tokens, which are not part of the result, with their layout if they are ragged · limits:
     of the texts · n_best: texts per source; None: all that the search finds · constraints: on every text · required: terms

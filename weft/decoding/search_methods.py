@@ -33,7 +33,7 @@ FEATURES = {
     "shortlist": "decode.shortlist",
     "trace": "tracing",
 }
-"""What a search may accept, and what error messages call it."""
+"""Features that a search may accept, and what error messages call them."""
 
 
 class Search(ABC):

@@ -55,7 +55,7 @@ class Prediction:
     uses: dict[str, View] = field(default_factory=dict)
 
     def lines(self) -> str:
-        """What is written to a text file, without the last line end: one line."""
+        """The text as it is written to a file, without the last line end: one line."""
         return " ".join(self.text.splitlines())
 
     def document(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Prediction:
 
 @dataclass(eq=False)
 class BatchItem:
-    """What one row of a batch computes: an input, or a segment of a long one.
+    """One row of a batch: an input, or a segment of a long one.
 
     ids: the tokens to read · number: of the input in its stream, from 0.
     """
@@ -78,12 +78,12 @@ class BatchItem:
 
     @property
     def size(self) -> int:
-        """What it adds to the size of a batch."""
+        """Its share of the size of a batch."""
         return len(self.ids)
 
 
 class ExpectedCost(NamedTuple):
-    """What a part is expected to cost: `rows` computed side by side, for `steps` steps."""
+    """The expected cost of a part: `rows` computed side by side, for `steps` steps."""
 
     rows: int
     steps: int
@@ -171,7 +171,7 @@ class Predictor(ABC, Generic[In, Out]):
         return max(1, self.options.batch_tokens // self.workers)
 
     def expected_cost(self, part: Any) -> ExpectedCost:
-        """What a part is expected to cost, for a queue that bounds the time of its batches."""
+        """The expected cost of a part, for a queue that bounds the time of its batches."""
         return ExpectedCost(1, part.size)
 
     def predict(

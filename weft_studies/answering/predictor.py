@@ -12,8 +12,7 @@ from weft.data.batch import EOS, Layout, Source, pad
 from weft.decoding.search_loop import Cancellation
 from weft.explain.html_parts import meter
 from weft.inference.predictor import BatchItem, TextInput
-from weft.tasks.classification.explanation import probability_table
-from weft.tasks.classification.predictor import Label, LabelPredictor
+from weft.tasks.classification.predictor import Label, LabelPredictor, probability_table
 from weft_studies.answering.data import StoryReader, join_story, read_story, split_story
 from weft_studies.answering.memory_network import MemoryNetwork
 

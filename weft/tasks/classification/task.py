@@ -33,10 +33,15 @@ from weft.tasks.classification.data import (
     prepare_labels,
     random_words,
 )
-from weft.tasks.classification.explanation import probability_table, weighted_sentences
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import Classifier, ClassifierEnsemble, ClassifierOutput
-from weft.tasks.classification.predictor import ClassificationPredictor, Label, LabelPredictor
+from weft.tasks.classification.predictor import (
+    ClassificationPredictor,
+    Label,
+    LabelPredictor,
+    probability_table,
+    weighted_sentences,
+)
 from weft.tasks.corpus_task import CorpusTask
 
 
