@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -214,6 +215,7 @@ class CipherGan(Network):
                 parameter.requires_grad_(True)
 
 
+@dataclass(frozen=True, kw_only=True)
 class CipherGanFamily(ModelFamily):
     """CipherGAN: generators that rewrite each symbol by itself, and discriminators that see n-grams.
 
@@ -226,25 +228,17 @@ class CipherGanFamily(ModelFamily):
     places: places of a text after which tables and vectors of places repeat; a Vigenère cipher needs a multiple of its key
     """
 
-    def __init__(
-        self,
-        *,
-        generator: Kind = "table",
-        dim: PositiveInt = 128,
-        width: PositiveInt = 64,
-        blocks: NonNegativeInt = 3,
-        layers: PositiveInt = 1,
-        kernel: PositiveInt = 3,
-        places: PositiveInt = 1,
-    ) -> None:
-        self.options: dict[str, Any] = {
-            "generator": generator, "dim": dim, "width": width, "blocks": blocks, "layers": layers, "kernel": kernel,
-            "places": places,
-        }  # fmt: skip
+    generator: Kind = "table"
+    dim: PositiveInt = 128
+    width: PositiveInt = 64
+    blocks: NonNegativeInt = 3
+    layers: PositiveInt = 1
+    kernel: PositiveInt = 3
+    places: PositiveInt = 1
 
     def build(self, sizes: Sizes) -> CipherGan:
         """sizes.source: symbols."""
-        return CipherGan(sizes.source, **self.options)
+        return CipherGan(sizes.source, **vars(self))
 
 
 AdversarialLoss = Literal["wasserstein", "least_squares"]

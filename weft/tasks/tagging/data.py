@@ -296,17 +296,18 @@ def learn_tags(
 def prepare_tagged(
     pairs: Sequence[Pairs],
     encoding: TaggedEncoding,
+    config: Config,
     *,
+    training: bool,
     folder: Path,
-    max_length: int,
-    drop_duplicates: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None],
 ) -> Corpus:
     """The corpus of tagged sentences, from the cache in `folder` or encoded now.
 
     Left out are sentences that are too long, and those with a tag that is not among the labels.
     """
     labels, scheme = encoding.labels, encoding.scheme
+    max_length, drop_duplicates = config.data.max_length, config.data.drop_duplicates and training
     filters = PairFilters(max_length, None, drop_duplicates)
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:

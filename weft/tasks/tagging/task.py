@@ -149,15 +149,7 @@ class TaggingTask(CorpusTask):
         return {each.name: each.value for each in found if each.key in FLOORS}
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        data = self.config.data
-        return prepare_tagged(
-            pairs,
-            self.reading,
-            folder=folder,
-            max_length=data.max_length,
-            drop_duplicates=data.drop_duplicates and training,
-            progress=progress,
-        )
+        return prepare_tagged(pairs, self.reading, self.config, training=training, folder=folder, progress=progress)
 
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> TagBatch:
         return collate_tagged(corpus, rows, whole=self.reading.whole, budget=budget, rounded=rounded)
