@@ -235,10 +235,17 @@ class Predictor(ABC, Generic[In, Out]):
 
 
 class TextPredictor(Predictor[TextInput, Out]):
-    """A predictor of lines of text without a search. no_fields: why its inputs have no prefix, no terms and the like."""
+    """A predictor of lines of text without a search.
+
+    reader: what it reads texts with, such as a tokenizer · no_fields: why its inputs have no prefix, no terms and the like.
+    """
 
     forks = False
     no_fields: ClassVar[str]
+
+    def __init__(self, model: Any, reader: Any, options: DecodingOptions, warn: Callable[[str], None] | None = None) -> None:
+        super().__init__(model, options, warn)
+        self.reader = reader
 
     def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TextInput:
         refuse(fields, self.no_fields)

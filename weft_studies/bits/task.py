@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -49,22 +50,16 @@ class BitPart(BatchItem):
 
 
 class BitsPredictor(TextPredictor[Prediction]):
-    """A model that fills in blanks. `score` is the log-probability of all its bits. width: bits of a vector."""
+    """A model that fills in blanks. `score` is the log-probability of all its bits. The reader is `read_frames`."""
 
     no_fields = "a sequence of bits has no such field; leave it out"
-
-    def __init__(
-        self, model: Network, resolved: DecodingOptions, width: int, warn: Callable[[str], None] | None = None
-    ) -> None:
-        super().__init__(model, resolved, warn)
-        self.width = width
 
     def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[BatchItem]]:
         return [self._parts(given.text, line) for line, given in enumerate(inputs, start=first_line)]
 
     def _parts(self, text: str, line: int) -> list[BatchItem]:
         try:
-            return [BitPart([], *read_frames(text, self.width))] if text.strip() else []
+            return [BitPart([], *self.reader(text))] if text.strip() else []
         except DataError as error:
             raise DataError(f"line {line}: {error}") from None
 
@@ -134,7 +129,7 @@ class BitsTask(CorpusTask):
         return FrameClassifier(build_encoder(spec, sizes), sizes.target)
 
     def predictor(self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None) -> BitsPredictor:
-        return BitsPredictor(model, resolved, self.width, warn)
+        return BitsPredictor(model, partial(read_frames, width=self.width), resolved, warn)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         return prepare_bits(pairs, self.width, folder=folder, progress=progress)

@@ -58,8 +58,7 @@ class Label(Prediction):
 class LabelPredictor(TextPredictor[Label], ABC):
     """A model with the labels that it chooses from; those of several that are more probable than `threshold` are given.
 
-    reader: how it reads an input. Of the decoding options it uses batch_tokens, precision, compile and n_best, the number of
-    labels given.
+    Of the decoding options it uses batch_tokens, precision, compile and n_best, the number of labels given.
     """
 
     no_fields = "a label is not written word by word, so it has no prefix and no terms; leave them out"
@@ -74,8 +73,8 @@ class LabelPredictor(TextPredictor[Label], ABC):
         threshold: float = 0.5,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, options, warn)
-        self.reader, self.labels, self.threshold = reader, labels, threshold
+        super().__init__(model, reader, options, warn)
+        self.labels, self.threshold = labels, threshold
 
     def judge(self, source: Source) -> ClassifierOutput:
         judged: ClassifierOutput = self.forward(source.to(self.model.device))

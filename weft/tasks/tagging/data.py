@@ -234,21 +234,23 @@ def _first(tags: Iterable[str]) -> str:
 class TaggedEncoding:
     """Turns sentences into ids.
 
-    whole: a model reads words, each with its subwords; otherwise all subwords in a row · scheme: of the labels, if they mark
-    entities.
+    whole: a model reads words, each with its subwords; otherwise all subwords in a row · longest: the most positions of a
+    sentence · scheme: of the labels, if they mark entities.
     """
 
     tokenizer: Tokenizer
     lexicon: Lexicon
     labels: Labels
     whole: bool
+    longest: int
     scheme: Scheme | None
 
     @staticmethod
     def load(run: Path, config: Config, vocabulary: Vocabulary, whole: bool, scheme: Scheme | None) -> TaggedEncoding:
         """The encoding of a run, as `learn_tags` saved it."""
         tokenizer, _ = load_extended(run, config.data.tokenizer)
-        return TaggedEncoding(tokenizer, Lexicon.load(run / WORDS, vocabulary), Labels.load(run / TAGS), whole, scheme)
+        lexicon, labels = Lexicon.load(run / WORDS, vocabulary), Labels.load(run / TAGS)
+        return TaggedEncoding(tokenizer, lexicon, labels, whole, config.data.max_length, scheme)
 
     def subwords(self, words: Sequence[str]) -> list[list[int]]:
         """The subwords of each word; at least one."""
@@ -296,9 +298,8 @@ def learn_tags(
 def prepare_tagged(
     pairs: Sequence[Pairs],
     encoding: TaggedEncoding,
-    config: Config,
     *,
-    training: bool,
+    drop_duplicates: bool,
     folder: Path,
     progress: Callable[[int], None],
 ) -> Corpus:
@@ -307,8 +308,7 @@ def prepare_tagged(
     Left out are sentences that are too long, and those with a tag that is not among the labels.
     """
     labels, scheme = encoding.labels, encoding.scheme
-    max_length, drop_duplicates = config.data.max_length, config.data.drop_duplicates and training
-    filters = PairFilters(max_length, None, drop_duplicates)
+    filters = PairFilters(encoding.longest, None, drop_duplicates)
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
         known: Texts = []
@@ -330,7 +330,7 @@ def prepare_tagged(
 
     return prepare(
         pairs,
-        ["tagged", encoding.key(), labels.names, scheme or "none", max_length, drop_duplicates],
+        ["tagged", encoding.key(), labels.names, scheme or "none", encoding.longest, drop_duplicates],
         encode,
         {
             "word": ids_below(encoding.lexicon.size),

@@ -101,8 +101,8 @@ class TaggingTask(CorpusTask):
         learn_tags(self.run, self.config, train, self.vocabulary, self.scheme, self.report)
 
     def reopen(self) -> Sizes:
-        self.reading = TaggedEncoding.load(self.run, self.config, self.vocabulary, self.per_word == "front", self.scheme)
-        self.source, self.lexicon, self.tags = self.reading.tokenizer, self.reading.lexicon, self.reading.labels.names
+        self.reader = TaggedEncoding.load(self.run, self.config, self.vocabulary, self.per_word == "front", self.scheme)
+        self.source, self.lexicon, self.tags = self.reader.tokenizer, self.reader.lexicon, self.reader.labels.names
         return self._sizes(self.lexicon.size, self.source.size)
 
     def placeholder_sizes(self) -> Sizes:
@@ -149,10 +149,11 @@ class TaggingTask(CorpusTask):
         return {each.name: each.value for each in found if each.key in FLOORS}
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        return prepare_tagged(pairs, self.reading, self.config, training=training, folder=folder, progress=progress)
+        drop_duplicates = self.config.data.drop_duplicates and training
+        return prepare_tagged(pairs, self.reader, drop_duplicates=drop_duplicates, folder=folder, progress=progress)
 
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> TagBatch:
-        return collate_tagged(corpus, rows, whole=self.reading.whole, budget=budget, rounded=rounded)
+        return collate_tagged(corpus, rows, whole=self.reader.whole, budget=budget, rounded=rounded)
 
     def losses(self, model: nn.Module, batch: TagBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, Tagger)
@@ -184,7 +185,7 @@ class TaggingTask(CorpusTask):
         self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
     ) -> TaggingPredictor:
         assert isinstance(model, Tagger)
-        return TaggingPredictor(model, self.reading, resolved, longest=self.config.data.max_length, warn=warn)
+        return TaggingPredictor(model, self.reader, resolved, warn)
 
     def explanation(self, predictor: TaggingPredictor, prediction: Tagged, text: str) -> str:
         """Each word with its tag and the probability that its own scores give to this tag."""
