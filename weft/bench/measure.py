@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from weft.bench.flop_counter import Cost, FlopCounter
+from weft.bench.inference_workloads import inference_work
 from weft.bench.machine import Ceilings, about, measure_copies, measure_products, timed
 from weft.bench.profiler import Profile, profile_step
-from weft.bench.workloads import BenchmarkedModel, TrainingWorkload, Workload, inference_work
+from weft.bench.workloads import BenchmarkedModel, TrainingWorkload, Workload
 
 WITHIN = 5.0
 """Seconds after which no further run is timed."""
