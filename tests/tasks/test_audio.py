@@ -13,8 +13,8 @@ from weft.data.batch import Layout, PairBatch, Source
 from weft.data.file_lists import open_listed, read_listed
 from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.errors import DataError
-from weft.tasks.transcription.data import count_unalignable, features, prepare_recordings
-from weft.tasks.transcription.log_mel import LogMel, read_wav, resample, wav_size
+from weft.tasks.transcription.data import count_unalignable, prepare_recordings
+from weft.tasks.transcription.log_mel import LogMel, features, read_wav, resample, wav_size
 from weft.tasks.transcription.spec_augment import SpecAugment
 
 

@@ -18,7 +18,7 @@ from weft.inference.decoding_options import resolve_options
 from weft.runs.translator import Translator
 from weft.tasks.transcription.log_mel import LogMel, Samples, StreamingLogMel
 from weft.tasks.transcription.predictor import TranscriptionPredictor
-from weft.tasks.transcription.streaming import StreamingTranscriber, transcribe_stream
+from weft.tasks.transcription.streaming import StreamingTranscriber
 from weft_studies.bits.task import BitsPredictor
 
 SETTINGS: dict[str, Any] = {
@@ -127,9 +127,7 @@ def test_only_greedy_transcripts_are_written_as_sound_comes(translator: Translat
     with pytest.raises(ConfigError, match=r"decode\.beam: 1"):
         translator.listen([], beam=4)
     with pytest.raises(ConfigError, match="only a run that transcribes can listen"):
-        transcribe_stream(
-            BitsPredictor(translator.model, resolve_options(translator.config.decode, torch.device("cpu")), 8), []
-        )
+        BitsPredictor(translator.model, resolve_options(translator.config.decode, torch.device("cpu")), 8).listen([])
 
 
 def test_the_command_line_listens_to_files_and_to_standard_input(run: Path, tmp_path: Path, weft: tiny.Shell) -> None:

@@ -18,7 +18,8 @@ from weft.decoding.token_selection import LengthLimits
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.layers.kernels.cpp import using
 from weft.layers.kernels.cuda_graph_capture import Compiler
-from weft.runs.translator import Trained
+from weft.runs.auxiliary_models import AuxiliaryModels
+from weft.runs.translator import load_trained
 
 STEPS = 32
 """Tokens that a search writes, if the model has positions for that many."""
@@ -31,11 +32,11 @@ class SearchWorkload(Workload):
 
     def __init__(self, subject: BenchmarkedModel, options: DecodingOptions, rows: int, warn: Callable[[str], None]) -> None:
         self.device, self.options = subject.device, options
-        trained = Trained(subject.model, subject.task, subject.config)
-        model: Any = trained.converted(options)
+        models = AuxiliaryModels(subject.model.eval(), subject.task, load_trained)
+        model: Any = models.converted(options)
         self.model = model
         # Compiled kernels hide their operations, so the torch operations that they replace are counted instead.
-        self.counted = trained.converted(replace(options, kernels=None))
+        self.counted = models.converted(replace(options, kernels=None))
         reads = subject.task.inference_kind == "search"
         self.selector = options.search.selector(1, length_penalty=1.0)
         self.steps = STEPS if model.max_target is None else min(STEPS, model.max_target - 1)
@@ -95,7 +96,7 @@ class ForwardWorkload(Workload):
 
     def __init__(self, subject: BenchmarkedModel, options: DecodingOptions, rows: int) -> None:
         self.options, self.precision = replace(options, kernels=None), options.precision
-        self.model = Trained(subject.model, subject.task, subject.config).converted(self.options)
+        self.model = AuxiliaryModels(subject.model.eval(), subject.task, load_trained).converted(self.options)
         self.source = random_source(subject, rows)
         self.about, self.count = f"{rows} × {subject.length} tokens, {self.precision}", float(rows)
 

@@ -69,7 +69,11 @@ def predict(
     if stream:
         if prefix or glossary or n_best or as_json or format is not Format.text:
             raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
-        return _transcribe_stream(trained, text, options, output)
+        with opened(output) as target:
+            for part in trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options):
+                target.write(part)
+                target.flush()
+            return write_line(target, "")
     written = trained.task.data_format
     source = open_input(text, written.inputs, written.suffixes)
     if source.file is not None:
@@ -99,19 +103,6 @@ def _predictions(
         terms = map(terms_of, again)
     workers = 1 if source.prompts else cores()  # whoever types is answered sooner by all threads than by one worker
     return trained.stream(lines, terms=terms, ready=source.ready, auto_workers=workers, **options)
-
-
-def _transcribe_stream(trained: Trained, text: str | None, options: dict[str, Any], output: Path | None) -> None:
-    """Writes the text of a recording as it comes."""
-    from weft.tasks.transcription.log_mel import stream_wav
-
-    rate = trained.config.task.get("rate", 0)
-    pieces = stream_wav(sys.stdin.buffer if text in (None, "-") else str(text), rate)
-    with opened(output) as target:
-        for part in trained.listen(pieces, **options):
-            target.write(part)
-            target.flush()
-        write_line(target, "")
 
 
 def _read(text: str | None, file: Path | None = None) -> str:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from weft.tasks.translation.attention_alignment import Align
 
 
+Explained = Explanation | Section
+"""The explanation of a translation, or of another prediction."""
+
+
 class TeacherRun(ABC):
     """The run that data.teacher names."""
 
@@ -212,7 +216,7 @@ class Task(ABC):
 
     def explain(
         self, predictor: Any, text: str, *, target: str | None = None, influence: bool | None = None, run: str = ""
-    ) -> Explanation | Section:
+    ) -> Explained:
         """Explains what the model makes of an input, for the page of `weft explain`.
 
         target: the output to explain instead of the model's own, for tasks that translate · influence: whether to add the

@@ -13,18 +13,13 @@ from weft.data.corpus import Columns, Corpus, ids_below, prepare
 from weft.data.formats import Pairs, Texts
 from weft.data.sentence_pairs import PairFilters
 from weft.data.tokenizers import Tokenizer
-from weft.tasks.transcription.log_mel import Frames, LogMel, read_wav
+from weft.tasks.transcription.log_mel import LogMel, features
 
 CHUNK = 256
 """Recordings whose features are held in memory at a time."""
 
 VERSION = 1
 """Changes when the same recording gives other features than before."""
-
-
-def features(path: str | Path, mel: LogMel) -> Frames:
-    """[T, M]: the log-mel features of a recording, scaled. Other rates are resampled."""
-    return mel.scaled(mel(read_wav(path).resampled(mel.rate).samples))
 
 
 def prepare_recordings(

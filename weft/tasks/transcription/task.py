@@ -34,8 +34,8 @@ from weft.models.ctc_model import CtcModel, JointModel
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.tokenizer_setup import learn_tokenizer
-from weft.tasks.transcription.data import count_unalignable, features, prepare_recordings
-from weft.tasks.transcription.log_mel import LogMel, Scaling, read_wav
+from weft.tasks.transcription.data import count_unalignable, prepare_recordings
+from weft.tasks.transcription.log_mel import LogMel, Scaling, features, read_wav
 from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
 from weft.tasks.transcription.predictor import TranscriptionPredictor
 from weft.tasks.transcription.spec_augment import SpecAugment
