@@ -116,8 +116,8 @@ class FirstToken(Search):
     def width(self, n_best):
         return 1
 
-    def find(self, decoder, source, *, first, **options):
-        return [[Hypothesis(-1.0, [4, 2])] for _ in range(first.size(0))], None
+    def find(self, decoder, source, request):
+        return [[Hypothesis(-1.0, [4, 2])] for _ in range(request.prefix.size(0))], None
 """
 
 

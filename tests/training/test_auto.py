@@ -17,7 +17,7 @@ from weft.training.auto import auto_recipe as auto
 from weft.training.auto import choose_settings as choice
 from weft.training.auto import choose_settings as rules
 from weft.training.auto.auto_recipe import chooser, parse_duration, seconds_of
-from weft.training.auto.data_survey import survey
+from weft.training.auto.choose_settings import survey
 from weft.training.auto.speed_probe import Speed
 from weft.training.distributed import World
 
@@ -273,8 +273,8 @@ def test_validation_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_of_many_pairs_some_are_looked_at_and_all_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.training.auto.data_survey.EVERY", 10)
-    monkeypatch.setattr("weft.training.auto.data_survey.STRIDE", 5)
+    monkeypatch.setattr("weft.training.auto.choose_settings.EVERY", 10)
+    monkeypatch.setattr("weft.training.auto.choose_settings.STRIDE", 5)
     found = survey([open_pairs(write(tmp_path, 300))])
     assert found.pairs == 300 and found.words == (8.0, 8.0)
 
