@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from weft.bench.compare import training_jobs
 from weft.bench.compare.measure_run import exponent, measure_growth
 from weft.bench.compare.plan import (
     Comparison,
