@@ -15,9 +15,8 @@ from weft.bench import flop_counter as formulas
 from weft.bench.flop_counter import Cost, FlopCounter
 from weft.bench.inference_workloads import inference_work
 from weft.bench.machine import Ceilings
-from weft.bench.measure import count
 from weft.bench.profiler import OUTPUT, OVERHEAD, profile_step
-from weft.bench.speed_report import amount, duration
+from weft.bench.speed_report import amount, count, duration
 from weft.bench.workloads import TrainingWorkload, open_benchmarked_model
 from weft.data.batch import PAD
 from weft.layers.int8 import in_int8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from weft.errors import RunError
@@ -21,30 +22,26 @@ class AuxiliaryModels:
 
     def __init__(self, model: Network, task: Task, load: Callable[[str], Any]) -> None:
         self.model, self.task, self._load = model, task, load
-        self._scorers: dict[str, Scorer] = {}
-        self._languages: dict[str, tuple[LanguageModel, int]] = {}
+        self.scorer, self.language = cache(self._open_scorer), cache(self._open_language)
         self._converted: dict[tuple[str, bool], Network] = {}
         self._fused: dict[str, Network] = {}
 
-    def scorer(self, run: str) -> Scorer:
+    def _open_scorer(self, run: str) -> Scorer:
         """The run that reranks translations."""
-        if run not in self._scorers:
-            other = self._load(run)
-            if not hasattr(other, "translation_predictor"):
-                raise RunError(f"{run}: its task, {other.config.task['kind']}, does not translate lines of text")
-            self._scorers[run] = other.translation_predictor("decode.rerank", rerank="none")
-        return self._scorers[run]
+        other = self._load(run)
+        if not hasattr(other, "translation_predictor"):
+            raise RunError(f"{run}: its task, {other.config.task['kind']}, does not translate lines of text")
+        scorer: Scorer = other.translation_predictor("decode.rerank", rerank="none")
+        return scorer
 
-    def language(self, run: str) -> tuple[LanguageModel, int]:
+    def _open_language(self, run: str) -> tuple[LanguageModel, int]:
         """A language model over the vocabulary of the targets, and its token for the end of a line."""
-        if run not in self._languages:
-            other = self._load(run)
-            if not (isinstance(other.model, LanguageModel) and isinstance(other.task, LanguageModelTask)):
-                raise RunError(f"{run}: its task, {other.config.task['kind']}, is not language_model")
-            if self.task.vocabularies()[-1:] != other.task.vocabularies():
-                raise RunError(f"{run}: its vocabulary differs from that of the targets; train it with data.tokenizer_of")
-            self._languages[run] = other.model, other.task.tokenizer.encode("\n")[-1]
-        return self._languages[run]
+        other = self._load(run)
+        if not (isinstance(other.model, LanguageModel) and isinstance(other.task, LanguageModelTask)):
+            raise RunError(f"{run}: its task, {other.config.task['kind']}, is not language_model")
+        if self.task.vocabularies()[-1:] != other.task.vocabularies():
+            raise RunError(f"{run}: its vocabulary differs from that of the targets; train it with data.tokenizer_of")
+        return other.model, other.task.tokenizer.encode("\n")[-1]
 
     def decoded(self, resolved: DecodingOptions) -> Network:
         """The model in the chosen precision, fused with a language model if the options say so."""
