@@ -1,7 +1,6 @@
 """The attention maps of a model for one sentence pair: weights where a mechanism has them, influence elsewhere.
 
-Influence of tokens on each other: one token is replaced, and the change is measured. Shapes: T target tokens · S source tokens ·
-D width.
+To measure the influence of a token on others, it is replaced. Shapes: T target tokens · S source tokens · D width.
 """
 
 from __future__ import annotations
