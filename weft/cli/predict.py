@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from itertools import tee
 from pathlib import Path
@@ -69,11 +69,7 @@ def predict(
     if stream:
         if prefix or glossary or n_best or as_json or format is not Format.text:
             raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
-        with opened(output) as target:
-            for part in trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options):
-                target.write(part)
-                target.flush()
-            return write_line(target, "")
+        return _write_live(trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options), output)
     written = trained.task.data_format
     source = open_input(text, written.inputs, written.suffixes)
     if source.file is not None:
@@ -103,6 +99,15 @@ def _predictions(
         terms = map(terms_of, again)
     workers = 1 if source.prompts else cores()  # whoever types is answered sooner by all threads than by one worker
     return trained.stream(lines, terms=terms, ready=source.ready, auto_workers=workers, **options)
+
+
+def _write_live(parts: Iterable[str], output: Path | None) -> None:
+    """Writes the parts of a text as they come."""
+    with opened(output) as target:
+        for part in parts:
+            target.write(part)
+            target.flush()
+        write_line(target, "")
 
 
 def _read(text: str | None, file: Path | None = None) -> str:
