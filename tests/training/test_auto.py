@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +20,6 @@ from weft.training.auto.choose_settings import survey
 from weft.training.auto.speed_probe import Speed
 from weft.training.distributed import World
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
-CLOCK = SimpleNamespace(monotonic=lambda: 1000.0)
 CPU = World(0, 1, torch.device("cpu"))
 WORDS = ["the", "a", "one", "dog", "cat", "man", "boat", "house", "sees", "likes", "paints", "red", "blue", "old", "small"]
 HAN = "春风夏雨秋月冬雪山水花鸟天地人和日星云海松竹梅兰"
@@ -66,13 +63,6 @@ def test_the_table_grows_with_the_data() -> None:
     for small, large in pairwise(rules.SHAPES.values()):
         assert small.weights < large.weights and small.rate >= large.rate
     assert all(shape.dim % shape.heads == 0 for shape in rules.SHAPES.values())
-
-
-def test_the_page_shows_the_table() -> None:
-    text = PAGE.read_text("utf-8")
-    assert text.partition("<!-- rules -->\n")[2].partition("<!-- /rules -->")[0] == rules.markdown(), (
-        "run `python benchmarks/fit.py --write-rules docs/recipes.md`"
-    )
 
 
 def test_the_nearest_row_applies() -> None:

@@ -126,20 +126,6 @@ def held_out(pairs: int) -> int:
     return max(1, min(HELD_OUT_MOST, pairs // 10, max(HELD_OUT_LEAST, round(HELD_OUT_SHARE * pairs))))
 
 
-def markdown() -> str:
-    """The table as Markdown."""
-    dropouts = "dropout: residual, attention, feed-forward"
-    lines = [("pairs", "vocabulary", "model", dropouts, "label smoothing", "tokens per step", "passes"), ("---:",) * 7]
-    for row in TABLE:
-        shape = SHAPES[row.shape]
-        layers = f"{shape.layers} + {shape.layers} layers"
-        model = f"`{row.shape}`: width {shape.dim}, {shape.heads} heads, feed-forward {shape.feedforward:,}, {layers}"
-        dropouts = f"{row.dropout:g}, {row.attention_dropout:g}, {row.feedforward_dropout:g}"
-        sizes = (f"{row.pairs:,}", f"{row.vocabulary:,}", model, dropouts)
-        lines.append((*sizes, f"{row.label_smoothing:g}", f"{row.batch_tokens:,}", f"{row.passes:,}"))
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
 CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """What /proc/cpuinfo calls arithmetic in bf16, on x86 and on ARM."""
 
