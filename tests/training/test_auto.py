@@ -20,6 +20,7 @@ from weft.training.auto.choose_settings import survey
 from weft.training.auto.speed_probe import Speed
 from weft.training.distributed import World
 
+CLOCK = SimpleNamespace(monotonic=lambda: 1000.0)
 CPU = World(0, 1, torch.device("cpu"))
 WORDS = ["the", "a", "one", "dog", "cat", "man", "boat", "house", "sees", "likes", "paints", "red", "blue", "old", "small"]
 HAN = "春风夏雨秋月冬雪山水花鸟天地人和日星云海松竹梅兰"
