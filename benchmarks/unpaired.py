@@ -28,7 +28,7 @@ from trainings import Run, add_options, markdown, prepare_data, report, scale_st
 from weft.bench.compare.training_jobs import Training
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs
-from weft.data.lexical_translation import companions
+from weft.data.lexical_translation import likely_translations
 from weft.data.sentence_pairs import prepare_pairs
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import RESERVED
@@ -106,7 +106,7 @@ def gold(options: argparse.Namespace) -> Dictionary:
     corpus = prepare_pairs([open_pairs(f"{sides[0]},{sides[1]}")], *words, folder=options.out / "cache", max_length=80)
     turned = prepare_pairs([open_pairs(f"{sides[1]},{sides[0]}")], *words[::-1], folder=options.out / "cache", max_length=80)
     forth, back = (
-        companions(each, one.size, other.size, most=MUTUAL, frequent=0, pairs=len(each))[0]
+        likely_translations(each, one.size, other.size, most=MUTUAL, frequent=0, pairs=len(each))[0]
         for each, one, other in ((corpus, *words), (turned, *words[::-1]))
     )
     found: dict[str, list[tuple[str, float]]] = {}
