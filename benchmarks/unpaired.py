@@ -34,7 +34,7 @@ from weft.data.text_lines import read_lines
 from weft.data.tokenizers import RESERVED
 from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.data.word_vectors.bilingual_dictionary import Dictionary, nearest
-from weft.data.word_vectors.mapping import Begin, MappedVectors, MappingOptions, adversarial_pairs, map_vectors
+from weft.data.word_vectors.mapping import FindPairs, MappedVectors, MappingOptions, adversarial_pairs, map_vectors
 from weft.data.word_vectors.mapping import Pairs as WordPairs
 from weft.data.word_vectors.vectors import Vectors, learn_vectors
 from weft.evaluation.metrics import make_metrics, score
@@ -163,7 +163,7 @@ def compute_floors(options: argparse.Namespace, texts: str) -> tuple[list[list[s
     known = gold(options)
     one, other = (learn_vectors(dict.fromkeys(read_lines(spec.partition("=")[2]))) for spec in texts.split(" "))
 
-    def learnt(begin: Begin | None = None, rounds: int = MappingOptions.rounds) -> MappedVectors:
+    def learnt(begin: FindPairs | None = None, rounds: int = MappingOptions.rounds) -> MappedVectors:
         return map_vectors(one, other, MappingOptions(rounds), begin)
 
     mapped = learnt()
