@@ -18,7 +18,7 @@ from weft.inference.decoding_options import resolve_options
 from weft.runs.translator import Translator
 from weft.tasks.transcription.log_mel import LogMel, Samples, StreamingLogMel
 from weft.tasks.transcription.predictor import TranscriptionPredictor
-from weft.tasks.transcription.streaming import StreamingTranscriber, transcribe_stream
+from weft.tasks.transcription.streaming import StreamingTranscriber
 from weft_studies.bits.data import read_frames
 from weft_studies.bits.task import BitsPredictor
 
@@ -129,7 +129,7 @@ def test_only_greedy_transcripts_are_written_as_sound_comes(translator: Translat
         translator.listen([], beam=4)
     options = resolve_options(translator.config.decode, torch.device("cpu"))
     with pytest.raises(ConfigError, match="only a run that transcribes can listen"):
-        transcribe_stream(BitsPredictor(translator.model, read_frames, options), [])
+        BitsPredictor(translator.model, read_frames, options).listen([])
 
 
 def test_the_command_line_listens_to_files_and_to_standard_input(run: Path, tmp_path: Path, weft: tiny.Shell) -> None:

@@ -20,7 +20,7 @@ from weft.attention.base import View
 from weft.data.batch import pad as pad
 from weft.data.batch import power_of_two
 from weft.decoding.search_loop import Cancellation
-from weft.errors import DataError
+from weft.errors import ConfigError, DataError
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.worker_processes import Workers
 
@@ -137,6 +137,13 @@ class Predictor(ABC, Generic[In, Out]):
     def sentences(self, text: str) -> list[str]:
         """The parts of a text that are answered, and explained, one by one."""
         return [text]
+
+    def listen(self, sound: Any) -> Iterator[str]:
+        """The text of a sound as it comes, in parts, each as soon as no later sound can change it.
+
+        sound: a wav file, a stream of one, or samples [N] between −1 and 1 in pieces, at the rate of the task.
+        """
+        raise ConfigError("only a run that transcribes can listen to sound as it comes; the task of this one is another")
 
     @abstractmethod
     def encode_input(self, inputs: Sequence[In], first_line: int) -> list[list[Any]]:
