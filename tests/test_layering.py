@@ -236,3 +236,20 @@ def test_a_clean_tree_has_no_breach(tmp_path: Path) -> None:
 def test_a_planted_breach_is_found(tmp_path: Path, file: str, text: str, message: str) -> None:
     found = breaches(plant(tmp_path, {**GOOD, file: text}))
     assert len([line for line in found if message in line]) == 1, found
+
+
+def test_no_package_has_a_name_of_one_of_its_modules() -> None:
+    """Importing the module would replace the name: which of the two a caller gets would depend on what was imported before."""
+    for file in PACKAGE.rglob("__init__.py"):
+        modules = {path.stem for path in file.parent.iterdir() if path.name != file.name}
+        names = {name for node in ast.parse(file.read_text("utf-8")).body for name in _defined(node)}
+        assert not names & modules, f"{file}: {names & modules}"
+
+
+def _defined(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.ImportFrom):
+        yield from (alias.asname or alias.name for alias in node.names)
+    elif isinstance(node, ast.Assign):
+        yield from (target.id for target in node.targets if isinstance(target, ast.Name))

@@ -16,7 +16,7 @@ from tests.helpers.translation_task import make_model, random_batch
 from weft.config.registry import build
 from weft.data.batch import BOS, EOS, PAD, PairBatch
 from weft.decoding.beam_search import BeamSelector, GreedySelector
-from weft.decoding.search_loop import run_search
+from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.losses.cross_entropy import label_smoothed_cross_entropy
 from weft.models.base import Model
@@ -78,7 +78,7 @@ def search(model: Model, batch: PairBatch, selector: TokenSelector) -> list[list
     limits = LengthLimits(torch.full((rows,), LONGEST), torch.zeros(rows, dtype=torch.long), torch.arange(rows))
     with torch.inference_mode():
         source = model.encode(batch.source)
-    texts, _ = run_search(model.decoder, source, selector, first=torch.full((rows, 1), BOS), limits=limits)
+    texts, _ = run_search(model.decoder, source, selector, SearchRequest(torch.full((rows, 1), BOS), limits))
     return [[(text.score, text.tokens) for text in each] for each in texts]
 
 

@@ -50,7 +50,7 @@ class FrameTask(test_new_task.NumberTask):
     def reopen(self):
         return Sizes(10, reads="frames")
 
-    outline = reopen
+    placeholder_sizes = reopen
 
     def encode(self, pairs, *, training, folder, progress):
         def columns(rows):

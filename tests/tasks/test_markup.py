@@ -17,7 +17,7 @@ from weft.errors import ConfigError, DataError
 from weft.runs.translator import Translator, load
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.documents import open_document
-from weft.tasks.translation.documents.html import RAW, VOID, Segment, html, tokens
+from weft.tasks.translation.documents.html import RAW, VOID, Segment, html_document, tokens
 from weft.tasks.translation.markup import HOLE, MarkupProjection, MarkupSpan, find_literals, repeated, visible
 from weft.tasks.translation.protected_spans import AUTO, find, kinds
 from weft.tasks.translation.segmenter import Translation
@@ -76,7 +76,7 @@ def parsed(page: str) -> ElementTree.Element:
 @QUICK
 @given(PAGES, st.integers(0, 1 << 30))
 def test_every_tag_comes_back_once_and_rightly_nested(page: str, seed: int) -> None:
-    document = html(page)
+    document = html_document(page)
     found = document.fill([shuffled(segment, seed) for segment in document.segments])
     assert sorted(TAG.findall(found)) == sorted(TAG.findall(page))
     parents = [{child.get("id"): each.get("id") for each in parsed(text).iter() for child in each} for text in (page, found)]
@@ -88,7 +88,7 @@ def test_every_tag_comes_back_once_and_rightly_nested(page: str, seed: int) -> N
 @QUICK
 @given(PAGES)
 def test_the_model_sees_the_text_of_a_block_in_one_piece(page: str) -> None:
-    seen = [visible(segment.text, segment.marks) for segment in html(page).segments]
+    seen = [visible(segment.text, segment.marks) for segment in html_document(page).segments]
     assert not any(re.search(r"[<>]|id=|&\w+;", text.replace("a < b", "")) or HOLE in text for text in seen)
     blocks = re.split(r"</?(?:p|div|li|td|h1)\b[^>]*>", re.sub(r"<!--.*?-->|<code>.*?</code>", "", page))
     texts = ["".join(unescape(re.sub(r"<[^>]*>|&nbsp;|&copy;", "", block)).split()) for block in blocks]
@@ -122,7 +122,7 @@ FRAGMENTS = [
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=14).map("".join), st.integers(0, 1 << 30))
 def test_broken_markup_never_raises_and_loses_nothing(page: str, seed: int) -> None:
     assert "".join(token.raw for token in tokens(page, RAW, VOID)) == page
-    document = html(page)
+    document = html_document(page)
     same = document.fill([shuffled(segment, seed, lossy=False) for segment in document.segments])
     for token in tokens(page, RAW, VOID):
         if token.kind != "text":
@@ -148,7 +148,7 @@ def test_broken_markup_never_raises_and_loses_nothing(page: str, seed: int) -> N
     ],
 )
 def test_blocks_are_segments_and_what_is_not_prose_stays(page: str, segments: list[str]) -> None:
-    document = html(page)
+    document = html_document(page)
     assert [visible(each.text, each.marks) for each in document.segments] == segments
     if not segments:
         assert document.fill([]) == page
@@ -272,7 +272,7 @@ def test_models_of_all_families_carry_marks(family: str) -> None:
 
 
 def test_markup_in_a_translation_is_escaped() -> None:
-    document = html("<p>a <b>b</b></p>")
+    document = html_document("<p>a <b>b</b></p>")
     assert document.fill([Translation("<script> & co", 0.0)]) == "<p>&lt;script&gt; &amp; co</p>"
 
 

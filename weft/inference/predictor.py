@@ -147,7 +147,7 @@ class Predictor(ABC, Generic[In, Out]):
 
     @abstractmethod
     def encode_input(self, inputs: Sequence[In], first_line: int) -> list[list[Any]]:
-        """The `BatchItem`s of each input: none if it is blank, several if it is too long.
+        """The batch items of each input: none if it is blank, several if it is too long.
 
         Messages count lines from `first_line`.
         """

@@ -7,22 +7,22 @@ from typing import Any, Literal, NamedTuple
 
 from weft.errors import ConfigError, DataError
 from weft.tasks.translation.documents.docx import WordDocument
-from weft.tasks.translation.documents.html import Document, html, plain_text, srt
+from weft.tasks.translation.documents.html import Document, html_document, srt_document, text_document
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.segmenter import Translation
 
 
 def _xliff(text: str, language: str | None) -> Document:
-    from weft.tasks.translation.documents.xliff import xliff  # its parser takes time to import, and few need it
+    from weft.tasks.translation.documents.xliff import xliff_document  # its parser takes time to import, and few need it
 
-    return xliff(text, language)
+    return xliff_document(text, language)
 
 
 Format = Literal["text", "html", "srt", "xliff"]
 FORMATS: dict[str, Callable[[str, str | None], Document]] = {
-    "text": lambda text, language: plain_text(text),
-    "html": lambda text, language: html(text),
-    "srt": lambda text, language: srt(text),
+    "text": lambda text, language: text_document(text),
+    "html": lambda text, language: html_document(text),
+    "srt": lambda text, language: srt_document(text),
     "xliff": _xliff,
 }
 
@@ -52,7 +52,7 @@ def open_file(content: bytes, suffix: str, language: str | None = None) -> Docum
     """The document of a file whose name ends in `suffix`."""
     if suffix == ".docx":
         word = WordDocument(content)
-        return DocumentFile(html(word.html), word.filled)
+        return DocumentFile(html_document(word.html), word.filled)
     if suffix not in SUFFIXES:
         raise ConfigError(f"files of the kind {suffix!r} cannot be translated; choose one of {', '.join(SUFFIXES)}, .docx")
     try:

@@ -115,7 +115,7 @@ def _shifted(mark: MarkupSpan, by: int, length: int) -> MarkupSpan:
     return replace(mark, start=start, end=end)
 
 
-def plain_text(text: str) -> Document:
+def text_document(text: str) -> Document:
     """A text whose lines are translated; line breaks and blank lines stay."""
     document = Document()
     for part in LINE_END.split(text):
@@ -126,7 +126,7 @@ def plain_text(text: str) -> Document:
     return document
 
 
-def html(text: str) -> Document:
+def html_document(text: str) -> Document:
     """HTML. The text of a block element is one segment; inline elements are carried along.
 
     Comments, code, scripts and elements with translate="no" or the class notranslate stay as they are.
@@ -167,7 +167,7 @@ def _marked(token: Token) -> bool:
     return token.attributes.get("translate", "").lower() == "no" or "notranslate" in classes
 
 
-def srt(text: str) -> Document:
+def srt_document(text: str) -> Document:
     """Subtitles in SubRip format. The text of a cue is one segment; its line breaks and tags are carried along."""
     document, cue, inside = Document(), list[Token](), False
     for line in text.splitlines(keepends=True):

@@ -31,7 +31,7 @@ class _Unit:
     wanted: bool
 
 
-def xliff(text: str, language: str | None = None) -> Document:
+def xliff_document(text: str, language: str | None = None) -> Document:
     """The document of an XLIFF file. Units that are approved, final or not to be translated keep their target.
 
     language: the target language, which is written into the file if it names none.
