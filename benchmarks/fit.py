@@ -132,10 +132,24 @@ def table(sizes: list[int], outcomes: list[Outcome], options: argparse.Namespace
     return f"{markdown(headings, rows)}\n{note}\n\n{verdicts}"
 
 
+def rules_table() -> str:
+    """The table of the rules as Markdown."""
+    dropouts = "dropout: residual, attention, feed-forward"
+    lines = [("pairs", "vocabulary", "model", dropouts, "label smoothing", "tokens per step", "passes"), ("---:",) * 7]
+    for row in rules.TABLE:
+        shape = rules.SHAPES[row.shape]
+        layers = f"{shape.layers} + {shape.layers} layers"
+        model = f"`{row.shape}`: width {shape.dim}, {shape.heads} heads, feed-forward {shape.feedforward:,}, {layers}"
+        dropouts = f"{row.dropout:g}, {row.attention_dropout:g}, {row.feedforward_dropout:g}"
+        sizes = (f"{row.pairs:,}", f"{row.vocabulary:,}", model, dropouts)
+        lines.append((*sizes, f"{row.label_smoothing:g}", f"{row.batch_tokens:,}", f"{row.passes:,}"))
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
 def write_rules(page: Path) -> None:
     """Writes the table of the rules between the marks on a page."""
     text = page.read_text("utf-8")
-    page.write_text(RULES.sub(lambda match: f"{match[1]}{rules.markdown()}{match[2]}", text), "utf-8")
+    page.write_text(RULES.sub(lambda match: f"{match[1]}{rules_table()}{match[2]}", text), "utf-8")
 
 
 def parser() -> argparse.ArgumentParser:

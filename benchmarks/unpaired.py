@@ -28,13 +28,13 @@ from trainings import Run, add_options, markdown, prepare_data, report, scale_st
 from weft.bench.compare.training_jobs import Training
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs
-from weft.data.lexical_translation import companions
+from weft.data.lexical_translation import likely_translations
 from weft.data.sentence_pairs import prepare_pairs
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import RESERVED
 from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.data.word_vectors.bilingual_dictionary import Dictionary, nearest
-from weft.data.word_vectors.mapping import Begin, MappedVectors, MappingOptions, adversarial_pairs, map_vectors
+from weft.data.word_vectors.mapping import FindPairs, MappedVectors, MappingOptions, adversarial_pairs, map_vectors
 from weft.data.word_vectors.mapping import Pairs as WordPairs
 from weft.data.word_vectors.vectors import Vectors, learn_vectors
 from weft.evaluation.metrics import make_metrics, score
@@ -106,7 +106,7 @@ def gold(options: argparse.Namespace) -> Dictionary:
     corpus = prepare_pairs([open_pairs(f"{sides[0]},{sides[1]}")], *words, folder=options.out / "cache", max_length=80)
     turned = prepare_pairs([open_pairs(f"{sides[1]},{sides[0]}")], *words[::-1], folder=options.out / "cache", max_length=80)
     forth, back = (
-        companions(each, one.size, other.size, most=MUTUAL, frequent=0, pairs=len(each))[0]
+        likely_translations(each, one.size, other.size, most=MUTUAL, frequent=0, pairs=len(each))[0]
         for each, one, other in ((corpus, *words), (turned, *words[::-1]))
     )
     found: dict[str, list[tuple[str, float]]] = {}
@@ -163,7 +163,7 @@ def compute_floors(options: argparse.Namespace, texts: str) -> tuple[list[list[s
     known = gold(options)
     one, other = (learn_vectors(dict.fromkeys(read_lines(spec.partition("=")[2]))) for spec in texts.split(" "))
 
-    def learnt(begin: Begin | None = None, rounds: int = MappingOptions.rounds) -> MappedVectors:
+    def learnt(begin: FindPairs | None = None, rounds: int = MappingOptions.rounds) -> MappedVectors:
         return map_vectors(one, other, MappingOptions(rounds), begin)
 
     mapped = learnt()

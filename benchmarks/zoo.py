@@ -32,8 +32,7 @@ from zoo_report import draw, kind_of
 
 from weft.bench.compare.plan import ComparisonRun, training
 from weft.bench.compare.sweep import Sweep
-from weft.bench.compare.training_jobs import Processes, Stopped
-from weft.bench.compare.worker import work
+from weft.bench.compare.training_jobs import Processes, Stopped, work
 from weft.runs.run_folder import RunLock, complete
 
 RESULTS, FLOORS = "zoo.json", "floors.json"

@@ -88,7 +88,14 @@ def test_auto_is_compared_with_the_best_fixed_recipe(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- rules -->\nold\n<!-- /rules -->\nb\n")
     fit.write_rules(page)
-    assert page.read_text() == f"a\n<!-- rules -->\n{fit.rules.markdown()}<!-- /rules -->\nb\n"
+    assert page.read_text() == f"a\n<!-- rules -->\n{fit.rules_table()}<!-- /rules -->\nb\n"
+
+
+def test_the_documentation_shows_the_rules_of_auto() -> None:
+    text, table = (FOLDER.parent / "docs" / "recipes.md").read_text("utf-8"), importlib.import_module("fit").rules_table()
+    assert text.partition("<!-- rules -->\n")[2].partition("<!-- /rules -->")[0] == table, (
+        "run `python benchmarks/fit.py --write-rules docs/recipes.md`"
+    )
 
 
 def test_every_system_of_the_sweep_is_within_the_budget(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from weft.bench.compare import worker
+from weft.bench.compare import training_jobs
 from weft.bench.compare.measure_run import exponent, measure_growth
 from weft.bench.compare.plan import (
     Comparison,
@@ -26,8 +26,7 @@ from weft.bench.compare.plan import (
     training,
 )
 from weft.bench.compare.results import collect, interval, mean_with_interval, pooled_spread, ranks
-from weft.bench.compare.training_jobs import Failure, Processes, Stopped
-from weft.bench.compare.worker import Job, work
+from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, work
 from weft.config.registry import build
 from weft.config.sections import Config
 from weft.errors import ConfigError
@@ -195,10 +194,10 @@ def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, 
         def __call__(self, name: str, words: Any, module: str = "weft") -> str:
             if not jobs[1].file.exists():
                 raise Failure("killed")
-            worker.main(words[0])
+            training_jobs.main(words[0])
             return ""
 
-    monkeypatch.setattr(worker, "_do", do)
+    monkeypatch.setattr(training_jobs, "_do", do)
     work("measure", jobs, Killed(tmp_path))
     assert [job.error() for job in jobs] == ["", "killed", "not good", ""]
     assert [job.load() and job.load()["parameters"] for job in jobs] == [1, None, None, 2]  # type: ignore[index]

@@ -18,7 +18,7 @@ import pytest
 
 from tests.helpers import tiny
 from weft import cli
-from weft.bench.compare import worker
+from weft.bench.compare import training_jobs
 from weft.bench.compare.training_jobs import Failure, Processes, Stopped, reason
 from weft.training.auto import speed_probe as speed
 from weft.training.checkpoint import steps
@@ -52,7 +52,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
         with log.open("w") as said, contextlib.redirect_stderr(said):
-            status = worker.main(words[0]) or 0 if module == "weft.bench.compare.worker" else cli.run(list(words))
+            status = training_jobs.main(words[0]) or 0 if module == "weft.bench.compare.training_jobs" else cli.run(list(words))
         if status:
             raise Failure(reason(log))
         return ""

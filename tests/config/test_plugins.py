@@ -62,7 +62,7 @@ def test_an_installed_attention_is_built_by_name(install: Install) -> None:
     install("parts_of_ann", {"attention.gentle": "parts_of_ann:GentleAttention"})
     part = build("weft.attention:ATTENTIONS", "gentle", Site("cross", 16, 4))
     assert isinstance(part, Attention) and type(part).__module__ == "parts_of_ann"
-    assert "gentle" in find_table("weft.attention.mixers:SELF") and "gentle" in find_table("weft.models.convs2s:CROSS")
+    assert "gentle" in find_table("weft.attention.mixers:SELF") and "gentle" in find_table("weft.attention:CROSS")
     assert "gentle" not in find_table("weft.models:POOLINGS")
 
 
@@ -116,8 +116,8 @@ class FirstToken(Search):
     def width(self, n_best):
         return 1
 
-    def find(self, decoder, source, *, first, **options):
-        return [[Hypothesis(-1.0, [4, 2])] for _ in range(first.size(0))], None
+    def find(self, decoder, source, request):
+        return [[Hypothesis(-1.0, [4, 2])] for _ in range(request.prefix.size(0))], None
 """
 
 

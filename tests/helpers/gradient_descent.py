@@ -11,7 +11,7 @@ from weft.data.batch import Batch
 from weft.models.base import Network
 from weft.tasks.base import Task
 from weft.training.compile_and_cuda_graphs import CudaGraphSteps
-from weft.training.loop import forward_backward
+from weft.training.update_step import forward_backward
 
 
 def losses(task: Task, model: Network, batches: Iterable[Batch], *, recorded: bool) -> list[float]:

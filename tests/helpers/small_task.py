@@ -31,8 +31,9 @@ from weft.runs.weight_files import write_tensors
 from weft.tasks.base import Loss, Task, optimizer_groups
 from weft.training.distributed import World, join_processes, sum_gradients
 from weft.training.log import Log, open_log
-from weft.training.loop import Meter, fit
+from weft.training.loop import fit
 from weft.training.session import Result
+from weft.training.update_step import Meter
 
 WORDS, WIDTH, WINDOW, WINDOWS = 20, 12, 5, 3
 

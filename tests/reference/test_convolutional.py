@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from weft.attention.base import Site
 from weft.attention.core.weight_recorder import record
+from weft.attention.multistep import MultistepAttention
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.linear import NormedLinear
 from weft.models.base import Sizes
 from weft.models.composition import build_model
-from weft.models.convs2s import ConvS2SLayer, GatedConvolution, MultistepAttention
+from weft.models.convs2s import ConvS2SLayer, GatedConvolution
 from weft_contract.mechanism_entries import perturbed, same
 
 DIM, OUT, LENGTHS = 6, 5, (23, 1, 9, 4)

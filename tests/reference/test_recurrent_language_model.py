@@ -18,8 +18,8 @@ from weft.errors import ConfigError
 from weft.layers.recurrent import RecurrentStack
 from weft.models.base import Model, Sizes
 from weft.models.composition import build_model
-from weft.models.language_model import LanguageModel, RecurrentLanguageDecoder
-from weft.models.rnn import RecurrentDecoder
+from weft.models.language_model import LanguageModel
+from weft.models.rnn import RecurrentDecoder, RecurrentLanguageDecoder
 from weft.tasks.language_modeling.segment_recurrence import SegmentRecurrence
 
 VOCABULARY, LENGTHS = 11, (17, 3, 9, 1)

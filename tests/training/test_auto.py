@@ -17,11 +17,10 @@ from weft.training.auto import auto_recipe as auto
 from weft.training.auto import choose_settings as choice
 from weft.training.auto import choose_settings as rules
 from weft.training.auto.auto_recipe import chooser, parse_duration, seconds_of
-from weft.training.auto.data_survey import survey
+from weft.training.auto.choose_settings import survey
 from weft.training.auto.speed_probe import Speed
 from weft.training.distributed import World
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 CLOCK = SimpleNamespace(monotonic=lambda: 1000.0)
 CPU = World(0, 1, torch.device("cpu"))
 WORDS = ["the", "a", "one", "dog", "cat", "man", "boat", "house", "sees", "likes", "paints", "red", "blue", "old", "small"]
@@ -66,13 +65,6 @@ def test_the_table_grows_with_the_data() -> None:
     for small, large in pairwise(rules.SHAPES.values()):
         assert small.weights < large.weights and small.rate >= large.rate
     assert all(shape.dim % shape.heads == 0 for shape in rules.SHAPES.values())
-
-
-def test_the_page_shows_the_table() -> None:
-    text = PAGE.read_text("utf-8")
-    assert text.partition("<!-- rules -->\n")[2].partition("<!-- /rules -->")[0] == rules.markdown(), (
-        "run `python benchmarks/fit.py --write-rules docs/recipes.md`"
-    )
 
 
 def test_the_nearest_row_applies() -> None:
@@ -273,8 +265,8 @@ def test_validation_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_of_many_pairs_some_are_looked_at_and_all_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.training.auto.data_survey.EVERY", 10)
-    monkeypatch.setattr("weft.training.auto.data_survey.STRIDE", 5)
+    monkeypatch.setattr("weft.training.auto.choose_settings.EVERY", 10)
+    monkeypatch.setattr("weft.training.auto.choose_settings.STRIDE", 5)
     found = survey([open_pairs(write(tmp_path, 300))])
     assert found.pairs == 300 and found.words == (8.0, 8.0)
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from weft.training.log import LiveLine, Log, open_log
-from weft.training.log_text import duration
+from weft.training.log import LiveLine, Log, duration, open_log
 
 
 def lines(run: Path) -> list[dict[str, object]]:

@@ -37,3 +37,6 @@ ATTENTIONS = {
     "monotonic": "weft.attention.monotonic:MonotonicAttention",
     "location_aware": "weft.attention.location_aware:LocationAwareAttention",
 }
+
+CROSS = {"multistep": "weft.attention.multistep:MultistepAttention", **ATTENTIONS}
+"""Attention of a ConvS2S decoder layer to the source: the paper's own, or any other cross-attention."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from itertools import tee
 from pathlib import Path
@@ -69,7 +69,7 @@ def predict(
     if stream:
         if prefix or glossary or n_best or as_json or format is not Format.text:
             raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
-        return _transcribe_stream(trained, text, options, output)
+        return _write_live(trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options), output)
     written = trained.task.data_format
     source = open_input(text, written.inputs, written.suffixes)
     if source.file is not None:
@@ -101,14 +101,10 @@ def _predictions(
     return trained.stream(lines, terms=terms, ready=source.ready, auto_workers=workers, **options)
 
 
-def _transcribe_stream(trained: Trained, text: str | None, options: dict[str, Any], output: Path | None) -> None:
-    """Writes the text of a recording as it comes."""
-    from weft.tasks.transcription.log_mel import stream_wav
-
-    rate = trained.config.task.get("rate", 0)
-    pieces = stream_wav(sys.stdin.buffer if text in (None, "-") else str(text), rate)
+def _write_live(parts: Iterable[str], output: Path | None) -> None:
+    """Writes the parts of a text as they come."""
     with opened(output) as target:
-        for part in trained.listen(pieces, **options):
+        for part in parts:
             target.write(part)
             target.flush()
         write_line(target, "")

@@ -29,7 +29,7 @@ BUNDLED = "weft_studies"
 REINSTALL = f"reinstall {DISTRIBUTION}, in a checkout with: pip install -e ."
 
 KINDS = {
-    "attention": ("weft.attention:ATTENTIONS", "weft.attention.mixers:SELF", "weft.models.convs2s:CROSS"),
+    "attention": ("weft.attention:ATTENTIONS", "weft.attention.mixers:SELF", "weft.attention:CROSS"),
     "mixer": ("weft.attention.mixers:MIXERS", "weft.attention.mixers:SELF"),
     "pooling": ("weft.models:POOLINGS",),
     "front": ("weft.models:FRONTS",),

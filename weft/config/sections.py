@@ -16,7 +16,17 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from weft.config import schema, yaml_document
-from weft.config.corpus_entries import Entry, TrainingCorpus, ValidationCorpus, absolute, absolute_path, located, names, renamed
+from weft.config.corpus_entries import (
+    Entry,
+    TrainingCorpus,
+    ValidationCorpus,
+    absolute,
+    absolute_path,
+    located,
+    names,
+    parse,
+    renamed,
+)
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.plugins import KINDS, advice_if_stale, installed_recipes
 from weft.config.registry import Among, NameIn, Options, expand, find_table, problems, suggest
@@ -241,6 +251,17 @@ class Config(Section):
             put(data, tuple(path.split(".")), value, path)
         return _validated(data, lambda path, text: f"{'.'.join(path)}: {text}")
 
+    def with_data(
+        self, train: str | Sequence[Any] = (), valid: str | Sequence[Any] = (), teacher: str | Path | None = None
+    ) -> Config:
+        """A copy with other data, where it is given: the entries of --data and --valid, and the run of --teacher."""
+        changes: dict[str, Any] = {
+            path: [parse(entry, option) for entry in ([entries] if isinstance(entries, str) else entries)]
+            for path, option, entries in (("data.train", "--data", train), ("data.valid", "--valid", valid))
+            if entries
+        }
+        return self.replaced(changes | ({} if teacher is None else {"data.teacher": str(teacher)}))
+
     def absolute(self) -> Config:
         """A copy that names its files by absolute paths. A relative path belongs to the current folder."""
         here, changes = Path.cwd(), {key: getattr(self.data, key) for key in ("train", "valid")}
@@ -259,6 +280,11 @@ class Config(Section):
             if run := getattr(self.decode, key).get("run"):
                 located[f"decode.{key}.run"] = absolute_path(run, here)
         return self.replaced(located)
+
+
+def override_texts(set: Mapping[str, Any] | Sequence[str]) -> list[str]:
+    """Overrides as `--set` takes them: {"train.steps": 500} becomes ["train.steps=500"]."""
+    return [f"{key}={yaml_document.scalar(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
 
 
 def load_config(path_or_recipe: str | Path, sets: Sequence[str] = (), *, over: Mapping[str, Any] | None = None) -> Config:

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.data.batch import BOS, EOS
@@ -22,7 +24,7 @@ from weft.decoding.constraints import PrefixConstraints
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.noisy_decoding import in_chains, log_probabilities
 from weft.decoding.token_selection import most_probable
-from weft.losses.ctc_loss import ctc_loss
+from weft.losses.ctc_loss import best_alignment, ctc_loss
 from weft.models.base import Decoder, Encoded
 
 NEVER = -float("inf")
@@ -40,6 +42,19 @@ def best_paths(logits: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     logp, path = most_probable(logits)
     inside = torch.arange(logits.size(1), device=logits.device) < lengths[:, None]
     return path, logp.where(inside, 0.0).sum(1)
+
+
+def alignment_marks(logits: Tensor, lengths: Tensor, ids: list[int], *, blank: int) -> NDArray[np.float32]:
+    """[len(ids), T]: ones where the best path of a text through the vectors of one row says each of its tokens."""
+    text, count = torch.tensor([ids], device=logits.device), torch.tensor([len(ids)], device=logits.device)
+    path = best_alignment(logits, lengths, text, count, blank=blank)[0].tolist()
+    marks, place, before = np.zeros((len(ids), len(path)), np.float32), -1, blank
+    for time, token in enumerate(path):
+        place += token not in (blank, before)
+        before = token
+        if token != blank:
+            marks[place, time] = 1
+    return marks
 
 
 def texts_of(path: Tensor, scores: Tensor, lengths: Tensor, *, blank: int) -> list[Hypothesis]:

@@ -20,7 +20,7 @@ from weft.attention.base import View
 from weft.data.batch import pad as pad
 from weft.data.batch import power_of_two
 from weft.decoding.search_loop import Cancellation
-from weft.errors import DataError
+from weft.errors import ConfigError, DataError
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.worker_processes import Workers
 
@@ -56,7 +56,7 @@ class Prediction:
     uses: dict[str, View] = field(default_factory=dict)
 
     def lines(self) -> str:
-        """What is written to a text file, without the last line end: one line."""
+        """The text as it is written to a file, without the last line end: one line."""
         return " ".join(self.text.splitlines())
 
     def document(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Prediction:
 
 @dataclass(eq=False)
 class BatchItem:
-    """What one row of a batch computes: an input, or a segment of a long one.
+    """One row of a batch: an input, or a segment of a long one.
 
     ids: the tokens to read · number: of the input in its stream, from 0.
     """
@@ -79,7 +79,7 @@ class BatchItem:
 
     @property
     def size(self) -> int:
-        """What it adds to the size of a batch."""
+        """Its share of the size of a batch."""
         return len(self.ids)
 
 
@@ -89,10 +89,18 @@ def seed_of(content: bytes) -> int:
 
 
 class ExpectedCost(NamedTuple):
-    """What a part is expected to cost: `rows` computed side by side, for `steps` steps."""
+    """The expected cost of a part: `rows` computed side by side, for `steps` steps."""
 
     rows: int
     steps: int
+
+
+@dataclass(frozen=True)
+class TextInput:
+    """A line of text. attention: whether to add the weights of the model."""
+
+    text: str
+    attention: bool = False
 
 
 In = TypeVar("In", bound=Hashable)
@@ -121,9 +129,21 @@ class Predictor(ABC, Generic[In, Out]):
         refuse({name: value for name, value in fields.items() if name != "attention"}, "inputs of this task are plain lines")
         return line
 
+    def forward(self, *inputs: Any) -> Any:
+        """The output of the model, in the chosen precision."""
+        with self.options.arithmetic(next(self.model.parameters()).dtype):
+            return self.model(*inputs)
+
     def sentences(self, text: str) -> list[str]:
         """The parts of a text that are answered, and explained, one by one."""
         return [text]
+
+    def listen(self, sound: Any) -> Iterator[str]:
+        """The text of a sound as it comes, in parts, each as soon as no later sound can change it.
+
+        sound: a wav file, a stream of one, or samples [N] between −1 and 1 in pieces, at the rate of the task.
+        """
+        raise ConfigError("only a run that transcribes can listen to sound as it comes; the task of this one is another")
 
     @abstractmethod
     def encode_input(self, inputs: Sequence[In], first_line: int) -> list[list[Any]]:
@@ -164,7 +184,7 @@ class Predictor(ABC, Generic[In, Out]):
         return max(1, self.options.batch_tokens // self.workers)
 
     def expected_cost(self, part: Any) -> ExpectedCost:
-        """What a part is expected to cost, for a queue that bounds the time of its batches."""
+        """The expected cost of a part, for a queue that bounds the time of its batches."""
         return ExpectedCost(1, part.size)
 
     def predict(
@@ -225,6 +245,24 @@ class Predictor(ABC, Generic[In, Out]):
             batch.append(part)
         if batch:
             yield batch
+
+
+class TextPredictor(Predictor[TextInput, Out]):
+    """A predictor of lines of text without a search.
+
+    reader: what it reads texts with, such as a tokenizer · no_fields: why its inputs have no prefix, no terms and the like.
+    """
+
+    forks = False
+    no_fields: ClassVar[str]
+
+    def __init__(self, model: Any, reader: Any, options: DecodingOptions, warn: Callable[[str], None] | None = None) -> None:
+        super().__init__(model, options, warn)
+        self.reader = reader
+
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TextInput:
+        refuse(fields, self.no_fields)
+        return TextInput(line, attention)
 
 
 def _window(stream: Iterator[In], most: int, ready: Ready | None) -> Iterator[In]:

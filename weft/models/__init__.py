@@ -8,7 +8,7 @@ MODELS = {
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer_generator:Pointer",
     "language_model": "weft.models.language_model:TransformerLanguageModelFamily",
-    "rnn_language_model": "weft.models.language_model:RecurrentLanguageModelFamily",
+    "rnn_language_model": "weft.models.rnn:RecurrentLanguageModelFamily",
 }
 
 FRONTS = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import torch
@@ -15,80 +15,26 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention import ATTENTIONS
-from weft.attention.base import Attended, Attention, Site, add_extras, join_heads, split_heads
-from weft.attention.core.dot_product import attend_memory
-from weft.attention.core.kv_cache import CrossAttentionMemory
-from weft.attention.core.packed_sequences import packing
+from weft.attention.base import Attention, Site, add_extras
 from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
-from weft.layers.decoder_state import State, shared, spread
+from weft.layers.decoder_state import State
 from weft.layers.embedding import TokenEmbedding, first_positions
-from weft.layers.kernels.cpp_plan import Keys, Opening, PlanBuilder, Register
-from weft.layers.linear import NormedLinear, to_autocast_dtype
+from weft.layers.kernels.cpp_plan import Opening, PlanBuilder, Register
+from weft.layers.linear import NormedLinear
 from weft.layers.norm_and_dropout import Rate, dropout
 from weft.layers.positions import LearnedPosition, token_positions
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
 from weft.models.composition import FlatFamily, VectorEncoder
 from weft.models.transformer_blocks import StackState
 
-CROSS = {"multistep": "weft.models.convs2s:MultistepAttention", **ATTENTIONS}
-"""Attention of a decoder layer to the source: the paper's own, or any other cross-attention."""
-
 EVEN = math.sqrt(0.5)
 """Keeps the variance when two vectors of equal variance are added."""
 
 SPREAD = 0.1
 """Standard deviation of initial embeddings."""
-
-
-@dataclass
-class MultistepMemory:
-    """Keys and values of the source; counts [G, n] int64: number of tokens of each segment."""
-
-    memory: CrossAttentionMemory
-    counts: Tensor = shared()
-
-    def planned(self) -> Keys:
-        """For a native search."""
-        return replace(self.memory.planned(), gain=self.counts[:, 1].float().sqrt())
-
-
-class MultistepAttention(Attention):
-    """α_j = softmax(d · z_j), and the context is √m Σ α_j (z_j + e_j) over the m source tokens (Gehring et al. 2017).
-
-    The memory holds keys and values side by side, [z, (z + e) √½], which are not projected. The factor √m undoes the loss of
-    variance by averaging. Scores are not divided by √D.
-    """
-
-    paper = "Gehring et al. 2017"
-    uses = frozenset({"cross"})
-    weights_sum = "one"
-    ignores_key_order = True
-    packs = True
-
-    def read(self, memory: Tensor, layout: Layout | None) -> MultistepMemory:
-        k, v = (split_heads(to_autocast_dtype(part), self.site.heads) for part in memory.chunk(2, -1))
-        if layout is None:
-            counts = torch.full((memory.size(0), 2), memory.size(1), device=memory.device)
-            return MultistepMemory(CrossAttentionMemory(k, v), counts)
-        segments, numbers = layout.segments.long(), 2 if layout.offsets is None else layout.offsets.numel()
-        counts = segments.new_zeros(memory.size(0), numbers).scatter_add_(1, segments, torch.ones_like(segments))
-        return MultistepMemory(CrossAttentionMemory(k, v, layout.segments, packing(layout)), counts)
-
-    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
-        q = split_heads(to_autocast_dtype(query), self.site.heads) * math.sqrt(self.site.head_dim)
-        context, weights = attend_memory(q, state.memory, layout=layout, dropout=self.dropped, need_weights=need_weights)
-        if layout is not None and layout.packed:
-            tokens = state.counts.gather(1, layout.segments.long())
-        else:
-            tokens = spread(state.counts[:, 1:2], query.size(0))
-        return Attended(join_heads(context) * tokens.float().sqrt()[..., None].to(context.dtype), state, weights)
-
-    def plan(self, draft: PlanBuilder, query: Register) -> Register:
-        return draft.attend_memory(query, self.site.heads, MultistepMemory.planned, scale=1.0)
 
 
 @dataclass(frozen=True)
@@ -221,7 +167,7 @@ class ConvS2SDecoder(LinearDecoder):
         convolutions: Convolutions,
         layers: PositiveInt = 4,
         heads: PositiveInt = 1,
-        cross: Annotated[dict[str, Any], Among("weft.models.convs2s:CROSS")] = {"kind": "multistep"},  # noqa: B006
+        cross: Annotated[dict[str, Any], Among("weft.attention:CROSS")] = {"kind": "multistep"},  # noqa: B006
     ) -> None:
         super().__init__()
         dim, multistep = convolutions.dim, cross["kind"] == "multistep"
@@ -236,7 +182,7 @@ class ConvS2SDecoder(LinearDecoder):
         made = [
             ConvS2SLayer(
                 convolutions.layer(causal=True),
-                build("weft.models.convs2s:CROSS", cross, Site("cross", dim, heads, memory=memory)),
+                build("weft.attention:CROSS", cross, Site("cross", dim, heads, memory=memory)),
             )
             for _ in range(layers)
         ]

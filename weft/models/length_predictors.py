@@ -38,9 +38,6 @@ class LengthRatio(LengthPredictor):
         blanks = (source_lengths(source) * self.ratio).ceil().long() + self.extra
         return TargetCanvas(rows_of_lengths(blanks, int(-(-source.memory.size(1) * self.ratio // 1)) + self.extra))
 
-    def propose(self, source: Encoded, count: int, longest: Tensor, draw: HashedDraw) -> list[TargetCanvas]:
-        return [self.known(source, longest, 0)]
-
     def longest_source(self, positions: int) -> int | None:
         return int((positions - self.extra) / self.ratio)
 
@@ -71,7 +68,7 @@ class LengthClassifier(LengthPredictor):
 
     def logp(self, source: Encoded) -> Tensor:
         """[G, offsets]: log-probabilities of T − S = −offsets … offsets."""
-        ok = torch.ones_like(source.memory[..., 0], dtype=torch.bool) if source.layout is None else source.layout.ok
+        ok = _tokens(source)
         mean = source.memory.where(ok[..., None], 0.0).sum(1) / ok.sum(1, keepdim=True).clamp_min(1)
         return self.head(mean).float().log_softmax(-1)
 
@@ -126,8 +123,7 @@ class FertilityPredictor(LengthPredictor):
     def loss(self, source: Encoded, lengths: Tensor, fertilities: Tensor | None = None) -> Tensor | None:
         assert fertilities is not None
         each = F.nll_loss(self.logp(source).flatten(0, 1), fertilities.clamp_max(self.most).flatten(), reduction="none")
-        ok = torch.ones_like(fertilities, dtype=torch.bool) if source.layout is None else source.layout.ok
-        return self.weight * each.where(ok.flatten(), 0.0).sum()
+        return self.weight * each.where(_tokens(source).flatten(), 0.0).sum()
 
     def known(self, source: Encoded, lengths: Tensor, extent: int, fertilities: Tensor | None = None) -> TargetCanvas:
         assert fertilities is not None
@@ -180,15 +176,17 @@ class Upsampling(LengthPredictor):
     def known(self, source: Encoded, lengths: Tensor, extent: int, fertilities: Tensor | None = None) -> TargetCanvas:
         return TargetCanvas(rows_of_lengths(self.factor * source_lengths(source), self.factor * source.memory.size(1)))
 
-    def propose(self, source: Encoded, count: int, longest: Tensor, draw: HashedDraw) -> list[TargetCanvas]:
-        return [self.known(source, longest, 0)]
-
     def inputs(self, source: Encoded, canvas: TargetCanvas) -> Tensor | None:
         rows, extent, _ = source.memory.shape
         return self.project(source.memory).view(rows, extent * self.factor, -1)
 
     def longest_source(self, positions: int) -> int | None:
         return positions // self.factor
+
+
+def _tokens(source: Encoded) -> Tensor:
+    """[G, S]: which positions of the memory are not padding."""
+    return torch.ones_like(source.memory[..., 0], dtype=torch.bool) if source.layout is None else source.layout.ok
 
 
 def _copied(vectors: Tensor, canvas: TargetCanvas) -> Tensor:

@@ -6,6 +6,8 @@ import fcntl
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 
 from weft.errors import DeviceError, RunError
 from weft.file_access import ASIDE, denied
-from weft.runs.migrations import FORMAT_FILE
+from weft.runs.migrations import FORMAT_FILE, write_format
 
 CONFIG = "config.yaml"
 MODEL = "model.safetensors"
@@ -78,6 +80,27 @@ class RunLock:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         # Keep the file: if it were removed, two processes could lock two different files of the same name.
         os.close(self._handle)
+
+
+@contextmanager
+def locked_folder(out: Path, resume: bool) -> Iterator[None]:
+    """Locks the folder of the run. If a new run fails before anything was trained, its files are removed again."""
+    was_there = out.is_dir()
+    if not resume:
+        create_folder(out)
+    with RunLock(out):
+        try:
+            if not resume:
+                clear_unbegun(out)
+                write_format(out)
+            yield
+        except BaseException:
+            logged = (out / LOG).exists() and (out / LOG).stat().st_size
+            if not resume and not logged and not any((out / CHECKPOINTS).glob("step-*")):
+                shutil.rmtree(out, ignore_errors=True)
+                if was_there:
+                    out.mkdir(exist_ok=True)
+            raise
 
 
 def complete(folder: Path) -> bool:

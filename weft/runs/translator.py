@@ -1,11 +1,7 @@
-"""Trained runs at work: the `Translator` and the `Generator` that `weft.load` and `weft.load_generator` return.
-
-Below them: checks that what a program passes is text, the inputs of a predictor, and other runs that take part in decoding.
-"""
+"""Trained runs at work: the `Translator` and the `Generator` that `weft.load` and `weft.load_generator` return."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
@@ -17,27 +13,19 @@ import torch
 from weft.config.sections import Config
 from weft.data.tokenizers import Tokenizer
 from weft.errors import ConfigError, DataError, InputError, RunError
-from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.explain.html_page import Explained
+from weft.inference.decoding_options import changed, resolve_options
 from weft.inference.predictor import Prediction, Predictor, Ready
-from weft.inference.reranking import Scorer
-from weft.layers.int8 import in_precision
-from weft.models.base import Model, Network
-from weft.models.language_model import LanguageModel
+from weft.models.base import Network
+from weft.runs.auxiliary_models import AuxiliaryModels
 from weft.runs.open_run import open_run
-from weft.runs.run_folder import choose_device
 from weft.tasks.base import Task
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.language_modeling.predictor import Generated, GenerationPredictor, Prompt
-from weft.tasks.language_modeling.task import LanguageModelTask
-from weft.tasks.transcription.log_mel import Samples
 from weft.tasks.translation.glossary import Terms
-from weft.tasks.translation.markup import MarkupSpan
 from weft.tasks.translation.predictor import TranslationPredictor
-from weft.tasks.translation.task import TranslationTask
 
 if TYPE_CHECKING:
-    from weft.explain.explanation import Explanation
-    from weft.explain.html_page import Section
     from weft.tasks.translation.documents import Format
 
 
@@ -74,7 +62,7 @@ def make_inputs(
     attention: bool,
     prefixes: Iterable[str] | None,
     terms: Iterable[Terms] | None,
-    marks: Iterable[tuple[MarkupSpan, ...]] | None = None,
+    marks: Iterable[Any] | None = None,
 ) -> Iterator[Any]:
     """Lines with their prefixes, terms and marks as inputs of the predictor."""
     starts = repeat("") if prefixes is None else iter(prefixes)
@@ -95,45 +83,6 @@ def make_inputs(
         raise DataError(f"there are more prefixes than lines to translate: line {number + 1} is missing")
 
 
-class AuxiliaryModels:
-    """The companions of a run, whose task is given. `load` loads a run onto its device; each is loaded once."""
-
-    def __init__(self, task: Task, load: Callable[[str], Any]) -> None:
-        self.task, self._load = task, load
-        self._scorers: dict[str, Scorer] = {}
-        self._languages: dict[str, tuple[LanguageModel, int]] = {}
-        self._fused: dict[str, Model] = {}
-
-    def scorer(self, run: str) -> Scorer:
-        """The run that reranks translations."""
-        if run not in self._scorers:
-            other = self._load(run)
-            if not hasattr(other, "translation_predictor"):
-                raise RunError(f"{run}: its task, {other.config.task['kind']}, does not translate lines of text")
-            self._scorers[run] = other.translation_predictor("decode.rerank", rerank="none")
-        return self._scorers[run]
-
-    def language(self, run: str) -> tuple[LanguageModel, int]:
-        """A language model over the vocabulary of the targets, and its token for the end of a line."""
-        if run not in self._languages:
-            other = self._load(run)
-            if not (isinstance(other.model, LanguageModel) and isinstance(other.task, LanguageModelTask)):
-                raise RunError(f"{run}: its task, {other.config.task['kind']}, is not language_model")
-            if self.task.vocabularies()[-1:] != other.task.vocabularies():
-                raise RunError(f"{run}: its vocabulary differs from that of the targets; train it with data.tokenizer_of")
-            self._languages[run] = other.model, other.task.tokenizer.encode("\n")[-1]
-        return self._languages[run]
-
-    def fused(self, model: Network, resolved: DecodingOptions) -> Network:
-        """The model, fused with a language model if the options say so."""
-        if resolved.fusion is None or not isinstance(model, Model):
-            return model
-        key = json.dumps([resolved.precision, resolved.kernels is not None, resolved.config.fusion])
-        if key not in self._fused:
-            self._fused[key] = resolved.fusion(model)
-        return self._fused[key]
-
-
 Warn = Callable[[str], None]
 
 
@@ -142,13 +91,13 @@ class Trained:
 
     def __init__(self, model: Network, task: Task, config: Config, warn: Warn | None = None) -> None:
         self.model, self.task, self.config, self.warn = model.eval(), task, config, warn
-        self._converted: dict[tuple[str, bool], Network] = {}
-        self.companions = AuxiliaryModels(task, lambda run: load_trained(run, device=str(self.model.device)))
+        self.auxiliary = AuxiliaryModels(self.model, task, lambda run: load_trained(run, device=str(self.model.device)))
 
     @property
     def languages(self) -> Sequence[str]:
         """The two languages of a model that translates in both directions; decode.into names one. Empty for other models."""
-        return self.task.languages if isinstance(self.task, TranslationTask) else ()
+        languages: Sequence[str] = getattr(self.task, "languages", ())
+        return languages
 
     def predictor(self, *, auto_workers: int = 1, **options: Any) -> Predictor[Any, Any]:
         """The predictor, with these options of the section decode changed: beam=4, search="sample", n_best=3, …
@@ -166,10 +115,10 @@ class Trained:
             self.model.device,
             auto_workers=auto_workers,
             warn=self.warn or (lambda message: None),
-            open_scorer=self.companions.scorer,
-            open_language=self.companions.language,
+            open_scorer=self.auxiliary.scorer,
+            open_language=self.auxiliary.language,
         )
-        return self.task.predictor(self.companions.fused(self.converted(resolved), resolved), resolved, self.warn)
+        return self.task.predictor(self.auxiliary.decoded(resolved), resolved, self.warn)
 
     def stream(
         self,
@@ -178,7 +127,7 @@ class Trained:
         attention: bool = False,
         prefixes: Iterable[str] | None = None,
         terms: Iterable[Terms] | None = None,
-        marks: Iterable[tuple[MarkupSpan, ...]] | None = None,
+        marks: Iterable[Any] | None = None,
         ready: Ready | None = None,
         auto_workers: int = 1,
         **options: Any,
@@ -196,14 +145,9 @@ class Trained:
         inputs = make_inputs(predictor, lines, attention, prefixes, terms, marks)
         return predictor.predict(inputs, together=isinstance(lines, Sequence), ready=ready)
 
-    def listen(self, pieces: Iterable[Samples], **options: Any) -> Iterator[str]:
-        """The text of a sound as it comes, in parts, each as soon as no later sound can change it.
-
-        pieces: samples [N] between −1 and 1, task.rate of them per second. The whole text is that of a greedy search.
-        """
-        from weft.tasks.transcription.streaming import transcribe_stream
-
-        return transcribe_stream(self.predictor(**{"beam": 1, "n_best": 1, **options}), pieces)
+    def listen(self, sound: Any, **options: Any) -> Iterator[str]:
+        """The text of a sound as it comes, see `Predictor.listen`. The whole text is that of a greedy search."""
+        return self.predictor(**{"beam": 1, "n_best": 1, **options}).listen(sound)
 
     @torch.inference_mode()
     def score(self, data: str | Sequence[str]) -> dict[str, float]:
@@ -212,7 +156,7 @@ class Trained:
 
     def explain(
         self, text: str, *, target: str | None = None, influence: bool | None = None, run: str = "", **options: Any
-    ) -> Explanation | Section:
+    ) -> Explained:
         """Everything that can be seen of how one input is translated, labelled or described; a notebook shows it as a page.
 
         `target`: explain this translation instead of the model's own · `influence`: also how much each token depends on each
@@ -225,21 +169,11 @@ class Trained:
             options["n_best"] = max(section.n_best, section.search.get("width", 1))
         return self.task.explain(self.predictor(**options), text, target=target, influence=influence, run=run)
 
-    def explain_sentences(self, text: str, **settings: Any) -> list[Explanation | Section]:
+    def explain_sentences(self, text: str, **settings: Any) -> list[Explained]:
         """An explanation for each part of a text that is translated by itself; `settings` are those of `explain`."""
         whole = settings.get("target") is not None or settings.get("sentences", self.config.decode.sentences) == "off"
         texts = [text] if whole else self.predictor(rerank="none").sentences(text)
         return [self.explain(each, **{**settings, "sentences": "off"}) for each in texts]
-
-    def converted(self, resolved: DecodingOptions) -> Network:
-        """The model with its weights in the chosen precision. Each conversion is made once."""
-        if resolved.precision == "bf16" and not self.task.bf16_weights:
-            return self.model
-        kernels = resolved.kernels if resolved.precision == "int8" else None
-        key = resolved.precision, kernels is not None
-        if key not in self._converted:
-            self._converted[key] = in_precision(self.model, resolved.precision, kernels)
-        return self._converted[key]
 
 
 class Translator(Trained):
@@ -368,7 +302,7 @@ def load_trained(
     folders = [Path(run)] if isinstance(run, str | Path) else [Path(each) for each in run]
     if not folders:
         raise RunError("there is no run to load; name at least one folder")
-    first, *others = (open_run(folder, set) for folder in folders)
+    first, *others = (open_run(folder, set, device=device) for folder in folders)
     task, config = first.task, first.config
     for other in others:
         if other.config.task["kind"] != config.task["kind"]:
@@ -380,7 +314,7 @@ def load_trained(
                 f"{other.folder}: its tokenizer differs from that of {first.folder}; the runs of an ensemble share one"
             )
     model = task.ensemble([run.model for run in (first, *others)]) if others else first.model
-    model = model.to(choose_device(device))
+    model = model.to(first.model.device)
     return Translator(model, task, config, warn) if isinstance(task, CorpusTask) else Trained(model, task, config, warn)
 
 

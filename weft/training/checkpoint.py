@@ -36,11 +36,11 @@ from torch.optim import Optimizer
 
 from weft.config import yaml_document
 from weft.config.corpus_entries import files_of, names
-from weft.config.sections import Config, load_config, save_config
+from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.data.batch import Position
 from weft.errors import ConfigError, DataError, RunError
 from weft.file_access import replace_file
-from weft.runs.migrations import find_file
+from weft.runs.migrations import find_file, write_format
 from weft.runs.run_folder import CHECKPOINTS, CONFIG, MODEL
 from weft.runs.weight_files import (
     copy_weights,
@@ -358,8 +358,10 @@ def trained_config(run: Path) -> Config:
     return load_config(find_file(run, f"{CHECKPOINTS}/{CONFIG}")).absolute()
 
 
-def remember(run: Path, config: Config, identity: str) -> None:
-    """Saves the configuration and the identity of the training data beside the checkpoints."""
+def save_settings(run: Path, config: Config, identity: str, *, resume: bool) -> None:
+    """Saves the configuration of a run that trains now, and a copy beside the checkpoints with the identity of its data."""
+    write_format(run) if resume else save_schema(run)
+    save_config(config, run / CONFIG)
     (run / CHECKPOINTS).mkdir(exist_ok=True)
     save_config(config, run / CHECKPOINTS / CONFIG)
     replace_file(run / CHECKPOINTS / IDENTITY, f"{identity}\n")

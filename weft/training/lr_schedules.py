@@ -13,6 +13,9 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
+from weft.config.registry import build
+from weft.config.sections import TrainSection
+
 Schedule = Callable[[int], float]
 """The learning rate of an update, which counts from 1."""
 
@@ -23,6 +26,12 @@ class ScheduleContext:
 
     steps: int
     dim: int
+
+
+def build_schedule(config: TrainSection, dim: int) -> Schedule:
+    """The schedule train.schedule, for a model of width `dim`."""
+    schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, ScheduleContext(config.steps, dim))
+    return schedule
 
 
 def noam(plan: ScheduleContext, *, scale: NonNegativeFloat = 1.0, warmup: NonNegativeInt = 4000) -> Schedule:

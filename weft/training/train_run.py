@@ -8,26 +8,22 @@ run takes the same way, with checks in place of choices.
 from __future__ import annotations
 
 import contextlib
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from weft.config import yaml_document
-from weft.config.corpus_entries import parse
-from weft.config.sections import Config, load_config, save_config, save_schema
+from weft.config.sections import Config, load_config, override_texts
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.models.base import Network
-from weft.runs.migrations import write_format
 from weft.runs.open_run import Report, run_config, silent
-from weft.runs.run_folder import CONFIG, LOG, MODEL, RunLock, clear_unbegun, create_folder
+from weft.runs.run_folder import CONFIG, MODEL, locked_folder
 from weft.runs.warm_start import resolve_start, start_model, started_config
 from weft.tasks.base import Task
 from weft.training import checkpoint
 from weft.training.auto.auto_recipe import AUTO, Choose, chooser, seconds_of
-from weft.training.checkpoint import check_changes, check_data, check_identity, remember
+from weft.training.checkpoint import check_changes, check_data, check_identity, save_settings
 from weft.training.distributed import World, join_processes
 from weft.training.log import open_log
 from weft.training.loop import fit
@@ -57,7 +53,7 @@ def train(
     like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts.
     """
     seconds = seconds_of(time)
-    sets = [f"{key}={yaml_document.scalar(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
+    sets = override_texts(set)
     if resume:
         if out is None:
             raise ConfigError("`resume` needs `out`, the folder of the run to continue")
@@ -78,16 +74,10 @@ def train(
     else:
         recipe = AUTO if recipe is None else recipe
         config = load_config(recipe, sets)
-    changes: dict[str, Any] = {
-        path: [parse(entry, option) for entry in ([entries] if isinstance(entries, str) else entries)]
-        for path, option, entries in (("data.train", "--data", data), ("data.valid", "--valid", valid))
-        if entries
-    }
-    if teacher is not None:
-        changes["data.teacher"] = str(teacher)
+    config = config.with_data(data, valid, teacher)
     choose = None if resume else chooser(recipe == AUTO, sets, seconds, tell)
     folder = Path(out) if out else free_folder(recipe or AUTO)
-    return train_run(config.replaced(changes), folder, resume=resume, report=tell, choose=choose)
+    return train_run(config, folder, resume=resume, report=tell, choose=choose)
 
 
 def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:
@@ -127,7 +117,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, report: Report
     with contextlib.ExitStack() as stack:
 
         def prepare_first() -> tuple[Task, Network]:
-            stack.enter_context(_locked_folder(out, resume))
+            stack.enter_context(locked_folder(out, resume))
             if resume:
                 _check_checkpoints(out)
                 notes.extend(check_changes(out, config))
@@ -138,9 +128,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, report: Report
 
         def write_settings() -> None:
             if world.first:
-                write_format(out) if resume else save_schema(out)
-                save_config(task.config, out / CONFIG)
-                remember(out, task.config, task.identity())
+                save_settings(out, task.config, task.identity(), resume=resume)
 
         task, model = _in_turn(world, prepare_first, lambda resolved: prepare_run(resolved, out, world.device))
         train = task.config.train
@@ -192,24 +180,3 @@ def _summary(task: Task, model: Network, world: World) -> str:
     facts = {"parameters": model.count_parameters(), **({"of them trained": trained} if model.borrowed else {})}
     where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
     return ", ".join(f"{value:,} {name}" for name, value in {**facts, **task.describe()}.items()) + f"; on {where}"
-
-
-@contextlib.contextmanager
-def _locked_folder(out: Path, resume: bool) -> Iterator[None]:
-    """Locks the folder of the run. If a new run fails before anything was trained, its files are removed again."""
-    was_there = out.is_dir()
-    if not resume:
-        create_folder(out)
-    with RunLock(out):
-        try:
-            if not resume:
-                clear_unbegun(out)
-                write_format(out)
-            yield
-        except BaseException:
-            logged = (out / LOG).exists() and (out / LOG).stat().st_size
-            if not resume and not logged and checkpoint.latest(out) is None:
-                shutil.rmtree(out, ignore_errors=True)
-                if was_there:
-                    out.mkdir(exist_ok=True)
-            raise

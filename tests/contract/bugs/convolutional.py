@@ -14,14 +14,14 @@ CONVOLUTIONAL = [
     ),
     Bug(
         "ConvS2S counts padding as source tokens",
-        "models.convs2s",
+        "attention.multistep",
         "tokens = spread(state.counts[:, 1:2], query.size(0))",
         "tokens = spread(state.counts.sum(1, keepdim=True), query.size(0))",
         ("convs2s-padding",),
     ),
     Bug(
         "ConvS2S counts the tokens of all packed sources",
-        "models.convs2s",
+        "attention.multistep",
         "tokens = state.counts.gather(1, layout.segments.long())",
         "tokens = state.counts.sum(1, keepdim=True).expand(-1, query.size(1))",
         ("convs2s-packed",),

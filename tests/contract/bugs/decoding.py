@@ -24,7 +24,7 @@ PAST = [
     ),
     Bug(
         "the parts of an n-gram of states are in the wrong order",
-        "models.language_model",
+        "models.rnn",
         "(self.window.width, -1)).flip(-2)",
         "(self.window.width, -1))",
         ("recurrent_language_model: the_model_is_its_equations(4-gram)",),

@@ -35,7 +35,7 @@ NATIVE = [
     ),
     Bug(
         "a plan that does not undo the loss of variance",
-        "models.convs2s",
+        "attention.multistep",
         "gain=self.counts[:, 1].float().sqrt()",
         "gain=None",
         ("convs2s-native",),

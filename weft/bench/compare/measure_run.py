@@ -24,7 +24,7 @@ from weft.runs.run_folder import autocast
 from weft.runs.translator import Trained
 from weft.tasks.base import Task
 from weft.training.auto.speed_probe import probe
-from weft.training.loop import forward_backward
+from weft.training.update_step import forward_backward
 
 REPETITIONS, TIME_LIMIT = 5, 3.0
 """Number of timed steps, and the seconds they may take. The fastest counts, since disturbances only make steps slower."""

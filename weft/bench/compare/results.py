@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from weft.bench.compare.plan import Comparison, ComparisonRun, training
-from weft.bench.compare.worker import Job
+from weft.bench.compare.training_jobs import Job
 from weft.bench.machine import about
 from weft.runs.open_run import build_task
 from weft.runs.run_folder import records

@@ -18,11 +18,10 @@ from typing import Any
 from weft.bench.compare.measure_run import Measurements
 from weft.bench.compare.plan import Comparison, ComparisonRun, check, runs_of, training
 from weft.bench.compare.results import UNMEASURED, collect
-from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
-from weft.bench.compare.worker import Job, work
+from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, Training, train, work
 from weft.errors import Interrupted
 from weft.runs.run_folder import RunLock, complete, records
-from weft.training.log_text import duration
+from weft.training.log import duration
 from weft.training.session import Interrupts
 
 Tell = Callable[[str], None]

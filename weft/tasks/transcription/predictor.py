@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,14 +11,13 @@ import torch
 
 from weft.data.batch import EOS, Layout, Source
 from weft.data.tokenizers import Tokenizer
-from weft.decoding.ctc_decoding import best_paths, prefix_beams, rescore_with_ctc, texts_of
+from weft.decoding.ctc_decoding import alignment_marks, best_paths, prefix_beams, rescore_with_ctc, texts_of
 from weft.decoding.generate import generate, max_tokens
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, DataError
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import BatchItem, Prediction, Weights, seed_of
-from weft.losses.ctc_loss import best_alignment
 from weft.models.base import Encoded
 from weft.models.ctc_model import CtcModel, CtcOutputs, JointModel
 from weft.tasks.media_predictor import MediaInput, MediaPredictor
@@ -100,16 +99,13 @@ class TranscriptionPredictor(MediaPredictor):
     def _alignment(self, ids: list[int], encoded: Encoded) -> Weights:
         """[1, T, S]: ones where the best path of a text says each of its tokens; none for EOS."""
         emitted: CtcOutputs = self.model.ctc(encoded)
-        counts, device = torch.tensor([len(ids)], device=self.model.device), self.model.device
-        said = torch.tensor([ids], device=device)
-        path = best_alignment(emitted.logits, emitted.lengths, said, counts, blank=emitted.blank)[0].tolist()
-        weights, place, before = np.zeros((1, len(ids) + 1, len(path)), np.float32), -1, emitted.blank
-        for time, token in enumerate(path):
-            place += token not in (emitted.blank, before)
-            before = token
-            if token != emitted.blank:
-                weights[0, place, time] = 1
-        return weights
+        marks = alignment_marks(emitted.logits, emitted.lengths, ids, blank=emitted.blank)
+        return np.pad(marks, ((0, 1), (0, 0)))[None]
+
+    def listen(self, sound: Any) -> Iterator[str]:
+        from weft.tasks.transcription.streaming import transcribe_stream  # which wraps this predictor
+
+        return transcribe_stream(self, sound)
 
     def _source(self, heard: Sequence[Frames]) -> Source:
         lengths, device = [len(frames) for frames in heard], self.model.device

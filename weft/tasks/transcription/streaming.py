@@ -7,9 +7,10 @@ search finds for the whole recording.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,12 @@ from weft.attention.monotonic import MonotonicAttention
 from weft.data.batch import BOS, EOS, Source
 from weft.decoding.constraints import NEVER, usual_constraints
 from weft.errors import ConfigError
-from weft.inference.predictor import Predictor
 from weft.layers.decoder_state import State
 from weft.models.base import Encoded, Model, Network
 from weft.models.composition import VectorEncoder
 from weft.models.rnn import RecurrentDecoder, RecurrentState
 from weft.tasks.language_modeling.predictor import StreamingDetokenizer
-from weft.tasks.transcription.log_mel import Frames, Samples, StreamingLogMel
+from weft.tasks.transcription.log_mel import Frames, Samples, StreamingLogMel, stream_wav
 from weft.tasks.transcription.predictor import TranscriptionPredictor
 
 
@@ -91,13 +91,14 @@ class StreamingTranscriber:
         self._constraints = usual_constraints(section.no_repeat_ngram, section.max_length + 1)
         self._noted = [each.start(1, model.device) for each in self._constraints]
 
-    def hear(self, samples: Samples, *, last: bool = False) -> str:
-        """The text that the next samples [N] of the sound make certain; last: no more samples follow."""
+    def hear(self, samples: Samples | None) -> str:
+        """The text that the next samples [N] of the sound make certain; None: no more samples follow."""
         if self.ended:
             return ""
-        said = ""
+        said, last = "", samples is None
         with self._arithmetic():
-            memory = self.memory(self.frames(np.asarray(samples, np.float32), last=last), last=last)
+            heard = np.zeros(0, np.float32) if samples is None else np.asarray(samples, np.float32)
+            memory = self.memory(self.frames(heard, last=last), last=last)
             if memory is not None:
                 self._extend(memory)
             while self._state is not None and not self.ended and (token := self._next(self._state, last)) is not None:
@@ -134,19 +135,11 @@ class StreamingTranscriber:
         return int(logits.argmax(-1))
 
 
-def transcribe_stream(predictor: Predictor[Any, Any], pieces: Iterable[Samples]) -> Iterator[str]:
-    """The text of a sound, given in pieces [N] of its samples, in parts that are certain when they are given."""
-    if not isinstance(predictor, TranscriptionPredictor):
-        raise ConfigError("only a run that transcribes can listen to sound as it comes; the task of this one is another")
-    return _said(StreamingTranscriber(predictor), pieces)
-
-
-def _said(listener: StreamingTranscriber, pieces: Iterable[Samples]) -> Iterator[str]:
-    for piece in pieces:
-        if said := listener.hear(piece):
-            yield said
-    if said := listener.hear(np.zeros(0, np.float32), last=True):
-        yield said
+def transcribe_stream(predictor: TranscriptionPredictor, sound: Any) -> Iterator[str]:
+    """The text of a wav file, a wav stream or pieces [N] of samples, in parts that are certain when they are given."""
+    transcriber = StreamingTranscriber(predictor)
+    pieces = stream_wav(sound, predictor.mel.rate) if isinstance(sound, str) or hasattr(sound, "read") else sound
+    return filter(None, map(transcriber.hear, chain(pieces, [None])))
 
 
 def _monotonic(model: Network) -> tuple[MonotonicAttention, RecurrentDecoder]:

@@ -14,10 +14,9 @@ from weft.data.copy_vocabulary import CopyIds, encode_named
 from weft.decoding.generate import max_tokens
 from weft.decoding.hypotheses import BackpointerTables, RefinementPass
 from weft.errors import ConfigError, DataError
-from weft.explain.attention_maps import find_maps, find_slots
+from weft.explain.attention_maps import find_maps, find_slots, observed
 from weft.explain.beam_tree import BeamTree
 from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node, Side, WritingPass, make_side, shown
-from weft.explain.input_influence import observed
 from weft.models.base import Model
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.models.pointer_generator import PointerDecoder

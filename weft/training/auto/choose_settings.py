@@ -6,23 +6,25 @@ was found. `python benchmarks/fit.py --write-rules docs/recipes.md` writes it th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.config.corpus_entries import names
 from weft.config.sections import Config
 from weft.data.corpus import cache_folder
 from weft.data.formats import Pairs, open_pairs
-from weft.data.tokenizers import train_tokenizers
+from weft.data.token_spelling import is_unspaced
+from weft.data.tokenizers import Tokenizer, train_tokenizers
 from weft.data.validation_split import HELD_OUT, split
-from weft.errors import ConfigError
+from weft.errors import ConfigError, DataError
 from weft.layers.kernels import modern
-from weft.training.auto.data_survey import DataSurvey, Lengths, lengths, survey
 
 
 @dataclass(frozen=True)
@@ -124,22 +126,79 @@ def held_out(pairs: int) -> int:
     return max(1, min(HELD_OUT_MOST, pairs // 10, max(HELD_OUT_LEAST, round(HELD_OUT_SHARE * pairs))))
 
 
-def markdown() -> str:
-    """The table as Markdown."""
-    dropouts = "dropout: residual, attention, feed-forward"
-    lines = [("pairs", "vocabulary", "model", dropouts, "label smoothing", "tokens per step", "passes"), ("---:",) * 7]
-    for row in TABLE:
-        shape = SHAPES[row.shape]
-        layers = f"{shape.layers} + {shape.layers} layers"
-        model = f"`{row.shape}`: width {shape.dim}, {shape.heads} heads, feed-forward {shape.feedforward:,}, {layers}"
-        dropouts = f"{row.dropout:g}, {row.attention_dropout:g}, {row.feedforward_dropout:g}"
-        sizes = (f"{row.pairs:,}", f"{row.vocabulary:,}", model, dropouts)
-        lines.append((*sizes, f"{row.label_smoothing:g}", f"{row.batch_tokens:,}", f"{row.passes:,}"))
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
 CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """What /proc/cpuinfo calls arithmetic in bf16, on x86 and on ARM."""
+
+
+UNSPACED = 0.5
+"""A side is written without spaces if this share of its letters belongs to such a script."""
+
+FREQUENT = 2
+"""How often a character must occur to deserve an id."""
+
+EVERY, STRIDE = 200_000, 16
+"""All of the first pairs are looked at, and a regular sample of the others."""
+
+SAMPLE = 4_000
+"""Pairs that are tokenised to learn how long they are."""
+
+ORDINARY = 0.995
+"""The share of the pairs that must fit into the longest length."""
+
+
+@dataclass(frozen=True)
+class DataSurvey:
+    """The training data in numbers; of two, the first is for sources and the second for targets.
+
+    words: words per text · characters: characters per text · unspaced: whether the script has no spaces between words ·
+    alphabet: characters that occur more than once
+    """
+
+    pairs: int
+    words: tuple[float, float]
+    characters: tuple[float, float]
+    unspaced: tuple[bool, bool]
+    alphabet: int
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens per pair, on the longer side and with its end, and a length that nearly all pairs keep to."""
+
+    mean: float
+    longest: int
+
+
+def survey(pairs: Sequence[Pairs]) -> DataSurvey:
+    """Reads all pairs once. Of very many, only some are looked at, but all are counted."""
+    letters: list[Counter[str]] = [Counter(), Counter()]
+    words, count, looked = [0, 0], 0, 0
+    for count, pair in enumerate(chain.from_iterable(pairs), start=1):
+        if count <= EVERY or count % STRIDE == 0:
+            looked += 1
+            for side, text in enumerate(pair):
+                letters[side].update(text)
+                words[side] += len(text.split())
+    if not count or not all(letters):
+        raise DataError(f"{', '.join(some.name for some in pairs)}: there is no text on at least one side")
+    frequent = sum(1 for number in (letters[0] + letters[1]).values() if number >= FREQUENT)
+    sides = [(words[side] / looked, letters[side].total() / looked, _is_unspaced(letters[side])) for side in (0, 1)]
+    (source, target) = sides
+    return DataSurvey(count, (source[0], target[0]), (source[1], target[1]), (source[2], target[2]), frequent)
+
+
+def _is_unspaced(letters: Counter[str]) -> bool:
+    alphabetic = {letter: number for letter, number in letters.items() if letter.isalpha()}
+    without = sum(number for letter, number in alphabetic.items() if is_unspaced(letter))
+    return without > UNSPACED * max(1, sum(alphabetic.values()))
+
+
+def lengths(pairs: Sequence[Pairs], count: int, source: Tokenizer, target: Tokenizer) -> Lengths:
+    """The lengths of an evenly spaced sample of `count` pairs in tokens."""
+    sample = list(islice(chain.from_iterable(pairs), 0, None, max(1, count // SAMPLE)))
+    sides = source.encode_batch([pair[0] for pair in sample]), target.encode_batch([pair[1] for pair in sample])
+    longer = np.array([max(map(len, pair)) + 1 for pair in zip(*sides, strict=True)])
+    return Lengths(float(longer.mean()), int(np.quantile(longer, ORDINARY, method="higher")))
 
 
 @dataclass
