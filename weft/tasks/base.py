@@ -215,10 +215,10 @@ class Task(ABC):
         """
         if target is not None:
             raise ConfigError("a target can be given to runs that translate; leave it out")
-        (found,) = predictor.predict([predictor.parse_input(text, attention=True)])
-        if not (found.text or found.source_tokens):
+        (prediction,) = predictor.predict([predictor.parse_input(text, attention=True)])
+        if not (prediction.text or prediction.source_tokens):
             raise DataError("there is nothing to explain in an empty input; give a text, a document or the name of a file")
-        return Section(run, " ".join(found.text.split()), self.explanation(predictor, found, text))
+        return Section(run, " ".join(prediction.text.split()), self.explanation(predictor, prediction, text))
 
     def explanation(self, predictor: Any, prediction: Any, text: str) -> str:
         """HTML that shows what a prediction for an input is based on. `weft.explain.html_parts` has images and bars for it."""

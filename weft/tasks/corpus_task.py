@@ -254,12 +254,12 @@ class CorpusTask(Task):
 
     def _read(self, part: ValidationCorpus, pairs: list[Pairs], what: str) -> Corpus:
         self.report(f"reading {what} data: {', '.join(some.name for some in pairs)}")
-        told = time.monotonic()
+        reported = time.monotonic()
 
         def progress(read: int) -> None:
-            nonlocal told
-            if time.monotonic() - told > PAUSE:
-                told = time.monotonic()
+            nonlocal reported
+            if time.monotonic() - reported > PAUSE:
+                reported = time.monotonic()
                 self.report(f"tokenising {what} data: {read:,} lines")
 
         corpus = self.encode_part(part, pairs, progress)

@@ -128,23 +128,23 @@ class Seq2SeqLoss:
     def _loss(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> tuple[Loss, Tensor]:
         """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`; and the hidden states."""
         with self.penalties.recording(model) as recorded:
-            found = model(batch.source, fed, batch.target_layout)
-        total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
+            features = model(batch.source, fed, batch.target_layout)
+        total, nll = model.decoder.loss(features.hidden, batch.labels, self.smoothing)
         ok, metrics = batch.target_layout.ok, {"nll": nll}
-        if "log_prob" in found.extras:
+        if "log_prob" in features.extras:
             with torch.no_grad():
-                gained = log_likelihoods(model.decoder, found.hidden, batch.labels)
-            terms = found.extras["log_prob"], found.extras["entropy"]
+                gained = log_likelihoods(model.decoder, features.hidden, batch.labels)
+            terms = features.extras["log_prob"], features.extras["entropy"]
             total = total + self.reinforce.loss(gained, *terms, ok, self.baseline.on(gained.device) if self.baseline else None)
             if self.baseline:
                 self.baseline.move(gained, ok)
-            metrics["entropy"] = found.extras["entropy"].detach().where(ok, 0.0).sum()
+            metrics["entropy"] = features.extras["entropy"].detach().where(ok, 0.0).sum()
         for name, value in self.penalties.sums(recorded, batch).items():
             total = total + self.penalties.weights[name] * value
             metrics[name] = value.detach()
         if self.unlikelihood:
-            value = unlikelihood(model.decoder, found.hidden, batch, self.task.target.size)
+            value = unlikelihood(model.decoder, features.hidden, batch, self.task.target.size)
             total, metrics["unlikelihood"] = total + self.unlikelihood * value, value.detach()
         if not self.sampling.capturable:
             metrics["true_inputs"] = ((fed == batch.target) & ok).sum()
-        return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()}), found.hidden
+        return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()}), features.hidden

@@ -116,5 +116,5 @@ class Seq2SeqTask(CorpusTask):
     def validation_loss(self, model: nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
         """The negative log-likelihood of a batch, and the number of tokens it sums."""
         assert isinstance(model, Model)
-        found = model(batch.source, batch.target, batch.target_layout)
-        return model.decoder.loss(found.hidden, batch.labels)[1], batch.target_layout.ok.sum()
+        features = model(batch.source, batch.target, batch.target_layout)
+        return model.decoder.loss(features.hidden, batch.labels)[1], batch.target_layout.ok.sum()

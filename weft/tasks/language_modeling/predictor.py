@@ -80,15 +80,15 @@ class NoEndOfText:
 class StreamingSelector(TokenSelector):
     """A selector that reports each token of the first text at once, which waits for the device."""
 
-    def __init__(self, selector: TokenSelector, hear: Callable[[int], None]) -> None:
-        self.selector, self.width, self.hear = selector, selector.width, hear
+    def __init__(self, selector: TokenSelector, on_token: Callable[[int], None]) -> None:
+        self.selector, self.width, self.on_token = selector, selector.width, on_token
 
     def start(self, sources: int, device: torch.device) -> SelectorState:
         return self.selector.start(sources, device)
 
-    def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
-        choice = self.selector.step(logits, norm, found, t, limits)
-        self.hear(int(choice.tokens[0, 0]))
+    def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
+        choice = self.selector.step(logits, norm, state, t, limits)
+        self.on_token(int(choice.tokens[0, 0]))
         return choice
 
 
@@ -155,13 +155,13 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
     def join_outputs(self, given: Prompt, parts: list[PromptPart], results: list[Generated]) -> Generated:
         return results[0] if results else Generated(given.text, "", [], 0.0)
 
-    def generate(self, prompts: Sequence[Prompt], hear: Callable[[str], None] | None = None) -> list[Generated]:
-        """Continues prompts of one length. `hear` receives the text of the first as it comes; a beam only knows its text at
+    def generate(self, prompts: Sequence[Prompt], on_text: Callable[[str], None] | None = None) -> list[Generated]:
+        """Continues prompts of one length. `on_text` receives the text of the first as it comes; a beam only knows its text at
         the end of a window, so there it waits."""
         before = [self.encode(prompt.text) for prompt in prompts]
         texts, scores = [list(ids) for ids in before], [0.0] * len(prompts)
         scribe = StreamingDetokenizer(self.tokenizer, before[0])
-        tell = None if hear is None else (lambda token: hear(scribe(token)))
+        on_token = None if on_text is None else (lambda token: on_text(scribe(token)))
         window, length = 0, len(before[0]) + prompts[0].tokens
         while (left := length - len(texts[0])) > 0:
             read, room = texts, left
@@ -171,15 +171,15 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
                 room = min(left, max(1, self.context - len(read[0])))
             # Random numbers depend on the draw and the window, not on the number of texts.
             seeds = [prompt.draw + (window << 32) for prompt in prompts]
-            for place, (ids, score) in enumerate(self._window(read, room, seeds, tell)):
+            for place, (ids, score) in enumerate(self._window(read, room, seeds, on_token)):
                 texts[place] += ids
                 scores[place] += score
             window += 1
-        found = []
+        generated = []
         for prompt, first, ids, score in zip(prompts, before, texts, scores, strict=True):
             scribe, new = StreamingDetokenizer(self.tokenizer, first), ids[len(first) :]
-            found.append(Generated(prompt.text, "".join(scribe(token) for token in new), new, score))
-        return found
+            generated.append(Generated(prompt.text, "".join(scribe(token) for token in new), new, score))
+        return generated
 
     def encode(self, prompt: str) -> list[int]:
         """The ids of a text, line by line; those of a line end if there is no text."""
@@ -187,7 +187,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         return [token for ids in lines for token in ids] or self.tokenizer.encode(START)
 
     def _window(
-        self, texts: list[list[int]], room: int, seeds: list[int], tell: Callable[[int], None] | None
+        self, texts: list[list[int]], room: int, seeds: list[int], on_token: Callable[[int], None] | None
     ) -> list[tuple[list[int], float]]:
         """`room` further ids of each text, and their log-probability."""
         options = self.options
@@ -200,12 +200,12 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
             seeds=seeds,
             no_repeat_ngram=options.config.no_repeat_ngram,
             constraints=[NoEndOfText()],
-            selector=StreamingSelector(selector, tell) if tell and final else selector,
+            selector=StreamingSelector(selector, on_token) if on_token and final else selector,
         )
         with options.arithmetic(next(self.model.parameters()).dtype):
-            found, _ = generate(self.model, self.model.nothing(len(texts)), request)
-        best = [hypotheses[0] for hypotheses in found]
-        if tell and not final:
+            results, _ = generate(self.model, self.model.nothing(len(texts)), request)
+        best = [hypotheses[0] for hypotheses in results]
+        if on_token and not final:
             for token in best[0].tokens:
-                tell(token)
+                on_token(token)
         return [(each.tokens, each.score) for each in best]

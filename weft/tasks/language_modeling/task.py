@@ -154,8 +154,8 @@ class LanguageModelTask(Task):
 
     def losses(self, model: nn.Module, batch: TextBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, LanguageModel)
-        found, after = self.carrying.read(model, batch.tokens, self.states.before(model, batch))
-        total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
+        features, after = self.carrying.read(model, batch.tokens, self.states.before(model, batch))
+        total, nll = model.decoder.loss(features.hidden, batch.labels, self.smoothing)
         yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
         self.states.carry(batch.group, after)  # only after the backward pass, which still reads the old state
 
@@ -177,8 +177,8 @@ class LanguageModelTask(Task):
         total = torch.zeros((), dtype=torch.float64, device=model.device)
         carried: Any = None
         for inputs, labels in self._blocks(text):
-            found, carried = self.scoring.read(model, inputs.to(model.device), carried)
-            total += model.decoder.loss(found.hidden, labels.to(model.device))[1]
+            features, carried = self.scoring.read(model, inputs.to(model.device), carried)
+            total += model.decoder.loss(features.hidden, labels.to(model.device))[1]
         loss = float(total) / (len(text) - 1)
         bits = loss / math.log(2) * len(text)
         scores = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}

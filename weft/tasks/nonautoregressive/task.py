@@ -142,13 +142,13 @@ class NonAutoregressiveTranslationTask(TranslationTask):
 
         def count(pairs: Sequence[tuple[Ids, Ids]]) -> list[Ids]:
             texts = [(self.source.decode(ids.tolist()), self.target.decode(other.tolist())) for ids, other in pairs]
-            found = []
+            fertilities = []
             for (ids, other), (before, after), each in zip(pairs, texts, align(texts), strict=True):
                 weights = np.zeros((len(other), len(ids)))
                 if each is not None:
                     weights += each.between(target(other.tolist(), after), source(ids.tolist(), before))
-                found.append(linked(weights))
-            return found
+                fertilities.append(linked(weights))
+            return fertilities
 
         return count
 
@@ -196,14 +196,14 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         self, decoder: NonAutoregressiveDecoder, hidden: Tensor, positions: Tensor, written: DecoderPass
     ) -> tuple[Tensor, dict[str, Tensor]]:
         logits = decoder.logits(hidden)
-        found = ctc_loss(logits, positions, written.labels, written.lengths, blank=decoder.blank)
-        nll = found.nll.sum()
+        path_loss = ctc_loss(logits, positions, written.labels, written.lengths, blank=decoder.blank)
+        nll = path_loss.nll.sum()
         total = nll
         if self.smoothing:
             inside = torch.arange(logits.size(1), device=logits.device) < positions[:, None]
-            even = -logits.float().log_softmax(-1).mean(-1).where(inside & found.alignable[:, None], 0.0).sum()
+            even = -logits.float().log_softmax(-1).mean(-1).where(inside & path_loss.alignable[:, None], 0.0).sum()
             total = (1 - self.smoothing) * nll + self.smoothing * even
-        counts = {"unalignable": (~found.alignable).sum(), "count": written.lengths.where(found.alignable, 0).sum()}
+        counts = {"unalignable": (~path_loss.alignable).sum(), "count": written.lengths.where(path_loss.alignable, 0).sum()}
         return total, {"nll": nll.detach(), **counts}
 
     @torch.no_grad()

@@ -81,9 +81,9 @@ class TranscriptionPredictor(MediaPredictor):
         heard = [features(part.path, self.mel) for part in parts]
         with self.options.arithmetic(next(self.model.parameters()).dtype, self.options.beams):
             encoded = self.model.encode(self._source(heard))
-            found = self._search(heard, encoded, control)
+            hypotheses = self._search(heard, encoded, control)
         best = self.options.config.n_best
-        return [[self.write(each) for each in some[:best]] for some in found]
+        return [[self.write(each) for each in some[:best]] for some in hypotheses]
 
     def join_outputs(self, given: MediaInput, parts: list[Any], results: list[list[Prediction]]) -> Prediction:
         """The alignment of CTC is under "ctc": ones where a token is said, over the vectors of the encoder."""
@@ -138,10 +138,10 @@ class TranscriptionPredictor(MediaPredictor):
         """The texts that CTC finds, each with EOS."""
         logits, lengths, blank = emitted.logits, emitted.lengths, emitted.blank
         if width == 1:
-            found = [[each] for each in texts_of(*best_paths(logits, lengths), lengths, blank=blank)]
+            paths = [[each] for each in texts_of(*best_paths(logits, lengths), lengths, blank=blank)]
         else:
-            found = prefix_beams(logits, lengths, blank=blank, width=width, best=width)
-        return [[Hypothesis(each.score, [*each.tokens, EOS]) for each in some] for some in found]
+            paths = prefix_beams(logits, lengths, blank=blank, width=width, best=width)
+        return [[Hypothesis(each.score, [*each.tokens, EOS]) for each in some] for some in paths]
 
     def _attend(
         self, heard: Sequence[Frames], encoded: Encoded, n_best: int, control: Cancellation | None

@@ -46,34 +46,34 @@ def explain_translation(
     influence: add the influence of each source token on each target token, by removing source tokens one by one; None: only
     if the model has no cross-attention weights.
     """
-    model, piece = predictor.model, encode_source(predictor, text)
+    model, segment = predictor.model, encode_source(predictor, text)
     predictor.options.search.check(["trace"])
     if influence and model.decoder.parallel:
         raise ConfigError("influence is measured for models that write one token after the other; leave out --influence")
-    (found,), tables = predictor.search([piece], trace=True)
-    if target is None and not (found and found[0].ids):
+    (best,), tables = predictor.search([segment], trace=True)
+    if target is None and not (best and best[0].ids):
         raise DataError("the search found no translation to explain; increase decode.max_length")
-    ids = found[0].ids if target is None else encode_target(predictor, target, piece)
+    ids = best[0].ids if target is None else encode_target(predictor, target, segment)
     copying = {name: part.gate for name, part in model.named_modules() if isinstance(part, PointerDecoder)}
     gates: dict[str, Tensor] = {}
     with observed(copying, lambda name, _, gate: gates.setdefault(name, gate[0, :, 0].float())):
-        forced, maps = find_maps(model, piece.ids, ids, influence=influence)
-    names = predictor.target.named(piece.words).tokens
+        forced, maps = find_maps(model, segment.ids, ids, influence=influence)
+    names = predictor.target.named(segment.words).tokens
     steps = _steps(forced.logp, ids, names, list(gates.values()))
     score = sum(step.logp for step in steps) / len(ids) ** predictor.options.search.length_penalty
     if target is not None and not model.decoder.parallel:
-        steps = _continuations(predictor, piece, ids, forced.logp, steps)
+        steps = _continuations(predictor, segment, ids, forced.logp, steps)
     return Explanation(
         run=run,
         model=type(model).__name__,
         source=make_side(*encode_named(predictor.source, text)),
-        target=_target_side(predictor, piece, ids, target),
-        score=found[0].score if target is None else score,
+        target=_target_side(predictor, segment, ids, target),
+        score=best[0].score if target is None else score,
         steps=steps,
         maps=maps,
-        best=found,
-        tree=[] if tables is None else _tree(predictor, piece, tables, names),
-        passes=_passes(predictor, found[0].passes) if found else [],
+        best=best,
+        tree=[] if tables is None else _tree(predictor, segment, tables, names),
+        passes=_passes(predictor, best[0].passes) if best else [],
         forced=target is not None,
         notes=[*_unknown_words(predictor, text), *_without_attention(model)],
     )
@@ -81,20 +81,20 @@ def explain_translation(
 
 def encode_source(predictor: TranslationPredictor, text: str) -> TextSegment:
     """Encodes a text for the model. Raises an error if it is blank or too long for one pass."""
-    pieces = predictor.segments(text)
-    if not pieces:
+    segments = predictor.segments(text)
+    if not segments:
         raise DataError("there is nothing to explain in an empty text; give a sentence")
-    if len(pieces) > 1:
+    if len(segments) > 1:
         raise DataError(
             f"the text has more than {predictor.max_source - 1:,} tokens, the most that the model reads at once; "
             "explain its sentences one by one"
         )
-    return pieces[0]
+    return segments[0]
 
 
-def encode_target(predictor: TranslationPredictor, target: str, piece: TextSegment) -> list[int]:
+def encode_target(predictor: TranslationPredictor, target: str, segment: TextSegment) -> list[int]:
     """Encodes a given target, including EOS. Words that can only be copied get the ids they have in the source."""
-    ids = [*CopyIds(predictor.target, piece.words).find(target, predictor.target.encode(target)), EOS]
+    ids = [*CopyIds(predictor.target, segment.words).find(target, predictor.target.encode(target)), EOS]
     decoder = predictor.model.decoder
     if isinstance(decoder, NonAutoregressiveDecoder) and decoder.canvases.holds != "ended":
         ids.pop()  # the canvas ends where the text ends
@@ -106,11 +106,11 @@ def encode_target(predictor: TranslationPredictor, target: str, piece: TextSegme
     return ids
 
 
-def _target_side(predictor: TranslationPredictor, piece: TextSegment, ids: list[int], target: str | None) -> Side:
+def _target_side(predictor: TranslationPredictor, segment: TextSegment, ids: list[int], target: str | None) -> Side:
     """The target as it is shown: as the search wrote it or, if it was given, with its unknown words."""
     if target is None or predictor.model.decoder.parallel:
-        return make_side(predictor.target.named(piece.words), ids)
-    return make_side(*encode_named(predictor.target, target, piece.words))
+        return make_side(predictor.target.named(segment.words), ids)
+    return make_side(*encode_named(predictor.target, target, segment.words))
 
 
 def _passes(predictor: TranslationPredictor, passes: Sequence[RefinementPass]) -> list[WritingPass]:
@@ -144,26 +144,26 @@ def _allowed(logp: Tensor) -> Tensor:
 
 
 def _continuations(
-    predictor: TranslationPredictor, piece: TextSegment, ids: Sequence[int], logp: Tensor, steps: list[DecodingStep]
+    predictor: TranslationPredictor, segment: TextSegment, ids: Sequence[int], logp: Tensor, steps: list[DecodingStep]
 ) -> list[DecodingStep]:
     """Adds, to steps of a given target where another token is likeliest, the text that the model would have written."""
     likeliest = _allowed(logp).argmax(-1).tolist()
     places = [place for place, (token, own) in enumerate(zip(ids, likeliest, strict=True)) if token != own][:CONTINUATIONS]
-    names = predictor.target.named(piece.words)
+    names = predictor.target.named(segment.words)
     texts = {place: names.decode(ids[:place]) for place in places if likeliest[place] == EOS}
     unfinished = [place for place in places if place not in texts]
     if unfinished:
-        pieces = [TextSegment(piece.ids, [*ids[:place], likeliest[place]], piece.words) for place in unfinished]
-        results, _ = predictor.search(pieces)
-        texts |= {place: found[0].text for place, found in zip(unfinished, results, strict=True) if found}
+        segments = [TextSegment(segment.ids, [*ids[:place], likeliest[place]], segment.words) for place in unfinished]
+        results, _ = predictor.search(segments)
+        texts |= {place: translations[0].text for place, translations in zip(unfinished, results, strict=True) if translations}
     return [replace(step, instead=texts.get(place)) for place, step in enumerate(steps)]
 
 
-def _tree(predictor: TranslationPredictor, piece: TextSegment, tables: BackpointerTables, names: Names) -> list[Node]:
+def _tree(predictor: TranslationPredictor, segment: TextSegment, tables: BackpointerTables, names: Names) -> list[Node]:
     if tables.candidates is None:
         return []
     width, penalty = tables.tokens.size(-1), predictor.options.search.length_penalty
-    (longest,) = max_tokens(predictor.model, predictor.request([piece]))
+    (longest,) = max_tokens(predictor.model, predictor.request([segment]))
     return BeamTree(tables, lambda token: shown(names([token])[0]), width, penalty, longest).nodes()
 
 

@@ -52,8 +52,8 @@ def align(predictor: TranslationPredictor, source: str, target: str) -> list[tup
     whole: list[tuple[AttentionMap, set[Link]]] = []
     before = (0, 0)
     for pair in zip(*sentences, strict=True):
-        found = _align(predictor, *pair)
-        moved = [(each, {(i + before[0], j + before[1]) for i, j in links}) for each, links in found]
+        aligned = _align(predictor, *pair)
+        moved = [(each, {(i + before[0], j + before[1]) for i, j in links}) for each, links in aligned]
         whole = [(each, links | more) for (each, links), (_, more) in zip(whole, moved, strict=True)] if whole else moved
         before = before[0] + len(pair[0].split()), before[1] + len(pair[1].split())
     return whole
@@ -61,17 +61,17 @@ def align(predictor: TranslationPredictor, source: str, target: str) -> list[tup
 
 def _sentences(predictor: TranslationPredictor, text: str) -> list[str]:
     """The sentences of a text, if white space separates them."""
-    found = predictor.reader.sentences(text)
-    return [each.text for each in found] if all(each.gap for each in found[1:]) else [text]
+    sentences = predictor.reader.sentences(text)
+    return [each.text for each in sentences] if all(each.gap for each in sentences[1:]) else [text]
 
 
 def _align(predictor: TranslationPredictor, source: str, target: str) -> list[tuple[AttentionMap, set[Link]]]:
     """The links of one sentence, or of a text that is aligned as a whole."""
-    piece = encode_source(predictor, source)
-    ids = encode_target(predictor, target, piece)
-    _, maps = find_maps(predictor.model, piece.ids, ids, uses=("cross",))
+    segment = encode_source(predictor, source)
+    ids = encode_target(predictor, target, segment)
+    _, maps = find_maps(predictor.model, segment.ids, ids, uses=("cross",))
     source_words = _words(*encode_named(predictor.source, source))
-    target_words = _words(*encode_named(predictor.target, target, piece.words))
+    target_words = _words(*encode_named(predictor.target, target, segment.words))
     return [(each, word_links(each.mean, source_words, target_words)) for each in maps if each.aligned]
 
 
