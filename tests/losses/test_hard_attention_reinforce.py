@@ -119,12 +119,12 @@ def test_the_moving_baseline_survives_a_checkpoint() -> None:
     model, batch = make_hard(), make_batch([[4, 5, 6]], [[6, 7]])
     one, other = (make_task(reinforce_baseline="moving") for _ in range(2))
     the_loss(one, model, batch)
-    other.carry(one.carried())
+    other.load_extra_state(one.extra_state())
     torch.manual_seed(5)
     wanted = value(the_loss(one, model, batch))
     torch.manual_seed(5)
     assert value(the_loss(other, model, batch)) == wanted
-    assert make_task().carried() == {}
+    assert make_task().extra_state() == {}
 
 
 @pytest.mark.parametrize("draws", [1, 2])

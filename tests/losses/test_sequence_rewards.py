@@ -103,7 +103,7 @@ def test_draws_have_the_probabilities_of_the_model_and_no_dropout(reverse_run: P
     model.train()
     source = [*task.source.encode("a b"), EOS]
     with torch.no_grad(), without_dropout(model):
-        texts = [tuple(each.tokens) for row in task.draw(model, [source] * 50, 40) for each in row]
+        texts = [tuple(each) for row in task.draw(model, [source] * 50, 40) for each in row]
         unique = list(dict.fromkeys(texts))
         found = task.rewarding.log_probabilities(model, [source], [[list(each) for each in unique]])[0].exp()  # type: ignore[union-attr]
     assert model.training

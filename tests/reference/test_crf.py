@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.tasks.tagging.crf import LinearChainCrf
+from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
 from weft.tasks.tagging.metrics import Scheme, find_entities, may_end, may_follow, may_start, tags_of, write_entities
-from weft.tasks.tagging.task import allowed_moves
 
 LENGTHS = (4, 1, 3, 0)
 
@@ -113,7 +112,7 @@ def test_the_rules_allow_exactly_the_valid_sequences(scheme: Scheme) -> None:
 @pytest.mark.parametrize("scheme", ["iob2", "bioes"])
 def test_invalid_sequences_are_impossible(scheme: Scheme) -> None:
     names = tags_of(["LOC", "PER"], scheme)
-    made = LinearChainCrf(len(names), allowed_moves(names, scheme))
+    made = LinearChainCrf(len(names), AllowedTransitions.of(names, scheme))
     emissions = 1e3 * torch.randn(200, 7, len(names), generator=torch.Generator().manual_seed(0))
     ok = torch.arange(7) < torch.randint(1, 8, (200, 1), generator=torch.Generator().manual_seed(1))
     for row, best in zip(ok, made.viterbi(emissions, ok), strict=True):
@@ -130,7 +129,7 @@ def test_invalid_sequences_are_impossible(scheme: Scheme) -> None:
 
 def test_gradients_are_finite_under_the_mask() -> None:
     names = tags_of(["LOC"], "bioes")
-    made = LinearChainCrf(len(names), allowed_moves(names, "bioes"))
+    made = LinearChainCrf(len(names), AllowedTransitions.of(names, "bioes"))
     emissions, ok = torch.randn(2, 5, len(names), requires_grad=True), torch.tensor([[True] * 5, [True] + [False] * 4])
     tags = torch.zeros(2, 5, dtype=torch.long)
     (-made.log_probability(emissions, tags, ok)).sum().backward()

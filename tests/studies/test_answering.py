@@ -17,7 +17,7 @@ from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.errors import DataError
 from weft.runs.translator import load_trained
 from weft_studies.answering.babi import TASKS
-from weft_studies.answering.data import encode_stories, open_stories, read_story
+from weft_studies.answering.data import StoryReader, open_stories, read_story
 
 SETTINGS: dict[str, Any] = {
     "train.steps": 300,
@@ -100,8 +100,12 @@ def test_of_a_long_story_the_latest_sentences_are_kept() -> None:
     words = WordTokenizer()
     words.train(["a b c d e f"], 20)
     a, _, c, d, e, f = words.encode("a b c d e f")
-    assert encode_stories([["a b", "c", "d e", "f"], [], ["a"]], words, 7) == [[c, EOS, d, e, EOS, f, EOS], [], [a, EOS]]
-    assert encode_stories([["a b", "c d e f"]], words, 4) == [[c, d, e, EOS]]
+    assert StoryReader(words, 7).encode_stories([["a b", "c", "d e", "f"], [], ["a"]]) == [
+        [c, EOS, d, e, EOS, f, EOS],
+        [],
+        [a, EOS],
+    ]
+    assert StoryReader(words, 4).encode_stories([["a b", "c d e f"]]) == [[c, d, e, EOS]]
 
 
 # ---- the task

@@ -81,10 +81,10 @@ def test_a_text_is_its_lines_with_their_ends(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("\ufeffone\r\n\ntw\u00f6\n".encode())
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"three"))
     files = [TextFile(str(tmp_path / name)) for name in ("a.txt", "b.txt.gz")]
-    found = read_text(files, ByteTokenizer(), folder=tmp_path / "cache")
+    found = read_text(files, ByteTokenizer(), str(tmp_path / "cache"))
     assert ByteTokenizer().decode(found.tokens.tolist()) == "one\n\ntw\u00f6\nthree\n"
     assert (found.characters, found.bytes, len(found)) == (15, 16, 16)
-    again = read_text(files, ByteTokenizer(), folder=tmp_path / "cache")
+    again = read_text(files, ByteTokenizer(), str(tmp_path / "cache"))
     assert again.characters == 15
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
@@ -250,7 +250,7 @@ def test_what_is_carried_stays_in_its_place(settings: dict[str, Any], text: Path
         for loss in task.losses(model, batch, 1):
             loss.total.backward()
         wanted = task.carrying.read(model, batch.tokens, None if batch.fresh else wanted)[1]
-        carried = leaves(task._carried[batch.group])
+        carried = leaves(task.states._carried[batch.group])
         places.add(tuple(leaf.data_ptr() for leaf in carried))
         for mine, theirs in zip(carried, leaves(wanted), strict=True):
             torch.testing.assert_close(mine, theirs)
@@ -262,7 +262,7 @@ def _setting(run: Path) -> TaskContext:
 
 
 def _loss(task: LanguageModelTask, model: torch.nn.Module, batch: Batch) -> float:
-    task._carried.clear()
+    task.states._carried.clear()
     return next(iter(task.losses(model.eval(), batch, 1))).total.item()
 
 

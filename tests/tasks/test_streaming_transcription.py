@@ -19,6 +19,7 @@ from weft.runs.translator import Translator
 from weft.tasks.transcription.log_mel import LogMel, Samples, StreamingLogMel
 from weft.tasks.transcription.predictor import TranscriptionPredictor
 from weft.tasks.transcription.streaming import StreamingTranscriber
+from weft_studies.bits.data import read_frames
 from weft_studies.bits.task import BitsPredictor
 
 SETTINGS: dict[str, Any] = {
@@ -126,8 +127,9 @@ def test_a_model_that_needs_the_whole_sound_says_so(translator: Translator, chan
 def test_only_greedy_transcripts_are_written_as_sound_comes(translator: Translator) -> None:
     with pytest.raises(ConfigError, match=r"decode\.beam: 1"):
         translator.listen([], beam=4)
+    options = resolve_options(translator.config.decode, torch.device("cpu"))
     with pytest.raises(ConfigError, match="only a run that transcribes can listen"):
-        BitsPredictor(translator.model, resolve_options(translator.config.decode, torch.device("cpu")), 8).listen([])
+        BitsPredictor(translator.model, read_frames, options).listen([])
 
 
 def test_the_command_line_listens_to_files_and_to_standard_input(run: Path, tmp_path: Path, weft: tiny.Shell) -> None:

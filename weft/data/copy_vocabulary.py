@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.data.batch import UNK
+from weft.data.batch import EOS, UNK
 from weft.data.tokenizers import Tokenizer
 
 
@@ -61,3 +61,10 @@ def number_pairs(
         numbered[0].append(numbering.number(source, read))
         numbered[1].append(numbering.find(target, written))
     return numbered
+
+
+def encode_named(tokenizer: Tokenizer, text: str, words: Sequence[str] = ()) -> tuple[Tokenizer, list[int]]:
+    """Encodes a text, including EOS. Returns a tokenizer that also names words outside the vocabulary, and the ids."""
+    numbering = CopyIds(tokenizer, words)
+    ids = [*numbering.encode(text), EOS]
+    return tokenizer.named(numbering.words), ids

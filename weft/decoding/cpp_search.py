@@ -8,20 +8,20 @@ cpp/search.h. Shapes: G sources · K hypotheses per source · P prefix tokens.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, is_
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from weft.data.batch import EOS, PAD, Layout, Source
-from weft.decoding.constraints import Constraint, ForbidTokens
+from weft.decoding.constraints import ForbidTokens
 from weft.decoding.hypotheses import BackpointerTables
-from weft.decoding.token_selection import CppSelector, LengthLimits, TokenSelector
+from weft.decoding.token_selection import CppSelector, TokenSelector
 from weft.layers.decoder_state import State
 from weft.layers.kernels.cpp import INT, POINTER, Kernels, active, used
 from weft.layers.kernels.cpp_plan import (
@@ -39,6 +39,9 @@ from weft.layers.kernels.cpp_plan import (
 from weft.models.base import Decoder, Encoded, LinearDecoder, Model
 from weft.models.nonautoregressive import NonAutoregressiveDecoder, source_lengths
 from weft.models.wrapped_decoders import ShortlistDecoder
+
+if TYPE_CHECKING:
+    from weft.decoding.search_loop import SearchRequest
 
 Part = TypeVar("Part", bound=nn.Module)
 
@@ -218,19 +221,11 @@ def cpp_ctc_paths(decoder: NonAutoregressiveDecoder, source: Encoded, barred: in
     return path, logp.sum(1), lengths
 
 
-def open_cpp_search(
-    decoder: Decoder,
-    source: Any,
-    selector: TokenSelector,
-    constraints: Sequence[Constraint],
-    limits: LengthLimits,
-    prefix: Tensor,
-    layout: Layout | None,
-) -> CppSearch | None:
+def open_cpp_search(decoder: Decoder, source: Any, selector: TokenSelector, request: SearchRequest) -> CppSearch | None:
     """The search in C++; None if it has to use the ordinary loop."""
-    how = selector.in_cpp()
+    how, limits, prefix = selector.in_cpp(), request.limits, request.prefix
     kernels = used(next(decoder.parameters(), prefix))
-    plain = all(type(each) is ForbidTokens for each in constraints) and limits.ending is None
+    plain = all(type(each) is ForbidTokens for each in request.constraints) and limits.ending is None
     plain = plain and all(each.dtype == torch.long for each in (prefix, limits.max_tokens, limits.min_tokens, limits.ids))
     if kernels is None or how is None or not plain or torch.is_autocast_enabled("cpu"):
         return None
@@ -240,9 +235,8 @@ def open_cpp_search(
         return None
     if plan.output.struct.outputs < 2 * selector.width:
         return None
-    banned = [token for each in constraints if isinstance(each, ForbidTokens) for token in each.tokens]
     body = decoder.decoder if isinstance(decoder, ShortlistDecoder) else decoder
-    return CppSearch(kernels, plan, plan.program.open(body, source), selector, how, banned, limits, prefix, layout)
+    return CppSearch(kernels, plan, plan.program.open(body, source), selector, how, request)
 
 
 class CppSearch:
@@ -255,12 +249,11 @@ class CppSearch:
         opened: tuple[list[Keys], list[Tensor | None]],
         selector: TokenSelector,
         how: CppSelector,
-        banned: Sequence[int],
-        limits: LengthLimits,
-        prefix: Tensor,
-        layout: Layout | None,
+        request: SearchRequest,
     ) -> None:
+        prefix, layout, limits = request.prefix, request.prefix_layout, request.limits
         (sources, fed), device = prefix.shape, prefix.device
+        banned = [token for each in request.constraints if isinstance(each, ForbidTokens) for token in each.tokens]
         steps = int(limits.max_tokens.max())
         self.tables = BackpointerTables.empty(steps, selector.start(sources, device), False)
         found, room = self.tables.found, fed + steps

@@ -40,7 +40,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """What to generate for some sources. Sequences, constraints and tensors have one entry per source.
+    """The order to generate texts for some sources. Sequences, constraints and tensors have one entry per source.
 
     search: how texts are found · max_tokens: the most tokens of each text, EOS included; the positions of the model may allow
     fewer · min_tokens: the fewest of any text · n_best: texts per source · prefixes: tokens that are fed first, by default BOS;

@@ -170,6 +170,7 @@ def log_probabilities(decoder: Decoder, source: Encoded, first: list[list[int]],
     return found
 
 
+@dataclass(kw_only=True, eq=False)
 class NoisySearch(Search):
     """Decodes several times greedily, with noise in the decoder, and takes the most probable text (Cho 2016).
 
@@ -186,18 +187,12 @@ class NoisySearch(Search):
     kind = "noisy"
     accepts = frozenset({"n_best", "prefix"})
 
-    def __init__(
-        self,
-        *,
-        chains: PositiveInt = 8,
-        scale: NonNegativeFloat = 0.5,
-        where: Where = "embeddings",
-        decay: bool = True,
-        length_penalty: float = 1.0,
-        seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1,
-    ) -> None:
-        self.chains, self.scale, self.where, self.decay = chains, scale, where, decay
-        self.length_penalty, self.seed = length_penalty, seed
+    chains: PositiveInt = 8
+    scale: NonNegativeFloat = 0.5
+    where: Where = "embeddings"
+    decay: bool = True
+    length_penalty: float = 1.0
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1
 
     def width(self, n_best: int) -> int:
         return max(self.chains, n_best)

@@ -195,7 +195,7 @@ class Cancellation:
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What a search has to do for some encoded sources.
+    """The order to search texts for some encoded sources.
 
     prefix [G, P]: BOS and any forced tokens, which are not part of the result, with their layout if they are ragged · limits:
     of the texts · n_best: texts per source; None: all that the search finds · constraints: on every text · required: terms
@@ -228,7 +228,7 @@ def run_search(
     """
     runner, trace, limits, cancellation = request.runner, request.trace, request.limits, request.cancellation
     if runner is EAGER and not trace:
-        native = open_cpp_search(decoder, source, selector, request.constraints, limits, request.prefix, request.prefix_layout)
+        native = open_cpp_search(decoder, source, selector, request)
         if native is not None:
             tables = native.finish(request.check, None if cancellation is None else cancellation.stop_unwanted)
             return backtrace(tables, request.n_best), tables

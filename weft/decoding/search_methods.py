@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -33,7 +34,7 @@ FEATURES = {
     "shortlist": "decode.shortlist",
     "trace": "tracing",
 }
-"""What a search may accept, and what error messages call it."""
+"""Features that a search may accept, and what error messages call them."""
 
 
 class Search(ABC):
@@ -150,6 +151,7 @@ class GreedySearch(BeamSearch):
         super().__init__(width=1, length_penalty=length_penalty)
 
 
+@dataclass(kw_only=True, eq=False)
 class SampleSearch(Search):
     """Draws texts at random, decode.n_best per source; a score is the log-probability.
 
@@ -162,15 +164,10 @@ class SampleSearch(Search):
     kind = "sample"
     accepts = frozenset(FEATURES) - {"use"}
 
-    def __init__(
-        self,
-        *,
-        temperature: Annotated[float, Field(ge=0)] = 1.0,
-        top_k: Annotated[int, Field(ge=0)] = 0,
-        top_p: Annotated[float, Field(gt=0, le=1)] = 1.0,
-        seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1,
-    ) -> None:
-        self.temperature, self.top_k, self.top_p, self.seed = temperature, top_k, top_p, seed
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1
 
     def width(self, n_best: int) -> int:
         return n_best

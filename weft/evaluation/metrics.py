@@ -217,6 +217,11 @@ class TokenAccuracy(Metric):
         return 100 * np.where(words > 0, right / np.where(words > 0, words, 1), 1.0)
 
 
+def built_in_metrics() -> list[type[Metric]]:
+    """The metrics that are built in, as classes; a metric itself may take long to make."""
+    return [load(METRICS, name) for name in METRICS]
+
+
 def make_metrics(names: Sequence[str] = tuple(METRICS), *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
     """The metrics with the given names, by default all that are built in.
 

@@ -100,7 +100,11 @@ class Section:
         )
 
 
-def explain_page(found: Sequence[Explanation | Section], title: str = "weft explain") -> str:
+Explained = Explanation | Section
+"""The explanation of a translation, or of a prediction of another task."""
+
+
+def explain_page(found: Sequence[Explained], title: str = "weft explain") -> str:
     """The page of explanations, all of translations or none."""
     sections = [each for each in found if isinstance(each, Section)]
     translations = [each for each in found if isinstance(each, Explanation)]

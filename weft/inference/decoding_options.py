@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 TOKENS, MOST = 4096, 32768
 """Source tokens per batch on a CPU, where larger batches are not faster; the most on a GPU, which is then busy."""
 
+Warn = Callable[[str], None]
+"""Receives warnings about inputs and settings."""
+
 
 FAST: dict[str, tuple[dict[str, Any], str]] = {
     "cpu": ({"compile": True}, "compiled C++ kernels"),
     "cuda": ({}, "nothing changes, since the settings for a GPU are already the fastest that keep the texts"),
 }
-"""What decode.fast sets by kind of device, and how to say it. int8 and shortlists change more than 1 % of the texts."""
+"""Settings of decode.fast by kind of device, and how to say it. int8 and shortlists change more than 1 % of the texts."""
 
 
 @dataclass(frozen=True)

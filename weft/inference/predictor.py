@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -55,7 +56,7 @@ class Prediction:
     uses: dict[str, View] = field(default_factory=dict)
 
     def lines(self) -> str:
-        """What is written to a text file, without the last line end: one line."""
+        """The text as it is written to a file, without the last line end: one line."""
         return " ".join(self.text.splitlines())
 
     def document(self) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class Prediction:
 
 @dataclass(eq=False)
 class BatchItem:
-    """What one row of a batch computes: an input, or a segment of a long one.
+    """One row of a batch: an input, or a segment of a long one.
 
     ids: the tokens to read · number: of the input in its stream, from 0.
     """
@@ -78,15 +79,28 @@ class BatchItem:
 
     @property
     def size(self) -> int:
-        """What it adds to the size of a batch."""
+        """Its share of the size of a batch."""
         return len(self.ids)
 
 
+def seed_of(content: bytes) -> int:
+    """A number that names a source to sampling. It depends only on what is read, not on the batch."""
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little") >> 1
+
+
 class ExpectedCost(NamedTuple):
-    """What a part is expected to cost: `rows` computed side by side, for `steps` steps."""
+    """The expected cost of a part: `rows` computed side by side, for `steps` steps."""
 
     rows: int
     steps: int
+
+
+@dataclass(frozen=True)
+class TextInput:
+    """A line of text. attention: whether to add the weights of the model."""
+
+    text: str
+    attention: bool = False
 
 
 In = TypeVar("In", bound=Hashable)
@@ -114,6 +128,11 @@ class Predictor(ABC, Generic[In, Out]):
         """
         refuse({name: value for name, value in fields.items() if name != "attention"}, "inputs of this task are plain lines")
         return line
+
+    def forward(self, *inputs: Any) -> Any:
+        """The output of the model, in the chosen precision."""
+        with self.options.arithmetic(next(self.model.parameters()).dtype):
+            return self.model(*inputs)
 
     def sentences(self, text: str) -> list[str]:
         """The parts of a text that are answered, and explained, one by one."""
@@ -165,7 +184,7 @@ class Predictor(ABC, Generic[In, Out]):
         return max(1, self.options.batch_tokens // self.workers)
 
     def expected_cost(self, part: Any) -> ExpectedCost:
-        """What a part is expected to cost, for a queue that bounds the time of its batches."""
+        """The expected cost of a part, for a queue that bounds the time of its batches."""
         return ExpectedCost(1, part.size)
 
     def predict(
@@ -226,6 +245,24 @@ class Predictor(ABC, Generic[In, Out]):
             batch.append(part)
         if batch:
             yield batch
+
+
+class TextPredictor(Predictor[TextInput, Out]):
+    """A predictor of lines of text without a search.
+
+    reader: what it reads texts with, such as a tokenizer · no_fields: why its inputs have no prefix, no terms and the like.
+    """
+
+    forks = False
+    no_fields: ClassVar[str]
+
+    def __init__(self, model: Any, reader: Any, options: DecodingOptions, warn: Callable[[str], None] | None = None) -> None:
+        super().__init__(model, options, warn)
+        self.reader = reader
+
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TextInput:
+        refuse(fields, self.no_fields)
+        return TextInput(line, attention)
 
 
 def _window(stream: Iterator[In], most: int, ready: Ready | None) -> Iterator[In]:

@@ -7,7 +7,7 @@ into the batch are forbidden to it. Shapes: V source vocabulary · K tokens for 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from weft.data.corpus import Corpus, cache_folder
 from weft.data.lexical_translation import Ids, likely_translations
 from weft.data.tokenizers import RESERVED
 from weft.errors import RunError
-from weft.file_access import default_mode
+from weft.file_access import default_mode, why_unwritable
 from weft.models.wrapped_decoders import BatchVocabulary
 
 FILE = "shortlist.safetensors"
@@ -57,6 +57,12 @@ class Shortlist:
     def count(corpus: Corpus, sources: int, targets: int, own: bool) -> Shortlist:
         likely, frequent = likely_translations(corpus, sources, targets, most=MOST, frequent=FREQUENT, pairs=PAIRS)
         return Shortlist(likely, frequent, own)
+
+    def save(self, run: Path, report: Callable[[str], None]) -> Path:
+        """Writes it into the folder of a run or, if that is read-only, into the user's cache."""
+        if problem := why_unwritable(run):
+            report(f"{run}: {problem}. The shortlist is kept in your cache, where weft finds it")
+        return self.write(cached_file(run) if problem else run / FILE)
 
     def write(self, file: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)

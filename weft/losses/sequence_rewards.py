@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from weft.config.registry import Among, build
 from weft.data.batch import BOS, EOS, Layout, PairBatch, Source, pad
 from weft.decoding.constraints import FORBIDDEN
-from weft.decoding.hypotheses import Hypothesis
 from weft.errors import ConfigError
 from weft.losses.hard_attention_reinforce import MovingBaseline, others_mean
 from weft.losses.log_likelihood import log_likelihoods
@@ -160,8 +159,8 @@ class DrawsTexts(Protocol):
     source: Any
     target: Any
 
-    def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[Hypothesis]]:
-        """`samples` texts of each source or, if it is 0, the greedy one."""
+    def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[list[int]]]:
+        """The ids of `samples` texts of each source or, if it is 0, of the greedy one."""
 
 
 class RewardLoss:
@@ -182,8 +181,8 @@ class RewardLoss:
             raise ConfigError("task.reward: models that copy source words (model.kind: pointer) are not supported")
         sources, references = _rows(batch.source.values, batch.source.layout), _rows(batch.labels, batch.target_layout)
         with without_dropout(model):
-            texts = self.draw(model, sources, self.objective.samples)
-            greedy = self.draw(model, sources, 0) if self.objective.compares else []
+            texts = self.task.draw(model, sources, self.objective.samples)
+            greedy = self.task.draw(model, sources, 0) if self.objective.compares else []
             if self.objective.with_reference:
                 texts = [[*each, one] for each, one in zip(texts, references, strict=True)]
             log_prob = self.log_probabilities(model, sources, texts)
@@ -205,10 +204,6 @@ class RewardLoss:
         lengths = sum(len(ids) for row in texts for ids in row[: self.objective.samples]) / self.objective.samples
         metrics = {"reward": samples.mean() * count, "drawn_length": torch.tensor(float(lengths), device=count.device)}
         return self.objective.weight * loss * count, count, metrics
-
-    def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[list[int]]]:
-        """The ids of `samples` texts of each source or, if it is 0, of the greedy one."""
-        return [[text.tokens for text in texts] for texts in self.task.draw(model, sources, samples)]
 
     def log_probabilities(self, model: Model, sources: Sequence[list[int]], texts: list[list[list[int]]]) -> Tensor:
         """[G, K], with gradient."""

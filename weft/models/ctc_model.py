@@ -5,14 +5,16 @@ Shapes: G sources · S positions of the memory · V target vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from weft.data.batch import Source
-from weft.models.base import Decoder, Encoded, Encoder, Model, Network
+from weft.models.base import Decoder, Encoded, Encoder, Model, Network, Sizes
+from weft.models.composition import build_encoder
 
 
 @dataclass(frozen=True)
@@ -64,3 +66,10 @@ class JointModel(Model):
     def __init__(self, encoder: Encoder, decoder: Decoder, vocabulary: int) -> None:
         super().__init__(encoder, decoder)
         self.ctc = CtcOutput(encoder.width, vocabulary)
+
+
+def with_ctc(model: Network | None, spec: Mapping[str, Any], sizes: Sizes) -> CtcModel | JointModel:
+    """A model with CTC over its memory as well; if there is none, the encoder of `spec` (the section model) with CTC alone."""
+    if isinstance(model, Model):
+        return JointModel(model.encoder, model.decoder, sizes.target)
+    return CtcModel(build_encoder(spec, sizes), sizes.target)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -16,35 +16,15 @@ from weft.config.sections import Config
 from weft.data.batch import Batch, Position
 from weft.data.batching import round_up
 from weft.data.data_format import DataFormat
-from weft.data.formats import Pairs
 from weft.data.sentence_pairs import random_pairs
 from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import Metric
-from weft.explain.explanation import Explanation
-from weft.explain.html_page import Section
-from weft.inference.decoding_options import DecodingOptions
+from weft.explain.html_page import Explained, Section
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder_decoder
-
-if TYPE_CHECKING:
-    from weft.tasks.translation.attention_alignment import Align
-
-
-Explained = Explanation | Section
-"""The explanation of a translation, or of another prediction."""
-
-
-class TeacherRun(ABC):
-    """The run that data.teacher names."""
-
-    @abstractmethod
-    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, report: Callable[[str], None]) -> None:
-        """Writes the pairs with its translations as targets into `out`. They are made once and kept in the cache."""
-
-    @abstractmethod
-    def aligner(self, config: Config) -> Align: ...
-
+from weft.tasks.teacher import TeacherRun
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -114,6 +94,17 @@ class MultiOptimizerTask(Protocol):
         """The optimisers, by name, that are not train.optimizer."""
 
 
+@runtime_checkable
+class StatefulTask(Protocol):
+    """A task with state besides the model that continues from update to update."""
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """The state, for checkpoints; each process uses its own names."""
+
+    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continues with what `extra_state` returned in all processes when a checkpoint was written."""
+
+
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that are not frozen."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -143,6 +134,7 @@ class Task(ABC):
     `explanation` and `dummy_batch`. Everything else has a default that suits pairs of texts.
 
     measures: the scores that `evaluate` can give. `train.best_by` may name any of them.
+    metric_types: the metrics that compare predictions with references; see `metrics`.
     capturable: whether `losses` runs the same operations for all batches of one size, so that a CUDA graph can hold them.
     count_unit: what the count of a loss counts, and so the unit of training speed.
     commands: how to use a trained {run} on the command line, shown after training.
@@ -153,6 +145,7 @@ class Task(ABC):
     """
 
     measures: Sequence[Measure] = (LOSS,)
+    metric_types: Sequence[type[Metric]] = ()
     capturable: bool = False
     count_unit: str = "target tokens"
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
@@ -208,9 +201,7 @@ class Task(ABC):
         """Several trained models as one, an ensemble."""
         raise RunError("models of this task cannot form an ensemble; name one run")
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> Predictor[Any, Any]:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> Predictor[Any, Any]:
         """A trained model that answers inputs."""
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
 
@@ -248,7 +239,7 @@ class Task(ABC):
 
         The options are sacreBLEU's.
         """
-        return []
+        return [metric() for metric in self.metric_types]
 
     def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
         """The scores of `evaluate` on other data."""
@@ -286,13 +277,6 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Scores on the validation data, by key of their `Measure`: always `loss`; empty if there is no validation data."""
-
-    def extra_state(self) -> dict[str, Tensor]:
-        """State besides the model that continues from update to update, for checkpoints; each process uses its own names."""
-        return {}
-
-    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 — most tasks carry nothing
-        """Continues with what `carried` returned in all processes when a checkpoint was written."""
 
     def identity(self) -> str:
         """A hash of the prepared training data, by which a resumed run notices that it has changed; empty if unknown."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -18,7 +17,9 @@ from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus, Rows, cache_folder
 from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
 from weft.data.formats import Pairs, combine, open_pairs
+from weft.data.sentence_pairs import collate_pairs
 from weft.data.tokenizers import Tokenizer, has_tokenizers
+from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.data.validation_split import HELD_OUT, split
 from weft.data.word_noise import CorpusNoise
 from weft.errors import ConfigError
@@ -187,6 +188,16 @@ class CorpusTask(Task):
 
     def learn(self, train: list[Pairs]) -> None:
         """Trains the tokenizers of a new run and saves them, so that resuming never changes them."""
+        if not has_tokenizers(self.run) and (trained := self.tokenizers(train)):
+            save_extended(self.run, *trained)
+
+    def tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer] | None:
+        """New tokenizers of sources and targets, for tasks that have any."""
+        return None
+
+    def reopen(self) -> Sizes:
+        self.source, self.target = load_extended(self.run, self.config.data.tokenizer)
+        return replace(self.placeholder_sizes(), target=self.target.size)
 
     def check(self, valid: list[Pairs]) -> None:
         """Raises an error if the validation data does not suit the training data."""
@@ -198,9 +209,9 @@ class CorpusTask(Task):
         """
         raise NotImplementedError
 
-    @abstractmethod
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> Batch:
-        """The batch of some rows of a corpus; see `lay_out` for the options."""
+        """The batch of some rows of a corpus, by default pairs; see `lay_out` for the options."""
+        return collate_pairs(corpus, rows, packed=packed, budget=budget, rounded=rounded)
 
     def batches(self, position: Position) -> Iterator[tuple[Any, Position]]:
         train, batches = self.config.train, self._batches()
@@ -208,11 +219,13 @@ class CorpusTask(Task):
             corpus = self.train
             if isinstance(corpus, Mixture):
                 corpus = corpus.at((train.seed, *position), train.batch_tokens)
-            yield (
-                self.collate(corpus, rows, packed=batches.packed, budget=train.batch_tokens, rounded=batches.rounded),
-                following,
-            )
+            batch = self.collate(corpus, rows, packed=batches.packed, budget=train.batch_tokens, rounded=batches.rounded)
+            yield self.augmented(batch, (train.seed, *position)), following
             position = following
+
+    def augmented(self, batch: Any, key: tuple[int, ...]) -> Any:
+        """A training batch with random changes. They follow from the key alone, so a resumed run makes the same ones."""
+        return batch
 
     def _batches(self) -> Batches:
         train = self.config.train

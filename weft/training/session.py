@@ -27,7 +27,7 @@ from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
 from weft.runs.run_folder import MODEL, autocast, remove_stale
 from weft.runs.weight_files import copy_weights, read_tensors
-from weft.tasks.base import Task
+from weft.tasks.base import StatefulTask, Task
 from weft.tasks.corpus_task import CorpusTask
 from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, described, folder_of, publish, published, published_by_command
@@ -113,7 +113,8 @@ class Session:
             raise RunError(f"{self.run}: there are checkpoints of an earlier training; {hint}")
         if newest is not None:
             self.progress = checkpoint.load(newest, self.trained)
-            self.task.load_extra_state(checkpoint.carried(newest))
+            if isinstance(self.task, StatefulTask):
+                self.task.load_extra_state(checkpoint.carried(newest))
         same_start(self.trained.model, self.world)
         self._began = time.perf_counter() - self.progress.seconds
         if newest is not None:
@@ -182,7 +183,7 @@ class Session:
         self.progress.seconds = self.seconds
         self._note_memory()
         self.log.phase("saving a checkpoint")
-        carried = self.world.collect(self.task.extra_state())
+        carried = self.world.collect(self.task.extra_state() if isinstance(self.task, StatefulTask) else {})
         if self.world.first:
             checkpoint.save(self.run, self.trained, self.progress, carried)
             kept = max(self.config.keep_last, self.config.average_last)

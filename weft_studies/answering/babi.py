@@ -116,11 +116,14 @@ def _events(random: Random, shortest: int, longest: int) -> World:
     return world
 
 
-def one_fact(random: Random) -> Story:
-    """Task 1: where a person is."""
-    world = _moves(random)
+def _where_is_somebody(random: Random, world: World) -> Story:
     person = random.choice(list(world.place))
     return world.facts, f"Where is {person}?", world.place[person]
+
+
+def one_fact(random: Random) -> Story:
+    """Task 1: where a person is."""
+    return _where_is_somebody(random, _moves(random))
 
 
 def two_facts(random: Random) -> Story:
@@ -222,8 +225,7 @@ def coreference(random: Random) -> Story:
         world.go([person], f"{person} {random.choice(MOVES)} the {{}}.")
         he = "she" if person in WOMEN else "he"
         world.go([person], f"{random.choice(LATER)} {he} {random.choice(MOVES)} the {{}}.")
-    person = random.choice(list(world.place))
-    return world.facts, f"Where is {person}?", world.place[person]
+    return _where_is_somebody(random, world)
 
 
 def conjunction(random: Random) -> Story:
@@ -231,8 +233,7 @@ def conjunction(random: Random) -> Story:
     world = World(random)
     for _ in range(random.randint(2, 10)):
         world.go(pair := random.sample(PEOPLE, 2), f"{pair[0]} and {pair[1]} {random.choice(MOVES)} the {{}}.")
-    person = random.choice(list(world.place))
-    return world.facts, f"Where is {person}?", world.place[person]
+    return _where_is_somebody(random, world)
 
 
 def compound_coreference(random: Random) -> Story:
@@ -241,8 +242,7 @@ def compound_coreference(random: Random) -> Story:
     for _ in range(random.randint(1, 5)):
         world.go(pair := random.sample(PEOPLE, 2), f"{pair[0]} and {pair[1]} {random.choice(MOVES)} the {{}}.")
         world.go(pair, f"{random.choice(LATER)} they {random.choice(MOVES)} the {{}}.")
-    person = random.choice(list(world.place))
-    return world.facts, f"Where is {person}?", world.place[person]
+    return _where_is_somebody(random, world)
 
 
 def _holders(random: Random, world: World) -> list[str]:
@@ -417,7 +417,7 @@ def motivations(random: Random) -> Story:
         events = [
             (f"{agent} is {motive}.", f"Where will {agent} go?", place),
             (f"{agent} {random.choice(MOVES)} the {place}.", f"Why did {agent} go to the {place}?", motive),
-            (f"{agent} {random.choice(('got', 'took', 'picked up', 'grabbed'))} the {thing} there.", "", motive),
+            (f"{agent} {random.choice(TAKES)} the {thing} there.", "", motive),
         ][: random.randint(1, 3)]
         facts.append([fact for fact, _, _ in events])
         _, question, answer = events[-1]

@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from weft.data.batch import EOS
-from weft.data.corpus import Columns, Corpus, ids_below, prepare
-from weft.data.formats import Pairs, Texts, combine, open_pairs
+from weft.data.data_format import DataFormat
+from weft.data.formats import Pairs, combine, open_pairs
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers import Tokenizer
 from weft.errors import DataError
-from weft.tasks.classification.data import Labels
+from weft.tasks.classification.data import Document, TextReader
 
 END = re.compile(r"(?<=[.?!])\s+")
 SHAPE = '{"story": ["a sentence", "another"], "question": "…", "answer": "…"}'
@@ -40,6 +38,16 @@ def read_story(text: str) -> list[str]:
         return [*_sentences(record), _text(record, "question")]
     parts = text.split("\t") if "\t" in text else END.split(text)
     return [sentence for part in parts if (sentence := " ".join(part.split()))]
+
+
+def join_story(sentences: Sequence[str]) -> str:
+    """Sentences as one text."""
+    return "\t".join(sentences)
+
+
+def split_story(text: str) -> list[str]:
+    """The sentences that `join_story` joined."""
+    return text.split("\t") if text else []
 
 
 def _sentences(record: dict[str, Any]) -> list[str]:
@@ -76,7 +84,7 @@ class QuestionPairs(Pairs):
             try:
                 if not line.lstrip().startswith("{"):
                     raise DataError(f"each line must be a JSON object; write {SHAPE}")
-                yield "\t".join(read_story(line)), _text(json.loads(line), "answer")
+                yield join_story(read_story(line)), _text(json.loads(line), "answer")
             except DataError as error:
                 raise DataError(f"{self.path}, line {number:,}: {error}") from None
         if empty:
@@ -92,46 +100,30 @@ def open_stories(spec: str) -> Pairs:
     return QuestionPairs(spec) if plain.endswith(".jsonl") and "," not in spec else open_pairs(spec)
 
 
-def encode_stories(stories: Sequence[Sequence[str]], tokenizer: Tokenizer, longest: int) -> list[list[int]]:
-    """The ids of each story, with EOS after each sentence. Of a story with more ids, only the latest sentences are kept."""
-    encoded = iter(tokenizer.encode_batch(list(chain.from_iterable(stories))))
-    found = []
-    for story in stories:
-        sentences = [[*next(encoded)[: longest - 1], EOS] for _ in story]
-        room, kept = longest, len(sentences)
-        while kept and len(sentences[kept - 1]) <= room:
-            kept -= 1
-            room -= len(sentences[kept])
-        found.append(list(chain.from_iterable(sentences[kept:])))
-    return found
+FORMAT = DataFormat(open_stories, read_lines)
+"""A line of inputs is a story, in any of the ways that stories are written."""
 
 
-def prepare_stories(
-    pairs: Sequence[Pairs],
-    tokenizer: Tokenizer,
-    labels: Labels,
-    *,
-    folder: Path,
-    max_length: int,
-    progress: Callable[[int], None] | None = None,
-) -> Corpus:
-    """The corpus of stories with their answers, from the cache in `folder` or tokenised now."""
+class StoryReader(TextReader):
+    """Turns stories into token ids, with EOS after each sentence. Of a story with more than `longest`, the latest are read."""
 
-    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
-        kept = [(read_story(story), answer) for story, answer in texts if story.strip() and answer.strip()]
-        columns: Columns = {
-            "source": encode_stories([story for story, _ in kept], tokenizer, max_length),
-            "label": [labels.find(answer) for _, answer in kept],
-        }
-        return columns, {"with an empty side": len(texts) - len(kept)}
+    kind, unit = "stories", "questions"
 
-    return prepare(
-        pairs,
-        ["stories", tokenizer.digest(), labels.names, max_length],
-        encode,
-        {"source": ids_below(tokenizer.size), "label": ids_below(len(labels))},
-        sized=["source"],
-        folder=folder,
-        unit="questions",
-        progress=progress,
-    )
+    def key(self, drop_duplicates: bool) -> list[Any]:
+        return []
+
+    def read(self, texts: Sequence[str]) -> list[Document]:
+        return [(ids, []) for ids in self.encode_stories([read_story(text) for text in texts])]
+
+    def encode_stories(self, stories: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The ids of the sentences of each story."""
+        ids = iter(self.tokenizer.encode_batch(list(chain.from_iterable(stories))))
+        encoded = []
+        for story in stories:
+            sentences = [[*next(ids)[: self.longest - 1], EOS] for _ in story]
+            room, kept = self.longest, len(sentences)
+            while kept and len(sentences[kept - 1]) <= room:
+                kept -= 1
+                room -= len(sentences[kept])
+            encoded.append(list(chain.from_iterable(sentences[kept:])))
+        return encoded

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -165,6 +164,7 @@ class MemoryNetwork(Network):
         return ClassifierOutput(F.linear(state, rows[torch.tensor(self.answers, device=rows.device)]), weights)
 
 
+@dataclass(frozen=True, kw_only=True)
 class MemoryNetworkFamily(ModelFamily):
     """End-to-end memory network: answers a question by looking at the sentences of a story, `hops` times.
 
@@ -177,30 +177,16 @@ class MemoryNetworkFamily(ModelFamily):
     empty: probability of an empty memory before each fact in training, so that ages vary
     """
 
-    def __init__(
-        self,
-        *,
-        dim: PositiveInt = 20,
-        hops: PositiveInt = 3,
-        memory: PositiveInt = 50,
-        tying: Tying = "adjacent",
-        position: bool = True,
-        temporal: bool = True,
-        empty: Annotated[float, Field(ge=0, lt=1)] = 0.1,
-    ) -> None:
-        self.make = partial(
-            MemoryEncoder,
-            dim=dim,
-            hops=hops,
-            memory=memory,
-            tying=tying,
-            position=position,
-            temporal=temporal,
-            empty=empty,
-        )
+    dim: PositiveInt = 20
+    hops: PositiveInt = 3
+    memory: PositiveInt = 50
+    tying: Tying = "adjacent"
+    position: bool = True
+    temporal: bool = True
+    empty: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
     def build_encoder(self, sizes: Sizes) -> MemoryEncoder:
-        return self.make(sizes.source)
+        return MemoryEncoder(sizes.source, **vars(self))
 
     def build(self, sizes: Sizes) -> MemoryNetwork:
         """A network whose answers are the last `sizes.target` ids; the task `answering` chooses them by their words."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, DataError
 from weft.explain.html_parts import image
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, Predictor, refuse
+from weft.inference.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.models.base import Encoder, Network, Sizes
 from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext
@@ -34,14 +35,6 @@ from weft_studies.bits.data import NOTHING, BitBatch, Frames, collate_bits, make
 
 USED = 0.05
 """The least weight of a slot of a memory that an explanation shows."""
-
-
-@dataclass(frozen=True)
-class Bits:
-    """A sequence with blanks. attention: whether to add the weights of the heads of a Neural Turing Machine."""
-
-    text: str
-    attention: bool = False
 
 
 @dataclass(eq=False)
@@ -56,42 +49,31 @@ class BitPart(BatchItem):
         return len(self.frames)
 
 
-class BitsPredictor(Predictor[Bits, Prediction]):
-    """A model that fills in blanks. `score` is the log-probability of all its bits. width: bits of a vector."""
+class BitsPredictor(TextPredictor[Prediction]):
+    """A model that fills in blanks. `score` is the log-probability of all its bits. The reader is `read_frames`."""
 
-    forks = False
+    no_fields = "a sequence of bits has no such field; leave it out"
 
-    def __init__(
-        self, model: Network, resolved: DecodingOptions, width: int, warn: Callable[[str], None] | None = None
-    ) -> None:
-        super().__init__(model, resolved, warn)
-        self.width = width
-
-    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> Bits:
-        refuse(fields, "a sequence of bits has no such field; leave it out")
-        return Bits(line, attention)
-
-    def encode_input(self, inputs: Sequence[Bits], first_line: int) -> list[list[BatchItem]]:
+    def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[BatchItem]]:
         return [self._parts(given.text, line) for line, given in enumerate(inputs, start=first_line)]
 
     def _parts(self, text: str, line: int) -> list[BatchItem]:
         try:
-            return [BitPart([], *read_frames(text, self.width))] if text.strip() else []
+            return [BitPart([], *self.reader(text))] if text.strip() else []
         except DataError as error:
             raise DataError(f"line {line}: {error}") from None
 
     def run(self, parts: list[BitPart], control: Cancellation | None = None) -> list[Prediction]:
         device, layout = self.model.device, Layout.padded([part.size for part in parts])
         frames = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(part.frames) for part in parts], batch_first=True)
-        with self.options.arithmetic(next(self.model.parameters()).dtype):
-            logits = self.model(Source(frames.to(device), layout.to(device))).float()
+        logits = self.forward(Source(frames.to(device), layout.to(device))).float()
         results = []
         for row, part in zip(logits, parts, strict=True):
             written = row[part.size - part.blanks : part.size]
             results.append(Prediction(write_target((written > 0).tolist()), float(F.logsigmoid(written.abs()).sum())))
         return results
 
-    def join_outputs(self, given: Bits, parts: list[BitPart], results: list[Prediction]) -> Prediction:
+    def join_outputs(self, given: TextInput, parts: list[BitPart], results: list[Prediction]) -> Prediction:
         """Weights are under "read" and "write": [heads, steps, slots]."""
         found = results[0] if results else Prediction("", 0.0)
         if given.attention and results:
@@ -147,7 +129,7 @@ class BitsTask(CorpusTask):
         return FrameClassifier(build_encoder(spec, sizes), sizes.target)
 
     def predictor(self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None) -> BitsPredictor:
-        return BitsPredictor(model, resolved, self.width, warn)
+        return BitsPredictor(model, partial(read_frames, width=self.width), resolved, warn)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         return prepare_bits(pairs, self.width, folder=folder, progress=progress)

@@ -7,8 +7,9 @@ Losses of generators and discriminators with a gradient penalty (Gulrajani et al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -17,8 +18,9 @@ import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
+from weft.errors import ConfigError
 from weft.models.base import Network, Sizes
-from weft.models.composition import ModelFamily
+from weft.models.composition import ModelFamily, build_model
 
 SLOPE = 0.2
 """Of the leaky rectifiers of discriminators."""
@@ -141,6 +143,14 @@ class CipherGan(Network):
         self.position = nn.Parameter(torch.randn(places, width) / width**0.5) if places > 1 else None
         self.of_plain, self.of_cipher = (Discriminator(width, dim, layers, kernel) for _ in range(2))
 
+    @staticmethod
+    def build(spec: Mapping[str, Any], sizes: Sizes) -> CipherGan:
+        """The model of the section model. Raises ConfigError if it is of another family."""
+        model = build_model(spec, sizes)
+        if not isinstance(model, CipherGan):
+            raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
+        return model
+
     def begin(self, likely: Tensor) -> None:
         """Adds logits [P, V, V] of what plain symbols become to the tables of both generators."""
         assert isinstance(self.encipher, Tables) and isinstance(self.decipher, Tables)
@@ -205,6 +215,7 @@ class CipherGan(Network):
                 parameter.requires_grad_(True)
 
 
+@dataclass(frozen=True, kw_only=True)
 class CipherGanFamily(ModelFamily):
     """CipherGAN: generators that rewrite each symbol by itself, and discriminators that see n-grams.
 
@@ -217,25 +228,17 @@ class CipherGanFamily(ModelFamily):
     places: places of a text after which tables and vectors of places repeat; a Vigenère cipher needs a multiple of its key
     """
 
-    def __init__(
-        self,
-        *,
-        generator: Kind = "table",
-        dim: PositiveInt = 128,
-        width: PositiveInt = 64,
-        blocks: NonNegativeInt = 3,
-        layers: PositiveInt = 1,
-        kernel: PositiveInt = 3,
-        places: PositiveInt = 1,
-    ) -> None:
-        self.options: dict[str, Any] = {
-            "generator": generator, "dim": dim, "width": width, "blocks": blocks, "layers": layers, "kernel": kernel,
-            "places": places,
-        }  # fmt: skip
+    generator: Kind = "table"
+    dim: PositiveInt = 128
+    width: PositiveInt = 64
+    blocks: NonNegativeInt = 3
+    layers: PositiveInt = 1
+    kernel: PositiveInt = 3
+    places: PositiveInt = 1
 
     def build(self, sizes: Sizes) -> CipherGan:
         """sizes.source: symbols."""
-        return CipherGan(sizes.source, **self.options)
+        return CipherGan(sizes.source, **vars(self))
 
 
 AdversarialLoss = Literal["wasserstein", "least_squares"]

@@ -7,23 +7,25 @@ Shapes: B windows · T symbols of a window · V symbols of the vocabulary · P p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from weft.config.sections import DataSection
 from weft.data.batch import SPECIALS, UNK, Batch
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.data_format import DataFormat, accept_all
 from weft.data.formats import Pairs, Texts
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers import RESERVED, Tokenizer
-from weft.errors import DataError
+from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.errors import ConfigError, DataError
 
 Kind = Literal["shift", "vigenere", "substitution"]
 Split = Literal["halves", "alternate"]
@@ -81,6 +83,17 @@ class Alphabet:
         self.units = [self.unknown, *known]
         self._symbols = {unit: [symbol] for symbol, unit in enumerate(self.units)}
 
+    @staticmethod
+    def learn(run: Path, data: DataSection, train: Sequence[Pairs], folder: Path) -> None:
+        """Trains the tokenizer of a new run. folder: of the cache."""
+        if not has_tokenizers(run):
+            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=folder)
+            save_tokenizers(run, tokenizer, tokenizer)
+
+    @staticmethod
+    def load(run: Path, data: DataSection) -> Alphabet:
+        return Alphabet(load_tokenizers(run, data.tokenizer)[0], "" if data.tokenizer["kind"] == "characters" else " ")
+
     def write(self, symbols: Sequence[int]) -> str:
         """Symbols as a text that `read` reads back."""
         return self.separator.join(self.units[symbol] for symbol in symbols)
@@ -106,6 +119,9 @@ class CipherText(Pairs):
 
     def digest(self) -> str:
         return file_digest(self.path)
+
+
+FORMAT = DataFormat(CipherText, check=accept_all)
 
 
 def prepare_windows(
@@ -174,3 +190,12 @@ def _log_frequencies(symbols: Symbols, size: int) -> NDArray[np.float64]:
 
 def make_batch(rows: Rows, plain: Symbols, cipher: Symbols) -> CipherBatch:
     return CipherBatch(torch.from_numpy(rows), torch.from_numpy(plain), torch.from_numpy(cipher))
+
+
+def check_tokenizer(spec: Mapping[str, Any]) -> None:
+    """Raises an error if texts could not be divided into the same symbols again."""
+    if spec["kind"] != "words" and (spec["kind"] != "characters" or spec["byte_fallback"]):
+        raise ConfigError(
+            f"data.tokenizer: {dict(spec)}: the symbols of a cipher are whole words or characters; use {{kind: words}}, "
+            "{kind: words, punctuation: false} or {kind: characters, byte_fallback: false}"
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,18 +18,11 @@ from weft.config.registry import Among
 from weft.data.batch import UNK, Position
 from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
-from weft.data.data_format import DataFormat, accept_all
 from weft.data.formats import Pairs
-from weft.data.tokenizers import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
-from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
-from weft.evaluation.metrics import Counts, Metric
-from weft.explain.explanation import shown
-from weft.explain.html_parts import image
+from weft.evaluation.metrics import Metric
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, Predictor, pad
 from weft.models.base import Network, Sizes
-from weft.models.composition import build_model
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext
 from weft.tasks.corpus_task import CorpusTask, Direction
 from weft_studies.deciphering.cipher_gan import AdversarialLoss as Losses
@@ -44,11 +36,12 @@ from weft_studies.deciphering.cipher_gan import (
     straight_through_sample,
 )
 from weft_studies.deciphering.data import (
+    FORMAT,
     Alphabet,
     CipherBatch,
-    CipherText,
     Kind,
     Split,
+    check_tokenizer,
     compare_frequencies,
     divide_windows,
     make_batch,
@@ -56,6 +49,7 @@ from weft_studies.deciphering.data import (
     prepare_windows,
     windows,
 )
+from weft_studies.deciphering.predictor import DecipheringPredictor, SymbolAccuracy, learnt_mapping
 
 
 def count_pairs(texts: NDArray[np.int64], symbols: int) -> NDArray[np.int64]:
@@ -74,82 +68,6 @@ def divergence(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
         return float((chances[some] * np.log2(chances[some] / middle[some])).sum())
 
     return (bits(first) + bits(second)) / 2
-
-
-class SymbolAccuracy(Metric):
-    """The share of symbols that are right, place by place; places where the reference has `unknown` do not count.
-
-    separator: what stands between symbols; nothing if each character is one.
-    """
-
-    name = "accuracy"
-
-    def __init__(self, separator: str, unknown: str) -> None:
-        self.separator, self.unknown = separator, unknown
-
-    @property
-    def signature(self) -> str:
-        return f"symbols:{'words' if self.separator else 'characters'}|unknown:not counted"
-
-    def units(self, text: str) -> Sequence[str]:
-        return text.split(self.separator) if self.separator else list(text)
-
-    def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        rows = []
-        for ours, theirs in zip(map(self.units, hypotheses), map(self.units, references), strict=True):
-            counted = [n for n, unit in enumerate(theirs) if unit != self.unknown]
-            rows.append([sum(n < len(ours) and ours[n] == theirs[n] for n in counted), len(counted)])
-        return np.array(rows, np.float64).reshape(-1, 2)
-
-
-class DecipheringPredictor(Predictor[str, Prediction]):
-    """A model that deciphers. A long text is read in windows of `extent` symbols. `score` is the log-probability of the text.
-
-    period: places after which the cipher repeats.
-    """
-
-    forks = False
-
-    def __init__(
-        self,
-        model: Network,
-        resolved: DecodingOptions,
-        alphabet: Alphabet,
-        extent: int,
-        warn: Callable[[str], None] | None = None,
-        *,
-        period: int = 1,
-    ) -> None:
-        super().__init__(model, resolved, warn)
-        self.alphabet, self.extent, self.period = alphabet, extent, period
-
-    def encode_input(self, inputs: Sequence[str], first_line: int) -> list[list[BatchItem]]:
-        texts = [self.alphabet.read(line) for line in inputs]
-        return [[BatchItem(text[at : at + self.extent]) for at in range(0, len(text), self.extent)] for text in texts]
-
-    def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[tuple[list[int], float]]:
-        with self.options.arithmetic(next(self.model.parameters()).dtype):
-            logits = self.model.solve(pad([part.ids for part in parts]).to(self.model.device)).float()
-        best = logits.log_softmax(-1).max(-1)
-        return [
-            (found[: part.size], sum(scores[: part.size]))
-            for found, scores, part in zip(best.indices.tolist(), best.values.tolist(), parts, strict=True)
-        ]
-
-    def join_outputs(self, given: str, parts: list[BatchItem], results: list[tuple[list[int], float]]) -> Prediction:
-        symbols = [symbol for found, _ in results for symbol in found]
-        ids, tokens = [symbol + UNK for symbol in symbols], self.alphabet.tokenizer.tokens
-        text, given_tokens = self.alphabet.write(symbols), tokens([symbol + UNK for part in parts for symbol in part.ids])
-        return Prediction(text, sum(score for _, score in results), ids, tokens(ids), given_tokens)
-
-    @torch.no_grad()
-    def mapping(self) -> Tensor:
-        """How the model reads each symbol of the cipher [P, V, V]: probabilities of plain symbols, the mean over all places
-        of a text that have the same key."""
-        size = len(self.alphabet.units)
-        every = torch.arange(size, device=self.model.device)[:, None].expand(-1, self.extent)
-        chances: Tensor = self.model.solve(every).softmax(-1).cpu()
-        return torch.stack([chances[:, place :: self.period].mean(1) for place in range(self.period)])
 
 
 SIDES = ("plain", "cipher")
@@ -183,7 +101,7 @@ class DecipheringTask(CorpusTask):
     measures = (Measure("accuracy", "accuracy"), Measure("divergence", "divergence", higher_is_better=False), LOSS)
     sentences = (0,)
     count_unit = "texts"
-    data_format = DataFormat(CipherText, check=accept_all)
+    data_format = FORMAT
     inference_kind = "forward"
 
     def __init__(
@@ -204,7 +122,7 @@ class DecipheringTask(CorpusTask):
         pool: NonNegativeInt = 0,
     ) -> None:
         super().__init__(context)
-        _check_tokenizer(self.config.data.tokenizer)
+        check_tokenizer(self.config.data.tokenizer)
         if not key or (cipher != "vigenere" and len(key) > 1):
             raise ConfigError(f"task.key: {key}: give one number, or with task.cipher: vigenere at least one")
         if extent % len(key):
@@ -215,14 +133,11 @@ class DecipheringTask(CorpusTask):
         self._pools: dict[str, Tensor] = {}
 
     def learn(self, train: list[Pairs]) -> None:
-        data = self.config.data
-        if not has_tokenizers(self.run):
-            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
-            save_tokenizers(self.run, tokenizer, tokenizer)
+        Alphabet.learn(self.run, self.config.data, train, self.cache)
 
     def reopen(self) -> Sizes:
-        self.source = self.target = load_tokenizers(self.run, self.config.data.tokenizer)[0]
-        self.alphabet = Alphabet(self.source, "" if self.config.data.tokenizer["kind"] == "characters" else " ")
+        self.alphabet = Alphabet.load(self.run, self.config.data)
+        self.source = self.target = self.alphabet.tokenizer
         self.cipher = make_cipher(self.kind, self.key, len(self.symbols))
         if (self.cipher.table == self.symbols).all():
             raise ConfigError(f"task.key: {self.key} changes none of the {len(self.symbols)} symbols; choose another key")
@@ -240,9 +155,7 @@ class DecipheringTask(CorpusTask):
         return Sizes(8, self.extent)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        model = build_model(spec, sizes)
-        if not isinstance(model, CipherGan):
-            raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
+        model = CipherGan.build(spec, sizes)
         if model.places % len(self.key) or model.places > self.extent:
             allowed = f"a multiple of the length of task.key ({len(self.key)}), at most task.extent ({self.extent})"
             raise ConfigError(f"model.places: {model.places}: set it to {allowed}")
@@ -365,17 +278,8 @@ class DecipheringTask(CorpusTask):
         """How often each symbol is followed by each other one in plain windows of the training text [V, V]."""
         return count_pairs(windows(self.train, self.sides[0], self.extent), len(self.symbols))
 
-    def explanation(self, predictor: DecipheringPredictor, prediction: Prediction, text: str) -> str:
-        """For each place of the key, a picture: a row per symbol of the cipher, a column per plain symbol, dark where the model
-        expects that one; and the symbols of the text with the plain symbols they were read as."""
-        pictures = ""
-        for place, chances in enumerate(predictor.mapping().numpy(), start=1):
-            shade = (255 * (1 - chances)).astype(np.uint8)
-            pictures += f"<figure class='picture exact'>{image(shade, 'the learnt mapping')}"
-            pictures += f"<figcaption>place {place} of the key: cipher ↓ plain →</figcaption></figure>\n"
-        pairs = dict.fromkeys(zip(prediction.source_tokens, prediction.tokens, strict=True))
-        rows = "".join(f"<tr><th>{escape(shown(one))}</th><td>{escape(shown(other))}</td></tr>\n" for one, other in pairs)
-        return f"{pictures}<table class=sound>\n{rows}</table>\n"
+    def explanation(self, predictor: DecipheringPredictor, prediction: Any, text: str) -> str:
+        return learnt_mapping(predictor.mapping().numpy(), prediction)
 
     def describe(self) -> dict[str, Any]:
         return {"symbols": len(self.symbols), "training texts": len(self.train)}
@@ -389,15 +293,6 @@ class DecipheringTask(CorpusTask):
     ) -> CipherBatch:
         plain, cipher = np.random.default_rng(length).integers(0, sizes.source, (2, rows, self.extent))
         return make_batch(np.arange(rows), plain, cipher)
-
-
-def _check_tokenizer(spec: Mapping[str, Any]) -> None:
-    """Raises an error if texts could not be divided into the same symbols again."""
-    if spec["kind"] != "words" and (spec["kind"] != "characters" or spec["byte_fallback"]):
-        raise ConfigError(
-            f"data.tokenizer: {dict(spec)}: the symbols of a cipher are whole words or characters; use {{kind: words}}, "
-            "{kind: words, punctuation: false} or {kind: characters, byte_fallback: false}"
-        )
 
 
 def _cycle(written: GeneratorOutput, batch: CipherBatch) -> Tensor:

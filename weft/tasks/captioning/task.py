@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from itertools import islice
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import PositiveInt
-from torch import nn
 
-from weft.data.batch import PairBatch, Position
-from weft.data.batching import Batches
-from weft.data.corpus import Corpus, Rows
-from weft.data.data_format import listed_files
-from weft.data.formats import Pairs
-from weft.data.tokenizers import RESERVED, has_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
-from weft.evaluation.metrics import Metric, score
 from weft.explain.attention_heatmap import mean_attention
 from weft.explain.html_parts import image, notes
-from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Prediction
-from weft.models.base import Model, Network, Sizes
-from weft.models.wrapped_decoders import Ensemble
+from weft.models.base import Model, Network
 from weft.tasks.base import LOSS, Measure, Share, TaskContext
-from weft.tasks.captioning.data import (
-    CHANNELS,
-    SUFFIXES,
-    captions_by_image,
-    collate_captions,
-    images_of,
-    make_captions,
-    prepare_captions,
-    prepare_images,
-    read_image,
-)
+from weft.tasks.captioning.data import CaptionedImages, captions_by_image, listed_images, read_image
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD
 from weft.tasks.captioning.predictor import CaptionPredictor
-from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
-from weft.tasks.tokenizer_setup import learn_tokenizer
+from weft.tasks.seq2seq_objective import Seq2SeqObjective
+from weft.tasks.seq2seq_task import Seq2SeqTask
 
 DARKEST = 215
 """How much of a place without attention is hidden on a page that explains a caption, of 255."""
 
 
-class CaptioningTask(Seq2SeqTask):
+class CaptioningTask(CaptionedImages, Seq2SeqTask):
     """Picture to text: each line of the data is a picture file, a tab and a caption. All captions of a picture are references.
 
     size: side in pixels that pictures are resized to, after they are cut to a square
@@ -58,7 +34,8 @@ class CaptioningTask(Seq2SeqTask):
 
     example = "captions.tsv (a picture file, a tab, a caption), or photos.zip,captions.tsv"
     commands = ("weft predict {run} picture.jpg", "weft evaluate {run} --data captions.tsv")
-    measures = (*(Measure(metric.key(), metric.name) for metric in (CiderD, CaptionBleu)), LOSS)
+    metric_types = (CiderD, CaptionBleu)
+    measures = (*(Measure(metric.key(), metric.name) for metric in metric_types), LOSS)
     sentences = (0,)
     mixes = False
 
@@ -74,65 +51,16 @@ class CaptioningTask(Seq2SeqTask):
     ) -> None:
         super().__init__(context, objective=objective)
         self.size, self.flip, self.crop = size, flip, crop
-        self.data_format = listed_files(SUFFIXES, lowercase=lowercase)
-        self.pictures: dict[Path, Corpus] = {}
+        self.pictures, self.data_format = {}, listed_images(lowercase=lowercase)
 
-    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
-        """Each picture with all its captions, one per line."""
-        return captions_by_image([self.data_format.open(spec) for spec in data])
-
-    def placeholder_sizes(self) -> Sizes:
-        return Sizes(CHANNELS, 8, reads="image")
-
-    def reopen(self) -> Sizes:
-        self.source, self.target = load_extended(self.run, self.config.data.tokenizer)
-        return Sizes(CHANNELS, self.target.size, reads="image")
-
-    def vocabularies(self) -> list[str]:
-        return [self.target.digest(), str(self.size)]
-
-    def ensemble(self, models: Sequence[Network]) -> Network:
-        return Ensemble([model for model in models if isinstance(model, Model)])
-
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> CaptionPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> CaptionPredictor:
         assert isinstance(model, Model)
         return CaptionPredictor(model, self.target, self.size, resolved, warn)
 
-    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
-        return [CiderD(), CaptionBleu()]
-
-    def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> PairBatch:
-        return collate_captions(corpus, self.pictures[corpus.folder], rows, budget=budget, rounded=rounded)
-
-    def batches(self, position: Position) -> Iterator[tuple[PairBatch, Position]]:
-        """Augmented pictures follow from the seed and the position alone, so a resumed run sees the same ones."""
-        train, pictures = self.config.train, self.pictures[self.train.folder]
-        rounded = train.rounded is True
-        batches = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=False, rounded=rounded)
-        for rows, following in batches.stream(position):
-            draw = np.random.default_rng((train.seed, *position))
-            options: dict[str, Any] = {"draw": draw, "flip": self.flip, "crop": self.crop} if self.flip or self.crop else {}
-            yield collate_captions(self.train, pictures, rows, budget=train.batch_tokens, rounded=rounded, **options), following
-            position = following
-
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The loss per token on all validation captions; CIDEr-D and BLEU-4 of greedy captions of some of their pictures."""
-        if self.valid is None:
-            return {}
-        assert isinstance(model, Model)
-        scores = {"loss": self.mean_loss(model)[0]}
-        if self.config.train.validate_bleu:
-            known = list(islice(captions_by_image(self.references), self.config.train.validate_sentences or None))
-            section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
-            predictor = self.predictor(model, resolve_options(section, model.device))
-            texts = [
-                found.text for found in predictor.predict((predictor.parse_input(path) for path, _ in known), together=True)
-            ]
-            found = score(texts, [captions for _, captions in known], self.metrics())
-            scores |= {each.key: each.value for each in found.values()}
-        return scores
+    def decoded_examples(self) -> list[tuple[str, str]]:
+        """Some pictures with all their captions, one per line."""
+        train = self.config.train
+        return captions_by_image(self.references)[: train.validate_sentences or None] if train.validate_bleu else []
 
     def explanation(self, predictor: CaptionPredictor, prediction: Prediction, text: str) -> str:
         """The picture, and for each token the picture, dark where there is no attention: the mean of all layers and heads."""
@@ -148,41 +76,3 @@ class CaptioningTask(Seq2SeqTask):
             over = image(shade, f"attention of {token}")
             figures.append(f"<figure class=picture>{picture}{over}<figcaption>{escape(token)}</figcaption></figure>\n")
         return "".join(figures)
-
-    def identity(self) -> str:
-        return f"{self.train.folder.name} {self.pictures[self.train.folder].folder.name}"
-
-    def describe(self) -> dict[str, Any]:
-        facts = {"ids": self.target.size, "training captions": len(self.train)}
-        facts["training pictures"] = len(self.pictures[self.train.folder])
-        return facts | ({} if self.valid is None else {"validation pictures": len(self.pictures[self.valid.folder])})
-
-    def dummy_batch(
-        self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
-    ) -> PairBatch:
-        """Random pictures with random captions."""
-        draw = np.random.default_rng(length)
-        pixels = draw.integers(0, 256, (rows, CHANNELS, self.size, self.size), np.uint8)
-        labels = draw.integers(RESERVED, max(RESERVED + 1, sizes.target), rows * length)
-        return make_captions(pixels, labels, np.full(rows, length), budget=rows * length, rounded=rounded)
-
-    def learn(self, train: list[Pairs]) -> None:
-        if has_tokenizers(self.run):
-            return
-        tokenizer = learn_tokenizer(self.config, train, self.report, side=1)
-        save_extended(self.run, tokenizer, tokenizer)
-
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        data, pictures = self.config.data, images_of(pairs)
-        shown = prepare_images(pictures, self.size, folder=folder, progress=progress)
-        corpus = prepare_captions(
-            pairs,
-            pictures.places,
-            self.target,
-            folder=folder,
-            max_length=data.max_length,
-            drop_duplicates=data.drop_duplicates and training,
-            progress=progress,
-        )
-        self.pictures[corpus.folder] = shown
-        return corpus

@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from weft.config.sections import Config
 from weft.data.batch import EOS, NO_LABEL, LabelBatch, Layout, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
-from weft.data.formats import Pairs, Texts
+from weft.data.formats import MappedPairs, Pairs, Texts
 from weft.data.sentence_pairs import PairFilters
-from weft.data.sentence_splitting import split
-from weft.data.tokenizers import Tokenizer
+from weft.data.sentence_splitting import language_of, split
+from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
+from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import DataError, RunError
+from weft.tasks.tokenizer_setup import learn_tokenizer
+
+LABELS = "labels.json"
 
 Document = tuple[list[int], list[int]]
 """The ids of all sentences one after the other, and the number of ids of each sentence."""
@@ -55,13 +62,31 @@ def whole_text(text: str) -> str:
 class TextReader:
     """Turns texts into token ids, as a whole with EOS at the end, or sentence by sentence.
 
-    longest: the most tokens of a text that are read · by_sentence: read sentences, those of this language.
+    longest: the most tokens of a text that are read · by_sentence: read sentences, those of this language · kind, unit: what
+    corpora of such texts are called in the cache, and their rows in messages.
     """
 
+    kind: ClassVar[str] = "labels"
+    unit: ClassVar[str] = "texts"
     tokenizer: Tokenizer
     longest: int
     by_sentence: bool = False
     language: str | None = None
+
+    @staticmethod
+    def of(config: Config, tokenizer: Tokenizer, by_sentence: bool) -> TextReader:
+        """The reader of a run."""
+        data = config.data
+        language = language_of(data.source_language, data.files) if by_sentence else None
+        return TextReader(tokenizer, data.max_length, by_sentence, language)
+
+    def key(self, drop_duplicates: bool) -> list[Any]:
+        """Identifies what else a corpus depends on."""
+        return [drop_duplicates, *[["by sentence", self.language]] * self.by_sentence]
+
+    def read(self, texts: Sequence[str]) -> list[Document]:
+        """Texts as the model reads them."""
+        return [self.cut(each) for each in self.encode(texts)]
 
     def encode(self, texts: Sequence[str]) -> list[Document]:
         """The ids of each text. Sentences without any are left out."""
@@ -139,12 +164,46 @@ class Labels:
 
     @staticmethod
     def load(path: Path, *, several: bool = False) -> Labels:
-        try:
+        with reading(path, "labels"):
             return Labels(json.loads(path.read_text(encoding="utf-8"))["labels"], several=several)
-        except FileNotFoundError:
-            raise RunError(f"{path}: there is no such file") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path}: this file does not hold labels: {error}") from None
+
+
+@contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """Raises RunError if a file of a run cannot be read, or does not hold what it should."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise RunError(f"{path}: there is no such file") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: this file does not hold {what}: {error}") from None
+
+
+def learn_labels(
+    run: Path, config: Config, train: Sequence[Pairs], report: Callable[[str], None], *, several: bool, noun: str
+) -> None:
+    """Collects the labels of a new run and trains its tokenizer. noun: what a label is called in messages."""
+    if has_tokenizers(run) and (run / LABELS).exists():
+        return
+    labels = Labels((label for _, label in chain.from_iterable(train)), several=several)
+    if len(labels) < 2:
+        only = f"only the {noun} {labels.names[0]!r}" if labels.names else f"no {noun}"
+        raise DataError(
+            f"{', '.join(some.name for some in train)}: there is {only}, and a model needs at least two to choose from. "
+            f"The {noun} is the second column; write FILE.tsv#2,1 if it is the first."
+        )
+    report(f"{len(labels):,} {noun}s")
+    # Line breaks between the sentences of a document are no part of words.
+    whole = [MappedPairs(some, lambda text, label: (whole_text(text), label), "whole") for some in train]
+    tokenizer = learn_tokenizer(config, whole, report)
+    save_extended(run, tokenizer, tokenizer)
+    labels.save(run / LABELS)
+
+
+def load_labels(run: Path, config: Config, *, several: bool) -> tuple[Tokenizer, Labels]:
+    """The tokenizer and the labels of a run, as `learn_labels` saved them."""
+    tokenizer, _ = load_extended(run, config.data.tokenizer)
+    return tokenizer, Labels.load(run / LABELS, several=several)
 
 
 def prepare_labels(
@@ -166,21 +225,21 @@ def prepare_labels(
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
         targets = [labels.find(label) for _, label in texts]
         pairs = [(text, labels.join(ids) or NONE * labels.several) for (text, _), ids in zip(texts, targets, strict=True)]
-        sources = [reader.cut(each) for each in reader.encode([text for text, _ in texts])]
+        sources = reader.read([text for text, _ in texts])
         kept, reasons = filters(pairs, [ids for ids, _ in sources])
         columns: Columns = {"source": [sources[i][0] for i in kept], "label": [targets[i] for i in kept]}
         return columns | ({"sentences": [sources[i][1] for i in kept]} if reader.by_sentence else {}), reasons
 
     sentences = {"sentences": ids_below(reader.longest + 1)} if reader.by_sentence else {}
-    more = [["by sentence", reader.language]] * reader.by_sentence + ["several"] * labels.several
+    more = [*reader.key(drop_duplicates), *["several"] * labels.several]
     return prepare(
         pairs,
-        ["labels", reader.tokenizer.digest(), labels.names, reader.longest, drop_duplicates, *more],
+        [reader.kind, reader.tokenizer.digest(), labels.names, reader.longest, *more],
         encode,
         {"source": ids_below(reader.tokenizer.size), "label": ids_below(len(labels)), **sentences},
         sized=["source"],
         folder=folder,
-        unit="texts",
+        unit=reader.unit,
         progress=progress,
     )
 
@@ -202,6 +261,11 @@ def multi_hot(labels: Rows, counts: Rows, size: int) -> Rows:
     hot = np.zeros((len(counts), size), np.int64)
     hot[np.repeat(np.arange(len(counts)), counts), labels] = 1
     return hot
+
+
+def random_words(shape: int | tuple[int, int], size: int, seed: int) -> Rows:
+    """Ids below `size` without special tokens, for made-up batches."""
+    return np.random.default_rng(seed).integers(RESERVED, max(RESERVED + 1, size), shape)
 
 
 def make_labelled(

@@ -6,16 +6,19 @@ Shapes: B rows · S source positions · r pooled vectors · C labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.config.registry import build
 from weft.data.batch import Source
 from weft.layers.norm_and_dropout import dropout
-from weft.models.base import Encoder, Network, least
+from weft.models.base import Encoder, Network, Sizes, least
+from weft.models.composition import build_encoder
 from weft.models.pooling import Pooled, Pooling
 
 
@@ -36,6 +39,15 @@ class Classifier(Network):
         self.encoder, self.pooling, self.dropout = encoder, pooling, dropout
         self.dim, self.max_source, self.replays = encoder.width, encoder.max_source, encoder.replays
         self.output = nn.Linear(pooling.rows * pooling.dim, labels)
+
+    @staticmethod
+    def build(
+        spec: Mapping[str, Any], sizes: Sizes, pooling: Mapping[str, Any], labels: int, dropout: float = 0.0
+    ) -> Classifier:
+        """A classifier with the encoder of the section model and the pooling of the section task."""
+        encoder = build_encoder(spec, sizes)
+        pooled = build("weft.models:POOLINGS", pooling, encoder.width, where="task.pooling")
+        return Classifier(encoder, pooled, labels, dropout)
 
     def forward(self, source: Source) -> ClassifierOutput:
         """The logits [B, C] of the labels."""

@@ -1,4 +1,4 @@
-"""Predictors that choose labels: one for each input, or any number of them, with their probabilities."""
+"""Predictors that choose labels, one for each input or any number of them, and the explanation of their choice."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from itertools import accumulate, chain, pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,14 +21,14 @@ from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import Layout, Source, pad
 from weft.data.tokenizers import RESERVED
 from weft.decoding.search_loop import Cancellation
+from weft.explain.explanation import Weights, right_to_left, shown
+from weft.explain.html_parts import meter, notes
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, Predictor, refuse
+from weft.inference.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.models.base import Network
 from weft.models.pooling import Pooled, Pooling
 from weft.tasks.classification.data import Labels, TextReader, document_source
 from weft.tasks.classification.model import ClassifierOutput
-
-NO_PREFIX = "a label is not written word by word, so it has no prefix and no terms; leave them out"
 
 
 @dataclass
@@ -54,32 +55,29 @@ class Label(Prediction):
         return plain
 
 
-Input = TypeVar("Input")
-
-
-class LabelPredictor(Predictor[Input, Label], ABC, Generic[Input]):
+class LabelPredictor(TextPredictor[Label], ABC):
     """A model with the labels that it chooses from; those of several that are more probable than `threshold` are given.
 
     Of the decoding options it uses batch_tokens, precision, compile and n_best, the number of labels given.
     """
 
-    forks = False
+    no_fields = "a label is not written word by word, so it has no prefix and no terms; leave them out"
 
     def __init__(
         self,
         model: Network,
+        reader: Any,
         labels: Labels,
         options: DecodingOptions,
         *,
         threshold: float = 0.5,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, options, warn)
+        super().__init__(model, reader, options, warn)
         self.labels, self.threshold = labels, threshold
 
     def judge(self, source: Source) -> ClassifierOutput:
-        with self.options.arithmetic(next(self.model.parameters()).dtype):
-            judged: ClassifierOutput = self.model(source.to(self.model.device))
+        judged: ClassifierOutput = self.forward(source.to(self.model.device))
         return judged
 
     def give(self, logits: Tensor, tokens: list[str]) -> Label:
@@ -124,35 +122,12 @@ class TextPart(BatchItem):
     sizes: list[int] = field(default_factory=list, kw_only=True)
 
 
-@dataclass(frozen=True)
-class ClassificationInput:
-    """A text to classify. attention: whether to add attention weights."""
+class ClassificationPredictor(LabelPredictor):
+    """A classifier of texts."""
 
-    text: str
-    attention: bool = False
+    reader: TextReader
 
-
-class ClassificationPredictor(LabelPredictor[ClassificationInput]):
-    """A classifier. `reader` says how it reads a text."""
-
-    def __init__(
-        self,
-        model: Network,
-        reader: TextReader,
-        labels: Labels,
-        options: DecodingOptions,
-        *,
-        threshold: float = 0.5,
-        warn: Callable[[str], None] | None = None,
-    ) -> None:
-        super().__init__(model, labels, options, threshold=threshold, warn=warn)
-        self.reader, self.source = reader, reader.tokenizer
-
-    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> ClassificationInput:
-        refuse(fields, NO_PREFIX)
-        return ClassificationInput(line, attention)
-
-    def encode_input(self, inputs: Sequence[ClassificationInput], first_line: int) -> list[list[TextPart]]:
+    def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[TextPart]]:
         encoded = self.reader.encode(["" if given.text.isspace() else given.text for given in inputs])
         longest = self.reader.longest
         for line, (ids, _) in enumerate(encoded, start=first_line):
@@ -163,13 +138,13 @@ class ClassificationPredictor(LabelPredictor[ClassificationInput]):
 
     def run(self, parts: list[TextPart], control: Cancellation | None = None) -> list[Label]:
         logits = self.judge(self._lay_out(parts)).logits.float().cpu()
-        results = [self.give(row, self.source.tokens(part.ids)) for row, part in zip(logits, parts, strict=True)]
+        results = [self.give(row, self.reader.tokenizer.tokens(part.ids)) for row, part in zip(logits, parts, strict=True)]
         for label, part in zip(results, parts, strict=True):
             ends = accumulate(part.sizes, initial=0)
             label.sentences = [label.source_tokens[start:end] for start, end in pairwise(ends)]
         return results
 
-    def join_outputs(self, given: ClassificationInput, parts: list[TextPart], results: list[Label]) -> Label:
+    def join_outputs(self, given: TextInput, parts: list[TextPart], results: list[Label]) -> Label:
         if not results:
             return Label("", 0.0)
         if given.attention:
@@ -210,3 +185,61 @@ def record_poolings(model: Network) -> Iterator[dict[str, Tensor]]:
             if isinstance(module, Pooling):
                 stack.callback(module.register_forward_hook(partial(note, name)).remove)
         yield tape
+
+
+SHOWN = 10
+"""The most labels whose probabilities are listed."""
+
+Weighted = list[tuple[str, float | None]]
+"""Words with their weights, which sum to 1 in a sentence; None: there are no weights."""
+
+
+def probability_table(label: Label) -> str:
+    """The likeliest labels with their probabilities."""
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{share:.3f}</td><td>{meter(share)}</td></tr>"
+        for name, share in list(label.probabilities.items())[:SHOWN]
+    )
+    return f"<table>{rows}</table>\n"
+
+
+def weighted_sentences(label: Label) -> str:
+    """A bar shows the weight of a sentence, the shade of a word its own weight. Several pooled vectors are averaged."""
+    pooling, words = (_mean(label.attention.get(name)) for name in ("pooling", "words"))
+    if label.sentences:
+        upper = [None] * len(label.sentences) if pooling is None else pooling[0].tolist()
+        lines = [
+            _sentence(_pair(tokens, None if words is None else words[place]), upper[place])
+            for place, tokens in enumerate(label.sentences)
+        ]
+    else:
+        lines = [_sentence(_pair(label.source_tokens, None if pooling is None else pooling[0]), None)]
+    missing = ["sentences"] * (bool(label.sentences) and pooling is None)
+    missing += ["words"] * ((words if label.sentences else pooling) is None)
+    remarks = notes([f"the pooling over {what} has no weights, so all {what} look alike" for what in missing])
+    return f"{remarks}<ol>{''.join(lines)}</ol>\n"
+
+
+def _sentence(words: Weighted, weight: float | None) -> str:
+    """A sentence; the words of one without weight stay pale, as √(sentence · word) does in Yang et al. 2016."""
+    share = 1.0 if weight is None else weight
+    spans = " ".join(
+        f"<span>{escape(shown(word))}</span>"
+        if own is None
+        else f'<span style="background:rgba(var(--heat),{math.sqrt(share) * own:.3f})" title="{own:.3f}">'
+        f"{escape(shown(word))}</span>"
+        for word, own in words
+    )
+    bar = "" if weight is None else f"{meter(share)}<small>{share:.3f}</small>"
+    direction = ' dir="rtl"' if right_to_left(" ".join(word for word, _ in words)) else ""
+    return f"<li>{bar}<p{direction}>{spans}</p></li>\n"
+
+
+def _mean(weights: Weights | None) -> Weights | None:
+    """[rows, pooled vectors, positions] → [rows, positions]."""
+    return None if weights is None else np.asarray(weights.mean(1))
+
+
+def _pair(tokens: Sequence[str], weights: Weights | None) -> Weighted:
+    values = [None] * len(tokens) if weights is None else weights[: len(tokens)].tolist()
+    return list(zip(tokens, values, strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -14,89 +13,64 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
-from weft.config.registry import Among, build
+from weft.config.registry import Among
 from weft.data.batch import NO_LABEL, LabelBatch
 from weft.data.corpus import Corpus, Rows
-from weft.data.formats import MappedPairs, Pairs
-from weft.data.sentence_splitting import language_of
-from weft.data.tokenizers import RESERVED, has_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
-from weft.errors import DataError
+from weft.data.formats import Pairs
 from weft.evaluation.metrics import Metric, score
 from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
-from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.classification.data import (
     Labels,
     TextReader,
     collate_labels,
     document_source,
+    learn_labels,
+    load_labels,
     make_labelled,
     multi_hot,
     prepare_labels,
-    whole_text,
+    random_words,
 )
-from weft.tasks.classification.explanation import probability_table, weighted_sentences
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import Classifier, ClassifierEnsemble, ClassifierOutput
-from weft.tasks.classification.predictor import ClassificationPredictor, Label
+from weft.tasks.classification.predictor import (
+    ClassificationPredictor,
+    Label,
+    LabelPredictor,
+    probability_table,
+    weighted_sentences,
+)
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.tokenizer_setup import learn_tokenizer
-
-LABELS = "labels.json"
 
 
 class LabelTask(CorpusTask):
     """A task from texts to labels, which are those of the training data.
 
-    noun: what a label is called in messages · several: whether an input has any number of labels · threshold: if so, labels
-    that are more probable are given.
+    noun: what a label is called in messages · predictor_class: of its predictor · reader: how an input is read · threshold: if
+    an input has any number of labels, those that are more probable are given · smoothing, diversity: see `ClassificationTask`.
     """
 
     measures: Sequence[Measure] = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     noun: ClassVar[str] = "label"
+    predictor_class: ClassVar[type[LabelPredictor]]
+    reader: Any
+    threshold: float = 0.5
+    smoothing: float = 0.0
+    diversity: float = 0.0
     sentences = (0,)
     inference_kind = "forward"
 
-    def __init__(
-        self,
-        context: TaskContext,
-        *,
-        several: bool = False,
-        threshold: float = 0.5,
-        smoothing: float = 0.0,
-        diversity: float = 0.0,
-    ) -> None:
+    def __init__(self, context: TaskContext) -> None:
         super().__init__(context)
-        self.labels, self.threshold, self.smoothing, self.diversity = Labels(several=several), threshold, smoothing, diversity
-        if several:
-            self.measures = (Measure("micro_f1", "micro F1"), *self.measures)
+        self.labels = Labels()
 
     def learn(self, train: list[Pairs]) -> None:
-        """Collects the labels as well."""
-        if has_tokenizers(self.run) and (self.run / LABELS).exists():
-            return
-        labels = Labels((label for _, label in chain.from_iterable(train)), several=self.labels.several)
-        if len(labels) < 2:
-            found = f"only the {self.noun} {labels.names[0]!r}" if labels.names else f"no {self.noun}"
-            raise DataError(
-                f"{', '.join(some.name for some in train)}: there is {found}, and a model needs at least two to choose from. "
-                f"The {self.noun} is the second column; write FILE.tsv#2,1 if it is the first."
-            )
-        self.report(f"{len(labels):,} {self.noun}s")
-        tokenizer = learn_tokenizer(self.config, self.texts(train), self.report)
-        save_extended(self.run, tokenizer, tokenizer)
-        labels.save(self.run / LABELS)
-
-    def texts(self, train: list[Pairs]) -> Sequence[Pairs]:
-        """The training data as the tokenizer reads it."""
-        return train
+        learn_labels(self.run, self.config, train, self.report, several=self.labels.several, noun=self.noun)
 
     def reopen(self) -> Sizes:
-        self.source, _ = load_extended(self.run, self.config.data.tokenizer)
-        self.labels = Labels.load(self.run / LABELS, several=self.labels.several)
+        self.source, self.labels = load_labels(self.run, self.config, several=self.labels.several)
         return Sizes(self.source.size)
 
     def check(self, valid: list[Pairs]) -> None:
@@ -162,7 +136,10 @@ class LabelTask(CorpusTask):
             return [self.labels.join(row.nonzero()[:, 0].tolist()) for row in labels.cpu()]
         return [self.labels.names[label] for label in labels.tolist()]
 
-    def explanation(self, predictor: Predictor[Any, Any], prediction: Label, text: str) -> str:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None) -> LabelPredictor:
+        return self.predictor_class(model, self.reader, self.labels, resolved, threshold=self.threshold, warn=warn)
+
+    def explanation(self, predictor: LabelPredictor, prediction: Label, text: str) -> str:
         """The probabilities of labels, and the weights of sentences and words."""
         return probability_table(prediction) + weighted_sentences(prediction)
 
@@ -195,6 +172,7 @@ class ClassificationTask(LabelTask):
     commands = ('weft predict {run} "a text"', "weft evaluate {run} --data FILE.tsv")
     count_unit = "texts"
     capturable = True
+    predictor_class = ClassificationPredictor
 
     def __init__(
         self,
@@ -208,9 +186,11 @@ class ClassificationTask(LabelTask):
         multi_label: bool = False,
         threshold: Probability = 0.5,
     ) -> None:
-        super().__init__(
-            context, several=multi_label, threshold=threshold, smoothing=label_smoothing, diversity=diversity_weight
-        )
+        super().__init__(context)
+        self.labels = Labels(several=multi_label)
+        if multi_label:
+            self.measures = (Measure("micro_f1", "micro F1"), *self.measures)
+        self.threshold, self.smoothing, self.diversity = threshold, label_smoothing, diversity_weight
         self.pooling, self.dropout, self.by_sentence = pooling, dropout, by_sentence
 
     def reopen(self) -> Sizes:
@@ -219,28 +199,15 @@ class ClassificationTask(LabelTask):
     def placeholder_sizes(self) -> Sizes:
         return Sizes(8, reads="sentences" if self.by_sentence else "tokens")
 
-    def texts(self, train: list[Pairs]) -> list[Pairs]:
-        # Line breaks between the sentences of a document are no part of words.
-        return [MappedPairs(some, lambda text, label: (whole_text(text), label), "whole") for some in train]
-
     @property
     def reader(self) -> TextReader:
-        data = self.config.data
-        language = language_of(data.source_language, data.files) if self.by_sentence else None
-        return TextReader(self.source, data.max_length, self.by_sentence, language)
+        return TextReader.of(self.config, self.source, self.by_sentence)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        encoder = build_encoder(spec, sizes)
-        pooling = build("weft.models:POOLINGS", self.pooling, encoder.width, where="task.pooling")
-        return Classifier(encoder, pooling, max(1, len(self.labels)), self.dropout)
+        return Classifier.build(spec, sizes, self.pooling, max(1, len(self.labels)), self.dropout)
 
     def ensemble(self, models: Sequence[Network]) -> Network:
         return ClassifierEnsemble(models, self.labels.several)
-
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> ClassificationPredictor:
-        return ClassificationPredictor(model, self.reader, self.labels, resolved, threshold=self.threshold, warn=warn)
 
     @property
     def typical_length(self) -> int:
@@ -250,7 +217,7 @@ class ClassificationTask(LabelTask):
         self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
     ) -> LabelBatch:
         """Random texts with the first label; sentences have about `USUAL` words."""
-        words = np.random.default_rng(length).integers(RESERVED, max(RESERVED + 1, sizes.source), rows * length)
+        words = random_words(rows * length, sizes.source, length)
         labels, lengths = np.zeros(rows, np.int64), np.full(rows, length)
         if self.labels.several:
             labels = multi_hot(labels, np.ones(rows, np.int64), max(1, len(self.labels)))
@@ -262,11 +229,5 @@ class ClassificationTask(LabelTask):
         return replace(batch, source=source)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        return prepare_labels(
-            pairs,
-            self.reader,
-            self.labels,
-            folder=folder,
-            drop_duplicates=self.config.data.drop_duplicates and training,
-            progress=progress,
-        )
+        duplicates = self.config.data.drop_duplicates and training
+        return prepare_labels(pairs, self.reader, self.labels, folder=folder, drop_duplicates=duplicates, progress=progress)

@@ -5,7 +5,7 @@ Shapes: N tokens of the text · B rows · T tokens of a segment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.data.batch import PAD, Position, TextBatch
-from weft.data.corpus import Columns, Corpus, ids_below, prepare
+from weft.data.corpus import Columns, Corpus, cache_folder, ids_below, prepare
 from weft.data.formats import Pairs, Texts
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.data.tokenizers import Tokenizer
@@ -61,10 +61,8 @@ class Text:
         return len(self.tokens)
 
 
-def read_text(
-    files: Sequence[TextFile], tokenizer: Tokenizer, *, folder: Path, progress: Callable[[int], None] | None = None
-) -> Text:
-    """The text of all files, from the cache in `folder` or tokenised now. `progress` gets the number of lines read so far.
+def read_text(files: Sequence[TextFile], tokenizer: Tokenizer, cache: str | None) -> Text:
+    """The text of all files, from the folder `cache` (data.cache) or tokenised now.
 
     Each row of the corpus is a block of many lines.
     """
@@ -81,9 +79,8 @@ def read_text(
         encode,
         {"tokens": ids_below(tokenizer.size), "characters": "uint64", "bytes": "uint64"},
         sized=["tokens"],
-        folder=folder,
+        folder=cache_folder(cache),
         unit="lines",
-        progress=progress,
     )
     text = Text(corpus)
     if len(text) < 2:

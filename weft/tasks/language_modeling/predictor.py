@@ -19,7 +19,7 @@ from weft.decoding.generate import GenerationRequest, generate
 from weft.decoding.search_loop import Cancellation
 from weft.decoding.token_selection import LengthLimits, Selection, SelectorState, TokenSelector
 from weft.errors import ConfigError
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import BatchItem, Predictor, refuse
 from weft.layers.decoder_state import State
 from weft.models.language_model import LanguageModel
@@ -130,7 +130,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         tokenizer: Tokenizer,
         options: DecodingOptions,
         context: int | None,
-        warn: Callable[[str], None] | None = None,
+        warn: Warn | None = None,
     ) -> None:
         super().__init__(model, options, warn)
         if options.rerank is not None:

@@ -5,15 +5,17 @@ Shapes: B rows · T tokens of a segment · M remembered tokens · D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from weft.data.batch import TextBatch
 from weft.errors import ConfigError
-from weft.layers.decoder_state import State, detach, leaves, refill
+from weft.layers.decoder_state import State, detach, leaves, refill, write_
 from weft.models.base import Features
 from weft.models.language_model import LanguageModel
 
@@ -74,6 +76,45 @@ class SegmentRecurrence:
                 "task.memory tokens, a decoder_self whose state has a fixed size (recurrent, convolution, linear), or, with "
                 "rnn_language_model, attention key_value with a span"
             )
+
+
+class StreamStates:
+    """The carried states of the streams of a text, by their group, between the batches of training."""
+
+    def __init__(self, carrying: SegmentRecurrence) -> None:
+        self.carrying = carrying
+        self._carried: dict[int, State] = {}
+        self._waiting: dict[int, list[Tensor]] = {}
+
+    def before(self, model: LanguageModel, batch: TextBatch) -> State:
+        """The state carried into a batch: none if its streams begin; after a resume, the state in the checkpoint."""
+        waiting = self._waiting.pop(batch.group, None)
+        if batch.fresh:
+            return None
+        if waiting is not None and waiting[0].size(0) == batch.tokens.size(0):
+            return self.carrying.restore(model, [tensor.to(model.device) for tensor in waiting])
+        return self._carried.get(batch.group)
+
+    def carry(self, group: int, after: State) -> None:
+        """Keeps the state after a batch; in place if it can, because a recording reads it from there."""
+        before = self._carried.get(group)
+        old, new = ([(leaf.shape, leaf.dtype) for leaf in leaves(state)] for state in (before, after))
+        self._carried[group] = write_(before, after) if before is not None and old == new else after
+
+    def extra_state(self) -> dict[str, Tensor]:
+        return {
+            f"{self.carrying.kind}/{group}/{place}": leaf.clone()
+            for group, state in self._carried.items()
+            for place, leaf in enumerate(leaves(state))
+        }
+
+    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
+        groups: dict[int, dict[int, Tensor]] = defaultdict(dict)
+        for name, tensor in tensors.items():
+            kind, group, place = name.split("/")
+            if kind == self.carrying.kind:  # the setting may have changed since
+                groups[int(group)][int(place)] = tensor
+        self._waiting = {group: [places[place] for place in sorted(places)] for group, places in groups.items()}
 
 
 @torch.no_grad()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,19 +12,17 @@ from torch import Tensor, nn
 
 from weft.config.corpus_entries import names
 from weft.data.batch import Position, TextBatch
-from weft.data.corpus import cache_folder
 from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import ConfigError
-from weft.inference.decoding_options import DecodingOptions
-from weft.layers.decoder_state import State, leaves, write_
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_model
 from weft.models.language_model import LanguageModel
 from weft.tasks.base import LOSS, Loss, Measure, Share, Task, TaskContext
 from weft.tasks.language_modeling.data import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
 from weft.tasks.language_modeling.predictor import GenerationPredictor
-from weft.tasks.language_modeling.segment_recurrence import Kind, SegmentRecurrence
+from weft.tasks.language_modeling.segment_recurrence import Kind, SegmentRecurrence, StreamStates
 from weft.tasks.tokenizer_setup import learn_tokenizer, tokenizers_of
 
 
@@ -80,8 +77,7 @@ class LanguageModelTask(Task):
         self.tokenizer: Tokenizer
         self.train: Text
         self.valid: Text | None = None
-        self._carried: dict[int, State] = {}
-        self._waiting: dict[int, list[Tensor]] = {}
+        self.states = StreamStates(self.carrying)
 
     def prepare(self) -> Sizes:
         data = self.config.data
@@ -94,13 +90,13 @@ class LanguageModelTask(Task):
                 f"data.train: running text is read in order, so {mixed[0].label} cannot be mixed in; name its files"
             )
         train, valid = ([TextFile(path) for path in names(paths)] for paths in (data.train, data.valid))
-        if not has_tokenizers(self.run) and data.tokenizer_of:
-            self.config, _, tokenizer = tokenizers_of(self.config)
+        if not has_tokenizers(self.run):
+            if data.tokenizer_of:
+                self.config, _, tokenizer = tokenizers_of(self.config)
+            else:
+                tokenizer = learn_tokenizer(self.config, train, self.report)
             save_extended(self.run, tokenizer, tokenizer)
-        elif not has_tokenizers(self.run):
-            tokenizer = learn_tokenizer(self.config, train, self.report)
-            save_extended(self.run, tokenizer, tokenizer)
-            if tokenizer.learns:
+            if tokenizer.learns and not data.tokenizer_of:
                 self.lower_setting("data.vocabulary", tokenizer.size)
         sizes = self.reopen()
         if not keeps_lines(self.tokenizer):
@@ -124,7 +120,7 @@ class LanguageModelTask(Task):
     def read(self, files: list[TextFile], what: str) -> Text:
         """The text of these files, tokenised now or read from the cache."""
         self.report(f"reading {what} text: {', '.join(file.name for file in files)}")
-        text = read_text(files, self.tokenizer, folder=cache_folder(self.config.data.cache))
+        text = read_text(files, self.tokenizer, self.config.data.cache)
         self.report(f"{what} text: {text.characters:,} characters, {len(text):,} tokens")
         return text
 
@@ -158,37 +154,16 @@ class LanguageModelTask(Task):
 
     def losses(self, model: nn.Module, batch: TextBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, LanguageModel)
-        found, after = self.carrying.read(model, batch.tokens, self._before(model, batch))
+        found, after = self.carrying.read(model, batch.tokens, self.states.before(model, batch))
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
         yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
-        # Only after the backward pass, which still reads the old state; in place, because a recording reads it from there.
-        before = self._carried.get(batch.group)
-        old, new = ([(leaf.shape, leaf.dtype) for leaf in leaves(state)] for state in (before, after))
-        self._carried[batch.group] = write_(before, after) if before is not None and old == new else after
-
-    def _before(self, model: LanguageModel, batch: TextBatch) -> State:
-        """The state carried into a batch: none if its streams begin; after a resume, the state in the checkpoint."""
-        waiting = self._waiting.pop(batch.group, None)
-        if batch.fresh:
-            return None
-        if waiting is not None and waiting[0].size(0) == batch.tokens.size(0):
-            return self.carrying.restore(model, [tensor.to(model.device) for tensor in waiting])
-        return self._carried.get(batch.group)
+        self.states.carry(batch.group, after)  # only after the backward pass, which still reads the old state
 
     def extra_state(self) -> dict[str, Tensor]:
-        return {
-            f"{self.carrying.kind}/{group}/{place}": leaf.clone()
-            for group, state in self._carried.items()
-            for place, leaf in enumerate(leaves(state))
-        }
+        return self.states.extra_state()
 
     def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
-        found: dict[int, dict[int, Tensor]] = defaultdict(dict)
-        for name, tensor in tensors.items():
-            kind, group, place = name.split("/")
-            if kind == self.carrying.kind:  # the setting may have changed since
-                found[int(group)][int(place)] = tensor
-        self._waiting = {group: [places[place] for place in sorted(places)] for group, places in found.items()}
+        self.states.load_extra_state(tensors)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         return {} if self.valid is None else self.score_text(model, self.valid)
@@ -200,7 +175,7 @@ class LanguageModelTask(Task):
         """The scores of any text; the loss is in nats per token. The first token, which has no context, is not scored."""
         assert isinstance(model, LanguageModel)
         total = torch.zeros((), dtype=torch.float64, device=model.device)
-        carried: State = None
+        carried: Any = None
         for inputs, labels in self._blocks(text):
             found, carried = self.scoring.read(model, inputs.to(model.device), carried)
             total += model.decoder.loss(found.hidden, labels.to(model.device))[1]
@@ -216,9 +191,7 @@ class LanguageModelTask(Task):
             return windows(text.tokens, self.segment, self.stride or self.segment, rows)
         return in_streams(text.tokens, self.stride or self.segment, min(self.streams, len(text) - 1))
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> GenerationPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> GenerationPredictor:
         assert isinstance(model, LanguageModel)
         memory = self.scoring.memory if self.scoring.kind == "memory" else 0
         context = None if self.scoring.kind == "state" else self.segment + memory

@@ -5,7 +5,7 @@ Shapes: B rows · T target positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.config.corpus_entries import TrainingCorpus
-from weft.data.batch import EOS, PAD, Batch, FertilityBatch, PairBatch
+from weft.data.batch import EOS, PAD, Batch, FertilityBatch, Layout, PairBatch
 from weft.data.batching import spread
 from weft.data.corpus import Corpus, Rows
 from weft.data.word_noise import CorpusNoise
 from weft.errors import ConfigError, RunError
 from weft.losses.ctc_loss import alignable, best_alignment, ctc_loss
 from weft.models.base import Encoded, Model, Network, Sizes
-from weft.models.composition import build_encoder_decoder
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.tasks.base import Loss, Share, TaskContext
 from weft.tasks.nonautoregressive.fertility import COLUMN, Count, Ids, TranslationTable, attach, linked
-from weft.tasks.seq2seq_task import Seq2SeqObjective
+from weft.tasks.seq2seq_objective import Seq2SeqObjective
 from weft.tasks.translation.attention_alignment import CharacterCounter
 from weft.tasks.translation.task import TranslationTask
 
@@ -96,8 +95,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         if masking and (glancing or glancing_end):
             raise ConfigError("task.masking already shows true tokens; set task.glancing and task.glancing_end to 0")
 
-    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        model = build_encoder_decoder(spec, sizes)
+    def check_model(self, model: Model) -> None:
         if not isinstance(model.decoder, NonAutoregressiveDecoder):
             raise ConfigError(
                 "model: the task parallel_translation needs a decoder that writes all tokens at once; set model: {kind: "
@@ -106,7 +104,6 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         plan = model.decoder.canvases
         if self.masking and (plan.holds != "text" or plan.needs_fertilities):
             raise ConfigError("task.masking needs a canvas as long as the text; set model.decoder.canvas: length")
-        return model
 
     def reopen(self) -> Sizes:
         sizes = super().reopen()
@@ -157,6 +154,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
 
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> PairBatch:
         batch = super().collate(corpus, rows, **layout)
+        assert isinstance(batch, PairBatch)
         if not self.fertile or batch.source.layout is None:
             return batch
         return with_fertilities(batch, spread(corpus.gather(COLUMN, rows)[0], batch.source.layout))
@@ -186,13 +184,10 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         self, decoder: NonAutoregressiveDecoder, source: Encoded, written: DecoderPass, shown: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss if the decoder reads `shown`, or blanks only, with `nll` and the `count` of what was predicted."""
-        canvas = decoder.canvases.known(source, written.lengths, written.labels.size(1), written.fertilities)
-        blanks = torch.full_like(canvas.layout.positions, decoder.blank)
-        tokens = blanks if shown is None else shown
-        hidden = decoder.features(tokens, decoder.open(source, canvas), canvas.layout).hidden
+        tokens, hidden, layout = read_canvas(decoder, source, written, shown)
         if decoder.canvases.holds == "path":
-            return self._path_loss(decoder, hidden, canvas.layout.lengths, written)
-        labels = fitted(written.labels, canvas.layout.positions)
+            return self._path_loss(decoder, hidden, layout.lengths, written)
+        labels = fitted(written.labels, layout.positions)
         labels = labels.masked_fill(tokens != decoder.blank, PAD)
         total, nll = decoder.loss(hidden, labels, self.smoothing)
         return total, {"nll": nll, "count": (labels != PAD).sum()}
@@ -214,10 +209,8 @@ class NonAutoregressiveTranslationTask(TranslationTask):
     @torch.no_grad()
     def _glance(self, decoder: NonAutoregressiveDecoder, source: Encoded, written: DecoderPass, share: Tensor) -> Tensor:
         """Blanks and some true tokens, by a first pass over blanks. A path is compared with the best alignment of the text."""
-        canvas = decoder.canvases.known(source, written.lengths, written.labels.size(1), written.fertilities)
-        layout = canvas.layout
-        blanks = torch.full_like(layout.positions, decoder.blank)
-        logits = decoder.logits(decoder.features(blanks, decoder.open(source, canvas), layout).hidden)
+        _, hidden, layout = read_canvas(decoder, source, written)
+        logits = decoder.logits(hidden)
         truth, real = fitted(written.labels, layout.positions), layout.ok
         if decoder.canvases.holds == "path":
             possible = alignable(layout.lengths, written.labels, written.lengths)
@@ -227,7 +220,8 @@ class NonAutoregressiveTranslationTask(TranslationTask):
             real = real & (truth != PAD)
         return glance(truth, logits.argmax(-1), real, share, decoder.blank)
 
-    def validation_loss(self, model: Model, batch: PairBatch) -> tuple[Tensor, Tensor]:
+    def validation_loss(self, model: torch.nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        assert isinstance(model, Model)
         decoder, written = opened(model, batch)
         _, metrics = self._written_loss(decoder, model.encode(batch.source), written, None)
         return metrics["nll"], metrics["count"]
@@ -242,6 +236,15 @@ def opened(model: Model, batch: PairBatch) -> tuple[NonAutoregressiveDecoder, De
         labels = labels.masked_fill(labels == EOS, PAD)
     fertilities = batch.fertilities if isinstance(batch, FertilityBatch) else None
     return decoder, DecoderPass(labels, (labels != PAD).sum(1), fertilities)
+
+
+def read_canvas(
+    decoder: NonAutoregressiveDecoder, source: Encoded, written: DecoderPass, shown: Tensor | None = None
+) -> tuple[Tensor, Tensor, Layout]:
+    """The tokens that the decoder reads, `shown` or blanks only, its hidden states, and the layout of the canvas."""
+    canvas = decoder.canvases.known(source, written.lengths, written.labels.size(1), written.fertilities)
+    tokens = torch.full_like(canvas.layout.positions, decoder.blank) if shown is None else shown
+    return tokens, decoder.features(tokens, decoder.open(source, canvas), canvas.layout).hidden, canvas.layout
 
 
 def with_fertilities(batch: PairBatch, fertilities: Tensor) -> FertilityBatch:

@@ -8,12 +8,14 @@ Shapes: B rows · T words · C tags.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from weft.layers.linear import to_float32
+from weft.tasks.tagging.metrics import Scheme, may_end, may_follow, may_start
 
 FORBIDDEN = -1e4
 """The score of a forbidden transition where sums are formed: its share of them is exactly 0, and gradients stay finite."""
@@ -26,6 +28,13 @@ class AllowedTransitions:
     start: Tensor
     moves: Tensor
     end: Tensor
+
+    @staticmethod
+    def of(tags: Sequence[str], scheme: Scheme) -> AllowedTransitions:
+        """Those of a tagging scheme."""
+        moves = [[may_follow(before, after, scheme) for after in tags] for before in tags]
+        ends = [may_end(tag, scheme) for tag in tags]
+        return AllowedTransitions(torch.tensor([may_start(tag) for tag in tags]), torch.tensor(moves), torch.tensor(ends))
 
 
 class LinearChainCrf(nn.Module):

@@ -13,6 +13,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,25 +22,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from weft.config.sections import Config
 from weft.data.batch import NO_LABEL, UNK, Source, TagBatch
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
-from weft.data.data_format import read_inputs
-from weft.data.formats import JsonPairs, Pairs, Texts, combine, is_json
+from weft.data.data_format import DataFormat, read_inputs
+from weft.data.formats import JsonPairs, MappedPairs, Pairs, Texts, combine, is_json
 from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers import RESERVED, Tokenizer
-from weft.errors import DataError, RunError
-from weft.tasks.classification.data import Labels
+from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
+from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.errors import DataError
+from weft.tasks.classification.data import Labels, reading
+from weft.tasks.tagging.metrics import Scheme, convert, tags_of, types_of
+from weft.tasks.tokenizer_setup import learn_tokenizer
+
+TAGS, WORDS = "tags.json", "words.json"
 
 WORD_END = "\x1f"
 """The unit separator of ASCII."""
 
 MOST_SUBWORDS = 24
 """Subwords of a word that a frontend reads. Of longer words, the middle is left out."""
-
-Change = Callable[[Sequence[str]], list[str]]
-"""Rewrites the tags of a sentence in another scheme."""
 
 
 def join_words(words: Iterable[str]) -> str:
@@ -63,11 +67,9 @@ def split_tags(text: str) -> tuple[list[str], list[str]]:
     return [word for word, _, _ in rows], [tag for _, _, tag in rows]
 
 
-def open_tagged(spec: str, change: Change | None = None) -> Pairs:
+def open_tagged(spec: str, scheme: Scheme | None = None) -> Pairs:
     """The tagged sentences of `file.tsv`, of two columns of it, `file.tsv#1,3`, or of what a run has held out (.jsonl)."""
-    if is_json(spec):
-        return JsonPairs(spec, spec, None)
-    return TaggedSentences(spec, change)
+    return JsonPairs(spec, spec, None) if is_json(spec) else TaggedSentences(spec, scheme)
 
 
 def tagged_inputs(file: Path) -> Iterable[str]:
@@ -77,18 +79,23 @@ def tagged_inputs(file: Path) -> Iterable[str]:
     return (words for words, _ in open_tagged(str(file)))
 
 
+def tagged_format(scheme: Scheme | None) -> DataFormat:
+    """Tagged sentences, whose tags are rewritten in a scheme if they mark entities."""
+    return DataFormat(partial(open_tagged, scheme=scheme), tagged_inputs)
+
+
 class TaggedSentences(Pairs):
     """The sentences of a table with a word per line. All lines have the same number of columns, separated by tabs.
 
-    change: applied to the tags of every sentence.
+    scheme: rewrites the tags of every sentence.
     """
 
-    def __init__(self, spec: str, change: Change | None = None) -> None:
+    def __init__(self, spec: str, scheme: Scheme | None = None) -> None:
         super().__init__(spec)
         path, mark, columns = spec.rpartition("#")
         chosen = mark and path.removesuffix(".gz").endswith(".tsv")
         self.path = str(check_file(path if chosen else spec))
-        self.change = change
+        self.scheme = scheme
         numbers = columns.split(",") if chosen else ["1", "2"]
         if len(numbers) != 2 or not all(number.strip().isdecimal() and int(number) for number in numbers):
             raise DataError(
@@ -99,11 +106,10 @@ class TaggedSentences(Pairs):
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for first, rows in self._sentences():
             words, tags = [word for word, _ in rows], [tag for _, tag in rows]
-            if self.change is not None:
-                try:
-                    tags = self.change(tags)
-                except DataError as error:
-                    raise DataError(f"{self.path}, sentence at line {first:,}: {error}") from None
+            try:
+                tags = convert(tags, self.scheme)
+            except DataError as error:
+                raise DataError(f"{self.path}, sentence at line {first:,}: {error}") from None
             yield join_words(words), join_tags(words, tags)
 
     def _sentences(self) -> Iterator[tuple[int, list[tuple[str, str]]]]:
@@ -144,7 +150,7 @@ class TaggedSentences(Pairs):
         return word, tag
 
     def digest(self) -> str:
-        # What `change` does follows from the task's settings, which are part of the key of a prepared corpus.
+        # The scheme follows from the task's settings, which are part of the key of a prepared corpus.
         return combine("tagged", str(self.word), str(self.tag), file_digest(self.path))
 
 
@@ -208,13 +214,9 @@ class Lexicon:
 
     @staticmethod
     def load(path: Path, vocabulary: Vocabulary) -> Lexicon:
-        try:
+        with reading(path, "words with their tags"):
             rows: Sequence[tuple[str, int, str]] = json.loads(path.read_text(encoding="utf-8"))["words"]
             counts, tags = {word: count for word, count, _ in rows}, {word: tag for word, _, tag in rows}
-        except FileNotFoundError:
-            raise RunError(f"{path}: there is no such file") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path}: this file does not hold words with their tags: {error}") from None
         return Lexicon(counts, tags, vocabulary)
 
 
@@ -230,11 +232,25 @@ def _first(tags: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class TaggedEncoding:
-    """Turns sentences into ids. whole: a model reads words, each with its subwords; otherwise all subwords in a row."""
+    """Turns sentences into ids.
+
+    whole: a model reads words, each with its subwords; otherwise all subwords in a row · longest: the most positions of a
+    sentence · scheme: of the labels, if they mark entities.
+    """
 
     tokenizer: Tokenizer
     lexicon: Lexicon
+    labels: Labels
     whole: bool
+    longest: int
+    scheme: Scheme | None
+
+    @staticmethod
+    def load(run: Path, config: Config, vocabulary: Vocabulary, whole: bool, scheme: Scheme | None) -> TaggedEncoding:
+        """The encoding of a run, as `learn_tags` saved it."""
+        tokenizer, _ = load_extended(run, config.data.tokenizer)
+        lexicon, labels = Lexicon.load(run / WORDS, vocabulary), Labels.load(run / TAGS)
+        return TaggedEncoding(tokenizer, lexicon, labels, whole, config.data.max_length, scheme)
 
     def subwords(self, words: Sequence[str]) -> list[list[int]]:
         """The subwords of each word; at least one."""
@@ -253,31 +269,53 @@ class TaggedEncoding:
         return [self.tokenizer.digest(), list(self.lexicon.ids), self.lexicon.vocabulary.lowercase, self.whole, MOST_SUBWORDS]
 
 
+def learn_tags(
+    run: Path,
+    config: Config,
+    train: Sequence[Pairs],
+    vocabulary: Vocabulary,
+    scheme: Scheme | None,
+    report: Callable[[str], None],
+) -> None:
+    """Collects the tags, counts the words and trains the tokenizer of a new run."""
+    if has_tokenizers(run) and all((run / name).exists() for name in (TAGS, WORDS)):
+        return
+    tags = Counter(tag for _, text in chain.from_iterable(train) for tag in split_tags(text)[1])
+    names = ", ".join(some.name for some in train)
+    if len(tags) < 2:
+        raise DataError(f"{names}: there is only the tag {next(iter(tags), '')!r}, and a tagger needs at least two.")
+    if scheme is None and all(tag == "O" or tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags):
+        report("warning: the tags look like entities; set task.entities: bioes (or iob2) to train and score them as such")
+    labels = Labels(tags_of(types_of(tags), scheme) if scheme else tags)
+    report(f"{len(labels):,} tags")
+    spaced = [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in train]
+    tokenizer = learn_tokenizer(config, spaced, report)
+    save_extended(run, tokenizer, tokenizer)
+    Lexicon.count((text for _, text in chain.from_iterable(train)), vocabulary).save(run / WORDS)
+    labels.save(run / TAGS)
+
+
 def prepare_tagged(
     pairs: Sequence[Pairs],
     encoding: TaggedEncoding,
-    labels: Labels,
-    change: Change,
     *,
-    key: str,
+    drop_duplicates: bool,
     folder: Path,
-    max_length: int,
-    drop_duplicates: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None],
 ) -> Corpus:
     """The corpus of tagged sentences, from the cache in `folder` or encoded now.
 
-    change: turns the tags of a sentence into those of `labels`; `key` names it. Left out are sentences that are too long, and
-    those with a tag that is not among the labels.
+    Left out are sentences that are too long, and those with a tag that is not among the labels.
     """
-    filters = PairFilters(max_length, None, drop_duplicates)
+    labels, scheme = encoding.labels, encoding.scheme
+    filters = PairFilters(encoding.longest, None, drop_duplicates)
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
         known: Texts = []
         sentences: list[tuple[list[str], list[str], list[list[int]]]] = []
         for pair in texts:
             words, tags = split_tags(pair[1])
-            if labels.ids.keys() >= set(tags := change(tags)):
+            if labels.ids.keys() >= set(tags := convert(tags, scheme)):
                 known.append(pair)
                 sentences.append((words, tags, encoding.subwords(words)))
         kept, reasons = filters(known, [range(encoding.length(subwords)) for _, _, subwords in sentences])
@@ -292,7 +330,7 @@ def prepare_tagged(
 
     return prepare(
         pairs,
-        ["tagged", encoding.key(), labels.names, key, max_length, drop_duplicates],
+        ["tagged", encoding.key(), labels.names, scheme or "none", encoding.longest, drop_duplicates],
         encode,
         {
             "word": ids_below(encoding.lexicon.size),

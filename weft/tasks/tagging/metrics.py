@@ -73,9 +73,14 @@ def write_entities(entities: Iterable[Entity], words: int, scheme: Scheme) -> li
     return tags
 
 
-def convert(tags: Sequence[str], scheme: Scheme) -> list[str]:
-    """The same entities in another scheme."""
-    return write_entities(find_entities(tags), len(tags), scheme)
+def convert(tags: Sequence[str], scheme: Scheme | None) -> list[str]:
+    """The same entities in another scheme; None: the tags as they are."""
+    return list(tags) if scheme is None else write_entities(find_entities(tags), len(tags), scheme)
+
+
+def types_of(tags: Iterable[str]) -> set[str]:
+    """The types of the entities in tags."""
+    return {split_tag(tag)[1] for tag in tags} - {""}
 
 
 def tags_of(types: Iterable[str], scheme: Scheme) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,9 @@ from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import TagBatch
 from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
-from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, Predictor, refuse
-from weft.tasks.classification.data import Labels
-from weft.tasks.tagging.data import Change, TaggedEncoding, join_tags, make_tagged, split_words
-from weft.tasks.tagging.model import Tagger
+from weft.inference.predictor import BatchItem, Prediction, TextInput, TextPredictor
+from weft.tasks.tagging.data import TaggedEncoding, join_tags, make_tagged, split_words
+from weft.tasks.tagging.metrics import convert
 
 
 @dataclass
@@ -51,69 +49,45 @@ class TagPart(BatchItem):
         return self.width
 
 
-@dataclass(frozen=True)
-class TaggingInput:
-    """A text whose words stand between spaces, or words that `weft.tasks.tagging.data.join_words` joined.
+class TaggingPredictor(TextPredictor[Tagged]):
+    """A tagger with its tokenizer, lexicon and tags. A sentence is cut where it exceeds the longest that the model reads.
 
-    attention: whether to add attention weights.
+    The words of a text stand between spaces, or `weft.tasks.tagging.data.join_words` joined them. Of the decoding options it
+    uses batch_tokens, precision and compile.
     """
 
-    text: str
-    attention: bool = False
+    no_fields = "a tagger gives one tag per word, so there is no prefix and no term; leave them out"
 
+    reader: TaggedEncoding
 
-class TaggingPredictor(Predictor[TaggingInput, Tagged]):
-    """A tagger with its tokenizer, lexicon and tags. A sentence is cut where it exceeds `longest` positions.
-
-    change: turns the model's tags into those that are written. Of the decoding options it uses batch_tokens, precision and
-    compile.
-    """
-
-    forks = False
-
-    def __init__(
-        self,
-        model: Tagger,
-        reading: TaggedEncoding,
-        labels: Labels,
-        options: DecodingOptions,
-        *,
-        change: Change,
-        longest: int,
-        warn: Callable[[str], None] | None = None,
-    ) -> None:
-        super().__init__(model, options, warn)
-        self.reading, self.labels, self.change, self.longest = reading, labels, change, longest
-
-    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TaggingInput:
-        refuse(fields, "a tagger gives one tag per word, so there is no prefix and no term; leave them out")
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TextInput:
         if "\t" in line:
             raise DataError(
                 f"there is a tab in the text {line[:80]!r}; separate words by spaces, or give a table with a word per line as "
                 "a file whose name ends in .tsv"
             )
-        return TaggingInput(line, attention)
+        return super().parse_input(line, attention=attention, **fields)
 
-    def encode_input(self, inputs: Sequence[TaggingInput], first_line: int) -> list[list[TagPart]]:
+    def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[TagPart]]:
         return [self._parts(split_words(given.text), line) for line, given in enumerate(inputs, start=first_line)]
 
     def _parts(self, words: list[str], line: int) -> list[TagPart]:
         parts: list[TagPart] = []
-        ids, pieces = self.reading.lexicon.find(words), self.reading.subwords(words) if words else []
-        begin = 0
+        ids, pieces = self.reader.lexicon.find(words), self.reader.subwords(words) if words else []
+        begin, longest = 0, self.reader.longest
         while begin < len(words):
             end, width = begin, 0
-            while end < len(words) and (end == begin or width + self.reading.length([pieces[end]]) <= self.longest):
-                width, end = width + self.reading.length([pieces[end]]), end + 1
-            parts.append(TagPart(ids[begin:end], [each[: self.longest] for each in pieces[begin:end]], width))
+            while end < len(words) and (end == begin or width + self.reader.length([pieces[end]]) <= longest):
+                width, end = width + self.reader.length([pieces[end]]), end + 1
+            parts.append(TagPart(ids[begin:end], [each[:longest] for each in pieces[begin:end]], width))
             begin = end
         if len(parts) > 1:
-            self.warn(f"line {line} is tagged in {len(parts)} pieces, because the model reads {self.longest:,} positions")
+            self.warn(f"line {line} is tagged in {len(parts)} pieces, because the model reads {longest:,} positions")
         return parts
 
     def run(self, parts: list[TagPart], control: Cancellation | None = None) -> list[tuple[list[tuple[str, float]], float]]:
         """The tags of each part with their probabilities, and the score of all."""
-        batch, names = self._batch(parts), self.labels.names
+        batch, names = self._batch(parts), self.reader.labels.names
         scores = self._scores(batch)
         tags, values = self.model.best(scores, batch.words)
         shares = scores.float().softmax(-1).gather(2, tags[..., None])[..., 0].tolist()
@@ -128,22 +102,21 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
         pieces = np.array([piece for part in parts for each in part.pieces for piece in each])
         sizes = np.array([len(each) for part in parts for each in part.pieces])
         lengths = np.array([len(part.ids) for part in parts])
-        batch = make_tagged(words, pieces, sizes, np.zeros_like(words), lengths, whole=self.reading.whole)
+        batch = make_tagged(words, pieces, sizes, np.zeros_like(words), lengths, whole=self.reader.whole)
         return batch.to(self.model.device)
 
     def _scores(self, batch: TagBatch) -> Tensor:
-        model: Tagger = self.model
-        with self.options.arithmetic(next(model.parameters()).dtype):
-            scores: Tensor = model(batch.source, batch.words, batch.starts)
+        scores: Tensor = self.forward(batch.source, batch.words, batch.starts)
         return scores
 
     def join_outputs(
-        self, given: TaggingInput, parts: list[TagPart], results: list[tuple[list[tuple[str, float]], float]]
+        self, given: TextInput, parts: list[TagPart], results: list[tuple[list[tuple[str, float]], float]]
     ) -> Tagged:
         if not results:
             return Tagged("", 0.0)
         words, shares = split_words(given.text), [share for row, _ in results for _, share in row]
-        tags, score = self.change([tag for row, _ in results for tag, _ in row]), sum(value for _, value in results)
+        tags, score = [tag for row, _ in results for tag, _ in row], sum(value for _, value in results)
+        tags = convert(tags, "iob2" if self.reader.scheme == "bioes" else None)
         found = Tagged(join_tags(words, tags), score, tokens=tags, words=words, tags=tags, probabilities=shares)
         if given.attention:
             self._add_attention(found, parts[0])
@@ -155,4 +128,4 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
             self._scores(self._batch([part]))
         found.attention, found.uses = first_row(self.model, recorded)
         pieces = [piece for each in part.pieces for piece in each]
-        found.source_tokens = found.words[: len(part.ids)] if self.reading.whole else self.reading.tokenizer.tokens(pieces)
+        found.source_tokens = found.words[: len(part.ids)] if self.reader.whole else self.reader.tokenizer.tokens(pieces)

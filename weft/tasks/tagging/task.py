@@ -3,47 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from pydantic import PositiveInt
 from torch import nn
 
 from weft.data.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Rows
-from weft.data.data_format import DataFormat
-from weft.data.formats import MappedPairs, Pairs
-from weft.data.tokenizers import RESERVED, has_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
-from weft.errors import DataError
+from weft.data.formats import Pairs
+from weft.data.tokenizers import RESERVED
 from weft.evaluation.metrics import Metric, score
 from weft.explain.html_parts import meter, notes
 from weft.inference.decoding_options import DecodingOptions, resolve_options
 from weft.models.base import Network, Sizes
-from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
-from weft.tasks.classification.data import SHOWN, Labels
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
 from weft.tasks.tagging.data import (
-    Change,
-    Lexicon,
     TaggedEncoding,
     Vocabulary,
     collate_tagged,
     join_tags,
+    learn_tags,
     make_tagged,
-    open_tagged,
     prepare_tagged,
     split_tags,
-    split_words,
-    tagged_inputs,
+    tagged_format,
 )
 from weft.tasks.tagging.metrics import (
     EntityF1,
@@ -52,18 +41,14 @@ from weft.tasks.tagging.metrics import (
     Scheme,
     TagAccuracy,
     UnknownAccuracy,
-    convert,
-    may_end,
-    may_follow,
-    may_start,
-    split_tag,
     tags_of,
+    types_of,
 )
 from weft.tasks.tagging.model import PerWord, Tagger
 from weft.tasks.tagging.predictor import Tagged, TaggingPredictor
-from weft.tasks.tokenizer_setup import learn_tokenizer
 
-TAGS, WORDS = "tags.json", "words.json"
+SHOWN = 10
+"""The most tags that a message lists."""
 ACCURACIES = (Measure("accuracy", "accuracy"), Measure("unknown_accuracy", "accuracy on unknown words"))
 FLOORS = {"accuracy", "unknown_accuracy", "f1"}
 """The scores of a simple baseline that are shown."""
@@ -109,38 +94,15 @@ class TaggingTask(CorpusTask):
         most = self.config.data.vocabulary if per_word == "front" else 0  # otherwise words have no embeddings
         self.vocabulary = Vocabulary(least_count, lowercase, most)
         self.measures = (*ACCURACIES, LOSS) if self.scheme is None else (*SHARES, *ACCURACIES, LOSS)
-        self.labels = Labels()
-        self.data_format = DataFormat(partial(open_tagged, change=self._change("iob2")), tagged_inputs)
-
-    def _change(self, scheme: Scheme | None) -> Change:
-        """How tags are rewritten in a scheme; not at all if they mark no entities."""
-        return list if self.scheme is None or scheme is None else partial(convert, scheme=scheme)
+        self.tags: list[str] = []
+        self.data_format = tagged_format("iob2" if self.scheme else None)
 
     def learn(self, train: list[Pairs]) -> None:
-        """Collects the tags and counts the words as well."""
-        if has_tokenizers(self.run) and all((self.run / name).exists() for name in (TAGS, WORDS)):
-            return
-        tags = Counter(tag for _, text in chain.from_iterable(train) for tag in split_tags(text)[1])
-        names = ", ".join(some.name for some in train)
-        if len(tags) < 2:
-            raise DataError(f"{names}: there is only the tag {next(iter(tags), '')!r}, and a tagger needs at least two.")
-        if self.scheme is None and all(tag == "O" or tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags):
-            self.report(
-                "warning: the tags look like entities; set task.entities: bioes (or iob2) to train and score them as such"
-            )
-        labels = Labels(tags_of(_types(tags), self.scheme) if self.scheme else tags)
-        self.report(f"{len(labels):,} tags")
-        spaced = [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in train]
-        tokenizer = learn_tokenizer(self.config, spaced, self.report)
-        save_extended(self.run, tokenizer, tokenizer)
-        Lexicon.count((text for _, text in chain.from_iterable(train)), self.vocabulary).save(self.run / WORDS)
-        labels.save(self.run / TAGS)
+        learn_tags(self.run, self.config, train, self.vocabulary, self.scheme, self.report)
 
     def reopen(self) -> Sizes:
-        self.source, _ = load_extended(self.run, self.config.data.tokenizer)
-        self.labels = Labels.load(self.run / TAGS)
-        self.lexicon = Lexicon.load(self.run / WORDS, self.vocabulary)
-        self.reading = TaggedEncoding(self.source, self.lexicon, self.per_word == "front")
+        self.reader = TaggedEncoding.load(self.run, self.config, self.vocabulary, self.per_word == "front", self.scheme)
+        self.source, self.lexicon, self.tags = self.reader.tokenizer, self.reader.lexicon, self.reader.labels.names
         return self._sizes(self.lexicon.size, self.source.size)
 
     def placeholder_sizes(self) -> Sizes:
@@ -150,13 +112,11 @@ class TaggingTask(CorpusTask):
         return Sizes(words, reads="words", pieces=pieces) if self.per_word == "front" else Sizes(pieces)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        count = max(1, len(self.labels))
-        allowed = allowed_moves(self.labels.names, self.scheme) if self.scheme and len(self.labels) else None
-        transitions = LinearChainCrf(count, allowed) if self.output == "crf" else None
-        return Tagger(build_encoder(spec, sizes), count, self.per_word, transitions, self.dropout)
+        crf = self.output == "crf"
+        return Tagger.build(spec, sizes, self.tags, self.per_word, crf=crf, scheme=self.scheme, dropout=self.dropout)
 
     def vocabularies(self) -> list[str]:
-        return [self.source.digest(), *self.labels.names, *self.lexicon.ids]
+        return [self.source.digest(), *self.tags, *self.lexicon.ids]
 
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
@@ -171,7 +131,7 @@ class TaggingTask(CorpusTask):
         """Tells which tags training does not have, and how good the most frequent tag of each word is."""
         texts = [text for _, text in pairs]
         tags = Counter(tag for text in texts for tag in split_tags(text)[1])
-        known = set(tags_of(_types(self.labels.names), "iob2") if self.scheme else self.labels.names)
+        known = set(tags_of(types_of(self.tags), "iob2") if self.scheme else self.tags)
         unseen = {tag: count for tag, count in tags.items() if tag not in known}
         if unseen:
             shown = ", ".join(map(repr, islice(sorted(unseen), SHOWN))) + (", …" if len(unseen) > SHOWN else "")
@@ -189,21 +149,11 @@ class TaggingTask(CorpusTask):
         return {each.name: each.value for each in found if each.key in FLOORS}
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        data = self.config.data
-        return prepare_tagged(
-            pairs,
-            self.reading,
-            self.labels,
-            self._change(self.scheme),
-            key=self.scheme or "none",
-            folder=folder,
-            max_length=data.max_length,
-            drop_duplicates=data.drop_duplicates and training,
-            progress=progress,
-        )
+        drop_duplicates = self.config.data.drop_duplicates and training
+        return prepare_tagged(pairs, self.reader, drop_duplicates=drop_duplicates, folder=folder, progress=progress)
 
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> TagBatch:
-        return collate_tagged(corpus, rows, whole=self.reading.whole, budget=budget, rounded=rounded)
+        return collate_tagged(corpus, rows, whole=self.reader.whole, budget=budget, rounded=rounded)
 
     def losses(self, model: nn.Module, batch: TagBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, Tagger)
@@ -235,9 +185,7 @@ class TaggingTask(CorpusTask):
         self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
     ) -> TaggingPredictor:
         assert isinstance(model, Tagger)
-        change = self._change("iob2" if self.scheme == "bioes" else None)
-        longest = self.config.data.max_length
-        return TaggingPredictor(model, self.reading, self.labels, resolved, change=change, longest=longest, warn=warn)
+        return TaggingPredictor(model, self.reader, resolved, warn)
 
     def explanation(self, predictor: TaggingPredictor, prediction: Tagged, text: str) -> str:
         """Each word with its tag and the probability that its own scores give to this tag."""
@@ -249,7 +197,7 @@ class TaggingTask(CorpusTask):
         return f"<table>{rows}</table>\n{notes([note] if predictor.model.chain else [])}"
 
     def describe(self) -> dict[str, Any]:
-        facts = {"words": len(self.lexicon.counts), "tags": len(self.labels), "training sentences": len(self.train)}
+        facts = {"words": len(self.lexicon.counts), "tags": len(self.tags), "training sentences": len(self.train)}
         return facts | ({} if self.valid is None else {"validation sentences": len(self.valid)})
 
     def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> TagBatch:
@@ -259,18 +207,3 @@ class TaggingTask(CorpusTask):
         pieces = draw.integers(RESERVED, max(RESERVED + 1, sizes.pieces), count) if sizes.pieces else words
         ones, tags, lengths = np.ones(count, np.int64), np.zeros(count, np.int64), np.full(rows, length)
         return make_tagged(words, pieces, ones, tags, lengths, whole=self.per_word == "front", budget=count, rounded=rounded)
-
-
-def _types(tags: Iterable[str]) -> set[str]:
-    """The types of entities in tags."""
-    return {split_tag(tag)[1] for tag in tags} - {""}
-
-
-def allowed_moves(names: Sequence[str], scheme: Scheme) -> AllowedTransitions:
-    """Which of these tags may begin, follow and end in a scheme."""
-    moves = [[may_follow(before, after, scheme) for after in names] for before in names]
-    return AllowedTransitions(
-        torch.tensor([may_start(name) for name in names]),
-        torch.tensor(moves),
-        torch.tensor([may_end(name, scheme) for name in names]),
-    )

@@ -200,11 +200,6 @@ class LogMel:
         return (frames - frames.mean(0)) / np.maximum(frames.std(0), LEAST)
 
 
-def features(path: str | Path, mel: LogMel) -> Frames:
-    """[T, M]: the log-mel features of a recording, scaled. Other rates are resampled."""
-    return mel.scaled(mel(read_wav(path).resampled(mel.rate).samples))
-
-
 class StreamingLogMel:
     """The frames of a sound as it comes, each as soon as its window is full; together they equal those of the whole sound."""
 
@@ -249,3 +244,8 @@ def _mel(hertz: float) -> float:
 
 def _hertz(mels: Tensor) -> Tensor:
     return torch.where(mels < 15, mels * STEP, 1000 * torch.exp((mels - 15) * math.log(6.4) / 27))
+
+
+def features(path: str | Path, mel: LogMel) -> Frames:
+    """[T, M]: the log-mel features of a recording, scaled. Other rates are resampled."""
+    return mel.scaled(mel(read_wav(path).resampled(mel.rate).samples))

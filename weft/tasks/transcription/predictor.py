@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,12 @@ from weft.decoding.generate import generate, max_tokens
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, DataError
-from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, Weights, refuse
+from weft.inference.decoding_options import DecodingOptions, Warn
+from weft.inference.predictor import BatchItem, Prediction, Weights, seed_of
 from weft.models.base import Encoded
 from weft.models.ctc_model import CtcModel, CtcOutputs, JointModel
-from weft.tasks.seq2seq_task import MediaPredictor
+from weft.tasks.media_predictor import MediaInput, MediaPredictor
 from weft.tasks.transcription.log_mel import Frames, LogMel, features, wav_size
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A wav file to transcribe. attention: whether to add attention weights, and the alignment of CTC."""
-
-    path: str
-    attention: bool = False
 
 
 @dataclass(eq=False)
@@ -45,12 +36,14 @@ class Listed(BatchItem):
         return self.frames
 
 
-class TranscriptionPredictor(MediaPredictor[Recording]):
+class TranscriptionPredictor(MediaPredictor):
     """A model that listens.
 
     weight: how much CTC counts when a text is chosen: 0 for attention alone, 1 for CTC alone; between them, the texts that both
     propose are ranked by both.
     """
+
+    noun = "recording"
 
     def __init__(
         self,
@@ -60,7 +53,7 @@ class TranscriptionPredictor(MediaPredictor[Recording]):
         options: DecodingOptions,
         *,
         weight: float,
-        warn: Callable[[str], None] | None = None,
+        warn: Warn | None = None,
     ) -> None:
         super().__init__(model, tokenizer, options, warn)
         self.mel, self.weight = mel, weight
@@ -72,11 +65,7 @@ class TranscriptionPredictor(MediaPredictor[Recording]):
         if options.rerank is not None:
             raise ConfigError("decode.rerank: transcripts cannot be reranked; set decode.rerank: none")
 
-    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> Recording:
-        refuse(fields, "a recording has no such field; leave it out")
-        return Recording(line.strip(), attention)
-
-    def encode_input(self, inputs: Sequence[Recording], first_line: int) -> list[list[Listed]]:
+    def encode_input(self, inputs: Sequence[MediaInput], first_line: int) -> list[list[Listed]]:
         return [[self._list(given.path)] if given.path else [] for given in inputs]
 
     def _list(self, path: str) -> Listed:
@@ -96,7 +85,7 @@ class TranscriptionPredictor(MediaPredictor[Recording]):
         best = self.options.config.n_best
         return [[self.write(each) for each in some[:best]] for some in found]
 
-    def join_outputs(self, given: Recording, parts: list[Any], results: list[list[Prediction]]) -> Prediction:
+    def join_outputs(self, given: MediaInput, parts: list[Any], results: list[list[Prediction]]) -> Prediction:
         """The alignment of CTC is under "ctc": ones where a token is said, over the vectors of the encoder."""
         transcript = super().join_outputs(given, parts, results)
         if given.attention and transcript.ids:
@@ -159,14 +148,9 @@ class TranscriptionPredictor(MediaPredictor[Recording]):
     ) -> list[list[Hypothesis]]:
         """The texts that the decoder finds."""
         request = self.options.request([-(-len(frames) // self.model.encoder.shortens) for frames in heard])
-        seeds = [_name(frames) for frames in heard]
+        seeds = [seed_of(frames.tobytes()) for frames in heard]
         return generate(self.model, encoded, replace(request, seeds=seeds, n_best=n_best, cancellation=control))[0]
 
     def most(self, vectors: int) -> int:
         """The most tokens of a text that is heard in this many vectors."""
         return max_tokens(self.model, self.options.request([vectors]))[0]
-
-
-def _name(frames: Frames) -> int:
-    """A number that names a recording to sampling."""
-    return int.from_bytes(blake2b(frames.tobytes(), digest_size=8).digest(), "little") >> 1

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from weft.data.batch import BOS, EOS, PAD, UNK
-from weft.data.copy_vocabulary import CopyIds
-from weft.data.tokenizers import Tokenizer
+from weft.data.copy_vocabulary import CopyIds, encode_named
 from weft.decoding.generate import max_tokens
 from weft.decoding.hypotheses import BackpointerTables, RefinementPass
 from weft.errors import ConfigError, DataError
@@ -23,6 +22,9 @@ from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.models.pointer_generator import PointerDecoder
 from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.translation.segmenter import TextSegment
+
+Names = Callable[[Sequence[int]], list[str]]
+"""A readable text for each id."""
 
 OPTIONS = 5
 """Number of likeliest tokens listed at each step."""
@@ -56,21 +58,21 @@ def explain_translation(
     gates: dict[str, Tensor] = {}
     with observed(copying, lambda name, _, gate: gates.setdefault(name, gate[0, :, 0].float())):
         forced, maps = find_maps(model, piece.ids, ids, influence=influence)
-    named = predictor.target.named(piece.words)
-    steps = _steps(forced.logp, ids, named, list(gates.values()))
+    names = predictor.target.named(piece.words).tokens
+    steps = _steps(forced.logp, ids, names, list(gates.values()))
     score = sum(step.logp for step in steps) / len(ids) ** predictor.options.search.length_penalty
     if target is not None and not model.decoder.parallel:
         steps = _continuations(predictor, piece, ids, forced.logp, steps)
     return Explanation(
         run=run,
         model=type(model).__name__,
-        source=make_side(*given_ids(predictor.source, text)),
+        source=make_side(*encode_named(predictor.source, text)),
         target=_target_side(predictor, piece, ids, target),
         score=found[0].score if target is None else score,
         steps=steps,
         maps=maps,
         best=found,
-        tree=[] if tables is None else _tree(predictor, piece, tables, named),
+        tree=[] if tables is None else _tree(predictor, piece, tables, names),
         passes=_passes(predictor, found[0].passes) if found else [],
         forced=target is not None,
         notes=[*_unknown_words(predictor, text), *_without_attention(model)],
@@ -104,18 +106,11 @@ def encode_target(predictor: TranslationPredictor, target: str, piece: TextSegme
     return ids
 
 
-def given_ids(tokenizer: Tokenizer, text: str, words: Sequence[str] = ()) -> tuple[Tokenizer, list[int]]:
-    """Encodes a text, including EOS. Returns a tokenizer that also names words outside the vocabulary, and the ids."""
-    numbering = CopyIds(tokenizer, words)
-    ids = [*numbering.encode(text), EOS]
-    return tokenizer.named(numbering.words), ids
-
-
 def _target_side(predictor: TranslationPredictor, piece: TextSegment, ids: list[int], target: str | None) -> Side:
     """The target as it is shown: as the search wrote it or, if it was given, with its unknown words."""
     if target is None or predictor.model.decoder.parallel:
         return make_side(predictor.target.named(piece.words), ids)
-    return make_side(*given_ids(predictor.target, target, piece.words))
+    return make_side(*encode_named(predictor.target, target, piece.words))
 
 
 def _passes(predictor: TranslationPredictor, passes: Sequence[RefinementPass]) -> list[WritingPass]:
@@ -129,17 +124,17 @@ def _passes(predictor: TranslationPredictor, passes: Sequence[RefinementPass]) -
     ]
 
 
-def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[Tensor]) -> list[DecodingStep]:
+def _steps(logp: Tensor, ids: Sequence[int], names: Names, gates: Sequence[Tensor]) -> list[DecodingStep]:
     """Returns each target token with its likeliest alternatives. logp [T, V]; gates [T] of models that can copy."""
     scores = logp[torch.arange(len(ids)), torch.tensor(ids, device=logp.device)]
     better = (logp > scores[:, None]).sum(-1).tolist()
     top, tokens = _allowed(logp).topk(min(OPTIONS, logp.size(-1)))
     copied = (1 - torch.stack([gate.sigmoid() for gate in gates]).mean(0)).tolist() if gates else [None] * len(ids)
     options = [
-        [Candidate(shown(token), score) for token, score in zip(names.tokens(row), likeliest, strict=True) if score > -math.inf]
+        [Candidate(shown(token), score) for token, score in zip(names(row), likeliest, strict=True) if score > -math.inf]
         for row, likeliest in zip(tokens.tolist(), top.tolist(), strict=True)
     ]
-    columns = zip(map(shown, names.tokens(ids)), scores.tolist(), better, options, copied, strict=True)
+    columns = zip(map(shown, names(ids)), scores.tolist(), better, options, copied, strict=True)
     return [DecodingStep(*step) for step in columns]
 
 
@@ -164,12 +159,12 @@ def _continuations(
     return [replace(step, instead=texts.get(place)) for place, step in enumerate(steps)]
 
 
-def _tree(predictor: TranslationPredictor, piece: TextSegment, tables: BackpointerTables, names: Tokenizer) -> list[Node]:
+def _tree(predictor: TranslationPredictor, piece: TextSegment, tables: BackpointerTables, names: Names) -> list[Node]:
     if tables.candidates is None:
         return []
     width, penalty = tables.tokens.size(-1), predictor.options.search.length_penalty
     (longest,) = max_tokens(predictor.model, predictor.request([piece]))
-    return BeamTree(tables, lambda token: shown(names.tokens([token])[0]), width, penalty, longest).nodes()
+    return BeamTree(tables, lambda token: shown(names([token])[0]), width, penalty, longest).nodes()
 
 
 def _unknown_words(predictor: TranslationPredictor, text: str) -> list[str]:

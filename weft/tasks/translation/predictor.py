@@ -11,7 +11,7 @@ from weft.data.tokenizers import Tokenizer
 from weft.decoding.generate import GenerationRequest, generate
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
 from weft.decoding.search_loop import Cancellation
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import ExpectedCost, Predictor, refuse
 from weft.inference.shortlist import Shortlist
 from weft.inference.teacher_forcing import score_texts, teacher_force
@@ -50,7 +50,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     `split` splits a line into sentences (decode.sentences). One with more tokens than `max_source` (the model's positions, or
     decode.max_source) is cut between words. The segments are translated separately and joined. What decode.protect names comes
     back as it is. `shortlist` holds the likely target tokens per source token, for decode.shortlist; lines with terms, traces
-    and decode.rules use the whole vocabulary.
+    and decode.rules use the whole vocabulary. `begin` are ids that begin every translation, but not its text.
     """
 
     def __init__(
@@ -60,13 +60,14 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         target: Tokenizer,
         options: DecodingOptions,
         *,
-        warn: Callable[[str], None] | None = None,
+        warn: Warn | None = None,
         shortlist: Shortlist | None = None,
         split: SentenceSplitter | None = None,
+        begin: Sequence[int] = (),
     ) -> None:
         super().__init__(model, options, warn)
         config = options.config
-        self.source, self.target, self.shortlist = source, target, shortlist
+        self.source, self.target, self.shortlist, self.begin_ids = source, target, shortlist, begin
         self.runner = options.runner(model, self.warn)
         self.max_source = most_source(config, model)
         options.check_decoder(model, self.warn, narrow=shortlist is not None)
@@ -114,7 +115,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             if prefix or terms:
                 attach_terms(prefix, terms, segments, self.model, self.options, f"line {first_line + number}: ")
             for segment in segments:
-                segment.masked = masked
+                segment.masked, segment.prefix = masked, [*self.begin_ids, *segment.prefix]
             groups[number] += segments
         return groups
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from heapq import heappop, heappush
 from typing import Any
 
@@ -17,7 +16,7 @@ from weft.data.sentence_splitting import Sentence, SentenceSplitter, join_texts,
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.hypotheses import Hypothesis, RefinementPass
 from weft.errors import DataError
-from weft.inference.predictor import BatchItem, Prediction, Weights
+from weft.inference.predictor import BatchItem, Prediction, Weights, seed_of
 from weft.tasks.translation.glossary import NO_TERMS, Terms
 
 Encodes = Tokenizer | CopyIds
@@ -80,9 +79,8 @@ class TextSegment(BatchItem):
 
     @property
     def seed(self) -> int:
-        """Names the sentence to sampling. It depends only on what is read, not on the batch."""
-        content = array("q", [len(self.ids), *self.ids, *self.prefix]).tobytes()
-        return int.from_bytes(blake2b(content, digest_size=8).digest(), "little") >> 1
+        """Names the sentence to sampling."""
+        return seed_of(array("q", [len(self.ids), *self.ids, *self.prefix]).tobytes())
 
 
 class Segmenter:

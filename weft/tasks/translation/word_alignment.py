@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from weft.data.copy_vocabulary import encode_named
 from weft.data.token_spelling import token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 from weft.explain.attention_maps import find_maps
 from weft.explain.explanation import AttentionMap, Span, Weights, find_words, join_words
-from weft.tasks.translation.explanation import encode_source, encode_target, given_ids
+from weft.tasks.translation.explanation import encode_source, encode_target
 from weft.tasks.translation.predictor import TranslationPredictor
 
 Link = tuple[int, int]
@@ -69,8 +70,8 @@ def _align(predictor: TranslationPredictor, source: str, target: str) -> list[tu
     piece = encode_source(predictor, source)
     ids = encode_target(predictor, target, piece)
     _, maps = find_maps(predictor.model, piece.ids, ids, uses=("cross",))
-    source_words = _words(*given_ids(predictor.source, source))
-    target_words = _words(*given_ids(predictor.target, target, piece.words))
+    source_words = _words(*encode_named(predictor.source, source))
+    target_words = _words(*encode_named(predictor.target, target, piece.words))
     return [(each, word_links(each.mean, source_words, target_words)) for each in maps if each.aligned]
 
 

@@ -23,8 +23,8 @@ from weft.data.corpus import find_or_build
 from weft.data.tokenizers import Tokenizer
 from weft.data.word_vectors.bilingual_dictionary import channel, map_texts
 from weft.data.word_vectors.mapping import MappedVectors
-from weft.data.word_vectors.vectors import token_vectors
-from weft.models.base import Decoder, Encoded, Model
+from weft.data.word_vectors.vectors import place_vectors, token_tables, token_vectors
+from weft.models.base import Decoder, Encoded, Model, Network
 from weft.tasks.unsupervised.data import Monolingual, Translate
 
 METHOD = 4
@@ -74,6 +74,10 @@ class DictionaryInitialization:
         sides = self.mapped.source, self.mapped.target
         words = [word for side in sides for word in side.words]
         return token_vectors(words, np.concatenate([side.vectors for side in sides]), tokenizer)
+
+    def place_vectors(self, model: Model, tokenizer: Tokenizer) -> None:
+        """Makes the vectors the first embeddings of these tokens."""
+        place_vectors(token_tables(model, tokenizer.size).values(), *self.vectors(tokenizer))
 
 
 class LanguageDiscriminator(nn.Module):
@@ -136,8 +140,9 @@ def _entropy(logits: Tensor, languages: Tensor, encoded: Encoded) -> Tensor:
     return (each if encoded.layout is None else each.masked_fill(~encoded.layout.ok, 0.0)).sum()
 
 
-def second_decoder(model: Model, other: Model) -> Decoder:
+def second_decoder(model: Model, other: Network) -> Decoder:
     """The decoder of `other`, a model like `model`, with the weights that decoders share with encoders taken from `model`."""
+    assert isinstance(other, Model)
     shared = {id(parameter) for parameter in other.encoder.parameters()}
     for path, module in other.decoder.named_modules():
         for name, parameter in list(module.named_parameters(recurse=False)):

@@ -2,93 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor
 
-from weft.config.corpus_entries import TrainingCorpus, ValidationCorpus, names
-from weft.data.batch import PAD, Position, Source
-from weft.data.batching import Batches
-from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs
-from weft.data.sentence_pairs import random_pairs
-from weft.data.tokenizers import Tokenizer, has_tokenizers
-from weft.data.tokenizers.added_tokens import BLANK, ExtendedTokenizer, add_tokens, save_extended
-from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise
-from weft.data.word_vectors.vectors import place_vectors, split_words, token_tables
+from weft.config.corpus_entries import TrainingCorpus, names
+from weft.data.batch import PAD, Source
 from weft.errors import ConfigError, RunError
-from weft.evaluation.metrics import make_metrics, score
-from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Model, Network, Sizes
-from weft.models.composition import build_encoder_decoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, trainable
 from weft.tasks.corpus_task import Direction
-from weft.tasks.seq2seq_task import Seq2SeqObjective
-from weft.tasks.tokenizer_setup import learn_tokenizer
-from weft.tasks.translation.predictor import TranslationInput, TranslationPredictor
-from weft.tasks.translation.segmenter import TextSegment
+from weft.tasks.seq2seq_objective import Seq2SeqObjective
+from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.translation.task import TranslationTask
-from weft.tasks.unsupervised.data import (
-    TOKENS,
-    WORDS,
-    Monolingual,
-    UnpairedBatch,
-    collate_unpaired,
-    foreign_tokens,
-    languages_of,
-    open_languages,
-    prepare_unpaired,
-)
+from weft.tasks.unsupervised.data import Translate, UnpairedBatch, UnpairedTexts, foreign_tokens, open_languages
 from weft.tasks.unsupervised.losses import LanguagePair, back_translations, denoising_loss, masked_word_loss, nothing
+from weft.tasks.unsupervised.metrics import Purity, bleu
 from weft.tasks.unsupervised.model import BilingualModel, DictionaryInitialization, LanguageDiscriminator, second_decoder
 
-FOREIGN = 3.0
-"""A word belongs to the other language if it is this many times as frequent there."""
 
-
-class Purity:
-    """Knows how frequent each word is in texts of two languages, which are given as words."""
-
-    def __init__(self, first: Iterable[str], second: Iterable[str]) -> None:
-        counts = [Counter(words) for words in (first, second)]
-        self.frequencies = [{word: count / each.total() for word, count in each.items()} for each in counts]
-
-    def __call__(self, words: Sequence[str], language: int) -> float:
-        """The percentage of words that are not much more frequent in the other language than in this one, 0 or 1."""
-        own, foreign = self.frequencies[language], self.frequencies[1 - language]
-        wrong = sum(foreign.get(word, 0.0) > FOREIGN * own.get(word, 0.0) for word in words)
-        return 100 * (1 - wrong / max(1, len(words)))
-
-
-class BilingualPredictor(TranslationPredictor):
-    """Every translation begins with the mark `into` of a language, which is not part of its text."""
-
-    def __init__(
-        self,
-        model: Model,
-        tokenizer: Tokenizer,
-        resolved: DecodingOptions,
-        into: int,
-        warn: Callable[[str], None] | None = None,
-    ) -> None:
-        super().__init__(model, tokenizer, tokenizer, resolved, warn=warn)
-        self.into = into
-
-    def encode_input(self, inputs: Sequence[TranslationInput], first_line: int) -> list[list[TextSegment]]:
-        groups = super().encode_input(inputs, first_line)
-        for piece in (piece for pieces in groups for piece in pieces):
-            piece.prefix = [self.into, *piece.prefix]
-        return groups
-
-
-class UnsupervisedTask(TranslationTask):
+class UnsupervisedTask(UnpairedTexts, TranslationTask):
     """Translation between two languages, of which only separate texts are known.
 
     One model reads and writes both languages; the first token of a target says which. It learns to restore texts from noise,
@@ -114,7 +52,6 @@ class UnsupervisedTask(TranslationTask):
     example = "en=english.txt --data fr=french.txt"
     commands = ('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET --set decode.into=LANGUAGE")
     supports_distillation = False
-    texts: Sequence[Monolingual] = ()
     _avoided: Tensor | None = None
 
     def __init__(
@@ -138,7 +75,7 @@ class UnsupervisedTask(TranslationTask):
         if not self.config.data.shared_vocabulary:
             raise ConfigError("data.shared_vocabulary: one model reads and writes both languages; set it to true")
         self.capturable = False
-        self.noise = WordNoise(drop, blank, shuffle), WordNoise(drop, 0.0, shuffle)
+        self.noise = drop, blank, shuffle
         self.denoising_steps, self.dictionary_steps = denoising_steps, dictionary_steps
         self.language_model_steps, self.own_tokens, self.vectors = language_model_steps, own_tokens, vectors
         self.decoders, self.adversarial_weight = decoders, adversarial_weight
@@ -176,69 +113,22 @@ class UnsupervisedTask(TranslationTask):
             self.directions = [Direction("held out", None, self.held, self.valid)]
         return sizes
 
-    def learn(self, train: list[Pairs]) -> None:
-        data = self.config.data
-        if not has_tokenizers(self.run):
-            own = learn_tokenizer(self.config, train, self.report)
-            save_extended(self.run, *add_tokens(own, own, [*languages_of(names(data.train)), BLANK], needs_tag=False))
-
-    def reopen(self) -> Sizes:
-        sizes = super().reopen()
-        assert isinstance(self.source, ExtendedTokenizer)
-        self.marked, self.languages = self.source, languages_of(names(self.config.data.train))
-        if [mark for mark in self.marked.added if mark in self.languages] != self.languages:
-            trained = " and ".join(mark for mark in self.marked.added if mark != BLANK)
-            raise ConfigError(
-                f"data.train: the run was trained with texts of {trained}, in this order, not with texts of "
-                f"{' and '.join(self.languages)}; name the same languages in the same order"
-            )
-        return sizes
-
-    @property
-    def tags(self) -> Sequence[str]:
-        """None: decode.into names the target language, not a tag of the source."""
-        return ()
-
     @property
     def two(self) -> LanguagePair:
         """The ids of the two languages and of the blank."""
-        first, second, blank = (self.marked.added_id(name) for name in (*self.languages, BLANK))
+        first, second, blank = self.marks
         return LanguagePair(first, second, blank, self.marked.inner.size)
 
     @cached_property
     def words(self) -> DictionaryInitialization:
         return DictionaryInitialization(self.texts, self.languages, self.adversarial_dictionary, self.cache, self.report)
 
-    def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
-        """The texts with their translations word by word; without a dictionary, with themselves instead."""
-        return prepare_unpaired(
-            pairs,
-            self.marked,
-            self.languages,
-            self.words.translator if self.dictionary_steps else lambda: lambda text, language: text,
-            key=self.words.key if self.dictionary_steps else None,
-            folder=self.cache,
-            max_length=self.config.data.max_length,
-            progress=progress,
-        )
-
-    def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> UnpairedBatch:
-        """A batch for validation, always with the same noise."""
-        return self._collate(corpus, rows, np.random.default_rng(0))
-
-    def _collate(self, corpus: Corpus, rows: Rows, draw: np.random.Generator) -> UnpairedBatch:
-        return collate_unpaired(corpus, rows, self._noising, (self.two.first, self.two.second), draw)
+    def word_translations(self) -> tuple[Callable[[], Translate], Any]:
+        return (self.words.translator, self.words.key) if self.dictionary_steps else super().word_translations()
 
     @cached_property
-    def _noising(self) -> CorpusNoise:
-        first, second = (NoisyEncoder(self.marked, noise, blank=self.marked.added_id(BLANK)) for noise in self.noise)
-        return CorpusNoise({TOKENS: first, WORDS: second}, self.config.data.max_length + 1)
-
-    def batches(self, position: Position) -> Iterator[tuple[UnpairedBatch, Position]]:
-        train, begin = self.config.train, position
-        for rows, following in Batches(self.train.lengths, train.batch_tokens, seed=train.seed).stream(position):
-            yield self._collate(self.train, rows, np.random.default_rng((train.seed, *begin))), following
-            begin = following
+    def purity(self) -> Purity:
+        return Purity(self.texts)
 
     def losses(self, model: torch.nn.Module, batch: UnpairedBatch, update: int) -> Iterator[Loss]:  # type: ignore[override]
         """Restores texts from noise, with a weight, and from translations; only the latter are counted."""
@@ -311,16 +201,14 @@ class UnsupervisedTask(TranslationTask):
                 "another width; set it to 0, or choose an encoder as wide as the decoder"
             )
         if self.vectors and self.texts:
-            place_vectors(token_tables(model, sizes.target).values(), *self.words.vectors(self.marked))
-        second = second_decoder(model, build_encoder_decoder(spec, sizes)) if self.decoders == 2 else None
+            self.words.place_vectors(model, self.marked)
+        second = second_decoder(model, super().build(spec, sizes)) if self.decoders == 2 else None
         return BilingualModel(model, second, LanguageDiscriminator(model.encoder.width) if self.adversarial_weight else None)
 
     def ensemble(self, models: Sequence[Network]) -> Network:
         raise RunError("models of two languages cannot form an ensemble; name one run")
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> BilingualPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> TranslationPredictor:
         assert isinstance(model, BilingualModel)
         if resolved.config.tag:
             raise ConfigError(
@@ -331,7 +219,8 @@ class UnsupervisedTask(TranslationTask):
         if into not in self.languages:
             raise ConfigError(f"decode.into: {into}: the run translates between {' and '.join(self.languages)}")
         chosen = model.writes(self.languages.index(into))
-        return BilingualPredictor(chosen, self.marked, resolved, self.marked.added_id(into), warn)
+        begin = [self.marked.added_id(into)]
+        return TranslationPredictor(chosen, self.marked, self.marked, resolved, warn=warn, begin=begin)
 
     def evaluate(self, model: torch.nn.Module) -> dict[str, float]:
         """The loss of denoising, BLEU of held-out texts after both directions, and how many words are of the right language."""
@@ -341,31 +230,10 @@ class UnsupervisedTask(TranslationTask):
         trips, pure = [], []
         for here, there in ((0, 1), (1, 0)):
             texts = list(self.held[here].lines())
-            away = self._translated(model, texts, self.languages[there])
-            back = self._translated(model, away, self.languages[here])
-            trips.append(next(iter(score(back, texts, make_metrics(["bleu"])).values())).value)
-            pure.append(self.purity([word for text in away for word in split_words(text)], there))
+            away = self.decode(model, texts, into=self.languages[there])
+            back = self.decode(model, away, into=self.languages[here])
+            trips.append(bleu(back, texts))
+            pure.append(self.purity.of_texts(away, there))
         trip, purity = sum(trips) / 2, sum(pure) / 2
         product = sum(one * other / 100 for one, other in zip(trips, pure, strict=True)) / 2
         return {"pure_round_trip": product, "round_trip": trip, "purity": purity, "loss": self.mean_loss(model)[0]}
-
-    def _translated(self, model: Model, texts: Sequence[str], into: str) -> list[str]:
-        section = changed(self.config.decode, {**self.quick, "into": into})
-        predictor = self.predictor(model, resolve_options(section, model.device))
-        return [found.text for found in predictor.predict(map(predictor.parse_input, texts), together=True)]
-
-    @cached_property
-    def purity(self) -> Purity:
-        first, second = (chain.from_iterable(map(split_words, text.lines())) for text in self.texts)
-        return Purity(first, second)
-
-    def describe(self) -> dict[str, Any]:
-        return {"vocabulary": self.marked.size, "training texts": len(self.train)}
-
-    def dummy_batch(
-        self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
-    ) -> UnpairedBatch:
-        pairs = random_pairs((sizes.source - 3, sizes.target - 3), (length, length), rows)
-        other = torch.full((rows,), sizes.target - 2)
-        clean, words = (Source(pairs.source.values.clone(), pairs.source.layout) for _ in range(2))
-        return UnpairedBatch(pairs.rows, pairs.source, pairs.target, pairs.target_layout, pairs.labels, clean, words, other)
