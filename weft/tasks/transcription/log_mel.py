@@ -244,8 +244,3 @@ def _mel(hertz: float) -> float:
 
 def _hertz(mels: Tensor) -> Tensor:
     return torch.where(mels < 15, mels * STEP, 1000 * torch.exp((mels - 15) * math.log(6.4) / 27))
-
-
-def features(path: str | Path, mel: LogMel) -> Frames:
-    """[T, M]: the log-mel features of a recording, scaled. Other rates are resampled."""
-    return mel.scaled(mel(read_wav(path).resampled(mel.rate).samples))
