@@ -200,6 +200,11 @@ class LogMel:
         return (frames - frames.mean(0)) / np.maximum(frames.std(0), LEAST)
 
 
+def features(path: str | Path, mel: LogMel) -> Frames:
+    """[T, M]: the log-mel features of a recording, scaled. Other rates are resampled."""
+    return mel.scaled(mel(read_wav(path).resampled(mel.rate).samples))
+
+
 class StreamingLogMel:
     """The frames of a sound as it comes, each as soon as its window is full; together they equal those of the whole sound."""
 
