@@ -17,15 +17,16 @@ __all__ = ["Generator", "Translation", "Translator", "WeftError", "__version__",
 
 if TYPE_CHECKING:
     from weft.errors import WeftError
-    from weft.runs.translator import Generator, Translator, load, load_generator
+    from weft.runs.generator import Generator, load_generator
+    from weft.runs.translator import Translator, load
     from weft.tasks.translation.segmenter import Translation
     from weft.training.train_run import train
 
 _PLACES = {
     "train": "weft.training.train_run",
     "WeftError": "weft.errors",
-    "Generator": "weft.runs.translator",
-    "load_generator": "weft.runs.translator",
+    "Generator": "weft.runs.generator",
+    "load_generator": "weft.runs.generator",
     "Translation": "weft.tasks.translation.segmenter",
     "Translator": "weft.runs.translator",
     "load": "weft.runs.translator",

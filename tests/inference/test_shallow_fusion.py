@@ -12,7 +12,8 @@ import weft
 from tests.helpers import tiny
 from weft.data.batch import BOS, EOS, Source
 from weft.errors import RunError
-from weft.runs.translator import Translator, load, load_generator
+from weft.runs.generator import load_generator
+from weft.runs.translator import Translator, load
 
 SOURCES = ["a b c", "d e", "b", "c a b d e"]
 

@@ -1,4 +1,4 @@
-"""Trained runs at work: the `Translator` and the `Generator` that `weft.load` and `weft.load_generator` return."""
+"""Trained runs at work: the `Translator` that `weft.load` returns, and what it shares with other trained models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from weft.runs.auxiliary_models import AuxiliaryModels
 from weft.runs.open_run import open_run
 from weft.tasks.base import Task
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.language_modeling.predictor import Generated, GenerationPredictor, Prompt
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.predictor import TranslationPredictor
 
@@ -260,28 +259,6 @@ class Translator(Trained):
         raise ConfigError(f"{purpose} needs a run that translates; the task of this one is {self.config.task['kind']}")
 
 
-class Generator(Trained):
-    """A trained language model that continues texts and scores them."""
-
-    def generate(
-        self, prompt: str = "", *, tokens: int = 200, count: int = 1, hear: Callable[[str], None] | None = None, **options: Any
-    ) -> list[Generated]:
-        """`count` continuations of the prompt with `tokens` tokens each.
-
-        They are sampled unless the options name a `beam` (1: greedy) or a `search`; `options` are those of the section decode:
-        temperature=0.8, top_k=40, seed=3, … Samples differ, other continuations are all the same. `hear` receives the text of
-        the first as it comes.
-        """
-        check_text(prompt, "prompt")
-        if tokens < 1 or count < 1:
-            raise ConfigError(f"there must be at least one token and one text, not {tokens} and {count}")
-        wanted = options if {"beam", "search", "sample"} & options.keys() else {"sample": True, **options}
-        predictor = self.predictor(**wanted)
-        assert isinstance(predictor, GenerationPredictor)
-        prompts = [Prompt(prompt, tokens, draw) for draw in range(count)]
-        return predictor.generate(prompts, hear) if hear else list(predictor.predict(prompts, together=True))
-
-
 def load(
     run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None, set: Sequence[str] = ()
 ) -> Translator:
@@ -316,11 +293,3 @@ def load_trained(
     model = task.ensemble([run.model for run in (first, *others)]) if others else first.model
     model = model.to(first.model.device)
     return Translator(model, task, config, warn) if isinstance(task, CorpusTask) else Trained(model, task, config, warn)
-
-
-def load_generator(run: str | Path, *, device: str = "auto", set: Sequence[str] = ()) -> Generator:
-    """The language model of a run folder; `set` changes its settings: ["task.evaluation_memory=1024"]."""
-    trained = load_trained(run, device=device, set=set)
-    if trained.config.task["kind"] != "language_model":
-        raise RunError(f"{run}: its task, {trained.config.task['kind']}, is not language_model, so it cannot continue a text")
-    return Generator(trained.model, trained.task, trained.config)
