@@ -50,9 +50,8 @@ def explain(
 ) -> None:
     """Show how a sentence is translated: attention, the probability of each token, what the search dropped and why.
 
-    Writes one page that needs no network, or one picture for a paper. Nothing is reranked. For other
-    tasks the page shows what the output is based on: the weights of sentences, words and facts, the probabilities of labels and
-    tags, attention over a picture, and over the spectrogram of a recording.
+    Writes one page that needs no network, or one picture for a paper. Nothing is reranked. For other tasks the page shows what
+    the output is based on, such as weights of words, probabilities of labels, or attention over a picture or a spectrogram.
     """
     suffix = output.suffix.lower()
     if suffix not in (".html", *PICTURES):

@@ -37,7 +37,7 @@ TABLES = {
     "generators": "weft.data:GENERATORS",
 }
 USES = ("encoder", "causal", "cross")
-"""What an attention or a mixer can be used for, in the order of the list."""
+"""Uses of an attention or a mixer, in the order of the list."""
 What = StrEnum(
     "What",
     "models fronts encoders decoders attentions mixers poolings tasks searches rules reranks fusions rewards metrics recipes "

@@ -67,7 +67,7 @@ def inverse_sigmoid_decay(*, k: Annotated[float, Field(ge=1)] = 500.0) -> Decay:
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a decoder is fed.
+    """The tokens that a decoder is fed.
 
     inputs: model, batch and update → [B, T] token ids in place of `batch.target`, BOS first; the model learns from each of them
     steady: whether every update runs the same operations

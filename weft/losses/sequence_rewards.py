@@ -45,10 +45,11 @@ class SampledTexts:
 
 
 class RewardObjective(ABC):
-    """What is minimised. samples: texts that are drawn per source · weight, teacher_weight: of the reward and of cross-entropy.
+    """A loss on the rewards of sampled texts.
 
-    with_reference: the reference is one of the texts · compares: greedy texts are rewarded as well · moving: the baseline is a
-    moving mean of rewards, which the task keeps.
+    samples: texts that are drawn per source · weight, teacher_weight: of the reward and of cross-entropy · with_reference: the
+    reference is one of the texts · compares: greedy texts are rewarded as well · moving: the baseline is a moving mean of
+    rewards, which the task keeps.
     """
 
     with_reference: bool = False

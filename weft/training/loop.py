@@ -26,7 +26,7 @@ from weft.training.session import Interrupts, Result, Session
 from weft.training.update_step import Meter, UpdateStep
 
 FIRST_STEP = {False: "computing the first step", True: "compiling the model, which takes up to a minute"}
-"""What training is busy with at first, by whether the model is compiled."""
+"""The first activity of training, by whether the model is compiled."""
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ MIXERS = {
 }
 
 SELF = {**ATTENTIONS, **MIXERS}
-"""What the self slot of a block accepts: mixers, and attentions over the sequence itself."""
+"""Parts for the self slot of a block: mixers, and attentions over the sequence itself."""
 
 
 def build_self(spec: Mapping[str, Any] | str, site: Site) -> Mixer:

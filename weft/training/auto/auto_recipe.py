@@ -54,7 +54,7 @@ PROBED_SENTENCES, VALIDATING = 50, 0.1
 """Sentences that are decoded to measure a validation, and the share of a time that validations may take."""
 
 FEWEST_VALIDATIONS, FEWEST_STEPS = 4, 50
-"""What is planned at least, because the speed may be measured at a bad moment. The hard stop ends training in time anyway."""
+"""The fewest that are planned: the speed may be measured at a bad moment, and the hard stop ends training in time anyway."""
 
 
 def seconds_of(text: str | float | None) -> float | None:

@@ -127,7 +127,7 @@ def held_out(pairs: int) -> int:
 
 
 CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""What /proc/cpuinfo calls arithmetic in bf16, on x86 and on ARM."""
+"""Flags of arithmetic in bf16 in /proc/cpuinfo, on x86 and on ARM."""
 
 
 UNSPACED = 0.5
