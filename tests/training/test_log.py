@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from weft.training.log import LiveLine, Log, duration, open_log
+from weft.training.log import LiveLine, Log, open_log
+from weft.training.log_text import duration
 
 
 def lines(run: Path) -> list[dict[str, object]]:

@@ -148,7 +148,7 @@ class Counter(StatusLine):
             sys.stderr.write("\n")
 
     def _update(self) -> None:
-        from weft.training.log import duration
+        from weft.training.log_text import duration
 
         self.written = time.monotonic()
         seconds = max(1e-9, self.written - self.began)

@@ -21,7 +21,7 @@ from weft.bench.compare.results import UNMEASURED, collect
 from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, Training, train, work
 from weft.errors import Interrupted
 from weft.runs.run_folder import RunLock, complete, records
-from weft.training.log import duration
+from weft.training.log_text import duration
 from weft.training.session import Interrupts
 
 Tell = Callable[[str], None]

@@ -20,7 +20,8 @@ from weft.data.validation_split import HELD_OUT
 from weft.errors import Interrupted
 from weft.runs.run_folder import choose_device
 from weft.training.distributed import World
-from weft.training.log import Log, Record, Sink
+from weft.training.log import Log, Sink
+from weft.training.log_text import Record
 from weft.training.loop import fit
 from weft.training.prepare_run import prepare_run
 

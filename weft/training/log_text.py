@@ -1,0 +1,60 @@
+"""Records of the log as text for people. The command line uses this without rich's consoles, which take time to import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.cells import cell_len
+
+Record = Mapping[str, Any]
+
+
+def describe(record: Record, steps: int, unit: str = "tokens") -> str:
+    """A record as a readable line."""
+    if record["event"] == "validation":
+        return f"validation at step {record['step']}: {scores_text(record)}"
+    if record["event"] == "summary":
+        return "\n".join(f"{name:>12}: {value}" for name, value in map(_fact, record.items()) if name != "event")
+    remaining = duration(record["seconds_left"]) if "seconds_left" in record else "?"
+    skipped = f" · {record['skipped']} skipped" if record.get("skipped") else ""
+    return (
+        f"step {record['step']}/{steps} · loss {record['loss']:.4f} · lr {record['lr']:.2e} · "
+        f"{speed(record, unit)} · {remaining} left{skipped}"
+    )
+
+
+def speed(record: Record, unit: str) -> str:
+    return f"{record['tokens_per_second']:,.0f} {unit}/s"
+
+
+def _fact(item: tuple[str, Any]) -> tuple[str, str]:
+    """A fact of a summary, with its unit."""
+    name, value = item
+    if name == "seconds":
+        return "time", f"{value:.1f} s" if value < 60 else f"{duration(value)} {'hours' if value >= 3600 else 'minutes'}"
+    if name == "peak_memory":
+        return "peak memory", f"{value / 1e6:,.0f} MB"
+    return name, f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def scores_text(record: Record) -> str:
+    return " · ".join(f"{name} {value:.4g}" for name, value in record.items() if name not in ("event", "step"))
+
+
+def duration(seconds: float) -> str:
+    """ "1:02:03" or "2:03"."""
+    whole = int(seconds)
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def fit(parts: Sequence[str], width: int) -> str:
+    """The parts on one line, as many of the first ones as fit."""
+    text = ""
+    for part in parts:
+        longer = f"{text} · {part}" if text else part
+        if text and cell_len(longer) > width:
+            break
+        text = longer
+    return text
