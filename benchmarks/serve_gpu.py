@@ -107,7 +107,7 @@ def counted(url: str) -> Counter[str]:
 
 
 def served(run: Path, lines: list[str], options: argparse.Namespace, flags: tuple[str, ...], size: int) -> tuple[Load, str]:
-    """What all clients measured, and where the server's time went."""
+    """The measurements of all clients, and the parts of the server's time."""
     share = -(-options.clients // PROCESSES)
     groups = [range(k, min(k + share, options.clients)) for k in range(0, options.clients, share)]
     found = Load()

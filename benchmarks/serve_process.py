@@ -71,7 +71,7 @@ def serving(run: str, *options: str) -> Iterator[Server]:
 
 @dataclass
 class Load:
-    """What the clients measured: seconds per response, errors, and the server's memory."""
+    """Measurements of the clients: seconds per response, errors, and the server's memory."""
 
     times: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)

@@ -124,7 +124,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user may change in all parts."""
+    """The options of all parts that a user may change."""
 
     only: tuple[str, ...] = ()
     steps_scale: float = 1.0

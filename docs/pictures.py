@@ -36,7 +36,7 @@ WIDTH = 900
 
 @dataclass(frozen=True)
 class Picture:
-    """What is trained, and the input that the picture shows.
+    """A model to train, and the input that its picture shows.
 
     data: writes the data to a folder, unless it is generated, and returns it · input: relative to the folder if it is a file.
     """

@@ -43,12 +43,12 @@ class GenerationRequest:
     """The order to generate texts for some sources. Sequences, constraints and tensors have one entry per source.
 
     search: how texts are found · max_tokens: the most tokens of each text, EOS included; the positions of the model may allow
-    fewer · min_tokens: the fewest of any text · n_best: texts per source · prefixes: tokens that are fed first, by default BOS;
-    they are not part of the result · seeds: numbers that name the sources to sampling · no_repeat_ngram: no text has a
-    sequence of so many tokens twice; 0: it may · constraints: further ones · required: terms that texts must contain · bias
-    [G, V]: added to the logits · shortlist: the tokens to choose from, if not all · selector: in place of that of the search ·
-    runner: captures searches as CUDA graphs, if they have no constraints, terms or shortlist of their own · trace: keep the
-    beam tree, or all passes · cancellation: stops sources that nobody waits for.
+    fewer · min_tokens: the fewest of any text · n_best: texts per source · prefixes: tokens that are fed first, by default
+    BOS; they are not part of the result · seeds: numbers that name the sources to sampling · no_repeat_ngram: the length of
+    n-grams that no text may repeat; 0: it may repeat any · constraints: further ones · required: terms that texts must contain
+    · bias [G, V]: added to the logits · shortlist: the tokens to choose from, if not all · selector: in place of that of the
+    search · runner: captures searches as CUDA graphs, if they have no constraints, terms or shortlist of their own · trace:
+    keep the beam tree, or all passes · cancellation: stops sources that nobody waits for.
     """
 
     search: Search

@@ -143,7 +143,10 @@ class UpdateStep:
         self.state = TrainingState(model, self.layers.optimizers(self.groups, specs), ema)
 
     def start(self, skipped: int = 0, in_row: int = 0) -> None:
-        """Starts to measure, after so many skipped steps. Backward passes are captured if batches come in few sizes."""
+        """Starts to measure. Backward passes are captured if batches come in few sizes.
+
+        skipped: updates that a resumed run has skipped · in_row: how many of them were its last ones
+        """
         self.meter = Meter(list(self.groups), self.world.device, skipped, in_row)
         self._forget_graphs()
 
