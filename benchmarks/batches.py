@@ -34,13 +34,13 @@ def make_batches(vocabulary: int, budget: int = 4096, count: int = 8, device: st
 
 
 def _fill(layout: Layout, vocabulary: int, device: str) -> Batch:
-    sides = [torch.randint(4, vocabulary, layout.segments.shape).masked_fill(~layout.ok, PAD) for _ in range(2)]
+    sides = [torch.randint(4, vocabulary, layout.segments.shape).masked_fill(~layout.mask, PAD) for _ in range(2)]
     return sides[0].to(device), sides[1].to(device), layout.to(device)
 
 
 def count_tokens(batches: list[Batch]) -> int:
     """Counts target tokens without padding."""
-    return sum(int(layout.ok.sum()) for _, _, layout in batches)
+    return sum(int(layout.mask.sum()) for _, _, layout in batches)
 
 
 def shift_right(labels: torch.Tensor) -> torch.Tensor:
@@ -63,7 +63,7 @@ def forward_backward(model: Model, half: bool, hidden: Hidden = parallel_hidden)
         batch = source, labels, replace(layout)
         with torch.autocast(labels.device.type, torch.bfloat16, enabled=half):
             loss, _ = model.decoder.loss(hidden(model, batch), labels, 0.1)
-        (loss / layout.ok.sum()).backward()
+        (loss / layout.mask.sum()).backward()
 
     return work
 

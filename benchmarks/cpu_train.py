@@ -42,7 +42,7 @@ def marian_step(half: bool) -> Step:
         source, labels, layout = batch
         fed = shift_right(labels)
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            logits = model(input_ids=source, attention_mask=layout.ok, decoder_input_ids=fed, use_cache=False).logits
+            logits = model(input_ids=source, attention_mask=layout.mask, decoder_input_ids=fed, use_cache=False).logits
         loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

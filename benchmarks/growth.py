@@ -68,7 +68,7 @@ def make_run(kind: str, use: str, length: int, longest: int, device: str) -> Cal
 
     def run() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            context: Tensor = part(x, part.start(rows=1)).context
+            context: Tensor = part(x, part.init_state(rows=1)).context
         context.backward(gradient.to(context.dtype))
         x.grad = None
         part.zero_grad(set_to_none=True)
@@ -190,10 +190,10 @@ def decode(kind: str, steps: int, device: str, span: int = 512, block: int = 32)
     tokens, room, marks = torch.randn(steps, 1, 1, DIM, device=device), 64, {}
     taken: list[float] = []
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        state = part.start(rows=1, room=room)
+        state = part.init_state(rows=1, room=room)
         for step in range(-block, steps):  # steps below 0 warm up
             if step == 0:
-                state, taken = part.start(rows=1, room=room), []
+                state, taken = part.init_state(rows=1, room=room), []
             if step % block == 0:
                 synchronize(device)
                 began = time.perf_counter()

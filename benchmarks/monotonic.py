@@ -159,7 +159,7 @@ def scan() -> str:
 
         part.score.energy = count  # type: ignore[method-assign]
         queries, memory = 2 * torch.randn(2, 8, length, 64)
-        place = part(queries, part.start(memory), need_weights=True).weights
+        place = part(queries, part.init_state(memory), need_weights=True).weights
         assert place is not None
         reached = place[:, 0].any(1).float().mul(torch.arange(1, length + 1)).amax(-1).mean()
         rows.append([f"{length:,}", f"{sum(scored) / 8 / length:.2f}", f"{float(reached) / length:.0%}", f"{length:,}"])

@@ -48,7 +48,7 @@ def build_mechanism(kind: str, use: Use, device: str, **options: Any) -> tuple[A
         full, values = (part.heads.out(join_heads(each)) for each in (found, v))
         return ((output - full).norm() / values.norm()).item()
 
-    return part, lambda x: part(x, part.start(rows=x.size(0)), append=x).context, distance
+    return part, lambda x: part(x, part.init_state(rows=x.size(0)), append=x).context, distance
 
 
 def performer(use: Use, device: str) -> Runs:

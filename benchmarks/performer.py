@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
 
 def context(part: Attention, x: Tensor) -> Tensor:
     with torch.no_grad():
-        found: Tensor = part(x, part.start(rows=1), append=x).context
+        found: Tensor = part(x, part.init_state(rows=1), append=x).context
     return found
 
 

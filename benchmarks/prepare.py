@@ -58,7 +58,7 @@ def read(spec: str, folder: Path, budget: int) -> Figures:
         batch = collate_pairs(corpus, rows)
         first = first or time.perf_counter() - begin
         count, pairs = count + 1, pairs + len(rows)
-        real += int(batch.source.layout.ok.sum() + batch.target_layout.ok.sum())
+        real += int(batch.source.layout.mask.sum() + batch.target_layout.mask.sum())
         padded += batch.source.values.numel() + batch.target.numel()
         if position.epoch:
             break

@@ -44,7 +44,7 @@ def encode(model: Model, source: torch.Tensor, layout: Layout) -> Encoded:
     for number, layer in enumerate(encoder.stack.layers):
         assert isinstance(layer, RecurrentLayer)
         outputs, ends = zip(
-            *(one_direction(layer, way, encoder.stack.noise(x) if number else x, layout.ok) for way in range(layer.ways))
+            *(one_direction(layer, way, encoder.stack.noise(x) if number else x, layout.mask) for way in range(layer.ways))
         )
         x = torch.cat(outputs, -1)
         final.append(tuple(torch.cat(parts, -1) for parts in zip(*ends)))
@@ -70,10 +70,10 @@ def one_direction(layer: RecurrentLayer, way: int, x: torch.Tensor, ok: torch.Te
 def sequential_hidden(model: Model, batch: Batch) -> torch.Tensor:
     """Hidden states [B, T, D], computed one target token after the other."""
     source, labels, layout = batch
-    state = model.decoder.start(encode(model, source, layout))
+    state = model.decoder.init_state(encode(model, source, layout))
     steps = []
     for token in shift_right(labels).split(1, 1):
-        step = model.decoder.features(token, state)
+        step = model.decoder.hidden_states(token, state)
         state = step.state
         steps.append(step.hidden)
     return torch.cat(steps, 1)

@@ -16,7 +16,7 @@ PAGES = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.
 NAME = r"`?[a-z_]\w*`?"
 LISTS = (
     (re.compile(rf"\n(?={NAME}  )"), re.compile(rf"({NAME}) {{2,}}(.*)", re.DOTALL)),  # segments   [B, T] int32, …
-    (re.compile(rf"\n(?={NAME}: )"), re.compile(rf"({NAME}): (.*)", re.DOTALL)),  # packs: accepts packed rows
+    (re.compile(rf"\n(?={NAME}: )"), re.compile(rf"({NAME}): (.*)", re.DOTALL)),  # supports_packing: accepts packed rows
     (re.compile(r" ·\s"), re.compile(rf"({NAME}(?: \[[^\]]*\])?):? (.*)", re.DOTALL)),  # use: … · weights [H, T, S] · how: …
 )
 """The ways in which docstrings list names: what separates the items, and what an item looks like."""

@@ -62,7 +62,7 @@ def _encoded(model: Any, compiled: Kernels | None) -> Encoded:
     with using(compiled):
         encoded = native.encode(model, Source(ids(len(SOURCE), layout.longest, seed=2), layout))
     assert encoded.layout is not None
-    encoded.memory = encoded.memory * encoded.layout.ok[..., None]
+    encoded.memory = encoded.memory * encoded.layout.mask[..., None]
     return encoded
 
 

@@ -21,7 +21,7 @@ def pair(rows: int = 2, keys: int = KEYS, queries: int = QUERIES, memory: int = 
 
 def attend(part: Attention, queries: Tensor, memory: Tensor, lengths: list[int] | None = None) -> Attended:
     layout = None if lengths is None else Layout.padded(lengths, memory.size(1))
-    return part(queries, part.start(memory, layout), need_weights=True)
+    return part(queries, part.init_state(memory, layout), need_weights=True)
 
 
 def weights_of(found: Attended) -> Tensor:

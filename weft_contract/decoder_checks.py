@@ -22,7 +22,7 @@ Laid = Literal["padded", "packed", "rounded"]
 
 def forced(model: Model, source: Tensor, target: Tensor, above: Layout | None = None, below: Layout | None = None) -> Tensor:
     """Logits of a whole target, given the source."""
-    return finite(model.decoder(target, model.decoder.start(model.encode(Source(source, above))), below).logits)
+    return finite(model.decoder(target, model.decoder.init_state(model.encode(Source(source, above))), below).logits)
 
 
 def check_padding(entry: DecoderEntry) -> None:
@@ -30,8 +30,8 @@ def check_padding(entry: DecoderEntry) -> None:
     model, above, below = entry.make(), Layout.padded(SOURCE, 31), Layout.padded(TARGET, 33)
     source, target = ids(4, 31, seed=2), ids(4, 33, seed=3)
     together = forced(model, source, target, above, below)
-    clean = forced(model, source.where(above.ok, PAD), target.where(below.ok, PAD), above, below)
-    same(together[below.ok], clean[below.ok], "ids in the padding")
+    clean = forced(model, source.where(above.mask, PAD), target.where(below.mask, PAD), above, below)
+    same(together[below.mask], clean[below.mask], "ids in the padding")
     for row, (long, short) in enumerate(zip(SOURCE, TARGET, strict=True)):
         alone = forced(model, source[row : row + 1, :long], target[row : row + 1, :short])
         more = together.size(-1) - alone.size(-1)  # copying adds an id per source token
@@ -84,7 +84,7 @@ def _training(entry: DecoderEntry, laid: Laid) -> dict[str, Tensor]:
     """Loss and gradients of one small batch."""
     model = entry.make(train=True)
     above, below = Layout.padded(SOURCE), Layout.padded(TARGET)
-    source, labels = ids(4, 27, seed=2), ids(4, 30, seed=3).where(below.ok, PAD)
+    source, labels = ids(4, 27, seed=2), ids(4, 30, seed=3).where(below.mask, PAD)
     target = torch.cat([torch.full((4, 1), BOS), labels[:, :-1]], 1)
     if laid == "packed":
         rows = [(source, above, SOURCE, 61), (target, below, TARGET, 83), (labels, below, TARGET, 83)]
@@ -93,7 +93,7 @@ def _training(entry: DecoderEntry, laid: Laid) -> dict[str, Tensor]:
     elif laid == "rounded":
         source, target, labels = (F.pad(part, (0, 32 - part.size(1), 0, 1), value=PAD) for part in (source, target, labels))
         above, below = (replace(Layout.padded([*lengths, 0], 32), known=None) for lengths in (SOURCE, TARGET))
-    found = model.decoder.features(target, model.decoder.start(model.encode(Source(source, above))), below)
+    found = model.decoder.hidden_states(target, model.decoder.init_state(model.encode(Source(source, above))), below)
     loss, likelihood = model.decoder.loss(found.hidden, labels, 0.1)
     loss.backward()
     grads = {f"gradient of {name}": value.grad for name, value in model.named_parameters() if value.grad is not None}
@@ -103,19 +103,19 @@ def _training(entry: DecoderEntry, laid: Laid) -> dict[str, Tensor]:
 
 def _pack(rows: Tensor, layout: Layout, lengths: tuple[int, ...], budget: int) -> Tensor:
     row = torch.full((1, budget), PAD)
-    row[Layout.pack(lengths, budget).ok] = rows[layout.ok]
+    row[Layout.pack(lengths, budget).mask] = rows[layout.mask]
     return row
 
 
 def check_loss(entry: DecoderEntry) -> None:
     """A decoder's own loss equals the plain loss over its logits, and so do all gradients, which are finite and not 0."""
     model, below = entry.make(train=True), Layout.padded(TARGET)
-    source, labels = ids(4, 27, seed=2), ids(4, 30, seed=3).where(below.ok, PAD)
+    source, labels = ids(4, 27, seed=2), ids(4, 30, seed=3).where(below.mask, PAD)
 
     def read() -> tuple[Tensor, Tensor]:
-        state = model.decoder.start(model.encode(Source(source, Layout.padded(SOURCE))))
+        state = model.decoder.init_state(model.encode(Source(source, Layout.padded(SOURCE))))
         torch.manual_seed(0)  # what is drawn in training is drawn alike
-        found = model.decoder.features(ids(4, 30, seed=4), state, below)
+        found = model.decoder.hidden_states(ids(4, 30, seed=4), state, below)
         return found.hidden, sum((term.sum() for term in found.extras.values()), torch.zeros(()))
 
     compare_losses(model, read, labels, 0.1)
@@ -165,12 +165,12 @@ def check_half(entry: DecoderEntry) -> None:
     exact = forced(model, source, target)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         whole = forced(model, source, target)
-        state, steps = model.decoder.start(model.encode(Source(source)), room=24), []
+        state, steps = model.decoder.init_state(model.encode(Source(source)), room=24), []
         for t in range(21):
             found = model.decoder(target[:, t : t + 1], state)
             state = found.state
             steps.append(finite(found.logits))
-    chooses = any(part.reach == "data" for part in model.modules() if isinstance(part, Facts))
+    chooses = any(part.receptive_field == "data" for part in model.modules() if isinstance(part, Facts))
     for what, logits in (("whole", whole), ("steps", torch.cat(steps, 1))):
         errors = ((logits.float() - exact).abs().mean(-1) / exact.abs().mean()).flatten().sort().values
         error = errors[: len(errors) * 4 // 5 if chooses else None].mean().item()

@@ -30,7 +30,7 @@ class Steps(Protocol):
     extent: int
 
     def draw(self, rows: int, count: int, seed: int) -> Tensor: ...
-    def start(self, sources: Tensor, room: int | None = None) -> State: ...
+    def init_state(self, sources: Tensor, room: int | None = None) -> State: ...
     def feed(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[Tensor, State]: ...
 
 
@@ -43,7 +43,7 @@ class Feeding:
 
     def __init__(self, steps: Steps, sources: Tensor, room: str) -> None:
         self.steps, self.room, self.fed, self.calls = steps, room, 0, 0
-        self.state = steps.start(sources, room=4 if room == "from the start" else None)
+        self.state = steps.init_state(sources, room=4 if room == "from the start" else None)
 
     def feed(self, tokens: Tensor, layout: Layout | None = None) -> Tensor:
         if self.room == "from the start" or (self.room == "later" and self.calls >= 2):
@@ -163,7 +163,7 @@ def _moves(steps: Steps, beam_size: int, histories: list[Tensor]) -> Iterator[Mo
 
 def _alone(steps: Steps, sources: Tensor, histories: list[Tensor]) -> list[Tensor]:
     """The outputs of each history, fed at once. The zeros after a short one are its future and do not matter."""
-    whole = steps.feed(pad_sequence(histories, batch_first=True), steps.start(sources))[0]
+    whole = steps.feed(pad_sequence(histories, batch_first=True), steps.init_state(sources))[0]
     return [row[: len(history)] for row, history in zip(whole, histories, strict=True)]
 
 

@@ -52,7 +52,7 @@ def _mechanism(uses: list[Entry], slots: dict[str, dict[str, Any]]) -> Iterator[
     yield from mechanism_cases(uses)
     for kind, options, use in refusals([uses[0].kind]):
         yield f"{kind}-{use}-refused", partial(check_refused, kind, options, use)
-    if uses[0].facts.reach != "data":  # otherwise rounding may change a choice, and everything after it
+    if uses[0].facts.receptive_field != "data":  # otherwise rounding may change a choice, and everything after it
         yield from decoder_cases(DecoderEntry("transformer", *slot) for slot in slots.items())
 
 

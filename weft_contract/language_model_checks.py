@@ -76,7 +76,7 @@ def check_padding(entry: LanguageEntry) -> None:
     """A row has the same logits in a padded batch as alone, whatever the ids in the padding are."""
     model, layout, tokens = entry.make(), Layout.padded(TARGET, 33), ids(4, 33, seed=3)
     together = forced(model, tokens, layout)
-    same(forced(model, tokens.where(layout.ok, PAD), layout)[layout.ok], together[layout.ok], "ids in the padding")
+    same(forced(model, tokens.where(layout.mask, PAD), layout)[layout.mask], together[layout.mask], "ids in the padding")
     for row, length in enumerate(TARGET):
         same(together[row : row + 1, :length], forced(model, tokens[row : row + 1, :length]), f"row {row}")
 
@@ -100,8 +100,8 @@ def check_recall(entry: LanguageEntry) -> None:
         return  # positions would restart
     model, tokens = entry.make(train=True), ids(3, 29, seed=5)
     decoder = model.decoder
-    found, inputs = decoder.read(tokens[:, :17], decoder.start(model.nothing(3)))
-    after = decoder.features(tokens[:, 17:], decoder.recall(detach(inputs))).hidden
+    found, inputs = decoder.read(tokens[:, :17], decoder.init_state(model.nothing(3)))
+    after = decoder.hidden_states(tokens[:, 17:], decoder.recall(detach(inputs))).hidden
     same(after, model(tokens).hidden[:, 17:], "after an earlier segment")
     after.sin().sum().backward()
     missing = [name for name, value in model.named_parameters() if value.grad is None or not value.grad.any()]

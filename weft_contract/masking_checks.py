@@ -25,7 +25,7 @@ def check_padding_content(entry: Entry) -> None:
             keys = loudness * part.keys(extent=EXTENT + 4)
             clean = part.attend(keys, layout, need_weights=need_weights).context
             for junk in (1e3, -1e4) if loudness == 1 else (0.0,):
-                spoilt = torch.where(layout.ok[..., None], keys, junk)
+                spoilt = torch.where(layout.mask[..., None], keys, junk)
                 dirty = part.attend(spoilt, layout, need_weights=need_weights).context
                 same(part.real(dirty, layout), part.real(clean, layout), f"junk {junk}, weights {need_weights}")
 
@@ -68,12 +68,12 @@ def check_reach(entry: Entry) -> None:
     own = part.attend(keys, queries=queries).context[place, place]
     (grad,) = torch.autograd.grad((own * torch.randn(own.shape, generator=torch.Generator().manual_seed(9))).sum(), keys)
     hit = grad.abs().amax(-1) > 0
-    want = part.part.sees(EXTENT)[:extent] if part.part.reach == "pattern" else torch.ones_like(hit)
+    want = part.part.sees(EXTENT)[:extent] if part.part.receptive_field == "pattern" else torch.ones_like(hit)
     if part.use != "cross":
         want = want.tril() if part.use == "causal" else want
         itself = torch.eye(extent, dtype=torch.bool)
         hit, want = hit | itself, want | itself
-    wrong = (hit & ~want) if part.part.reach == "data" else hit != want
+    wrong = (hit & ~want) if part.part.receptive_field == "data" else hit != want
     assert not wrong.any(), f"{entry}: reach is not as declared at (query, key) {wrong.nonzero().tolist()[:5]}"
 
 
@@ -95,7 +95,7 @@ def check_alive(entry: Entry) -> None:
         seen = part.part.sees(EXTENT)[: before.size(1)]
         if part.use != "cross":
             seen = seen.tril(-1) if part.use == "causal" else seen & ~torch.eye(EXTENT, dtype=torch.bool)
-        wanted = 5 if part.part.reach == "data" else int(seen.any(0).sum())
+        wanted = 5 if part.part.receptive_field == "data" else int(seen.any(0).sum())
         assert heard >= wanted, f"{entry}: only {heard} of {EXTENT} tokens matter to another"
 
 
@@ -130,13 +130,13 @@ def _sentences(entry: Entry, pack: bool, need_weights: bool) -> dict[str, Tensor
     if part.use == "cross":
         layout = Layout.padded(PACKED_QUERIES)
         asked, queries = _lay(vectors(len(PACKED), layout.longest, DIM, 5), layout, PACKED_QUERIES, QUERY_BUDGET, pack)
-        context = part.feed(queries, part.start(keys.size(0), keys, source), asked, need_weights).context[asked.ok]
+        context = part.feed(queries, part.init_state(keys.size(0), keys, source), asked, need_weights).context[asked.mask]
     else:
-        context = part.feed(keys, part.start(keys.size(0)), source, need_weights).context[source.ok]
+        context = part.feed(keys, part.init_state(keys.size(0)), source, need_weights).context[source.mask]
     (context * vectors(1, len(context), context.size(-1), seed=8)[0]).sum().backward()
     assert keys.grad is not None
     grads = {f"grad {name}": value.grad for name, value in part.part.named_parameters() if value.grad is not None}
-    return {"context": context.detach(), "grad keys": keys.grad[source.ok], **grads}
+    return {"context": context.detach(), "grad keys": keys.grad[source.mask], **grads}
 
 
 def _lay(rows: Tensor, layout: Layout, lengths: tuple[int, ...], budget: int, pack: bool) -> tuple[Layout, Tensor]:
@@ -145,5 +145,5 @@ def _lay(rows: Tensor, layout: Layout, lengths: tuple[int, ...], budget: int, pa
         return layout, rows
     packed = Layout.pack(lengths, budget)
     row = torch.full((1, budget, rows.size(-1)), 1e3)
-    row[packed.ok] = rows[layout.ok]
+    row[packed.mask] = rows[layout.mask]
     return packed, row

@@ -40,7 +40,7 @@ def check_shapes(entry: Entry) -> None:
     assert found.context.shape == (rows, extent, part.part.context_width)
     assert part.part.max_length is None or part.part.max_length >= EXTENT
     if part.use == "encoder":
-        same(part.feed(keys, part.start(rows, room=EXTENT)).context, found.context, "an encoder with room")
+        same(part.feed(keys, part.init_state(rows, room=EXTENT)).context, found.context, "an encoder with room")
 
 
 def check_weights(entry: Entry) -> None:
@@ -73,7 +73,7 @@ def check_step_weights(entry: Entry) -> None:
     keys = part.keys(rows=2)[..., :DIM]
     whole = part.attend(keys, need_weights=True).weights
     for room in (None, EXTENT + 5):
-        state, fed = part.start(2, room=room), 0
+        state, fed = part.init_state(2, room=room), 0
         for piece in keys.split([40, 1, 30], 1):
             found = part.feed(piece, state, need_weights=True)
             state, begin, fed = found.state, fed, fed + piece.size(1)
@@ -86,11 +86,11 @@ def check_step_weights(entry: Entry) -> None:
 
 
 def check_earlier_segment(entry: Entry) -> None:
-    """In causal use, memory given to `start` is the earlier part of the same sequence, with a length per row."""
+    """In causal use, memory given to `init_state` is the earlier part of the same sequence, with a length per row."""
     part, lengths, after = entry.make(), (40, 3, 26), 31
     keys, layout = part.keys(rows=3), Layout.padded(lengths)
     for room in (None, EXTENT):
-        state = part.start(3, keys[:, :40].contiguous(), layout, room)
+        state = part.init_state(3, keys[:, :40].contiguous(), layout, room)
         found = part.feed(keys[:, 40:].contiguous(), state).context
         for row, length in enumerate(lengths):
             one = keys[row : row + 1]
@@ -105,7 +105,7 @@ def check_gradients(entry: Entry) -> None:
     """
     part, layout = entry.make(train=True), Layout.padded(LENGTHS)
     keys, reach = part.keys().requires_grad_(), 0.02  # so that mechanisms without parameters have a gradient too
-    if part.part.reach == "data":
+    if part.part.receptive_field == "data":
         keys, reach = keys.double(), 1e-6
         part.part.double()
 
@@ -123,7 +123,7 @@ def check_gradients(entry: Entry) -> None:
 
 
 def _check_slope(what: str, parameter: Tensor, rows: Tensor, loss: Callable[[], Tensor], reach: float) -> None:
-    """Compares the gradient of these rows with the difference along a random direction of length `reach`."""
+    """Compares the gradient of these rows with the difference along a random direction of length `receptive_field`."""
     assert parameter.grad is not None
     way = torch.randn(parameter[rows].shape, generator=torch.Generator().manual_seed(6))
     way, grad = (way / way.norm()).to(parameter.dtype), parameter.grad[rows]
@@ -144,7 +144,7 @@ def check_key_order(entry: Entry) -> None:
     Mechanisms that choose by content get rows long enough for a choice. A pattern may ignore the order of a short row anyway.
     """
     part = entry.make()
-    extent = 8 * EXTENT if part.part.reach == "data" else EXTENT
+    extent = 8 * EXTENT if part.part.receptive_field == "data" else EXTENT
     keys = part.keys(extent=extent)
     order = torch.randperm(extent, generator=torch.Generator().manual_seed(3))
     if part.use == "causal":  # the last query stays, and those before it are permuted
@@ -156,7 +156,7 @@ def check_key_order(entry: Entry) -> None:
         before, after = before[:, -1], after[:, -1]
     alike = torch.allclose(before, after, atol=2e-5, rtol=1e-3)
     everything = part.part.sees(EXTENT)[-1 if part.use == "causal" else slice(None)].all()
-    short = alike and part.part.reach == "pattern" and everything
+    short = alike and part.part.receptive_field == "pattern" and everything
     assert short or alike == part.part.ignores_key_order, f"{entry}: ignores_key_order is {part.part.ignores_key_order}"
 
 
@@ -223,7 +223,7 @@ def check_half_steps(entry: Entry) -> None:
     exact = part.attend(keys).context[:, -20:]
     found = []
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        state = part.feed(keys[:, :half], part.start(1, room=256)).state
+        state = part.feed(keys[:, :half], part.init_state(1, room=256)).state
         for t in range(half, 2 * half):
             result = part.feed(keys[:, t : t + 1], grow(state, 64 * (t // 64 + 1)))
             state = result.state
@@ -263,19 +263,19 @@ def check_refused(kind: str, options: dict[str, Any], use: Use) -> None:
 
 def _forbidden(part: Mechanism, layout: Layout) -> Tensor:
     """[B, 1, T, S]: pairs of a real query and a key it may not see."""
-    padding = ~layout.ok[:, None, None]
+    padding = ~layout.mask[:, None, None]
     if part.use == "cross":
         return padding.expand(-1, -1, QUERIES, -1)
     allowed = torch.ones(len(LENGTHS), 1, EXTENT, EXTENT, dtype=torch.bool)
-    if part.part.reach == "pattern":  # of each row at its own length
+    if part.part.receptive_field == "pattern":  # of each row at its own length
         for row, length in enumerate(layout.counts):
             allowed[row, 0, :length, :length] = part.part.sees(length)
     allowed = allowed.tril() if part.use == "causal" else allowed
-    return (padding | ~allowed) & layout.ok[:, None, :, None]
+    return (padding | ~allowed) & layout.mask[:, None, :, None]
 
 
 def _chooses(entry: Entry) -> bool:
-    return entry.facts.reach == "data"
+    return entry.facts.receptive_field == "data"
 
 
 def _near(found: Tensor, exact: Tensor, what: str, chooses: bool) -> None:

@@ -166,8 +166,14 @@ class Mechanism:
     use: Use
     direct: bool
 
-    def start(self, rows: int, memory: Tensor | None = None, layout: Layout | None = None, room: int | None = None) -> State:
-        return self.part.start(memory, layout, rows=rows, room=room) if self.direct else self.part.start(rows=rows, room=room)
+    def init_state(
+        self, rows: int, memory: Tensor | None = None, layout: Layout | None = None, room: int | None = None
+    ) -> State:
+        return (
+            self.part.init_state(memory, layout, rows=rows, room=room)
+            if self.direct
+            else self.part.init_state(rows=rows, room=room)
+        )
 
     def feed(self, x: Tensor, state: State, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         if self.direct and self.use != "cross":
@@ -184,16 +190,16 @@ class Mechanism:
         if self.part.training:
             torch.manual_seed(7)
         if self.use != "cross":
-            return self.feed(keys, self.start(keys.size(0)), layout, need_weights)
+            return self.feed(keys, self.init_state(keys.size(0)), layout, need_weights)
         queries = vectors(keys.size(0), QUERIES, DIM, seed=5).to(keys) if queries is None else queries
-        return self.feed(queries, self.start(keys.size(0), keys, layout), None, need_weights)
+        return self.feed(queries, self.init_state(keys.size(0), keys, layout), None, need_weights)
 
     def keys(self, rows: int = len(LENGTHS), extent: int = EXTENT, seed: int = 1) -> Tensor:
         return vectors(rows, extent, MEMORY if self.use == "cross" else DIM, seed)
 
     def real(self, context: Tensor, layout: Layout) -> Tensor:
         """The outputs of real queries."""
-        return context if self.use == "cross" else context[layout.ok]
+        return context if self.use == "cross" else context[layout.mask]
 
 
 @dataclass
@@ -207,11 +213,11 @@ class MechanismSteps:
         return vectors(rows, count, DIM, seed)
 
     @torch.no_grad()
-    def start(self, sources: Tensor, room: int | None = None) -> State:
+    def init_state(self, sources: Tensor, room: int | None = None) -> State:
         if self.mechanism.use != "cross":
-            return self.mechanism.start(len(sources), room=room)
+            return self.mechanism.init_state(len(sources), room=room)
         memory, layout = self.mechanism.keys(), Layout.padded(LENGTHS)
-        return self.mechanism.start(len(sources), memory[sources], layout.select(sources), room)
+        return self.mechanism.init_state(len(sources), memory[sources], layout.select(sources), room)
 
     @torch.no_grad()
     def feed(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[Tensor, State]:

@@ -198,8 +198,8 @@ class DecoderSteps:
         return ids(rows, count, seed)
 
     @torch.no_grad()
-    def start(self, sources: Tensor, room: int | None = None) -> State:
-        return self.decoder.start(self.encoded(sources), room=room)
+    def init_state(self, sources: Tensor, room: int | None = None) -> State:
+        return self.decoder.init_state(self.encoded(sources), room=room)
 
     @torch.no_grad()
     def feed(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[Tensor, State]:

@@ -47,7 +47,7 @@ def check_padding(entry: PoolingEntry) -> None:
         together = part(memory(), layout)
         for junk, loudness in ((1e3, 1), (-1e4, 1), (0.0, 12)):
             clean = part(loudness * memory(), layout)
-            dirty = part(torch.where(layout.ok[..., None], loudness * memory(), junk), layout)
+            dirty = part(torch.where(layout.mask[..., None], loudness * memory(), junk), layout)
             same(dirty.vectors, clean.vectors, f"junk {junk}")
             for name, term in clean.extras.items():
                 same(dirty.extras[name], term, f"term {name}, junk {junk}")
@@ -62,7 +62,7 @@ def check_alive(entry: PoolingEntry) -> None:
     other = memory(rows=1).repeat(EXTENT, 1, 1)
     other[place, place] = memory(rows=1, seed=13)[0]
     moved = (part(other).vectors - part(memory(rows=1)).vectors).abs().amax((1, 2)) > 1e-5
-    wanted = 5 if part.reach == "data" else EXTENT
+    wanted = 5 if part.receptive_field == "data" else EXTENT
     assert moved.sum() >= wanted, f"{entry}: {int((~moved).sum())} tokens do not matter"
 
 
@@ -86,7 +86,7 @@ def check_weights(entry: PoolingEntry) -> None:
     assert pooled.weights is not None
     assert pooled.weights.shape == (len(LENGTHS), pooled.vectors.size(1), EXTENT)
     assert (pooled.weights >= 0).all()
-    assert not pooled.weights.transpose(1, 2)[~layout.ok].any(), f"{entry}: weight on padding"
+    assert not pooled.weights.transpose(1, 2)[~layout.mask].any(), f"{entry}: weight on padding"
     total = pooled.weights.sum(-1)
     same(total, torch.ones_like(total), "sum of weights")
 

@@ -22,7 +22,7 @@ def make(spec: dict[str, Any], use: Use) -> Attention:
 
 
 def whole(part: nn.Module, x: Tensor) -> Tensor:
-    found: Tensor = part(x, part.start(rows=x.size(0)), append=x).context
+    found: Tensor = part(x, part.init_state(rows=x.size(0)), append=x).context
     return found
 
 

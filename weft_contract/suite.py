@@ -125,7 +125,7 @@ def mechanism_cases(every: Iterable[Entry]) -> Iterator[Case]:
     """Packing is checked only if declared, and only attentions take memory when they start."""
     for entry in every:
         checks = {name: check for name, (check, uses) in MECHANISM.items() if entry.use in uses}
-        yield from _cases(entry, checks, packed=entry.facts.packs, earlier_segment=entry.direct)
+        yield from _cases(entry, checks, packed=entry.facts.supports_packing, earlier_segment=entry.direct)
 
 
 def decoder_cases(every: Iterable[DecoderEntry]) -> Iterator[Case]:
@@ -133,7 +133,7 @@ def decoder_cases(every: Iterable[DecoderEntry]) -> Iterator[Case]:
     for entry in every:
         model = entry.make()
         chooses = str(entry).endswith(model_entries.CHOOSING)  # random choices differ between shapes
-        yield from _cases(entry, DECODER, packed=model.packs, rounded=not chooses, native=plannable(model))
+        yield from _cases(entry, DECODER, packed=model.supports_packing, rounded=not chooses, native=plannable(model))
 
 
 def cross_cases(every: Iterable[DecoderEntry]) -> Iterator[Case]:

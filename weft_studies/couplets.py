@@ -54,7 +54,7 @@ class SourceRules:
             if "no_shared" in rules:
                 self.barred[row, : len(barred[row])] = torch.tensor(barred[row])
 
-    def start(self, rows: int, device: torch.device) -> State:
+    def init_state(self, rows: int, device: torch.device) -> State:
         written = torch.full((rows, self.origin.size(1) + 2), -1, device=device)
         count = torch.zeros(rows, dtype=torch.long, device=device)
         return SourceRuleState(written, count, *(part.to(device) for part in (self.length, self.origin, self.barred)))

@@ -32,8 +32,8 @@ SPECS: dict[str, dict[str, Any]] = {
 
 def work(part: Attention, x: Tensor, layout: Layout | None, need_weights: bool) -> tuple[Tensor, Tensor]:
     part.zero_grad()
-    context = part(x, part.start(rows=x.size(0)), append=x, layout=layout, need_weights=need_weights).context.float()
-    context = context if layout is None else context[layout.ok]
+    context = part(x, part.init_state(rows=x.size(0)), append=x, layout=layout, need_weights=need_weights).context.float()
+    context = context if layout is None else context[layout.mask]
     context.sin().sum().backward()
     grads = [parameter.grad.flatten() for parameter in part.parameters() if parameter.grad is not None]
     return context.detach(), torch.cat(grads).clone()

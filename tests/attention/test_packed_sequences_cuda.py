@@ -38,7 +38,7 @@ def model(name: str, dropout: float) -> Model:
 def packed(sources: list[int], targets: list[int], seed: int = 0) -> PairBatch:
     generator = torch.Generator().manual_seed(seed)
     above, below = (Layout.pack(lengths, 96, longest=32, pieces=16) for lengths in (sources, targets))
-    blocks = [torch.randint(4, VOCABULARY, (1, 96), generator=generator) * layout.ok for layout in (above, below)]
+    blocks = [torch.randint(4, VOCABULARY, (1, 96), generator=generator) * layout.mask for layout in (above, below)]
     fed = torch.where(below.positions == 0, BOS, blocks[1].roll(1))
     return PairBatch(torch.arange(len(sources)), Source(blocks[0], above), fed, below, blocks[1])
 
@@ -48,7 +48,7 @@ def work(network: Model, batch: PairBatch) -> Loss:
         found = network(batch.source, batch.target, batch.target_layout)
         loss, nll = network.decoder.loss(found.hidden, batch.labels, 0.1)
     loss.backward()
-    return Loss(loss.detach(), batch.target_layout.ok.sum(), {"nll": nll})
+    return Loss(loss.detach(), batch.target_layout.mask.sum(), {"nll": nll})
 
 
 def gradient(network: Model) -> torch.Tensor:

@@ -66,6 +66,18 @@ def test_an_installed_attention_is_built_by_name(install: Install) -> None:
     assert "gentle" not in find_table("weft.models:POOLINGS")
 
 
+def test_members_of_installed_parts_may_have_their_old_names() -> None:
+    with pytest.warns(DeprecationWarning, match=r"OldAttention: (packs|start) is called (supports_packing|init_state) now"):
+
+        class OldAttention(Attention):
+            packs = True
+
+            def start(self, *inputs: object, **options: object) -> str:
+                return "started"
+
+    assert OldAttention.supports_packing and OldAttention.init_state is OldAttention.start
+
+
 def test_an_installed_reward_scores_texts(install: Install) -> None:
     code = (
         "class Short:\n    def __call__(self, texts, references, sources):\n        return [1 / len(text) for text in texts]\n"

@@ -22,8 +22,8 @@ class GoodAttention(FullAttention):
 class LeakyAttention(FullAttention):
     '''Attends to padding as well.'''
 
-    def start(self, memory=None, layout=None, **options):
-        return super().start(memory, None, **options)
+    def init_state(self, memory=None, layout=None, **options):
+        return super().init_state(memory, None, **options)
 
 
 class Unbuildable(FullAttention):

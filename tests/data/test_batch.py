@@ -13,7 +13,7 @@ def test_padded_rows() -> None:
     layout = Layout.padded([3, 0, 2])
     assert layout.segments.tolist() == [[1, 1, 1], [0, 0, 0], [1, 1, 0]]
     assert layout.positions.tolist() == [[0, 1, 2]] * 3
-    assert layout.ok.tolist() == [[True] * 3, [False] * 3, [True, True, False]]
+    assert layout.mask.tolist() == [[True] * 3, [False] * 3, [True, True, False]]
     assert layout.lengths.tolist() == [3, 0, 2]
     assert layout.longest == 3 and not layout.packed
 

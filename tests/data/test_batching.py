@@ -208,7 +208,7 @@ def test_packed_batch(corpus: Corpus) -> None:
         assert layout.packed
         for segment, ids in enumerate(expected, start=1):
             assert found[layout.segments == segment].tolist() == ids
-        assert not found[~layout.ok].any()
+        assert not found[~layout.mask].any()
     alone = collate_pairs(corpus, rows, packed=True, budget=3)
     assert alone.source.values.shape == (1, sum(map(len, sources)))
 

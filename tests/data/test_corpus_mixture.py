@@ -103,7 +103,7 @@ def test_noise_stays_within_the_budget(tmp_path: Path) -> None:
     for batch, _ in islice(task.batches(Position()), 30):
         assert batch.source.values.size(1) == batch.target.size(1) == 120
         plain = sum(len(task.train.row("source", row)) for row in batch.rows.tolist())
-        grown += int(batch.source.layout.ok.sum()) > plain
+        grown += int(batch.source.layout.mask.sum()) > plain
     assert grown > 20
 
 

@@ -20,7 +20,7 @@ from weft.decoding.sampling import SamplingSelector, uniform
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, candidates, top_k
 from weft.layers.kernels.cuda_graph_capture import Compiler
-from weft.models.base import Decoder, Encoded, Features, Sizes
+from weft.models.base import Decoder, Encoded, HiddenStates, Sizes
 from weft.models.composition import build_model
 from weft.models.wrapped_decoders import Ensemble
 
@@ -84,7 +84,7 @@ def bos(groups):
 def log_probability(model, encoded, text, prefix=(BOS,)):
     fed = torch.tensor([[*prefix, *text][:-1]])
     with torch.inference_mode():
-        logits = model.decoder(fed, model.decoder.start(encoded)).logits.log_softmax(-1)[0, len(prefix) - 1 :]
+        logits = model.decoder(fed, model.decoder.init_state(encoded)).logits.log_softmax(-1)[0, len(prefix) - 1 :]
     return float(logits[range(len(text)), list(text)].sum())
 
 
@@ -185,11 +185,11 @@ class Bigrams(Decoder):
         super().__init__()
         self.chances = torch.tensor(chances)
 
-    def start(self, source, *, room=None):
+    def init_state(self, source, *, room=None):
         return torch.zeros(source.memory.size(0))
 
-    def features(self, tokens, state, layout=None):
-        return Features(self.chances[tokens].log(), state)
+    def hidden_states(self, tokens, state, layout=None):
+        return HiddenStates(self.chances[tokens].log(), state)
 
     def logits(self, hidden):
         return hidden.clone()
@@ -232,7 +232,7 @@ def test_sampling_follows_the_models_distribution():
     )
     drawn = torch.bincount(torch.tensor([hypothesis.tokens[0] for hypothesis in found[0]]), minlength=size) / 20000
     with torch.inference_mode():
-        wanted = model.decoder(bos(1), model.decoder.start(encoded)).logits[0, 0].softmax(-1)
+        wanted = model.decoder(bos(1), model.decoder.init_state(encoded)).logits[0, 0].softmax(-1)
     assert (drawn - wanted).abs().max() < 0.012
 
 
@@ -249,7 +249,7 @@ def test_top_k_and_top_p_narrow_the_choice():
     model = make(size, sharp=1.0)
     encoded = encode(model, size, slice(0, 1))
     with torch.inference_mode():
-        chances = model.decoder(bos(1), model.decoder.start(encoded)).logits[0, 0].softmax(-1)
+        chances = model.decoder(bos(1), model.decoder.init_state(encoded)).logits[0, 0].softmax(-1)
     order = chances.argsort(descending=True).tolist()
     few, _ = run_search(
         model.decoder, encoded, SamplingSelector(500, top_k=3), SearchRequest(prefix=bos(1), limits=limits(1, 1))
@@ -267,7 +267,7 @@ def test_top_p_counts_only_what_top_k_left():
     chances = torch.tensor([0.30, 0.20, 0.10, *[0.04] * 10])
     sample, t = SamplingSelector(4000, top_k=3, top_p=0.8, seed=2), torch.zeros((), dtype=torch.long)
     logits = chances.log().expand(1, 4000, -1)
-    token = sample.step(logits, logits.logsumexp(-1), sample.start(1, logits.device), t, limits(1)).tokens[0]
+    token = sample.step(logits, logits.logsumexp(-1), sample.init_state(1, logits.device), t, limits(1)).tokens[0]
     assert token.unique().tolist() == [0, 1]
     assert abs(float((token == 0).float().mean()) - 0.6) < 0.03
 
@@ -360,7 +360,7 @@ def test_an_ensemble_of_twins_equals_one_and_families_mix():
     )
     fed = torch.tensor([[BOS, *text][:-1]])
     with torch.inference_mode():
-        logp = mixed.decoder(fed, mixed.decoder.start(row)).logits[0]
+        logp = mixed.decoder(fed, mixed.decoder.init_state(row)).logits[0]
     assert found[0][0].score == pytest.approx(float(logp[range(len(text)), text].sum()), abs=1e-3)
 
 

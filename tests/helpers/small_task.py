@@ -84,7 +84,7 @@ class SmallTask(Task):
         if number == self.interrupt_at:
             signal.raise_signal(signal.SIGINT)
         time.sleep(self.pause)
-        ok, none = batch.target_layout.ok, torch.zeros((), dtype=torch.long)
+        ok, none = batch.target_layout.mask, torch.zeros((), dtype=torch.long)
         total = cross_entropy(model.out(model(batch.target))[ok], batch.labels[ok], reduction="sum")
         total = total * float("nan") if number in self.bad else total
         yield Loss(total, ok.sum(), {"tokens": ok.sum()})
@@ -101,7 +101,7 @@ class SmallTask(Task):
         if self.scores is not None:
             return {"loss": self.scores.pop(0)}
         batch = small_batch(10**6)
-        ok = batch.target_layout.ok
+        ok = batch.target_layout.mask
         return {"loss": float(cross_entropy(model.out(model(batch.target))[ok], batch.labels[ok]).detach())}
 
     def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
@@ -122,7 +122,7 @@ def small_batch(number: int) -> PairBatch:
     generator = np.random.default_rng(number)
     lengths = generator.integers(2, 10, generator.integers(2, 7))
     layout = Layout.padded(lengths)
-    target = torch.from_numpy(generator.integers(4, WORDS, tuple(layout.segments.shape))) * layout.ok
+    target = torch.from_numpy(generator.integers(4, WORDS, tuple(layout.segments.shape))) * layout.mask
     return PairBatch(torch.tensor([number]), Source(target, layout), target, layout, target.roll(-1, 1))
 
 

@@ -243,7 +243,7 @@ def test_attention_is_that_of_the_steps(translator: Translator) -> None:
     model = translator.model
     source = torch.tensor([[*translator.source.encode("a b c d e"), EOS]])
     with torch.inference_mode(), record(model) as tape:
-        state = model.decoder.start(model.encode(Source(source)))
+        state = model.decoder.init_state(model.encode(Source(source)))
         for token in [BOS, *found.ids[:-1]]:
             state = model.decoder(torch.tensor([[token]]), state).state
     for name, weights in found.attention.items():

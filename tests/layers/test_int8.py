@@ -83,8 +83,8 @@ def test_steps_of_recurrent_layers_are_those_of_float32(kind: str) -> None:
     layer = nn.ModuleList([RecurrentLayer(kind, 48, 64)])  # type: ignore[arg-type]
     rounded = in_int8(layer)
     x = torch.randn(5, 30, 48)
-    wanted, last = layer[0](x, layer[0].start(5), None)
-    state, found = rounded[0].start(5), []
+    wanted, last = layer[0](x, layer[0].init_state(5), None)
+    state, found = rounded[0].init_state(5), []
     for token in x.split(1, 1):
         output, state = rounded[0](token, state, None)
         found.append(output)
@@ -100,7 +100,7 @@ def test_every_model_decodes_step_by_step_close_to_float32(entry: DecoderEntry) 
     source, target = ids(4, above.longest, seed=2), ids(4, 7, seed=3)
     wanted = forced(model, source, target, above)
     assert error(forced(rounded, source, target, above), wanted).median() < 0.03 * LOOSE
-    state, found = rounded.decoder.start(rounded.encode(Source(source, above)), room=16), []
+    state, found = rounded.decoder.init_state(rounded.encode(Source(source, above)), room=16), []
     for token in target.split(1, 1):
         step = rounded.decoder(token, state)
         state = step.state

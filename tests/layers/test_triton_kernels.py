@@ -55,7 +55,7 @@ def attend(parts: list[Tensor], queries: Layout, keys: Layout, causal: bool, see
 
 def formula(parts: list[Tensor], queries: Layout, keys: Layout, causal: bool) -> Tensor:
     q, k, v = (part.float() for part in parts)
-    seen = (queries.segments[0][:, None] == keys.segments[0]) & queries.ok[0][:, None]
+    seen = (queries.segments[0][:, None] == keys.segments[0]) & queries.mask[0][:, None]
     if causal:
         seen = seen.tril()
     scores = torch.einsum("thd,shd->hts", q, k) / math.sqrt(WIDTH)

@@ -76,7 +76,7 @@ def learnt(network: Model, *, half: bool) -> tuple[Tensor, Tensor]:
     """The loss of one packed batch, and all gradients."""
     layouts = [Layout.pack(lengths, 48, longest=20) for lengths in (SOURCES, TARGETS)]
     generator = torch.Generator().manual_seed(1)
-    source, target = (torch.randint(4, VOCABULARY, (1, 48), generator=generator) * layout.ok for layout in layouts)
+    source, target = (torch.randint(4, VOCABULARY, (1, 48), generator=generator) * layout.mask for layout in layouts)
     network.zero_grad()
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
         hidden = network(Source(source, layouts[0]), target.roll(1), layouts[1]).hidden

@@ -13,7 +13,7 @@ from tests.helpers.translation_task import gradient, make_batch, make_model, mak
 from weft.attention.hard import HardAttention
 from weft.data.batch import Batch
 from weft.errors import ConfigError
-from weft.models.base import Features, Model
+from weft.models.base import HiddenStates, Model
 
 Draw = tuple[int, ...]
 """The source positions looked at, one a target position."""
@@ -29,7 +29,7 @@ def look_at(rows: Sequence[Draw], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HardAttention, "_choose", lambda self, log_probs: next(steps))
 
 
-def outcome(model: Model, batch: Batch, rows: Sequence[Draw], monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Features]:
+def outcome(model: Model, batch: Batch, rows: Sequence[Draw], monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, HiddenStates]:
     """(log-likelihood of the targets, what the model found) where attention looks at these positions."""
     look_at(rows, monkeypatch)
     found = model(batch.source, batch.target, batch.target_layout)
@@ -41,7 +41,7 @@ def exact_gradient(model: Model, batch: Batch, draws: Sequence[tuple[Draw, ...]]
     expected = torch.zeros((), dtype=torch.float64)
     for rows in draws:
         likelihood, found = outcome(model, batch, rows, monkeypatch)
-        expected = expected + found.extras["log_prob"].where(batch.target_layout.ok, 0.0).sum().exp() * likelihood
+        expected = expected + found.extras["log_prob"].where(batch.target_layout.mask, 0.0).sum().exp() * likelihood
     return gradient(-expected, model)
 
 
@@ -66,7 +66,7 @@ def test_with_one_draw_the_mean_gradient_is_exact_and_padding_has_no_part_in_it(
     mean = torch.zeros(model.count_parameters(), dtype=torch.float64)
     for rows in draws:
         _, found = outcome(model, batch, rows, monkeypatch)
-        chance = found.extras["log_prob"].where(batch.target_layout.ok, 0.0).sum().exp().detach()
+        chance = found.extras["log_prob"].where(batch.target_layout.mask, 0.0).sum().exp().detach()
         look_at(rows, monkeypatch)
         mean += chance * gradient(the_loss(task, model, batch).total, model)
     assert torch.allclose(mean, exact_gradient(model, batch, draws, monkeypatch), atol=1e-10)

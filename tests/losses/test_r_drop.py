@@ -19,7 +19,7 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
 
 def test_the_divergence_is_that_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = make_model(**SHAPE).double(), random_batch()
-    ok = batch.target_layout.ok
+    ok = batch.target_layout.mask
     first, second = (torch.randn(*ok.shape, 8, dtype=torch.double, requires_grad=True) for _ in range(2))
     whole = divergence(model.decoder, first, second, ok)
     expected = torch.zeros((), dtype=torch.double)
@@ -66,6 +66,6 @@ def test_logits_are_not_held_for_the_gradient(kind: str) -> None:
         if kind == "likelihoods":
             found = likelihoods.log_likelihoods(model.decoder, hidden, batch.labels, [0])
         else:
-            found = divergence(model.decoder, hidden, 2 * hidden, batch.target_layout.ok)
+            found = divergence(model.decoder, hidden, 2 * hidden, batch.target_layout.mask)
     found.sum().backward()
     assert hidden.grad is not None and max(kept) <= hidden.numel()

@@ -102,10 +102,10 @@ def test_no_truth_in_two_passes_is_what_the_first_one_says_shifted(name: str) ->
     fed = the_inputs(make_sampling("two_pass", 0.0), model, batch)
     found = model(batch.source, batch.target, batch.target_layout)
     said = model.decoder.logits(found.hidden).argmax(-1)
-    later = batch.target_layout.ok[:, 1:]
+    later = batch.target_layout.mask[:, 1:]
     assert torch.equal(fed[:, 0], batch.target[:, 0])
     assert torch.equal(fed[:, 1:][later], said[:, :-1][later])
-    assert not fed[~batch.target_layout.ok].any()
+    assert not fed[~batch.target_layout.mask].any()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -124,7 +124,7 @@ def test_packed_sentences_begin_with_bos_each() -> None:
     source, target = (Layout.pack(counts, sum(counts) + 3) for counts in lengths)
 
     def packed(tokens: Tensor, layout: Layout) -> Tensor:
-        return torch.cat([tokens[layout.ok], torch.zeros(3, dtype=tokens.dtype)])[None]
+        return torch.cat([tokens[layout.mask], torch.zeros(3, dtype=tokens.dtype)])[None]
 
     tokens = [
         packed(batch.source.values, batch.source.layout),
@@ -132,7 +132,7 @@ def test_packed_sentences_begin_with_bos_each() -> None:
     ]
     row = PairBatch(batch.rows, Source(tokens[0], source), tokens[1], target, tokens[2])
     padded = the_inputs(make_sampling("two_pass", 0.0), model, batch)
-    assert torch.equal(the_inputs(make_sampling("two_pass", 0.0), model, row)[0, :-3], padded[batch.target_layout.ok])
+    assert torch.equal(the_inputs(make_sampling("two_pass", 0.0), model, row)[0, :-3], padded[batch.target_layout.mask])
     with pytest.raises(ConfigError, match=r"task.sampling: sampling token by token.*train.packed: false"):
         the_inputs(make_sampling("steps", 0.0), model, row)
 
@@ -140,7 +140,7 @@ def test_packed_sentences_begin_with_bos_each() -> None:
 @pytest.mark.parametrize("kind", SCHEDULED)
 def test_about_the_share_of_the_truth_is_fed(kind: str) -> None:
     model, batch = make_model(50, dim=4), random_batch(rows=300, vocabulary=50)
-    later = batch.target_layout.ok & (batch.target_layout.positions > 0)
+    later = batch.target_layout.mask & (batch.target_layout.positions > 0)
     fed = the_inputs(make_sampling(kind, 0.3), model, batch)
     assert float((fed == batch.target)[later].double().mean()) == pytest.approx(0.3, abs=0.08)
     sampling = {"kind": kind, "decay": {"kind": "linear", "start": 0.3, "slope": 0}}
@@ -178,7 +178,7 @@ def test_both_passes_teach_half_and_half() -> None:
     losses = list(make_task(sampling={**options, "both": True}).losses(model, batch, 1))
     truth, mixed = value(the_loss(make_task(), model, batch)), value(the_loss(make_task(sampling=options), model, batch))
     assert [value(loss) for loss in losses] == pytest.approx([truth / 2, mixed / 2])
-    assert sum(float(loss.count) for loss in losses) == float(batch.target_layout.ok.sum())
+    assert sum(float(loss.count) for loss in losses) == float(batch.target_layout.mask.sum())
 
 
 @pytest.mark.parametrize("kind", [*SCHEDULED, "free"])

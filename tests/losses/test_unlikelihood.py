@@ -43,7 +43,7 @@ def test_it_is_the_sum_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = torch.randn(*batch.labels.shape, 8, dtype=torch.double, requires_grad=True)
     found = unlikelihood(model.decoder, hidden, batch, 12)
     expected = torch.zeros((), dtype=torch.double)
-    for row, place in batch.target_layout.ok.nonzero().tolist():
+    for row, place in batch.target_layout.mask.nonzero().tolist():
         chances = model.decoder.logits(hidden[row, place]).softmax(-1)
         for token in set(batch.source.values[row].tolist()) - set(batch.labels[row].tolist()):
             if token > UNK:

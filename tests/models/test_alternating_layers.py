@@ -61,7 +61,7 @@ def test_published_alternations_take_a_step(name: str, tmp_path: Path) -> None:
         assert kinds(model.decoder.layers) == WANTED[name]
 
     def loss() -> torch.Tensor:
-        found = model.decoder(tokens, model.decoder.start(encoded(model, source, tokens))).logits
+        found = model.decoder(tokens, model.decoder.init_state(encoded(model, source, tokens))).logits
         return torch.nn.functional.cross_entropy(found.flatten(0, 1), labels.flatten())
 
     before = loss()
@@ -88,7 +88,7 @@ def test_facts_are_those_of_all_layers() -> None:
 
     lengths = [{"kind": "linformer", "max_length": 50}, {"kind": "gmlp", "max_length": 30}, "full"]
     assert model(*lengths, layers=3).encoder.max_length == 30
-    assert model("full", "local").encoder.packs and not model("full", "linear").encoder.packs
+    assert model("full", "local").encoder.supports_packing and not model("full", "linear").encoder.supports_packing
     assert model("full", "full").encoder.compiles and not model("full", "local").encoder.compiles
     crossed = model("full", cross=["full", {"kind": "location", "max_length": 12}]).decoder
     assert crossed.max_memory == 12 and not crossed.compiles
@@ -108,8 +108,8 @@ def test_layers_of_different_kinds_keep_their_own_counts() -> None:
     torch.manual_seed(0)
     model: Any = build_model(spec, SIZES).eval()
     tokens = torch.randint(4, 20, (2, 20))
-    whole = model.decoder(tokens, model.decoder.start(model.nothing(2))).logits
-    state, steps = model.decoder.start(model.nothing(2), room=24), []
+    whole = model.decoder(tokens, model.decoder.init_state(model.nothing(2))).logits
+    state, steps = model.decoder.init_state(model.nothing(2), room=24), []
     for token in tokens.split(1, 1):
         found = model.decoder(token, state)
         state = found.state
@@ -176,11 +176,11 @@ def test_parts_take_mixers() -> None:
     spec = {"kind": "parts", "parts": [{"kind": "local", "window": 3}, {"kind": "convolution", "width": 3}]}
     part: Any = build_self(spec, Site("causal", 16, 4)).eval()
     x, layout = torch.randn(2, 9, 16), Layout.padded([9, 5])
-    found = part(x, part.start(rows=2), layout=layout).context
+    found = part(x, part.init_state(rows=2), layout=layout).context
     (near, convolution), shares = part.attention.parts, part.attention.share(x).chunk(2, -1)
     own = [share.contiguous() for share in shares]
     wanted = [
-        near(own[0], near.start(rows=2), append=own[0], layout=layout).context,
-        convolution(own[1], convolution.start(rows=2), layout=layout).context,
+        near(own[0], near.init_state(rows=2), append=own[0], layout=layout).context,
+        convolution(own[1], convolution.init_state(rows=2), layout=layout).context,
     ]
-    torch.testing.assert_close(found[layout.ok], part.attention.out(torch.cat(wanted, -1))[layout.ok])
+    torch.testing.assert_close(found[layout.mask], part.attention.out(torch.cat(wanted, -1))[layout.mask])

@@ -57,7 +57,7 @@ def test_the_numbers_are_those_of_the_cpu(name: str) -> None:
     with torch.no_grad():
         here = model(Source(tokens, layout), tokens, layout).hidden
         there = model.cuda()(Source(tokens, layout).to("cuda"), tokens.cuda(), layout.to("cuda")).hidden.cpu()
-    torch.testing.assert_close(there[layout.ok], here[layout.ok], atol=5e-3, rtol=5e-3)
+    torch.testing.assert_close(there[layout.mask], here[layout.mask], atol=5e-3, rtol=5e-3)
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -78,7 +78,7 @@ def test_no_pass_waits_for_the_device(name: str, half: bool) -> None:
 def rounded(lengths: list[int], seed: int) -> PairBatch:
     """Rows of up to 12 tokens, the last of them empty, whose lengths the host does not know."""
     layout = replace(Layout.padded([*lengths, 0], 12), known=None, longest=12)
-    tokens = torch.randint(4, 19, (5, 12), generator=torch.Generator().manual_seed(seed)) * layout.ok
+    tokens = torch.randint(4, 19, (5, 12), generator=torch.Generator().manual_seed(seed)) * layout.mask
     return PairBatch(torch.arange(4), Source(tokens, layout), tokens, replace(layout), tokens)
 
 
@@ -92,7 +92,7 @@ def test_recorded_work_equals_work_as_usual(name: str, half: bool) -> None:
             found = model(batch.source, batch.target, batch.target_layout)
             loss, nll = model.decoder.loss(found.hidden, batch.labels, 0.1)
         loss.backward()
-        return [Loss(loss.detach(), batch.target_layout.ok.sum(), {"nll": nll.detach()})]
+        return [Loss(loss.detach(), batch.target_layout.mask.sum(), {"nll": nll.detach()})]
 
     replayed = CudaGraphSteps(work, torch.device("cuda"))
     for parameter in model.parameters():

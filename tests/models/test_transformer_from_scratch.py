@@ -84,7 +84,7 @@ def search(model: Model, batch: PairBatch, selector: TokenSelector) -> list[list
 
 def test_logits_and_loss_are_equal(example: ModuleType, model: Model, copied: torch.nn.Module, batch: PairBatch) -> None:
     with torch.no_grad():
-        expected = model.decoder(batch.target, model.decoder.start(model.encode(batch.source)), batch.target_layout).logits
+        expected = model.decoder(batch.target, model.decoder.init_state(model.encode(batch.source)), batch.target_layout).logits
         logits = copied(batch.source.values, batch.target)
     real = batch.labels != PAD
     assert expected.std() > 0.5

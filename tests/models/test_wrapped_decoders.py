@@ -53,15 +53,15 @@ def test_logits_belong_to_the_caller(name: str) -> None:
     decoder, source, tokens = WRAPPERS[name](model), encoded(model, name), torch.tensor([[BOS, 4], [BOS, 5]])
     assert isinstance(decoder, WrappedDecoder)
     weights = {key: value.clone() for key, value in decoder.state_dict().items()}
-    fed = decoder.features(tokens, decoder.start(source))
+    fed = decoder.hidden_states(tokens, decoder.init_state(source))
     hidden, expected = fed.hidden.clone(), decoder.logits(fed.hidden).clone()
     decoder.logits(fed.hidden).fill_(-torch.inf)
     assert torch.equal(fed.hidden, hidden) and torch.equal(decoder.logits(fed.hidden), expected)
     assert all(torch.equal(value, weights[key]) for key, value in decoder.state_dict().items())
     # A search also changes the logits of the last position alone.
     decoder.logits(fed.hidden[:, -1]).fill_(0.0)
-    step = decoder.features(tokens[:, 1:], fed.state)
-    again = decoder.features(tokens[:, 1:], decoder.features(tokens, decoder.start(source)).state)
+    step = decoder.hidden_states(tokens[:, 1:], fed.state)
+    again = decoder.hidden_states(tokens[:, 1:], decoder.hidden_states(tokens, decoder.init_state(source)).state)
     assert torch.equal(decoder.logits(step.hidden), decoder.logits(again.hidden))
 
 
@@ -69,7 +69,7 @@ def test_logits_belong_to_the_caller(name: str) -> None:
 def test_what_is_not_overridden_is_that_of_the_wrapped_decoder() -> None:
     model = small_model(OPTIONS, SIZE)
     decoder, source, tokens = WrappedDecoder(model.decoder), encoded(model, "plain"), torch.tensor([[BOS, 4], [BOS, 5]])
-    ours, theirs = (each(tokens, each.start(source)) for each in (decoder, model.decoder))
+    ours, theirs = (each(tokens, each.init_state(source)) for each in (decoder, model.decoder))
     assert torch.equal(ours.logits, theirs.logits) and decoder.ending(ours.state) is None
     assert (decoder.dim, decoder.scores, decoder.max_length) == (model.decoder.dim, False, model.decoder.max_length)
     assert WRAPPERS["fusion"](model).scores
@@ -79,6 +79,6 @@ def test_what_is_not_overridden_is_that_of_the_wrapped_decoder() -> None:
 def test_the_ending_of_a_hypothesis_is_its_coverage_penalty() -> None:
     model = small_model(OPTIONS, SIZE)
     decoder = WRAPPERS["coverage"](model)
-    state = decoder.features(torch.tensor([[BOS], [BOS]]), decoder.start(encoded(model, "coverage"))).state
+    state = decoder.hidden_states(torch.tensor([[BOS], [BOS]]), decoder.init_state(encoded(model, "coverage"))).state
     ending = decoder.ending(state)
     assert ending is not None and ending.shape == (2,) and (ending < 0).all()

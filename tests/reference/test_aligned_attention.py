@@ -236,7 +236,7 @@ def test_coverage_begins_at_nothing() -> None:
 def test_sums_of_alignments_are_kept_in_float32() -> None:
     """In bf16 a sum of many small weights gets stuck: 3000 ones sum to 256."""
     part, (queries, memory) = LocationAwareAttention(site(), coverage=True).bfloat16(), pair()
-    state = part(queries.bfloat16(), part.start(memory.bfloat16())).state
+    state = part(queries.bfloat16(), part.init_state(memory.bfloat16())).state
     assert state.total.dtype == torch.float32
     same(state.total.sum(-1), torch.full((2,), float(QUERIES)), atol=0.2)
     weights = torch.full((1, 1, 3000, 2), 0.5).bfloat16()
@@ -254,7 +254,7 @@ def test_guided_penalty_is_its_formula() -> None:
     """Σ_s α_ts W_ts / S with W_ts = 1 − exp(−(s/S − t/T)²/2g²), on each pair's own lengths; the same in packed rows."""
     targets, sources = [9, 4], [7, 5]
     below, above = Layout.padded(targets, 11), Layout.padded(sources, 8)
-    weights = (torch.rand(2, 3, 11, 8) * above.ok[:, None, None]).requires_grad_()
+    weights = (torch.rand(2, 3, 11, 8) * above.mask[:, None, None]).requires_grad_()
     found = guided_penalty(weights, below, above, 0.3)
     for row in range(2):
         for t in range(11):

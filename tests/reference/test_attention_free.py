@@ -50,7 +50,7 @@ def tokens(rows: int = 2, extent: int = EXTENT, dim: int = DIM) -> Tensor:
 
 
 def mixed(part: Mixer, x: Tensor, layout: Layout | None = None) -> Tensor:
-    return part(x, part.start(rows=x.size(0)), layout=layout).context
+    return part(x, part.init_state(rows=x.size(0)), layout=layout).context
 
 
 def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
@@ -150,7 +150,7 @@ def test_a_large_key_to_come_changes_nothing_before_it(form: str) -> None:
 
 def test_the_state_of_simple_aft_has_one_size() -> None:
     part = aft("simple", "causal")
-    state = part.start(rows=2, room=4)
+    state = part.init_state(rows=2, room=4)
     sizes = {sum(leaf.numel() for leaf in leaves(state))}
     for length in (1, 7, 40):
         state = part(tokens(extent=length), state).state
@@ -198,7 +198,7 @@ def test_isab_is_its_formula() -> None:
     part, x, layout = scattered(InducedSetMixer(site(), points=4)), tokens(), Layout.padded((EXTENT, 9))
     gather, spread = (_torch_attention(block) for block in (part.gather.attention, part.spread))
     points = part.points.expand(2, -1, -1)
-    hidden = part.gather.norm_attention(points + gather(points, x, x, key_padding_mask=~layout.ok)[0])
+    hidden = part.gather.norm_attention(points + gather(points, x, x, key_padding_mask=~layout.mask)[0])
     hidden = part.gather.norm_network(hidden + F.relu(part.gather.network(hidden)))
     same(mixed(part, x, layout), spread(x, hidden, hidden)[0])
 
@@ -215,7 +215,7 @@ def _torch_attention(block: Any) -> nn.MultiheadAttention:
 def test_pma_is_its_formula() -> None:
     part, x, layout = scattered(MultiheadPooling(DIM, rows=2, heads=HEADS)), tokens(), Layout.padded((EXTENT, 9))
     seeds, read = part.seeds.expand(2, -1, -1), F.relu(part.network(x))
-    found, weights = _torch_attention(part.block.attention)(seeds, read, read, key_padding_mask=~layout.ok)
+    found, weights = _torch_attention(part.block.attention)(seeds, read, read, key_padding_mask=~layout.mask)
     hidden = part.block.norm_attention(seeds + found)
     pooled = part(x, layout)
     same(pooled.vectors, part.block.norm_network(hidden + F.relu(part.block.network(hidden))))
@@ -245,7 +245,7 @@ def test_packed_sentences_come_apart_and_together() -> None:
     assert rows.shape[1:] == (20, DIM)
     assert own.lengths.tolist() == [11, 1, 20, *[0] * (len(rows) - 3)]
     assert torch.equal(rows[2], x[0, 12:32])
-    assert torch.equal(repack(rows, layout)[layout.ok], x[layout.ok])
+    assert torch.equal(repack(rows, layout)[layout.mask], x[layout.mask])
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_a_residual_block_is_its_formula(causal: bool) -> None:
     for t in range(15):
         near = [t + 2 * (tap - (2 if causal else 1)) for tap in range(3)]
         h = block.taps.bias + sum(kernel[:, tap] @ inner[0, at] for tap, at in enumerate(near) if 0 <= at < 15)
-        same(block(x, block.start(1), None)[0][0, t], x[0, t] + block.up(F.relu(block.norm_up(h))))
+        same(block(x, block.init_state(1), None)[0][0, t], x[0, t] + block.up(F.relu(block.norm_up(h))))
 
 
 def bytenet(**options: object) -> Model:
@@ -56,11 +56,11 @@ def test_receptive_fields_are_those_of_the_formula(width: int) -> None:
     changed = torch.where(torch.eye(extent, dtype=torch.bool), other, source)
     moved = (model.encode(Source(changed)).memory != model.encode(Source(source)).memory).any(-1).t()
     assert torch.equal(moved, away.abs() <= reach // 2)
-    state = model.decoder.start(model.encode(Source(source.expand(extent, -1))))
+    state = model.decoder.init_state(model.encode(Source(source.expand(extent, -1))))
     other = (target - 4 + 1) % (VOCABULARY.source - 4) + 4
     changed = torch.where(torch.eye(extent, dtype=torch.bool), other, target)
     found = model.decoder(changed, state).logits
-    state = model.decoder.start(model.encode(Source(source.expand(extent, -1))))
+    state = model.decoder.init_state(model.encode(Source(source.expand(extent, -1))))
     moved = (found != model.decoder(target.expand(extent, -1), state).logits).any(-1).t()
     assert torch.equal(moved, (away >= 0) & (away <= reach))
 
@@ -71,15 +71,15 @@ def test_target_position_t_reads_column_t() -> None:
     encoded = model.encode(Source(ids(1, 10)))
     assert encoded.memory.shape[1] == 12 and encoded.layout is not None
     target = ids(1, count)
-    before = model.decoder(target, model.decoder.start(encoded)).logits
+    before = model.decoder(target, model.decoder.init_state(encoded)).logits
     for column in range(12):
         memory = encoded.memory.clone()
         memory[0, column] += 1
-        after = model.decoder(target, model.decoder.start(Encoded(memory, encoded.layout))).logits
+        after = model.decoder(target, model.decoder.init_state(Encoded(memory, encoded.layout))).logits
         moved = (after != before).any(-1)[0].nonzero()[:, 0]
         assert moved[0] == column
     nothing, reach, long = Encoded(torch.randn(1, 1, 16), Layout.padded([0], 1)), 2 * 7 * 2, ids(1, 60)
-    found, plain = (model.decoder(long, model.decoder.start(source)).logits for source in (encoded, nothing))
+    found, plain = (model.decoder(long, model.decoder.init_state(source)).logits for source in (encoded, nothing))
     same(found[:, 12 + reach :], plain[:, 12 + reach :])
     assert (found[:, 11 + reach] != plain[:, 11 + reach]).any()
 
@@ -90,7 +90,7 @@ def test_a_source_is_unfolded_by_its_own_length(ratio: float, extra: int) -> Non
     unfold, rows = DynamicUnfolding(ratio, extra), [torch.randn(length, DIM) for length in LENGTHS]
     wide = [int(ratio * length) + extra for length in LENGTHS]
     block, above = torch.randn(len(rows), 25, DIM), Layout.padded(LENGTHS, 25)
-    block[above.ok] = torch.cat(rows)
+    block[above.mask] = torch.cat(rows)
     padded, layout = unfold(block, above)
     assert layout.lengths.tolist() == wide
     packed, one = unfold(torch.cat([*rows, torch.randn(4, DIM)])[None], Layout.pack(LENGTHS, sum(LENGTHS) + 4))
@@ -101,7 +101,7 @@ def test_a_source_is_unfolded_by_its_own_length(ratio: float, extra: int) -> Non
         mine = one.segments[0] == number + 1
         same(packed[0, mine], wanted)
         assert one.positions[0, mine].tolist() == list(range(count))
-    assert not padded[~layout.ok].any() and not packed[~one.ok].any()
+    assert not padded[~layout.mask].any() and not packed[~one.mask].any()
 
 
 def ngrams(row: list[int], at: int, longest: int) -> list[tuple[int, ...]]:
@@ -124,9 +124,9 @@ def test_a_bag_of_ngrams_is_its_loop(packed: bool) -> None:
     part = perturbed(NGramEmbedding(table, bags, dropout=0.5))
     rows = [ids(1, length)[0] for length in LENGTHS]
     layout = Layout.pack(LENGTHS, sum(LENGTHS) + 3) if packed else Layout.padded(LENGTHS, 25)
-    block = ids(*layout.ok.shape)
-    block[layout.ok] = torch.cat(rows)
-    found = part(block, part.start(len(block)), layout)[0][layout.ok].split(LENGTHS)
+    block = ids(*layout.mask.shape)
+    block[layout.mask] = torch.cat(rows)
+    found = part(block, part.init_state(len(block)), layout)[0][layout.mask].split(LENGTHS)
     for row, vectors in zip(rows, found, strict=True):
         for at, vector in enumerate(vectors):
             bag = [bags.weight[row_of(gram, 40)] for gram in ngrams(row.tolist(), at, 4)]
@@ -140,7 +140,7 @@ def test_ngrams_of_text_seldom_share_a_row() -> None:
         bags.weight.copy_(torch.arange(2**20 + 1)[:, None])
     part = NGramEmbedding(nn.Embedding(19, 1), bags, dropout=0.0).eval()
     nn.init.zeros_(part.table.weight)
-    codes = part(tokens, part.start(1), None)[0].flatten()[2:]
+    codes = part(tokens, part.init_state(1), None)[0].flatten()[2:]
     sets = {tuple(tokens[0, at - 2 : at + 1].tolist()) for at in range(2, 3000)}
     assert len(sets) > 1500
     assert len(set(codes.tolist())) > 0.99 * len(sets)

@@ -57,7 +57,7 @@ def test_padded_rows_equal_torch_on_each_alone(window: TokenWindow) -> None:
     x, layout = torch.randn(len(rows), 26, DIM), Layout.padded(LENGTHS, 26)
     for number, row in enumerate(rows):
         x[number, : len(row)] = row
-    found = taps(window(x, window.start(len(rows), x), layout)[0])
+    found = taps(window(x, window.init_state(len(rows), x), layout)[0])
     for mine, theirs in zip(found, wanted, strict=True):
         same(mine[: len(theirs)], theirs)
 
@@ -68,7 +68,7 @@ def test_packed_rows_equal_torch_on_each_alone() -> None:
     for window in WINDOWS:
         rows, taps, wanted = problem(window)
         x = torch.cat([*rows, torch.randn(5, DIM)])[None]
-        found = taps(window(x, window.start(1, x), layout)[0])
+        found = taps(window(x, window.init_state(1, x), layout)[0])
         same(found[0, : sum(LENGTHS)], torch.cat(wanted))
 
 
@@ -76,7 +76,7 @@ def test_packed_rows_equal_torch_on_each_alone() -> None:
 @pytest.mark.parametrize("piece", [1, 4, 11])
 def test_pieces_equal_torch_on_the_whole(window: TokenWindow, piece: int) -> None:
     rows, taps, wanted = problem(window)
-    tail, found = window.start(1, rows[0]), []
+    tail, found = window.init_state(1, rows[0]), []
     for part in rows[0].split(piece):
         windows, tail = window(part[None], tail, None)
         assert tail is not None and tail.shape == (1, window.span, DIM)
@@ -89,7 +89,7 @@ def test_ragged_pieces_equal_torch_on_each_alone() -> None:
     window = TokenWindow(DIM, 3, 4, causal=True)
     rows, taps, wanted = problem(window)
     left, found = list(rows), [[] for _ in rows]
-    tail = window.start(len(rows), rows[0])
+    tail = window.init_state(len(rows), rows[0])
     for step in range(20):
         counts = [min(len(row), (number + step) % 4) for number, row in enumerate(left)]
         x = torch.randn(len(rows), 5, DIM)
@@ -105,7 +105,7 @@ def test_ragged_pieces_equal_torch_on_each_alone() -> None:
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_a_window_sees_what_it_says(window: TokenWindow) -> None:
     x = torch.randn(1, 20, DIM, requires_grad=True)
-    windows = window(x, window.start(1, x), None)[0]
+    windows = window(x, window.init_state(1, x), None)[0]
     seen = torch.stack([torch.autograd.grad(windows[0, t].sum(), x, retain_graph=True)[0][0].any(-1) for t in range(20)])
     assert torch.equal(seen, window.sees(20))
 
@@ -144,7 +144,7 @@ def test_first_weights_keep_the_variance() -> None:
 def test_a_gated_convolution_is_its_loop(causal: bool) -> None:
     """A ⊙ σ(B), token by token, the convolution as a sum over taps."""
     block, x = perturbed(GatedConvolution(DIM, 3, 0.4, causal=causal)), torch.randn(1, 11, DIM)
-    found = block(x, block.start(1), None)[0]
+    found = block(x, block.init_state(1), None)[0]
     kernel = block.taps.weight.view(2 * DIM, 3, DIM)
     for t in range(11):
         total = block.taps.bias.clone()
@@ -167,14 +167,14 @@ def test_a_layer_of_convs2s_is_its_formula(packed: bool) -> None:
     above, below = (Layout.pack(counts, sum(counts) + 2) if packed else Layout.padded(counts) for counts in (sources, targets))
 
     def lay(rows: list[Tensor], layout: Layout) -> Tensor:
-        block = torch.randn(*layout.ok.shape, rows[0].size(-1))
-        block[layout.ok] = torch.cat(rows)
+        block = torch.randn(*layout.mask.shape, rows[0].size(-1))
+        block[layout.mask] = torch.cat(rows)
         return block
 
-    tail, look = layer.block.start(len(below.ok)), cross.start(lay(memory, above), above)
-    found = layer(lay(x, below), lay(g, below), tail, look, below, {})[0][below.ok].split(targets)
+    tail, look = layer.block.init_state(len(below.mask)), cross.init_state(lay(memory, above), above)
+    found = layer(lay(x, below), lay(g, below), tail, look, below, {})[0][below.mask].split(targets)
     for row, count in enumerate(targets):
-        h = layer.block(x[row][None], layer.block.start(1), None)[0][0]
+        h = layer.block(x[row][None], layer.block.init_state(1), None)[0][0]
         for t in range(count):
             d = layer.query.weight @ h[t] + layer.query.bias + g[row][t]
             scores = [math.exp(half * (d @ key).item()) for key in z[row]]

@@ -55,7 +55,7 @@ def score(models: list[Model], row: int, text: tuple[int, ...], prefix: tuple[in
     fed = torch.tensor([[BOS, *prefix, *text][:-1]])
     for model in models:
         with torch.inference_mode(), record(model) as tape:
-            logs.append(model.decoder(fed, model.decoder.start(model.encode(source))).logits[0].softmax(-1))
+            logs.append(model.decoder(fed, model.decoder.init_state(model.encode(source))).logits[0].softmax(-1))
         looks = {name for name, part in model.named_modules() if isinstance(part, Attention) and part.site.use == "cross"}
         for name in looks:
             seen.append(torch.cat(tape[name], 2)[0])

@@ -77,7 +77,7 @@ def prepare(part: nn.Module) -> tuple[Any, dict[str, Any]]:
 def padded(lengths: tuple[int, ...], width: int) -> tuple[Tensor, Layout]:
     layout = Layout.padded(list(lengths), EXTENT)
     tokens = torch.randn(len(lengths), EXTENT, width, dtype=torch.float64)
-    return torch.where(layout.ok[..., None], tokens, PADDING), layout
+    return torch.where(layout.mask[..., None], tokens, PADDING), layout
 
 
 @torch.no_grad()
@@ -88,12 +88,12 @@ def test_a_mechanism_is_its_loop(kind: str, formula: Formula, use: Any) -> None:
         part, weights = prepare(build("weft.attention:ATTENTIONS", spec, site))
         memory, layout = padded(LENGTHS, MEMORY)
         queries = torch.randn(len(LENGTHS), QUERIES, DIM, dtype=torch.float64)
-        found = part(queries, part.start(memory, layout)).context
+        found = part(queries, part.init_state(memory, layout)).context
         rows = [(queries[row], memory[row, :length], QUERIES) for row, length in enumerate(LENGTHS)]
     else:
         part, weights = prepare(build_self(spec, site))
         x, layout = padded(LENGTHS, DIM)
-        found = part(x, part.start(rows=len(LENGTHS)), layout=layout).context
+        found = part(x, part.init_state(rows=len(LENGTHS)), layout=layout).context
         rows = [(x[row, :length], x[row, :length], length) for row, length in enumerate(LENGTHS)]
     for row, (tokens, memory, length) in enumerate(rows):
         sentence = Sentence(weights, tokens.numpy(), memory.numpy(), use == "causal", HEADS, formula.options)

@@ -34,10 +34,10 @@ def test_it_works_in_float64(entry: Entry, float64: None) -> None:
     with torch.no_grad():
         found = part.real(part.attend(keys.double(), layout, queries=queries.double()).context, layout)
         assert found.dtype == torch.float64
-        if part.part.reach != "data":  # near a border, a token may choose another bucket in float32
+        if part.part.receptive_field != "data":  # near a border, a token may choose another bucket in float32
             torch.testing.assert_close(found.float(), wanted, atol=1e-4, rtol=1e-3)
         if entry.use == "causal":
-            state = part.start(len(LENGTHS), room=EXTENT)
+            state = part.init_state(len(LENGTHS), room=EXTENT)
             state = part.feed(keys.double()[:, :40], state).state
             step = part.feed(keys.double()[:, 40:41], state).context
             assert step.dtype == torch.float64 and step.isfinite().all()

@@ -83,14 +83,14 @@ def test_padded_and_packed_rows_are_the_loop(name: str, use: Use, monkeypatch: p
     x = torch.randn(len(LENGTHS), 70, DIM, dtype=torch.float64)
     wanted = torch.cat([by_token(part, RULES[name], use, x[row, :length]) for row, length in enumerate(LENGTHS)])
     together = torch.zeros(1, 140, DIM, dtype=torch.float64)
-    together[packed.ok] = x[padded.ok]
+    together[packed.mask] = x[padded.mask]
     for short in (0, 1 << 30):
         monkeypatch.setattr("weft.attention.core.dot_product.SHORT", short)
         for layout, rows in ((padded, x), (packed, together)):
-            found = part(rows, part.start(rows=rows.size(0)), append=rows, layout=layout).context
-            torch.testing.assert_close(found[layout.ok], wanted, atol=1e-10, rtol=0)
-    weighed = part(x, part.start(rows=len(LENGTHS)), append=x, layout=padded, need_weights=True)
-    torch.testing.assert_close(weighed.context[padded.ok], wanted, atol=1e-10, rtol=0)
+            found = part(rows, part.init_state(rows=rows.size(0)), append=rows, layout=layout).context
+            torch.testing.assert_close(found[layout.mask], wanted, atol=1e-10, rtol=0)
+    weighed = part(x, part.init_state(rows=len(LENGTHS)), append=x, layout=padded, need_weights=True)
+    torch.testing.assert_close(weighed.context[padded.mask], wanted, atol=1e-10, rtol=0)
     assert weighed.weights is not None and weighed.weights.shape == (len(LENGTHS), HEADS, 70, 70)
 
 
@@ -110,16 +110,18 @@ def test_groups_of_queries_are_the_masked_matrix(
     part, layout, found = make(spec, "encoder"), Layout.padded(lengths), []
     x = torch.randn(len(lengths), 389, DIM, requires_grad=True)
     for need_weights in (True, False):
-        context = part(x, part.start(rows=len(lengths)), append=x, layout=layout, need_weights=need_weights).context[layout.ok]
+        context = part(x, part.init_state(rows=len(lengths)), append=x, layout=layout, need_weights=need_weights).context[
+            layout.mask
+        ]
         (grad,) = torch.autograd.grad((context * torch.linspace(-1, 1, context.numel()).view_as(context)).sum(), x)
-        found.append((context, grad[layout.ok]))
+        found.append((context, grad[layout.mask]))
         monkeypatch.setattr("weft.attention.core.block_sparse.attend", None)
     for wanted, mine in zip(*found, strict=True):
         torch.testing.assert_close(mine, wanted, atol=2e-4, rtol=1e-3)
 
 
 def whole(part: Attention, x: Tensor) -> Tensor:
-    found: Tensor = part(x, part.start(rows=x.size(0)), append=x).context
+    found: Tensor = part(x, part.init_state(rows=x.size(0)), append=x).context
     return found
 
 

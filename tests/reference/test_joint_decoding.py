@@ -38,7 +38,7 @@ def test_scores_are_the_weighted_sum_of_both(weight: float) -> None:
         logp = model.ctc(alone).logits.log_softmax(-1)[0]
         wanted = {}
         for text in texts:
-            seen = model.decoder(torch.tensor([[BOS, *text]]), model.decoder.start(alone)).logits[0].log_softmax(-1)
+            seen = model.decoder(torch.tensor([[BOS, *text]]), model.decoder.init_state(alone)).logits[0].log_softmax(-1)
             attention = sum(float(seen[place, token]) for place, token in enumerate([*text, EOS]))
             lengths = torch.tensor([len(logp)]), torch.tensor([len(text)])
             ctc = -float(F.ctc_loss(logp[:, None], torch.tensor([text], dtype=torch.long), *lengths, blank=9, reduction="sum"))

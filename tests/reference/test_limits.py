@@ -35,7 +35,7 @@ def tokens(rows: int = 2, extent: int = EXTENT, dim: int = DIM) -> Tensor:
 
 
 def whole(part: nn.Module, x: Tensor) -> Tensor:
-    return part(x, part.start(rows=x.size(0)), append=x).context
+    return part(x, part.init_state(rows=x.size(0)), append=x).context
 
 
 @pytest.mark.parametrize("use", SELF_USES)
@@ -55,7 +55,7 @@ def test_full_equals_torch_multihead_attention(use: Use) -> None:
     _copy_attention(theirs, part)
     mask = ~torch.ones(EXTENT, EXTENT, dtype=torch.bool).tril() if use == "causal" else None
     found, weights = theirs(x, x, x, attn_mask=mask, average_attn_weights=False)
-    mine = part(x, part.start(rows=2), append=x, need_weights=True)
+    mine = part(x, part.init_state(rows=2), append=x, need_weights=True)
     same(mine.context, found)
     same(mine.weights, weights)
 
@@ -65,8 +65,8 @@ def test_cross_equals_torch_multihead_attention() -> None:
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).eval()
     _copy_attention(theirs, part)
     layout = Layout.padded([MEMORY, 17])
-    found, _ = theirs(x, memory, memory, key_padding_mask=~layout.ok)
-    same(part(x, part.start(memory, layout)).context, found)
+    found, _ = theirs(x, memory, memory, key_padding_mask=~layout.mask)
+    same(part(x, part.init_state(memory, layout)).context, found)
 
 
 @pytest.mark.parametrize("use", SELF_USES)
@@ -124,11 +124,11 @@ def test_rotary_attention_does_not_see_where_a_sequence_begins() -> None:
     """Shifting every position changes nothing; at angle 0 it is full attention."""
     part, x = perturbed(FullAttention(Site("causal", DIM, HEADS), position="rotary")), tokens()
     moved = Layout(torch.ones(2, EXTENT, dtype=torch.int32), torch.arange(500, 500 + EXTENT).expand(2, -1))
-    same(part(x, part.start(rows=2), append=x, layout=moved).context, whole(part, x), atol=1e-3)
+    same(part(x, part.init_state(rows=2), append=x, layout=moved).context, whole(part, x), atol=1e-3)
     plain = FullAttention(Site("causal", DIM, HEADS)).eval()
     plain.load_state_dict(part.state_dict())
     still = Layout(moved.segments, torch.zeros_like(moved.positions))
-    same(part(x, part.start(rows=2), append=x, layout=still).context, whole(plain, x))
+    same(part(x, part.init_state(rows=2), append=x, layout=still).context, whole(plain, x))
     assert (whole(part, x) - whole(plain, x)).abs().max() > 0.01
 
 
@@ -142,7 +142,7 @@ def test_additive_is_the_formula_of_the_paper() -> None:
     """e_ij = vᵀ tanh(W s_i + U h_j), α = softmax(e), c_i = Σ α_ij h_j (Bahdanau et al. 2015), pair by pair."""
     part = perturbed(AdditiveAttention(Site("cross", DIM, memory=10), hidden=7))
     net, queries, memory = part.head.score, tokens(rows=1, extent=35), tokens(rows=1, extent=6, dim=10)
-    found = part(queries, part.start(memory), need_weights=True)
+    found = part(queries, part.init_state(memory), need_weights=True)
     for i in range(35):
         energies = [
             net.score(torch.tanh(net.query(queries[0, i]) + net.key(memory[0, j]))).item() for j in range(memory.size(1))
@@ -157,7 +157,7 @@ def test_additive_is_the_formula_of_the_paper() -> None:
 def test_convolution_is_its_loop(use: Use, width: int) -> None:
     """A ⊙ σ(B) of the concatenated neighbours (Gehring et al. 2017), token by token."""
     part, x = perturbed(ConvolutionMixer(Site(use, DIM), width=width)), tokens(rows=1, extent=23)
-    found = part(x, part.start(rows=1)).context
+    found = part(x, part.init_state(rows=1)).context
     first = -(width - 1) if use == "causal" else -(width // 2)
     for t in range(23):
         near = [x[0, t + first + tap] if 0 <= t + first + tap < 23 else torch.zeros(DIM) for tap in range(width)]
@@ -205,7 +205,7 @@ def test_feedforward_with_neighbours_is_a_convolution(causal: bool) -> None:
         theirs.weight.copy_(part.up.weight.view(24, 3, DIM).transpose(1, 2))
         theirs.bias.copy_(part.up.bias)
     hidden = theirs(F.pad(x.transpose(1, 2), (2, 0) if causal else (1, 1))).relu()
-    same(part.run(x, part.start(2), None)[0], part.down(hidden.transpose(1, 2)))
+    same(part.run(x, part.init_state(2), None)[0], part.down(hidden.transpose(1, 2)))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -215,7 +215,7 @@ def test_encoder_layer_equals_torch(norm: NormOrder) -> None:
     _copy_attention(theirs.self_attn, mine.mixer.attention)
     _copy_rest(theirs, mine, [mine.around_mixer, mine.around_network])
     x, layout = tokens(), Layout.padded([EXTENT, 26])
-    same(mine(x, layout, {})[layout.ok], theirs(x, src_key_padding_mask=~layout.ok)[layout.ok])
+    same(mine(x, layout, {})[layout.mask], theirs(x, src_key_padding_mask=~layout.mask)[layout.mask])
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -227,9 +227,9 @@ def test_decoder_layer_equals_torch(norm: NormOrder) -> None:
     _copy_attention(theirs.multihead_attn, cross)
     _copy_rest(theirs, mine, [mine.around_mixer, mine.around_cross, mine.around_network])
     x, memory, layout = tokens(), tokens(extent=MEMORY), Layout.padded([MEMORY, 17])
-    found = mine(x, mine.start(rows=2), cross.start(memory, layout), None, {})[0]
+    found = mine(x, mine.init_state(rows=2), cross.init_state(memory, layout), None, {})[0]
     mask = nn.Transformer.generate_square_subsequent_mask(EXTENT)
-    same(found, theirs(x, memory, tgt_mask=mask, memory_key_padding_mask=~layout.ok))
+    same(found, theirs(x, memory, tgt_mask=mask, memory_key_padding_mask=~layout.mask))
 
 
 def _block(norm: NormOrder) -> TransformerBlock:

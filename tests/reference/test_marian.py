@@ -127,7 +127,7 @@ def inputs(seed):
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(4, VOCABULARY, (len(LENGTHS), max(LENGTHS)), generator=generator)
     layout = Layout.padded(LENGTHS)
-    return torch.where(layout.ok, tokens, PAD), layout
+    return torch.where(layout.mask, tokens, PAD), layout
 
 
 def test_same_logits():
@@ -137,7 +137,10 @@ def test_same_logits():
     target = torch.randint(4, VOCABULARY, (len(LENGTHS), 11), generator=torch.Generator().manual_seed(9))
     with torch.inference_mode():
         expected = theirs(input_ids=tokens, attention_mask=layout.segments, decoder_input_ids=target, use_cache=False).logits
-        got = model.decoder(target, model.decoder.start(model.encode(Source(tokens, layout)))).logits + theirs.final_logits_bias
+        got = (
+            model.decoder(target, model.decoder.init_state(model.encode(Source(tokens, layout)))).logits
+            + theirs.final_logits_bias
+        )
     assert expected.std() > 0.5
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 

@@ -36,7 +36,7 @@ def one_way(layer: RecurrentLayer, way: int) -> nn.Module:
 @pytest.mark.parametrize("layers", [1, 2])
 def test_recurrent_is_the_layer_run_on_each_row_alone(layers: int, cell: CellKind) -> None:
     part, x = mixer("causal", cell, layers), torch.randn(3, 40, DIM)
-    mixed = part(x, part.start(rows=3), layout=Layout.padded(LENGTHS))
+    mixed = part(x, part.init_state(rows=3), layout=Layout.padded(LENGTHS))
     for row, length in enumerate(LENGTHS):
         outputs = x[row : row + 1, :length]
         for layer, after in zip(part.stack.layers, mixed.state, strict=True):
@@ -49,7 +49,7 @@ def test_recurrent_is_the_layer_run_on_each_row_alone(layers: int, cell: CellKin
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_recurrent_encoder_is_a_layer_each_way(cell: CellKind) -> None:
     part, x = mixer("encoder", cell, 1), torch.randn(3, 40, DIM)
-    mixed = part(x, part.start(rows=3), layout=Layout.padded(LENGTHS)).context
+    mixed = part(x, part.init_state(rows=3), layout=Layout.padded(LENGTHS)).context
     forth, back = (one_way(part.stack.layers[0], way) for way in range(2))
     for row, length in enumerate(LENGTHS):
         alone = x[row : row + 1, :length]
@@ -62,7 +62,7 @@ def test_a_sequence_is_one_call_of_each_layer(use: str) -> None:
     part, calls = mixer(use, "gru", 2), []
     for layer in part.stack.layers:
         layer.rnn.register_forward_hook(lambda *_: calls.append(1))
-    part(torch.randn(3, 40, DIM), part.start(rows=3), layout=Layout.padded(LENGTHS))
+    part(torch.randn(3, 40, DIM), part.init_state(rows=3), layout=Layout.padded(LENGTHS))
     assert len(calls) == 2
 
 
@@ -79,8 +79,8 @@ def test_a_step_costs_the_same_at_any_length(recipe: str) -> None:
     """The state of the self slots does not grow with the text, and is all that a step needs."""
     model, tokens = mixed_model(recipe), torch.randint(4, 19, (2, 30))
     source = model.encode(Source(torch.randint(4, 19, (2, 9))))
-    whole = model.decoder(tokens, model.decoder.start(source)).logits
-    state, sizes = model.decoder.start(source), set()
+    whole = model.decoder(tokens, model.decoder.init_state(source)).logits
+    state, sizes = model.decoder.init_state(source), set()
     for t in range(30):
         found = model.decoder(tokens[:, t : t + 1], state)
         state = found.state

@@ -59,14 +59,14 @@ def log_probability(model: Model, row: int, text: list[int], prefix: list[int]) 
     source = SOURCES.one(row)
     with torch.inference_mode():
         fed = torch.tensor([[BOS, *prefix, *text][:-1]])
-        logits = model.decoder(fed, model.decoder.start(model.encode(source))).logits[0].log_softmax(-1)
+        logits = model.decoder(fed, model.decoder.init_state(model.encode(source))).logits[0].log_softmax(-1)
     return sum(float(logits[len(prefix) + j, token]) for j, token in enumerate(text))
 
 
 @torch.inference_mode()
 def chain_by_hand(model: Model, row: int, chain: int, prefix: list[int], where: str) -> list[int]:
     """One chain of one source, token by token."""
-    state = model.decoder.start(model.encode(SOURCES.one(row)))
+    state = model.decoder.init_state(model.encode(SOURCES.one(row)))
     fed, text = [BOS, *prefix], list[int]()
     while not text or (text[-1] != EOS and len(text) < LONGEST):
         t = len(prefix) + len(text) + 1

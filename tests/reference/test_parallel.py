@@ -38,7 +38,7 @@ def test_every_input_changes_every_output() -> None:
         tokens = torch.full_like(known.layout.positions, BLANK)
 
         def hidden(source: Encoded, tokens: Tensor, known: Any = known, decoder: NonAutoregressiveDecoder = decoder) -> Tensor:
-            return decoder.features(tokens, decoder.open(source, known), known.layout).hidden[0]
+            return decoder.hidden_states(tokens, decoder.open(source, known), known.layout).hidden[0]
 
         before = hidden(source, tokens)
         for place in range(5):
@@ -99,7 +99,7 @@ def test_compiled_passes_write_the_same(canvas: str, monkeypatch: pytest.MonkeyP
     searches = [search, *([("refine", {"iterations": 3, "lengths": 3})] if canvas in ("length", "copied") else [])]
     searches += [("ctc", {})] if canvas == "upsampled" else []
     expected = [found(model, name, SOURCES, best=1 if name == "ctc" else 3, **options) for name, options in searches]
-    monkeypatch.setattr(type(model.decoder), "features", lambda *given: pytest.fail("not native"))
+    monkeypatch.setattr(type(model.decoder), "hidden_states", lambda *given: pytest.fail("not native"))
     with cpp.using(kernels):
         native = [found(model, name, SOURCES, best=1 if name == "ctc" else 3, **options) for name, options in searches]
     assert native == [
@@ -172,7 +172,7 @@ def test_refining_masks_the_least_sure_tokens() -> None:
         count = 9 if iteration == 0 else 9 * (total - iteration) // total
         masked = sorted(range(9), key=lambda place: scores[place])[:count] if iteration else range(9)
         fed = torch.tensor([[BLANK if place in masked else token for place, token in enumerate(tokens)]])
-        logits = decoder.logits(decoder.features(fed, decoder.open(source, canvas), canvas.layout).hidden)[0]
+        logits = decoder.logits(decoder.hidden_states(fed, decoder.open(source, canvas), canvas.layout).hidden)[0]
         logits[:, [PAD, BOS, EOS, UNK, BLANK]] = float("-inf")
         best, chosen = logits.log_softmax(-1).max(-1)
         for place in masked:
@@ -188,7 +188,7 @@ def test_fertilities_of_one_copy_the_source() -> None:
     model = make("fertility")
     plan, source = decoder_of(model).canvases, model.encode(sources(SOURCES))
     assert source.layout is not None
-    ones = source.layout.ok.long()
+    ones = source.layout.mask.long()
     canvas = plan.known(source, ones.sum(1), 7, ones)
     assert canvas.origin is not None
     assert canvas.layout.lengths.tolist() == [5, 3, 7]

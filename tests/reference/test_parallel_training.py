@@ -64,7 +64,7 @@ def test_the_loss_of_a_length_model_is_the_mean_over_its_tokens() -> None:
         for row, target in zip(SOURCES, TARGETS, strict=True):
             source = model.encode(Source(torch.tensor([row])))
             blanks = torch.full((1, len(target)), BLANK)
-            logp = decoder(blanks, decoder.start(source)).logits[0].log_softmax(-1)
+            logp = decoder(blanks, decoder.init_state(source)).logits[0].log_softmax(-1)
             total -= float(sum(logp[place, token] for place, token in enumerate(target)))
             total -= float(plan.logp(source)[0, len(target) - len(row) + plan.offsets])
     assert float(loss.total.detach()) == pytest.approx(total, rel=1e-4)

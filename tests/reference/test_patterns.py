@@ -56,12 +56,12 @@ LONG: dict[str, dict[str, Any]] = {
 def found_and_gradients(part: Attention, x: Tensor, layout: Layout | None, need_weights: bool) -> list[Tensor]:
     part.zero_grad()
     x = x.clone().requires_grad_()
-    context = part(x, part.start(rows=x.size(0)), append=x, layout=layout, need_weights=need_weights).context
-    context = context if layout is None else context[layout.ok]
+    context = part(x, part.init_state(rows=x.size(0)), append=x, layout=layout, need_weights=need_weights).context
+    context = context if layout is None else context[layout.mask]
     (context * torch.linspace(-1, 1, context.numel()).view_as(context)).sum().backward()
     assert x.grad is not None
     grads = [parameter.grad for parameter in part.parameters() if parameter.grad is not None]
-    return [context.detach(), x.grad if layout is None else x.grad[layout.ok], *grads]
+    return [context.detach(), x.grad if layout is None else x.grad[layout.mask], *grads]
 
 
 LAYOUTS = {
@@ -180,11 +180,11 @@ def test_one_softmax_over_all_that_is_joined() -> None:
 def test_heads_look_each_by_its_own_pattern() -> None:
     specs = [{"kind": "strided", "stride": 3}, {"kind": "local", "window": 4}, {"kind": "global"}, {"kind": "full"}]
     part, x = make({"kind": "mixed", "heads": specs}, "causal"), torch.randn(1, 40, DIM)
-    weights = part(x, part.start(rows=1), append=x, need_weights=True).weights
+    weights = part(x, part.init_state(rows=1), append=x, need_weights=True).weights
     for head, spec in enumerate(specs):
         alone = make(spec, "causal")
         alone.load_state_dict(part.state_dict())
-        same(weights[:, head], alone(x, alone.start(rows=1), append=x, need_weights=True).weights[:, head])
+        same(weights[:, head], alone(x, alone.init_state(rows=1), append=x, need_weights=True).weights[:, head])
 
 
 def test_parts_share_the_width() -> None:

@@ -69,14 +69,14 @@ def test_every_word_has_the_probability_of_the_formula(name: str, kind: str) -> 
     decoder = model.decoder
     assert isinstance(decoder, PointerDecoder)
     source, layout, target = batch()
-    found = model.decoder(target, model.decoder.start(model.encode(Source(source, layout)))).logits.softmax(-1)
+    found = model.decoder(target, model.decoder.init_state(model.encode(Source(source, layout)))).logits.softmax(-1)
     assert found.shape == (3, 5, SIZE + 7)
     known = source.masked_fill(source >= SIZE, UNK), target.masked_fill(target >= SIZE, UNK)
     inner, contexts = model.decoder.base, []
     hook = model.get_submodule(attention).register_forward_hook(lambda _, __, seen: contexts.append(seen.context))
     encoded = model.encoder.base(Source(known[0], layout))
     with record(model) as tape:
-        hidden = inner.features(known[1], inner.start(encoded)).hidden
+        hidden = inner.hidden_states(known[1], inner.init_state(encoded)).hidden
     hook.remove()
     weights, context = torch.cat(tape[attention], 2).mean(1), torch.cat(contexts, 1)
     gates = torch.sigmoid(torch.cat([hidden, context], -1) @ decoder.gate.weight[0] + decoder.gate.bias)

@@ -125,14 +125,16 @@ def test_padded_packed_and_stepwise_rows_are_the_loop(name: str, use: Use, monke
     x = torch.randn(4, 70, DIM, dtype=torch.float64)
     wanted = torch.cat([by_token(part, name, use, x[row, :length]) for row, length in enumerate(lengths)])
     together = torch.zeros(1, 130, DIM, dtype=torch.float64)
-    together[packed.ok] = x[padded.ok]
+    together[packed.mask] = x[padded.mask]
     monkeypatch.setattr("weft.attention.core.dot_product.SHORT", 0)
     for need_weights in (False, True):
         for layout, rows in ((padded, x), (packed, together)):
-            found = part(rows, part.start(rows=rows.size(0)), append=rows, layout=layout, need_weights=need_weights).context
-            torch.testing.assert_close(found[layout.ok], wanted, atol=1e-10, rtol=0)
+            found = part(
+                rows, part.init_state(rows=rows.size(0)), append=rows, layout=layout, need_weights=need_weights
+            ).context
+            torch.testing.assert_close(found[layout.mask], wanted, atol=1e-10, rtol=0)
     if use == "causal":
-        state = part.start(rows=1, room=70)
+        state = part.init_state(rows=1, room=70)
         for place in range(70):
             token = x[:1, place : place + 1]
             step = part(token, state, append=token)

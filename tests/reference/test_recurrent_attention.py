@@ -121,8 +121,8 @@ def test_location_without_a_query_is_the_mean() -> None:
 def test_location_refuses_a_source_that_is_too_long() -> None:
     part, (_, memory) = LocationAttention(site(), max_length=KEYS - 1), pair()
     with pytest.raises(DataError, match="12 positions, but a sequence has 13 tokens; raise its max_length"):
-        part.start(memory)
-    part.start(memory, Layout.padded([KEYS - 1, 3], KEYS))
+        part.init_state(memory)
+    part.init_state(memory, Layout.padded([KEYS - 1, 3], KEYS))
 
 
 @pytest.mark.parametrize("score", ["dot", "general", "concat"])
@@ -191,7 +191,7 @@ def test_key_value_is_its_formula(split: str) -> None:
     parts, dim, width = {"k=v": (1, 13, 13), "kv": (2, 12, 6), "kvp": (3, 13, 4)}[split]
     part = perturbed(KeyValueAttention(Site("causal", dim, predicts=True), parts=parts))
     net, x = part.head.score, torch.randn(1, 35, dim)
-    found = part(x, part.start(rows=1), append=x, need_weights=True)
+    found = part(x, part.init_state(rows=1), append=x, need_weights=True)
     assert found.context.size(-1) == part.context_width == width
     assert not found.context[0, 0].any()
     key = x[0, :, :width]

@@ -126,7 +126,7 @@ def test_steps_and_segments_are_the_same_text(style: str) -> None:
     """Token by token with room for the search, and in segments that carry a state, as training and evaluation read a text."""
     model, tokens = make(style), drawn(2, 13)
     wanted = torch.stack([by_hand(model, style, row) for row in tokens])
-    state, steps = model.decoder.start(model.nothing(2), room=16), []
+    state, steps = model.decoder.init_state(model.nothing(2), room=16), []
     for token in tokens.split(1, 1):
         found = model.decoder(token, state)
         state = found.state

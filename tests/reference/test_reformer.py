@@ -53,9 +53,9 @@ def check(part: LshMixer, theirs: Any, x: Tensor, lengths: list[int], monkeypatc
     part, theirs, x, layout = part.double(), theirs.double(), x.double(), Layout.padded(lengths, x.size(1))
     monkeypatch.setattr(torch, "randn", lambda *args, **kwargs: part.rotations.transpose(1, 2).contiguous())
     with torch.no_grad():
-        wanted = theirs(x, attention_mask=layout.ok).hidden_states
+        wanted = theirs(x, attention_mask=layout.mask).hidden_states
     monkeypatch.undo()
-    same(part(x, part.start(rows=x.size(0)), layout=layout).context[layout.ok], wanted[layout.ok])
+    same(part(x, part.init_state(rows=x.size(0)), layout=layout).context[layout.mask], wanted[layout.mask])
 
 
 @pytest.mark.parametrize("use", USES)

@@ -32,7 +32,7 @@ def make(use: Use, **options: Any) -> FullAttention:
 
 
 def whole(part: FullAttention, x: Tensor, layout: Layout | None = None) -> Tensor:
-    return part(x, part.start(rows=x.size(0)), append=x, layout=layout).context
+    return part(x, part.init_state(rows=x.size(0)), append=x, layout=layout).context
 
 
 def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
@@ -103,7 +103,7 @@ def test_distances_are_exact_in_half_precision() -> None:
     with torch.no_grad():
         part.heads.query_key_value.weight.zero_()
     x = torch.randn(1, 1002, 8).bfloat16()
-    weights = part(x, part.start(rows=1), append=x, need_weights=True).weights[0, 0, -1].float()
+    weights = part(x, part.init_state(rows=1), append=x, need_weights=True).weights[0, 0, -1].float()
     step = (weights[:-1] / weights[1:]).log()
     same(step, torch.full_like(step, -(2.0**-8)), atol=1e-4)
 

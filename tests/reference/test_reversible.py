@@ -48,11 +48,11 @@ def loss(subject: transformer.Transformer) -> Tensor:
     source, target = torch.randint(3, 19, (3, max(SOURCE))), torch.randint(3, 19, (3, max(TARGET)))
     layout = Layout.padded(TARGET)
     torch.manual_seed(3)
-    state = subject.decoder.start(subject.encode(Source(source, Layout.padded(SOURCE))))
-    found = subject.decoder.features(target, state, layout)
+    state = subject.decoder.init_state(subject.encode(Source(source, Layout.padded(SOURCE))))
+    found = subject.decoder.hidden_states(target, state, layout)
     wanted = torch.randn(found.hidden.shape, generator=torch.Generator().manual_seed(4)).to(found.hidden)
-    total = (found.hidden * wanted)[layout.ok].sum()
-    return total + sum((term[layout.ok].sin().sum() for term in found.extras.values()), torch.zeros(()).to(total))
+    total = (found.hidden * wanted)[layout.mask].sum()
+    return total + sum((term[layout.mask].sin().sum() for term in found.extras.values()), torch.zeros(()).to(total))
 
 
 def gradients(subject: transformer.Transformer) -> dict[str, Tensor]:
@@ -149,8 +149,8 @@ def test_sub_layers_are_undone_under_the_autocast_they_ran_under() -> None:
 
 def test_states_hold_no_graph() -> None:
     subject = model()
-    state = subject.decoder.start(subject.encode(Source(torch.full((2, 5), 4))))
-    after = subject.decoder.features(torch.full((2, 3), 4), state).state
+    state = subject.decoder.init_state(subject.encode(Source(torch.full((2, 5), 4))))
+    after = subject.decoder.hidden_states(torch.full((2, 3), 4), state).state
     assert leaves(after.own)
     assert not any(leaf.requires_grad for leaf in leaves(after))
 

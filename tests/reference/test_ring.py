@@ -17,7 +17,7 @@ def test_a_window_decodes_from_a_ring(window: int) -> None:
     x = torch.randn(2, count, DIM)
     wanted = whole(part, x)
     with torch.no_grad():
-        state, sizes = part.start(rows=2, room=4096), set()
+        state, sizes = part.init_state(rows=2, room=4096), set()
         for t in range(count):
             found = step(part, x[:, t : t + 1], state)
             state = found.state
@@ -31,7 +31,7 @@ def test_the_ring_does_not_grow_for_thousands_of_steps() -> None:
     part, count, window = make({"kind": "local", "window": 6}, "causal"), 4096, 6
     x, beams = torch.randn(2, count, DIM), torch.tensor([1, 0])
     with torch.no_grad():
-        state = part.start(rows=2, room=8)
+        state = part.init_state(rows=2, room=8)
         for t in range(count):
             found = step(part, x[:, t : t + 1], state)
             state = select(found.state, beams) if t == count - 3 else found.state
@@ -43,7 +43,7 @@ def test_the_ring_does_not_grow_for_thousands_of_steps() -> None:
 @pytest.mark.parametrize("first", [1, 30, 300])
 def test_pieces_go_through_the_ring(first: int) -> None:
     part, x = make({"kind": "local", "window": 20}, "causal"), torch.randn(2, 400, DIM)
-    state, found = part.start(rows=2, room=400), []
+    state, found = part.init_state(rows=2, room=400), []
     for piece in x.split([first, 1, 330 - first, 69], 1):
         result = step(part, piece, state)
         state = result.state

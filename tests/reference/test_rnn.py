@@ -43,7 +43,7 @@ def ids(rows: int, extent: int) -> Tensor:
 
 
 def logits(model: Model, source: Tensor, target: Tensor, above: Layout | None = None, below: Layout | None = None) -> Tensor:
-    return model.decoder(target, model.decoder.start(model.encode(Source(source, above))), below).logits
+    return model.decoder(target, model.decoder.init_state(model.encode(Source(source, above))), below).logits
 
 
 def gru(x: Tensor, h: Tensor, cell: nn.GRU) -> Tensor:
@@ -85,7 +85,7 @@ def test_a_stack_equals_torch_on_packed_rows(kind: Any, both: bool) -> None:
     outputs, last = theirs(packed)
     wanted = pad_packed_sequence(outputs, batch_first=True)[0]
     layout = Layout.padded(lengths, 11)
-    found, state = stack(nn.functional.pad(x, (0, 0, 0, 2), value=7.0), stack.start(4), layout)
+    found, state = stack(nn.functional.pad(x, (0, 0, 0, 2), value=7.0), stack.init_state(4), layout)
     same(found[:, :9], wanted)
     for part, final in enumerate((last,) if kind == "gru" else last):
         layers = final.view(2, 1 + both, 4, -1).transpose(1, 2).flatten(2)
@@ -97,8 +97,8 @@ def test_a_stack_equals_torch_on_packed_rows(kind: Any, both: bool) -> None:
 @pytest.mark.parametrize("residual", [True, False])
 def test_steps_equal_the_whole(kind: Any, residual: bool) -> None:
     stack, x = RecurrentStack(kind, 6, 8, 3, StepDropout(), residual=residual), torch.randn(5, 9, 6)
-    whole, after = stack(x, stack.start(5), Layout.padded(LENGTHS))
-    state = stack.start(5)
+    whole, after = stack(x, stack.init_state(5), Layout.padded(LENGTHS))
+    state = stack.init_state(5)
     for t in range(9):
         output, state = stack.step(x[:, t], state, stack.step_masks(x)[t])
         for row, length in enumerate(LENGTHS):
@@ -123,7 +123,7 @@ def test_a_source_read_from_its_end_is_the_turned_source() -> None:
     turned.load_state_dict(plain.state_dict())
     source, target, layout = ids(3, 7), ids(3, 5), Layout.padded([7, 2, 5])
     wanted, found = plain.encode(Source(turn_round(source, layout), layout)), turned.encode(Source(source, layout))
-    same(found.memory[layout.ok], turn_round(wanted.memory, layout)[layout.ok])
+    same(found.memory[layout.mask], turn_round(wanted.memory, layout)[layout.mask])
     same(logits(turned, source, target, layout), logits(plain, turn_round(source, layout), target, layout))
 
 
@@ -132,12 +132,12 @@ def test_all_at_once_equals_step_by_step(cell: str) -> None:
     model = make(style="luong", cell=cell, decoder_layers=2)
     above, below = Layout.padded([6, 2, 5]), Layout.padded([4, 8, 0])
     source, target = ids(3, 6), ids(3, 8)
-    start = model.decoder.start(model.encode(Source(source, above)))
+    start = model.decoder.init_state(model.encode(Source(source, above)))
     assert not model.decoder.feeds_back
     whole = model.decoder(target, start, below)
     model.decoder.feeds_back = True
     steps = model.decoder(target, start, below)
-    same(whole.logits[below.ok], steps.logits[below.ok])
+    same(whole.logits[below.mask], steps.logits[below.mask])
     for mine, other in zip(whole.state.layers, steps.state.layers, strict=True):
         for a, b in zip(mine, other, strict=True):
             same(a, b)

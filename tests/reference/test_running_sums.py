@@ -46,7 +46,7 @@ def tokens(rows: int = 2, extent: int = EXTENT) -> Tensor:
 
 def whole(part: Any, x: Tensor, layout: Layout | None = None) -> Tensor:
     with torch.no_grad():
-        found: Tensor = part(x, part.start(rows=x.size(0)), append=x, layout=layout).context
+        found: Tensor = part(x, part.init_state(rows=x.size(0)), append=x, layout=layout).context
     return found
 
 
@@ -98,7 +98,7 @@ def test_linear_is_its_recurrence() -> None:
 def test_long_pieces_go_on_where_the_last_ended() -> None:
     """Pieces of several chunks, and of an incomplete one."""
     part, x = make(LinearAttention, "causal"), tokens(extent=400)
-    state, found = part.start(rows=2), []
+    state, found = part.init_state(rows=2), []
     for piece in x.split([150, 40, 210], 1):
         seen = part(piece, state, append=piece)
         state, found = seen.state, [*found, seen.context]
@@ -126,7 +126,7 @@ def test_gradients_are_those_of_the_quadratic_form(kind: type[Attention], use: U
     if kind is RandomFeatureAttention:
         torch.nn.init.constant_(part.sharpness, 3.0)
     inputs = [x.requires_grad_(), *part.parameters()]
-    found = torch.autograd.grad((part(x, part.start(rows=2), append=x).context * slope).sum(), inputs)
+    found = torch.autograd.grad((part(x, part.init_state(rows=2), append=x).context * slope).sum(), inputs)
     kernels = {LinearAttention: linear_kernel, PerformerAttention: performer_kernel, RandomFeatureAttention: rfa_estimate}
     weights = kernels[kind](part, x)
     weights = weights.tril() if use == "causal" else weights

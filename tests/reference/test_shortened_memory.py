@@ -33,8 +33,8 @@ def tokens(rows: int = 2, extent: int = EXTENT) -> Tensor:
 def attend(part: Any, x: Tensor, memory: Tensor, layout: Layout | None = None) -> Tensor:
     """Self-attention or attention to the memory, depending on the use."""
     if part.site.use == "cross":
-        return part(x, part.start(memory, layout)).context
-    return part(x, part.start(rows=x.size(0)), append=x, layout=layout).context
+        return part(x, part.init_state(memory, layout)).context
+    return part(x, part.init_state(rows=x.size(0)), append=x, layout=layout).context
 
 
 def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:

@@ -25,7 +25,7 @@ USES: tuple[Use, ...] = ("encoder", "causal")
 
 
 def mixed(part: Any, x: Tensor, layout: Layout | None = None) -> Tensor:
-    return part(x, part.start(rows=x.size(0)), layout=layout).context
+    return part(x, part.init_state(rows=x.size(0)), layout=layout).context
 
 
 def by_token(part: BucketMixer, x: Tensor, use: Use) -> Tensor:
@@ -56,7 +56,7 @@ def check_by_token(part: BucketMixer, use: Use, lengths: list[int]) -> None:
     part, layout = part.double(), Layout.padded(lengths)
     x = torch.randn(len(lengths), max(lengths), DIM, dtype=torch.float64)
     wanted = torch.cat([by_token(part, x[row, :length], use) for row, length in enumerate(lengths)])
-    torch.testing.assert_close(mixed(part, x, layout)[layout.ok], wanted, atol=1e-6, rtol=0)
+    torch.testing.assert_close(mixed(part, x, layout)[layout.mask], wanted, atol=1e-6, rtol=0)
 
 
 def shared_query_key(part: BucketMixer, x: Tensor, use: Use) -> Tensor:
@@ -164,7 +164,7 @@ def test_sinkhorn_with_one_block_is_full_attention(use: Use) -> None:
     part = perturbed(SinkhornMixer(Site(use, DIM, HEADS), block=EXTENT))
     part.query_key_value, part.out = full.heads.query_key_value, full.heads.out
     x = torch.randn(2, EXTENT, DIM)
-    same(mixed(part, x), full(x, full.start(rows=2), append=x).context)
+    same(mixed(part, x), full(x, full.init_state(rows=2), append=x).context)
 
 
 @pytest.mark.parametrize("use", USES)

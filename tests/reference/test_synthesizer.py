@@ -66,9 +66,9 @@ def test_the_formula_number_by_number(name: str, use: Use) -> None:
     memory = torch.randn(1, KEYS, DIM)
     queries = torch.randn(1, QUERIES, DIM) if use == "cross" else memory
     if use == "cross":
-        found = part(queries, part.start(memory), need_weights=True)
+        found = part(queries, part.init_state(memory), need_weights=True)
     else:
-        found = part(memory, part.start(rows=1), append=memory, need_weights=True)
+        found = part(memory, part.init_state(rows=1), append=memory, need_weights=True)
     values = part.value(memory)[0]
     for i in range(queries.size(1)):
         seen, heads = range(i + 1 if use == "causal" else KEYS), []
@@ -89,8 +89,8 @@ def test_dense_of_one_layer_is_luongs_location() -> None:
         for projection in (part.value, part.out):
             projection.weight.copy_(torch.eye(DIM))
     memory, queries, layout = torch.randn(2, KEYS, DIM), torch.randn(2, QUERIES, DIM), Layout.padded([KEYS, 4])
-    mine = part(queries, part.start(memory, layout), need_weights=True)
-    theirs = location(queries, location.start(memory, layout), need_weights=True)
+    mine = part(queries, part.init_state(memory, layout), need_weights=True)
+    theirs = location(queries, location.init_state(memory, layout), need_weights=True)
     same(mine.weights, theirs.weights)
     same(mine.context, theirs.context)
 
@@ -100,7 +100,7 @@ def test_a_table_of_zeros_is_the_mean(use: Use) -> None:
     part, x = make(use, form="random"), torch.randn(2, KEYS, DIM)
     with torch.no_grad():
         part.scores.get_parameter("table").zero_()
-    found, values = part(x, part.start(rows=2), append=x).context, part.value(x)
+    found, values = part(x, part.init_state(rows=2), append=x).context, part.value(x)
     for t in range(KEYS):
         same(found[:, t], part.out(values[:, : t + 1 if use == "causal" else KEYS].mean(1)))
 
@@ -115,21 +115,23 @@ def test_a_fixed_table_is_saved_and_never_trained() -> None:
 
 def test_beams_of_a_source_look_at_one_memory() -> None:
     part, memory, queries = make("cross", form="random"), torch.randn(2, KEYS, DIM), torch.randn(6, 2, DIM)
-    state = select(part.start(memory), torch.tensor([0, 0, 0, 1, 1, 1]))
+    state = select(part.init_state(memory), torch.tensor([0, 0, 0, 1, 1, 1]))
     found = part(queries, state).context
     for row in range(6):
         one = slice(row, row + 1)
-        same(found[one], part(queries[one], part.start(memory[row // 3][None])).context)
+        same(found[one], part(queries[one], part.init_state(memory[row // 3][None])).context)
 
 
 @pytest.mark.parametrize("use", ["encoder", "causal", "cross"])
 def test_what_is_longer_than_the_table_is_refused(use: Use) -> None:
     part, long = make(use, form="random"), torch.randn(1, LENGTH + 1, DIM)
     with pytest.raises(DataError, match=r"20 positions, but a sequence has 21 tokens; raise its max_length"):
-        part(long, part.start(long) if use == "cross" else part.start(rows=1), append=None if use == "cross" else long)
+        part(
+            long, part.init_state(long) if use == "cross" else part.init_state(rows=1), append=None if use == "cross" else long
+        )
     padded = Layout.padded([LENGTH, 3], LENGTH + 5)
     rows = torch.randn(2, LENGTH + 5, DIM)
-    state = part.start(rows, padded) if use == "cross" else part.start(rows=2)
+    state = part.init_state(rows, padded) if use == "cross" else part.init_state(rows=2)
     found = part(rows, state, append=None if use == "cross" else rows, layout=None if use == "cross" else padded)
     assert found.context.isfinite().all()
     assert use != "causal" or isinstance(found.state, History)

@@ -70,9 +70,9 @@ def test_same_looks_at_each_height_of_the_encoder(norm: str) -> None:
     model, layout = transformer("same", norm=norm), Layout.padded([9, 6])
     source = model.encode(Source(ids(9), layout))
     assert len(source.layers) == 3 and source.layers[-1] is source.memory
-    state = model.decoder.start(source)
+    state = model.decoder.init_state(source)
     for layer, look, memory in zip(model.decoder.layers, state.source, source.layers, strict=True):
-        torch.testing.assert_close(look.k, layer.cross.start(memory, layout).k)
+        torch.testing.assert_close(look.k, layer.cross.init_state(memory, layout).k)
     if norm == "pre":
         for memory in source.layers:
             torch.testing.assert_close(memory.mean(-1), torch.zeros(2, 9), atol=1e-5, rtol=0)

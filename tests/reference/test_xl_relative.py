@@ -25,7 +25,7 @@ def make(use: Use, max_distance: int = 0) -> XlRelativeAttention:
 
 
 def whole(part: torch.nn.Module, x: Tensor) -> Tensor:
-    return part(x, part.start(rows=x.size(0)), append=x).context
+    return part(x, part.init_state(rows=x.size(0)), append=x).context
 
 
 def look_of(part: XlRelativeAttention) -> XlScoring:
@@ -83,7 +83,7 @@ def test_it_does_not_see_where_a_sequence_begins(use: Use) -> None:
     with torch.no_grad():
         part.heads.query_key_value.weight[: 2 * DIM].zero_()
     x = torch.randn(1, EXTENT, DIM)
-    weights = part(x, part.start(rows=1), append=x, need_weights=True).weights[0]
+    weights = part(x, part.init_state(rows=1), append=x, need_weights=True).weights[0]
     for away in range(1, EXTENT - 2):
         along = (weights.diagonal(-away, 1, 2) / weights.diagonal(0, 1, 2)[:, away:]).log()
         same(along, along[:, :1].expand_as(along))
@@ -93,8 +93,8 @@ def test_it_does_not_see_where_a_sequence_begins(use: Use) -> None:
 def test_queries_in_line_find_what_queries_anywhere_find() -> None:
     """The same segment after the same memory, once as plain rows and once with a layout."""
     part, memory, x = make("causal"), torch.randn(2, 9, DIM), torch.randn(2, 5, DIM)
-    plain = part(x, part.start(memory), append=x, need_weights=True)
-    laid = part(x, part.start(memory, Layout.padded([9, 9])), append=x, layout=Layout.padded([5, 5]), need_weights=True)
+    plain = part(x, part.init_state(memory), append=x, need_weights=True)
+    laid = part(x, part.init_state(memory, Layout.padded([9, 9])), append=x, layout=Layout.padded([5, 5]), need_weights=True)
     same(plain.context, laid.context)
     same(plain.weights, laid.weights)
 

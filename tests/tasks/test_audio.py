@@ -137,7 +137,7 @@ def test_recordings_that_ctc_cannot_align_are_counted(tmp_path: Path) -> None:
 
 def batch() -> PairBatch:
     layout, texts = Layout.padded([50, 30]), Layout.padded([2, 2])
-    values = torch.where(layout.ok[..., None], torch.ones(2, 50, 10), 0.0)
+    values = torch.where(layout.mask[..., None], torch.ones(2, 50, 10), 0.0)
     ids = torch.ones(2, 2, dtype=torch.long)
     return PairBatch(torch.arange(2), Source(values, layout), ids, texts, ids)
 

@@ -26,7 +26,7 @@ from weft.explain.attention_heatmap import View, cross_attention, draw, view_of,
 from weft.explain.explanation import fed, find_words, join_words, make_side, right_to_left
 from weft.inference.decoding_options import resolve_options
 from weft.layers.decoder_state import State
-from weft.models.base import Encoded, Features, LinearDecoder, Sizes
+from weft.models.base import Encoded, HiddenStates, LinearDecoder, Sizes
 from weft.models.composition import build_model
 from weft.tasks.translation.attention_alignment import token_texts
 from weft.tasks.translation.explanation import explain_translation
@@ -121,12 +121,12 @@ class ForeignDecoder(LinearDecoder):
         self.table, self.output = nn.Embedding(vocabulary, dim), nn.Linear(dim, vocabulary)
         self.lookup = FullAttention(Site("cross", dim, heads=2))
 
-    def start(self, source: Encoded, *, room: int | None = None) -> State:
-        return self.lookup.start(source.memory, source.layout)
+    def init_state(self, source: Encoded, *, room: int | None = None) -> State:
+        return self.lookup.init_state(source.memory, source.layout)
 
-    def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: State, layout: Layout | None = None) -> HiddenStates:
         attended = self.lookup(self.table(tokens), state, layout=layout)
-        return Features(attended.context, attended.state)
+        return HiddenStates(attended.context, attended.state)
 
 
 def test_cross_attention_is_found_by_its_use_not_by_its_name() -> None:

@@ -378,14 +378,14 @@ def test_a_score_is_the_log_probability_within_a_window(run: Path) -> None:
 
 def test_a_text_goes_on_in_windows_of_what_the_model_knows(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator, longest = weft.load_generator(run, device="cpu"), []
-    read = type(generator.model.decoder).features
+    read = type(generator.model.decoder).hidden_states
 
     def note(self: Any, tokens: Tensor, state: Any, layout: Any = None) -> Any:
         found = read(self, tokens, state, layout)
         longest.append(int(found.state.fed.max()))
         return found
 
-    monkeypatch.setattr(type(generator.model.decoder), "features", note)
+    monkeypatch.setattr(type(generator.model.decoder), "hidden_states", note)
     generator.generate("3 is a" * 30, tokens=100)
     assert max(longest) <= 32 == SETTINGS["task.segment"] + SETTINGS["task.memory"]
 
@@ -393,7 +393,7 @@ def test_a_text_goes_on_in_windows_of_what_the_model_knows(run: Path, monkeypatc
 def test_a_state_of_one_size_needs_no_windows(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(tmp_path / "run", text, {**RECURRENT, "train.steps": 2})
     generator, sizes, fed = weft.load_generator(tmp_path / "run", device="cpu"), set(), []
-    read = type(generator.model.decoder).features
+    read = type(generator.model.decoder).hidden_states
 
     def note(self: Any, tokens: Tensor, state: Any, layout: Any = None) -> Any:
         found = read(self, tokens, state, layout)
@@ -401,7 +401,7 @@ def test_a_state_of_one_size_needs_no_windows(text: Path, tmp_path: Path, monkey
         fed.append(int(found.state.fed.max()))
         return found
 
-    monkeypatch.setattr(type(generator.model.decoder), "features", note)
+    monkeypatch.setattr(type(generator.model.decoder), "hidden_states", note)
     generator.generate("3 is", tokens=200)
     assert fed == list(range(4, 204))[: len(fed)] and len(fed) == 200
     assert len(sizes) == 1

@@ -213,7 +213,7 @@ def test_two_decoders_write_a_language_each(files: list[str], tmp_path: Path) ->
     parts = 0.0
     for language, decoder in enumerate(model.decoders):
         rows = (task.two.of(batch) == language).nonzero()[:, 0]
-        hidden = decoder.features(batch.target, decoder.start(encoded), batch.target_layout).hidden
+        hidden = decoder.hidden_states(batch.target, decoder.init_state(encoded), batch.target_layout).hidden
         parts += float(decoder.loss(hidden[rows], batch.labels[rows])[1])
     assert torch.isclose(nll, torch.tensor(parts), rtol=1e-4)
     found = back_translations(task, model, batch, task.two)

@@ -33,8 +33,8 @@ class Unread(SmallTask):
         torch.cuda.set_sync_debug_mode("error" if 2 <= number < 6 else "default")
         total = cross_entropy(model.out(model(batch.target)).flatten(0, 1), batch.labels.flatten(), reduction="sum")
         total = total * (float("nan") if number in self.bad else 1.0)
-        yield Loss(total, batch.target_layout.ok.sum(), {"tokens": batch.target_layout.ok.sum()})
-        yield Loss((model.critic(model(batch.target)) - 1).abs().sum(), batch.target_layout.ok.sum(), optimizer="critic")
+        yield Loss(total, batch.target_layout.mask.sum(), {"tokens": batch.target_layout.mask.sum()})
+        yield Loss((model.critic(model(batch.target)) - 1).abs().sum(), batch.target_layout.mask.sum(), optimizer="critic")
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         return {"loss": 1.0}

@@ -6,12 +6,14 @@ Shapes: B rows · T query positions · S key positions · H heads · D model wid
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from weft.config.plugins import RenamedMembers
 from weft.data.batch import Layout
 from weft.errors import ConfigError, DataError
 from weft.layers.decoder_state import State
@@ -77,26 +79,32 @@ def add_extras(extras: dict[str, Tensor], more: dict[str, Tensor]) -> None:
         extras[name] = extras[name] + value if name in extras else value
 
 
-class Facts(nn.Module):
+class Facts(RenamedMembers, nn.Module):
     """Declared properties of a mechanism, each verified by the contract tests.
 
     Configuration checks, pictures and the trainer, which decides whether to pack batches, read them. An option that changes a
     fact, as rotary positions change `ignores_key_order`, overrides it on the instance.
 
-    packs: the mechanism accepts packed rows
-    packs_square: it does, but forms all pairs of a packed row, which is correct but slow
+    supports_packing: the mechanism accepts packed rows
+    packing_is_quadratic: it does, but forms all pairs of a packed row, which is correct but slow
     instead: for each unsupported use, the reason and an alternative
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "packs": "supports_packing",
+        "packs_square": "packing_is_quadratic",
+        "reach": "receptive_field",
+        "start": "init_state",
+    }
     paper: ClassVar[str] = ""
     cost: ClassVar[str] = "n²"
     uses: ClassVar[frozenset[str]] = frozenset()
     instead: ClassVar[dict[str, str]] = {}
     weights_sum: Literal["one", "at most one"] | None = None
-    reach: Literal["all", "pattern", "data"] = "all"
+    receptive_field: Literal["all", "pattern", "data"] = "all"
     ignores_key_order: bool = False
-    packs: bool = False
-    packs_square: bool = False
+    supports_packing: bool = False
+    packing_is_quadratic: bool = False
     extras: frozenset[str] = frozenset()
 
     def __init__(self, site: Site) -> None:
@@ -110,7 +118,7 @@ class Facts(nn.Module):
         self.context_width: int = site.dim
 
     def sees(self, length: int) -> Tensor:
-        """[length, length] bool: which keys each query may attend to by position. Meaningful only if reach is "pattern"."""
+        """[length, length] bool: which keys each query may attend to by position. Used if `receptive_field` is "pattern"."""
         return torch.ones(length, length, dtype=torch.bool)
 
     @property
@@ -134,13 +142,13 @@ class Facts(nn.Module):
 class Attention(Facts):
     """Queries attend to keys. One call handles a whole sequence, a chunk of it, or a single step.
 
-    Self-attention always appends: `attention(x, attention.start(rows=B), append=x)`, where `append` is the query itself.
-    Cross-attention passes memory to `start`. In causal use, memory given to `start` is an earlier segment of the same sequence.
-    `layout` describes queries and appended tokens alike; tokens that are not `ok` count as never fed. A call consumes its
+    Self-attention always appends: `attention(x, attention.init_state(rows=B), append=x)`, where `append` is the query itself.
+    Cross-attention passes memory to `init_state`. In causal use, memory given there is an earlier segment of the same sequence.
+    `layout` describes queries and appended tokens alike; masked tokens count as never fed. A call consumes its
     state: to branch, select first. A mechanism defines `run`, and the states of its uses: `read` and `begin` with `extend`.
     """
 
-    def start(
+    def init_state(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> State:
         """The initial state. `room` requests a store of fixed size that grows only through `weft.layers.decoder_state.grow`."""
@@ -187,7 +195,7 @@ class Attention(Facts):
 class Mixer(Facts, ABC):
     """Mixes the tokens of a row, all at once (encoder) or each with those before it (causal), in chunks of any size."""
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+    def init_state(self, *, rows: int = 1, room: int | None = None) -> State:
         """The initial state; an encoder has none."""
         return None if self.site.use == "encoder" else self.begin(rows, room)
 
@@ -197,24 +205,24 @@ class Mixer(Facts, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
-        """x [B, T, D] → context [B, T, D]. Tokens that are not `ok` in the layout count as never fed."""
+        """x [B, T, D] → context [B, T, D]. Masked tokens count as never fed."""
 
     def recall(self, memory: Tensor) -> State:
         """The causal state after tokens [B, M, D] of an earlier segment, whose own outputs are not needed."""
-        return self(memory, self.start(rows=memory.size(0))).state
+        return self(memory, self.init_state(rows=memory.size(0))).state
 
 
 class RowMixer(Mixer):
     """A mixer for one sentence per row. Packed rows are unpacked to padded rows, mixed, and packed again."""
 
-    packs = True
+    supports_packing = True
 
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         if layout is None or not layout.packed:
             context, state = self.mix(x, state, layout)
             return Attended(context.to(x.dtype), state)
         rows, own = unpack(x, layout)
-        context, _ = self.mix(rows, self.start(rows=rows.size(0)), own)
+        context, _ = self.mix(rows, self.init_state(rows=rows.size(0)), own)
         return Attended(repack(context, layout).to(x.dtype), state)
 
     @abstractmethod
@@ -230,13 +238,14 @@ class SelfAttention(Mixer):
     def __init__(self, attention: Attention) -> None:
         super().__init__(attention.site)
         self.attention = attention
-        for fact in ("weights_sum", "reach", "extras", "ignores_key_order", "packs", "packs_square", "max_length"):
+        for fact in ("weights_sum", "receptive_field", "extras", "ignores_key_order", "max_length"):
             setattr(self, fact, getattr(attention, fact))
+        combine_packing(self, [attention])
         width, dim = attention.context_width, attention.site.dim
         self.project = nn.Identity() if width == dim else nn.Linear(width, dim)
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        return self.attention.start(rows=rows, room=room)
+    def init_state(self, *, rows: int = 1, room: int | None = None) -> State:
+        return self.attention.init_state(rows=rows, room=room)
 
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         attended: Attended = self.attention(x, state, append=x, layout=layout, need_weights=need_weights)
@@ -246,10 +255,17 @@ class SelfAttention(Mixer):
         return draft.linear(self.project, draft.part(self.attention, x))
 
     def recall(self, memory: Tensor) -> State:
-        return self.attention.start(memory, rows=memory.size(0))
+        return self.attention.init_state(memory, rows=memory.size(0))
 
     def sees(self, length: int) -> Tensor:
         return self.attention.sees(length)
+
+
+def combine_packing(whole: Any, parts: Iterable[Any]) -> None:
+    """Declares for `whole` which packed rows all of its parts support."""
+    parts = list(parts)
+    whole.supports_packing = all(part.supports_packing for part in parts)
+    whole.packing_is_quadratic = any(part.packing_is_quadratic for part in parts)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Mixer, Site, add_extras
+from weft.attention.base import Attended, Attention, Mixer, Site, add_extras, combine_packing
 from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.sparsity_patterns import Joined, PatternSpec, build_patterns
 from weft.config.registry import Among, build
@@ -103,11 +103,11 @@ class PartsAttention(Attention):
         self.parts = nn.ModuleList(built)
         self.share = nn.Linear(site.dim, site.dim)
         self.out = nn.Linear(sum(part.context_width for part in built), site.dim)
-        sums, reaches = {part.weights_sum for part in built}, {part.reach for part in built}
+        sums, reaches = {part.weights_sum for part in built}, {part.receptive_field for part in built}
         self.weights_sum = None if None in sums else "one" if sums == {"one"} else "at most one"
-        self.reach = "all" if "all" in reaches else "data" if "data" in reaches else "pattern"
+        self.receptive_field = "all" if "all" in reaches else "data" if "data" in reaches else "pattern"
         self.ignores_key_order = all(part.ignores_key_order for part in built)
-        self.packs, self.packs_square = all(part.packs for part in built), any(part.packs_square for part in built)
+        combine_packing(self, built)
         self.extras = frozenset().union(*(part.extras for part in built))
         self.max_length = min((part.max_length for part in built if part.max_length is not None), default=None)
 
@@ -117,7 +117,7 @@ class PartsAttention(Attention):
     def sees(self, length: int) -> Tensor:
         return reduce(torch.logical_or, (part.sees(length) for part in self._each()))
 
-    def start(
+    def init_state(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> State:
         shares = [None] * len(self.parts) if memory is None else self.share(memory).chunk(len(self.parts), -1)
@@ -143,6 +143,6 @@ class PartsAttention(Attention):
 def _start(part: Part, memory: Tensor | None, layout: Layout | None, rows: int, room: int | None) -> State:
     """The state before the first token, or after the earlier tokens `memory` [B, M, D]."""
     if isinstance(part, Attention):
-        return part.start(memory, layout, rows=rows, room=room)
-    before = part.start(rows=rows if memory is None else memory.size(0), room=room)
+        return part.init_state(memory, layout, rows=rows, room=room)
+    before = part.init_state(rows=rows if memory is None else memory.size(0), room=room)
     return before if memory is None else part(memory, before, layout=layout).state

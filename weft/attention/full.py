@@ -33,7 +33,7 @@ class FullAttention(MultiHeadAttention):
     uses = frozenset({"encoder", "causal", "cross"})
     weights_sum = "one"
     ignores_key_order = True
-    packs = True
+    supports_packing = True
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class HardAttention(SourceAttention):
 
     paper = "Xu et al. 2015"
     weights_sum = "one"
-    reach = "data"
+    receptive_field = "data"
     ignores_key_order = True
     extras = frozenset({"log_prob", "entropy"})
 

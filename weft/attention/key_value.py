@@ -49,7 +49,7 @@ class KeyValueAttention(Attention):
     uses = frozenset({"causal", "cross"})
     weights_sum: Literal["one", "at most one"] | None = "at most one"
     ignores_key_order = True
-    packs = packs_square = True
+    supports_packing = packing_is_quadratic = True
 
     def __init__(self, site: Site, *, parts: Literal[1, 2, 3] = 2, span: NonNegativeInt = 0) -> None:
         super().__init__(site)
@@ -61,7 +61,7 @@ class KeyValueAttention(Attention):
         # The window of a token ends with the token itself, which it does not attend to.
         self.window = TokenWindow(2 * self.width + 1, span + 1, causal=True) if span else None
         if span:
-            self.reach, self.ignores_key_order, self.packs_square = "pattern", False, False
+            self.receptive_field, self.ignores_key_order, self.packing_is_quadratic = "pattern", False, False
 
     def predicting(self, states: Tensor) -> Tensor:
         """The part that is left for the prediction (equations 4 and 10, section 2.3)."""
@@ -80,7 +80,7 @@ class KeyValueAttention(Attention):
     def begin(self, rows: int, room: int | None) -> State:
         like = next(self.head.score.key.parameters())
         if self.window is not None:
-            tail = self.window.start(rows, like)
+            tail = self.window.init_state(rows, like)
             assert tail is not None
             return RecentKeyValues(tail, torch.zeros(rows, dtype=torch.long, device=like.device))
         return ConcatenatedKeyValues() if room is None else KeyValueCache.empty(rows, 1, room, self.width, like)

@@ -155,5 +155,5 @@ def _real(k: Tensor, v: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
     k = k.float()
     if layout is None:
         return k, v
-    here = layout.ok[:, None, :, None]
+    here = layout.mask[:, None, :, None]
     return torch.where(here, k, NOTHING), torch.where(here, v, 0.0)

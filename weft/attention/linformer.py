@@ -67,7 +67,7 @@ class LinformerAttention(Attention):
         self.check_length(k[:, 0], layout)
         length = min(k.size(2), self.max_length)  # the batch may be padded beyond its longest row
         if layout is not None:
-            here = layout.ok[:, None, :, None]
+            here = layout.mask[:, None, :, None]
             k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)
         mix = self.mix[..., :length]
         return CrossAttentionMemory(mix[0] @ k[:, :, :length], mix[-1] @ v[:, :, :length])

@@ -70,7 +70,7 @@ class LocationAwareAttention(SourceAttention):
         self.feature = nn.Linear(filters, inner, bias=False)
         self.sharpening, self.top, self.window, self.coverage = sharpening, top, window, coverage
         if top or window:
-            self.reach = "data"
+            self.receptive_field = "data"
         if coverage:
             self.extras = frozenset({"coverage"})
             self.ignores_key_order = width == 1 and not window
@@ -85,7 +85,7 @@ class LocationAwareAttention(SourceAttention):
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         source, last, total = state.source, state.last, state.total
         projected, keys = self.score.query(query), source.mask(query.size(0), None)
-        real = None if layout is None else layout.ok
+        real = None if layout is None else layout.mask
         alignments, covered = [], []
         for t in range(query.size(1)):
             scores = self._scores(projected[:, t : t + 1], source, last if total is None else total)

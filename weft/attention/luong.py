@@ -91,8 +91,8 @@ class LocalMonotonicAttention(SourceAttention):
 
     paper = "Luong et al. 2015, local-m"
     weights_sum = "one"
-    reach = "pattern"
-    packs = packs_square = True
+    receptive_field = "pattern"
+    supports_packing = packing_is_quadratic = True
 
     def __init__(self, site: Site, *, window: PositiveInt = 10, score: LuongScore = "general") -> None:
         super().__init__(site, luong_score(score, site))
@@ -125,8 +125,8 @@ class LocalPredictiveAttention(SourceAttention):
 
     paper = "Luong et al. 2015, local-p"
     weights_sum = "at most one"
-    reach = "data"
-    packs = packs_square = True
+    receptive_field = "data"
+    supports_packing = packing_is_quadratic = True
 
     def __init__(self, site: Site, *, window: PositiveInt = 10, score: LuongScore = "general") -> None:
         super().__init__(site, luong_score(score, site))

@@ -54,7 +54,7 @@ class CompressedAttention(Attention):
     def __init__(self, site: Site, *, stride: PositiveInt = 3, bias: bool = True) -> None:
         super().__init__(site)
         self.stride = stride
-        self.reach = "pattern" if site.use == "causal" else "all"
+        self.receptive_field = "pattern" if site.use == "causal" else "all"
         self.ignores_key_order = stride == 1
         self.heads = Projections(site, bias=bias)
         self.keys, self.values = (nn.Linear(stride * site.dim, site.dim) for _ in range(2))
@@ -108,7 +108,7 @@ class CompressedAttention(Attention):
     def _memory(self, key_value: Tensor, layout: Layout | None) -> CrossAttentionMemory:
         """All windows; the last one of a row is padded with zeros."""
         if layout is not None:
-            key_value = torch.where(layout.ok[..., None], key_value, 0.0)
+            key_value = torch.where(layout.mask[..., None], key_value, 0.0)
         key_value = F.pad(key_value, (0, 0, 0, -key_value.size(1) % self.stride))
         segments = None if layout is None else layout.segments[:, :: self.stride]
         return CrossAttentionMemory(*self._shorten(key_value), segments)

@@ -62,7 +62,7 @@ class MonotonicAttention(SourceAttention):
     paper = "Raffel et al. 2017"
     cost = "n², and n after training"
     weights_sum: Literal["one", "at most one"] | None = "at most one"
-    reach = "data"
+    receptive_field = "data"
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class MonotonicAttention(SourceAttention):
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         attend = self._expect if self.training else self._scan
-        return attend(query, state, None if layout is None else layout.ok, need_weights)
+        return attend(query, state, None if layout is None else layout.mask, need_weights)
 
     def _expect(self, query: Tensor, state: MonotonicState, real: Tensor | None, need_weights: bool) -> Attended:
         """The soft form. All queries are scored at once; only the recurrence over them is a loop."""

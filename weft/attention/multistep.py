@@ -44,7 +44,7 @@ class MultistepAttention(Attention):
     uses = frozenset({"cross"})
     weights_sum = "one"
     ignores_key_order = True
-    packs = True
+    supports_packing = True
 
     def read(self, memory: Tensor, layout: Layout | None) -> MultistepMemory:
         k, v = (split_heads(to_autocast_dtype(part), self.site.heads) for part in memory.chunk(2, -1))

@@ -120,7 +120,7 @@ class SynthesizerAttention(Attention):
     paper = "Tay et al. 2020"
     uses = frozenset({"encoder", "causal", "cross"})
     weights_sum = "one"
-    packs = packs_square = True
+    supports_packing = packing_is_quadratic = True
 
     def __init__(
         self,

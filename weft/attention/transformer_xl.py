@@ -83,7 +83,7 @@ class XlRelativeAttention(MultiHeadAttention):
     uses = frozenset({"encoder", "causal"})
     instead: ClassVar[dict[str, str]] = {"cross": "distances have no meaning between two sequences; use full"}
     weights_sum = "one"
-    packs = True
+    supports_packing = True
 
     def __init__(self, site: Site, *, max_distance: NonNegativeInt = 0, bias: bool = False) -> None:
         super().__init__(site)

@@ -80,7 +80,7 @@ def _sizes(config: Config) -> Sizes:
 
 
 def _length(wanted: int | None, task: Task, model: Network) -> int:
-    most = model.longest
+    most = model.max_length
     if wanted is None:
         return task.typical_length if most is None else min(task.typical_length, most)
     if most is not None and wanted > most:

@@ -14,10 +14,12 @@ in a run folder makes weft import a module. The package weft_studies, which come
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, ClassVar
 
 from weft.errors import ConfigError
 from weft.version import DISTRIBUTION
@@ -103,3 +105,19 @@ def installed_recipes() -> dict[str, Path]:
                 if found.setdefault(path.stem, path) != path:
                     raise ConfigError(f"{package_of(entry)}: its recipe {path.stem!r} has the name of another; rename it")
     return found
+
+
+class RenamedMembers:
+    """A base class whose subclasses in other packages may still use old names of members, with a warning.
+
+    renamed: old name → new name.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for old in cls.renamed.keys() & vars(cls).keys():
+            message = f"{cls.__module__}.{cls.__name__}: {old} is called {cls.renamed[old]} now"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            setattr(cls, cls.renamed[old], vars(cls)[old])

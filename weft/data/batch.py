@@ -95,7 +95,7 @@ class Layout(TensorFields):
     known: tuple[int, ...] | None = None
     _memory: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
-    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
         """The cached result of `make`, for values that every layer derives from a layout."""
         if key not in self._memory:
             self._memory[key] = make()
@@ -103,7 +103,7 @@ class Layout(TensorFields):
         return value
 
     @property
-    def ok(self) -> Tensor:
+    def mask(self) -> Tensor:
         """[B, T] bool: True on real tokens."""
         return self.segments > 0
 
@@ -114,7 +114,7 @@ class Layout(TensorFields):
     @property
     def lengths(self) -> Tensor:
         """[B] number of real tokens per row."""
-        return self.ok.sum(1)
+        return self.mask.sum(1)
 
     @property
     def counts(self) -> tuple[int, ...]:

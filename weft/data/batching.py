@@ -96,7 +96,7 @@ def _pack(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
 
 def spread(values: NDArray[Any], layout: Layout) -> torch.Tensor:
     """Puts entries, in reading order, where the layout has tokens, and 0 (PAD) elsewhere: [B, T], or [B, T, …] of vectors."""
-    ok = layout.ok.numpy()
+    ok = layout.mask.numpy()
     whole = np.issubdtype(values.dtype, np.integer)
     block = np.zeros((*ok.shape, *values.shape[1:]), np.int64 if whole else values.dtype)
     block[ok] = values

@@ -47,7 +47,7 @@ class BeamSelector(TokenSelector):
     ) -> None:
         self.width, self.penalty, self.keep, self.stop, self.offset = width, penalty, keep or width, stop, offset
 
-    def start(self, sources: int, device: torch.device) -> SelectorState:
+    def init_state(self, sources: int, device: torch.device) -> SelectorState:
         found = SelectorState.empty(sources, self.width, self.keep, device)
         found.score[:, 1:] = NEVER  # all hypotheses are equal at first, so only one of them counts
         return found
@@ -110,7 +110,7 @@ class GreedySelector(TokenSelector):
     def __init__(self, penalty: float = 1.0, offset: float = 0.0) -> None:
         self.penalty, self.offset = penalty, offset
 
-    def start(self, sources: int, device: torch.device) -> SelectorState:
+    def init_state(self, sources: int, device: torch.device) -> SelectorState:
         return SelectorState.empty(sources, 1, 1, device)
 
     def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:

@@ -27,7 +27,7 @@ FORBIDDEN = (PAD, BOS, UNK)
 class Constraint(Protocol):
     """Changes logits before a token is chosen."""
 
-    def start(self, rows: int, device: torch.device) -> State: ...
+    def init_state(self, rows: int, device: torch.device) -> State: ...
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         """logits [B, V] for the next token, tokens [B, T] just fed → logits with −inf where forbidden, and the next state.
@@ -53,7 +53,7 @@ class ForbidTokens:
     def __init__(self, tokens: list[int]) -> None:
         self.tokens = tokens
 
-    def start(self, rows: int, device: torch.device) -> State:
+    def init_state(self, rows: int, device: torch.device) -> State:
         tokens = torch.empty(len(self.tokens), dtype=torch.long, device=device)
         for place, token in enumerate(self.tokens):
             tokens[place].fill_(token)  # a copy from host memory cannot be recorded in a CUDA graph
@@ -69,7 +69,7 @@ class NoRepeatNgram:
     def __init__(self, size: int, longest: int) -> None:
         self.size, self.longest = size, longest
 
-    def start(self, rows: int, device: torch.device) -> State:
+    def init_state(self, rows: int, device: torch.device) -> State:
         return [torch.full((rows, self.longest), -1, device=device), torch.zeros(rows, dtype=torch.long, device=device)]
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
@@ -94,7 +94,7 @@ def append(written: Tensor, count: Tensor, tokens: Tensor, layout: Layout | None
 
     Padding, and tokens for which there is no place, go to the last column, as −1.
     """
-    real, last = torch.ones_like(tokens, dtype=torch.bool) if layout is None else layout.ok, written.size(1) - 1
+    real, last = torch.ones_like(tokens, dtype=torch.bool) if layout is None else layout.mask, written.size(1) - 1
     place = torch.where(real, count[:, None] + real.long().cumsum(1) - 1, last).clamp_max(last)
     return written.scatter(1, place, torch.where(place < last, tokens, -1)), count + real.sum(1)
 
@@ -143,7 +143,7 @@ class PrefixConstraints:
     def start(constraints: Sequence[Constraint], owner: Tensor) -> PrefixConstraints:
         """owner [B]: the source of each row."""
         sources = int(owner.max()) + 1
-        states = [select(constraint.start(sources, owner.device), owner) for constraint in constraints]
+        states = [select(constraint.init_state(sources, owner.device), owner) for constraint in constraints]
         return PrefixConstraints(constraints, states, torch.full_like(owner, BOS), torch.ones_like(owner, dtype=torch.bool))
 
     def allowed(self, logp: Tensor) -> Tensor:

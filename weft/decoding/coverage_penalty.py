@@ -17,7 +17,7 @@ from weft.attention.core.weight_recorder import observe
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
-from weft.models.base import Decoder, Encoded, Features
+from weft.models.base import Decoder, Encoded, HiddenStates
 from weft.models.wrapped_decoders import WrappedDecoder
 
 LEAST = 1e-6
@@ -50,13 +50,13 @@ class CoverageDecoder(WrappedDecoder):
         super().__init__(decoder)
         self.weight, self.looks = weight, cross_attentions_of(decoder)
 
-    def start(self, source: Encoded, *, room: int | None = None) -> CoverageState:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> CoverageState:
         rows, extent = source.memory.shape[:2]
         seen = torch.zeros(rows, extent, device=source.memory.device)
-        real = torch.ones_like(seen, dtype=torch.bool) if source.layout is None else source.layout.ok
-        return CoverageState(self.decoder.start(source, room=room), seen, self.weight, real)
+        real = torch.ones_like(seen, dtype=torch.bool) if source.layout is None else source.layout.mask
+        return CoverageState(self.decoder.init_state(source, room=room), seen, self.weight, real)
 
-    def features(self, tokens: Tensor, state: CoverageState, layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: CoverageState, layout: Layout | None = None) -> HiddenStates:
         noted: list[list[Tensor]] = [[] for _ in self.looks]
 
         def note(place: int) -> Callable[[Attended], None]:
@@ -65,7 +65,7 @@ class CoverageDecoder(WrappedDecoder):
         with ExitStack() as stack:
             for place, look in enumerate(self.looks):
                 stack.enter_context(observe(look, note(place)))
-            fed = self.decoder.features(tokens, state.inner, layout)
+            fed = self.decoder.hidden_states(tokens, state.inner, layout)
         each = [torch.cat(steps, 2).float().mean(1) for steps in noted]
         if any(weights.size(-1) != state.seen.size(1) for weights in each):
             raise ConfigError(
@@ -73,7 +73,7 @@ class CoverageDecoder(WrappedDecoder):
             )
         paid = torch.stack(each).mean(0)
         if layout is not None:
-            paid = paid.where(layout.ok[..., None], 0.0)
+            paid = paid.where(layout.mask[..., None], 0.0)
         return replace(fed, state=replace(state, inner=fed.state, seen=state.seen + paid.sum(1)))
 
     def ending(self, state: CoverageState) -> Tensor:

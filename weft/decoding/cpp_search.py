@@ -185,7 +185,7 @@ def nonautoregressive_states(decoder: NonAutoregressiveDecoder, tokens: Tensor, 
     """The hidden states [B, T, D] of a decoder that writes all tokens at once: in C++ if it has a plan, as in `encode`."""
     ready = _ready(tokens.device, lambda: plan_decoder(decoder).program)
     if ready is None:
-        return decoder.features(tokens, state, layout).hidden
+        return decoder.hidden_states(tokens, state, layout).hidden
     kernels, program = ready
     keys, _ = program.open(decoder, state)
     return program.read(kernels, decoder.embed(tokens, state, layout), layout.lengths, keys)
@@ -197,7 +197,7 @@ def path_states(decoder: NonAutoregressiveDecoder, source: Encoded) -> tuple[Ten
     if ready is None:
         canvas = decoder.canvases.known(source, torch.empty(0), 0)
         blanks = torch.full_like(canvas.layout.positions, decoder.blank)
-        return decoder.features(blanks, decoder.open(source, canvas), canvas.layout).hidden, canvas.layout.lengths
+        return decoder.hidden_states(blanks, decoder.open(source, canvas), canvas.layout).hidden, canvas.layout.lengths
     kernels, program = ready
     return _read_memory(kernels, program, source)
 
@@ -255,7 +255,7 @@ class CppSearch:
         (sources, fed), device = prefix.shape, prefix.device
         banned = [token for each in request.constraints if isinstance(each, ForbidTokens) for token in each.tokens]
         steps = int(limits.max_tokens.max())
-        self.tables = BackpointerTables.empty(steps, selector.start(sources, device), False)
+        self.tables = BackpointerTables.empty(steps, selector.init_state(sources, device), False)
         found, room = self.tables.found, fed + steps
         self._max_tokens = limits.max_tokens.contiguous()
         forbidden = torch.tensor(banned, dtype=torch.long)

@@ -51,7 +51,7 @@ class TermAutomata:
         """[B, M]: the states after tokens [B, T], without padding."""
         for place in range(tokens.size(1)):
             after = self.after(which, at, tokens[:, place])
-            at = after if layout is None else torch.where(layout.ok[:, place, None], after, at)
+            at = after if layout is None else torch.where(layout.mask[:, place, None], after, at)
         return at
 
 
@@ -61,7 +61,7 @@ class ForbiddenTerms:
     def __init__(self, automata: TermAutomata) -> None:
         self.automata = automata
 
-    def start(self, rows: int, device: torch.device) -> State:
+    def init_state(self, rows: int, device: torch.device) -> State:
         which = self.automata.which
         return [which, torch.where(which > 0, START, MET)]
 
@@ -95,9 +95,9 @@ class ConstrainedBeamSelector(BeamSelector):
         super().__init__(width, penalty, keep, stop="length", offset=offset)
         self.automata, self.at = automata, at
 
-    def start(self, sources: int, device: torch.device) -> SelectorState:
+    def init_state(self, sources: int, device: torch.device) -> SelectorState:
         at = self.at[:, None].expand(-1, self.width, -1)
-        return ConstrainedBeamState(**vars(super().start(sources, device)), which=self.automata.which, at=at.contiguous())
+        return ConstrainedBeamState(**vars(super().init_state(sources, device)), which=self.automata.which, at=at.contiguous())
 
     def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
         assert isinstance(found, ConstrainedBeamState)

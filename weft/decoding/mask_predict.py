@@ -70,24 +70,26 @@ def refine(
         torch.full_like(layout.positions, decoder.blank), torch.zeros_like(layout.positions, dtype=torch.float32)
     )
     for iteration in range(iterations):
-        masked = layout.ok
+        masked = layout.mask
         if iteration:
             count = lengths * (iterations - iteration) // iterations
-            sure = writing.logp.masked_fill(~layout.ok, float("inf")).argsort(dim=1, stable=True).argsort(dim=1)
-            masked = (sure < count[:, None]) & layout.ok
+            sure = writing.logp.masked_fill(~layout.mask, float("inf")).argsort(dim=1, stable=True).argsort(dim=1)
+            masked = (sure < count[:, None]) & layout.mask
         fed = writing.tokens.masked_fill(masked, decoder.blank)
         logits = decoder.logits(nonautoregressive_states(decoder, fed, state, layout)).float()
         for symbol in (PAD, BOS, UNK, decoder.blank):
             logits[..., symbol] = NEVER
         logits = _without_end(decoder, logits, shortest)
-        kept = None if iteration == 0 else torch.where(masked | ~layout.ok, -1, writing.tokens)
+        kept = None if iteration == 0 else torch.where(masked | ~layout.mask, -1, writing.tokens)
         if depends_on_prefix(constraints):
             rows = torch.arange(len(lengths), device=lengths.device) if owner is None else owner
             best, tokens = constrained_argmax(logits.log_softmax(-1)[..., : decoder.blank], constraints, rows, kept)
         else:
             best, tokens = most_probable(logits)
         changed = (
-            masked if kept is None or not depends_on_prefix(constraints) else masked | ((tokens != writing.tokens) & layout.ok)
+            masked
+            if kept is None or not depends_on_prefix(constraints)
+            else masked | ((tokens != writing.tokens) & layout.mask)
         )
         writing.tokens, writing.logp = tokens.where(changed, writing.tokens), best.where(changed, writing.logp)
         writing.passes.append((writing.tokens, changed))

@@ -29,7 +29,7 @@ from weft.layers.decoder_state import State, select
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.recurrent import each_token
 from weft.losses.log_likelihood import log_likelihoods
-from weft.models.base import Decoder, Encoded, Features
+from weft.models.base import Decoder, Encoded, HiddenStates
 from weft.models.wrapped_decoders import WrappedDecoder
 
 Where = Literal["embeddings", "states"]
@@ -72,31 +72,31 @@ class NoisyDecoder(WrappedDecoder):
         if where == "states" and self.recurrent is None:
             raise ConfigError(f"decode.search.where: {name} has no recurrent states to add noise to; use embeddings")
 
-    def start(self, source: Encoded, *, room: int | None = None) -> NoisyDecoderState:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> NoisyDecoderState:
         ids, chain = source.extras["noise.ids"], source.extras["noise.chain"]
-        return NoisyDecoderState(self.decoder.start(source, room=room), ids, chain, torch.zeros_like(ids))
+        return NoisyDecoderState(self.decoder.init_state(source, room=room), ids, chain, torch.zeros_like(ids))
 
-    def features(self, tokens: Tensor, state: NoisyDecoderState, layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: NoisyDecoderState, layout: Layout | None = None) -> HiddenStates:
         if self.where == "embeddings":
             place = state.fed[:, None] + torch.arange(tokens.size(1), device=tokens.device)
             with self._added(state, place):
-                found = self.decoder.features(tokens, state.inner, layout)
+                found = self.decoder.hidden_states(tokens, state.inner, layout)
         else:
             found = self._step_by_step(tokens, state, layout)
         fed = state.fed + (tokens.size(1) if layout is None else layout.lengths)
         return replace(found, state=replace(state, inner=found.state, fed=fed))
 
-    def _step_by_step(self, tokens: Tensor, state: NoisyDecoderState, layout: Layout | None) -> Features:
+    def _step_by_step(self, tokens: Tensor, state: NoisyDecoderState, layout: Layout | None) -> HiddenStates:
         """Disturbs the state before each token; in rows whose token is padding, the state stays as it was."""
         assert self.recurrent is not None
         inner, hidden = state.inner, []
         for t, column in enumerate(each_token(layout, tokens.size(1))):
-            noise = self._maker(state, state.fed[:, None] + t, None if column is None else column.ok)
+            noise = self._maker(state, state.fed[:, None] + t, None if column is None else column.mask)
             inner = self.recurrent.disturb(inner, partial(_add, noise))
-            found = self.decoder.features(tokens[:, t : t + 1], inner, column)
+            found = self.decoder.hidden_states(tokens[:, t : t + 1], inner, column)
             inner = found.state
             hidden.append(found.hidden)
-        return Features(torch.cat(hidden, 1), inner)
+        return HiddenStates(torch.cat(hidden, 1), inner)
 
     @contextmanager
     def _added(self, state: NoisyDecoderState, place: Tensor) -> Iterator[None]:
@@ -165,7 +165,7 @@ def log_probabilities(decoder: Decoder, source: Encoded, first: list[list[int]],
     for row, (prefix, text) in enumerate(zip(first, texts, strict=True)):
         fed[row, : lengths[row]] = torch.tensor([*prefix, *text][:-1], device=device)
         labels[row, len(prefix) - 1 : lengths[row]] = torch.tensor(text, device=device)
-    hidden = decoder.features(fed, decoder.start(source), Layout.padded(lengths, max(lengths)).to(device)).hidden
+    hidden = decoder.hidden_states(fed, decoder.init_state(source), Layout.padded(lengths, max(lengths)).to(device)).hidden
     found: list[float] = log_likelihoods(decoder, hidden, labels).double().sum(1).tolist()
     return found
 

@@ -17,7 +17,7 @@ class SamplingSelector(TokenSelector):
     def __init__(self, count: int = 1, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0) -> None:
         self.width, self.temperature, self.top_k, self.top_p, self.seed = count, temperature, top_k, top_p, seed
 
-    def start(self, sources: int, device: torch.device) -> SelectorState:
+    def init_state(self, sources: int, device: torch.device) -> SelectorState:
         return SelectorState.empty(sources, self.width, self.width, device)
 
     def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:

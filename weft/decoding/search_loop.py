@@ -98,8 +98,8 @@ class SearchStep:
     def open(self, start: SearchInput, room: int, length: int, trace: bool) -> ActiveHypotheses:
         """The search before its first choice, with stores for `room` tokens and tables for texts of `length` tokens."""
         sources, device = start.prefix.size(0), start.prefix.device
-        fed = self.decoder.features(start.prefix, self.decoder.start(start.source, room=room), start.layout)
-        found = self.selector.start(sources, device)
+        fed = self.decoder.hidden_states(start.prefix, self.decoder.init_state(start.source, room=room), start.layout)
+        found = self.selector.init_state(sources, device)
         last = fed.hidden[:, -1]
         if start.layout is not None:
             last = fed.hidden[torch.arange(sources, device=device), (start.layout.lengths - 1).clamp_min(0)]
@@ -108,7 +108,7 @@ class SearchStep:
             found=found,
             limits=start.limits,
             state=fed.state,
-            noted=[constraint.start(sources, device) for constraint in self.constraints],
+            noted=[constraint.init_state(sources, device) for constraint in self.constraints],
             tokens=start.prefix,
             hidden=last,
             t=torch.zeros((), dtype=torch.long, device=device),
@@ -124,7 +124,7 @@ class SearchStep:
             row = torch.arange(groups, device=now.owner.device)[:, None] * width
             now.take((choice.parents + row).flatten())
         now.tokens, now.layout = choice.tokens.reshape(-1, 1), None
-        fed = self.decoder.features(now.tokens, now.state)
+        fed = self.decoder.hidden_states(now.tokens, now.state)
         now.hidden, now.state, now.t = fed.hidden[:, -1], fed.state, now.t + 1
         return now
 

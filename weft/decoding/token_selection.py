@@ -101,7 +101,7 @@ class TokenSelector(ABC):
     width: int
 
     @abstractmethod
-    def start(self, sources: int, device: torch.device) -> SelectorState:
+    def init_state(self, sources: int, device: torch.device) -> SelectorState:
         """The state before the first step."""
 
     @abstractmethod

@@ -153,7 +153,7 @@ def mixer_influence(mixer: Mixer, x: Tensor) -> Weights:
     """
 
     def context(x: Tensor) -> Tensor:
-        attended: Attended = mixer(x, mixer.start(rows=x.size(0)))
+        attended: Attended = mixer(x, mixer.init_state(rows=x.size(0)))
         return attended.context.float()
 
     length, base = x.size(1), context(x)
@@ -193,7 +193,7 @@ def _run(model: Model, source: Tensor, inputs: Tensor, labels: Tensor, watched: 
     """Returns tensors [B, T, …]: the log-probabilities of the target, and the context of each watched attention."""
     contexts: dict[str, list[Tensor]] = {name: [] for name in watched}
     with observed(watched, lambda name, _, attended: contexts[name].append(attended.context.float())):
-        logits = model.decoder(inputs, model.decoder.start(model.encode(Source(source)))).logits
+        logits = model.decoder(inputs, model.decoder.init_state(model.encode(Source(source)))).logits
     logp = logits.float().log_softmax(-1).gather(-1, labels[..., None]).clamp_min(-LARGEST)
     return {"": logp, **{name: torch.cat(each, 1) for name, each in contexts.items() if each}}
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from weft.data.batch import BOS, EOS, Layout
 from weft.errors import ConfigError, RunError
 from weft.layers.decoder_state import State
-from weft.models.base import Decoder, Encoded, Features, Model, least
+from weft.models.base import Decoder, Encoded, HiddenStates, Model, least
 from weft.models.language_model import LanguageModel
 from weft.models.wrapped_decoders import WrappedDecoder
 
@@ -30,16 +30,18 @@ class FusedDecoder(WrappedDecoder):
         self.language, self.weight, self.line_end, self.scores = language, weight, line_end, True
         self.max_length = least(decoder.max_length, language.max_target)
 
-    def start(self, source: Encoded, *, room: int | None = None) -> list[State]:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> list[State]:
         nothing = self.language.nothing(source.memory.size(0))
-        return [self.decoder.start(source, room=room), self.language.decoder.start(nothing, room=room)]
+        return [self.decoder.init_state(source, room=room), self.language.decoder.init_state(nothing, room=room)]
 
-    def features(self, tokens: Tensor, state: list[State], layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: list[State], layout: Layout | None = None) -> HiddenStates:
         found = self.decoder(tokens, state[0], layout)
         read = self.language.decoder(tokens.masked_fill(tokens == BOS, self.line_end), state[1], layout)
         likely = read.logits.float().log_softmax(-1)
         likely = torch.cat([likely[..., :EOS], likely[..., self.line_end, None], likely[..., EOS + 1 :]], -1)
-        return Features(found.logits.float().log_softmax(-1) + self.weight * likely, [found.state, read.state], found.extras)
+        return HiddenStates(
+            found.logits.float().log_softmax(-1) + self.weight * likely, [found.state, read.state], found.extras
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden.clone()  # since logits belong to the caller

@@ -46,7 +46,7 @@ def teacher_force(model: Model, source: Sequence[int], target: Sequence[int]) ->
     fed = torch.tensor([[BOS, *target[:-1]]], device=device)
     with record(model) as recorded:
         encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
-        logits = model.decoder(fed, model.decoder.start(encoded)).logits
+        logits = model.decoder(fed, model.decoder.init_state(encoded)).logits
     return TeacherForced(logits[0].float().log_softmax(-1), *first_row(model, recorded))
 
 
@@ -61,7 +61,7 @@ def _force_at_once(
         fertilities = evenly.bincount(minlength=encoded.memory.size(1))[None]
         canvas = decoder.canvases.known(encoded, torch.tensor([size], device=device), size, fertilities)
         blanks = torch.full_like(canvas.layout.positions, decoder.blank)
-        logits = decoder.logits(decoder.features(blanks, decoder.open(encoded, canvas), canvas.layout).hidden)
+        logits = decoder.logits(decoder.hidden_states(blanks, decoder.open(encoded, canvas), canvas.layout).hidden)
     places = torch.arange(len(target), device=device)
     if decoder.canvases.holds == "path":
         places = _places(logits, canvas.layout.lengths, target, decoder.blank)

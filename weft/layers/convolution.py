@@ -43,14 +43,14 @@ class TokenWindow:
         """The distance from the first token of a window to its last."""
         return (self.width - 1) * self.dilation
 
-    def start(self, rows: int, like: Tensor) -> Tensor | None:
+    def init_state(self, rows: int, like: Tensor) -> Tensor | None:
         """The tail before the first token, [rows, span, D] of zeros; None for a centred window."""
         return like.new_zeros(rows, self.span, self.dim) if self.causal else None
 
     def __call__(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
         """x [B, T, D] → windows [B, T, width · D], earliest token first; and the tail after x."""
         if layout is not None:
-            x = torch.where(layout.ok[..., None], x, 0)
+            x = torch.where(layout.mask[..., None], x, 0)
         if tail is None:
             row = F.pad(x, (0, 0, self.span // 2, self.span // 2))
         else:
@@ -83,7 +83,7 @@ class TokenWindow:
             row, extent = F.pad(layout.segments, (before, self.span - before)), layout.segments.size(1)
             return [(row[:, begin : begin + extent] == layout.segments)[..., None] for begin in self._begins]
 
-        return layout.remember(("window", self.width, self.dilation, self.causal), make)
+        return layout.cached(("window", self.width, self.dilation, self.causal), make)
 
     def _tail(self, row: Tensor, layout: Layout | None) -> Tensor:
         """The last `span` real tokens of each row."""

@@ -48,7 +48,7 @@ class CachesDerived:
 
     _memory: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
-    def remember(self, key: Hashable, make: Callable[[], T], *held: Any) -> T:
+    def cached(self, key: Hashable, make: Callable[[], T], *held: Any) -> T:
         """The cached result of `make` for this key. `held`: objects that the key identifies by id, kept alive with it."""
         if key not in self._memory:
             self._memory[key] = make(), held

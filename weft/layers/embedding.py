@@ -66,9 +66,9 @@ class NGramBag(nn.EmbeddingBag):
         nn.init.zeros_(self.weight)
         self.window = TokenWindow(1, longest, causal=True)
 
-    def start(self, rows: int) -> Tensor | None:
+    def init_state(self, rows: int) -> Tensor | None:
         """The tail before the first token, [rows, longest − 1, 1] ids."""
-        return self.window.start(rows, torch.empty(0, dtype=torch.long, device=self.weight.device))
+        return self.window.init_state(rows, torch.empty(0, dtype=torch.long, device=self.weight.device))
 
     def of_tokens(self, tokens: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
         """tokens [B, T] → [B, T, dim], and the tail after them."""

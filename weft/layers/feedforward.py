@@ -35,9 +35,9 @@ class FeedForward(nn.Module):
         xavier(self.up, self.up.out_features // hidden)
         xavier(self.down)
 
-    def start(self, rows: int) -> Tensor | None:
+    def init_state(self, rows: int) -> Tensor | None:
         """The tail before the first token, if there is a causal window."""
-        return None if self.window is None else self.window.start(rows, self.down.weight)
+        return None if self.window is None else self.window.init_state(rows, self.down.weight)
 
     def run(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
         """x [B, T, D], a whole sequence or a chunk of one → [B, T, D], and the tail after it."""

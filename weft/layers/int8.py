@@ -89,8 +89,8 @@ class Int8Recurrent(nn.Module):
         reads, keeps, *biases = layer.rnn.all_weights[0]
         self.reads, self.keeps = Int8Linear(reads, biases[0], kernels), Int8Linear(keeps, biases[1], kernels)
 
-    def start(self, rows: int) -> Cell:
-        return self.layer.start(rows)
+    def init_state(self, rows: int) -> Cell:
+        return self.layer.init_state(rows)
 
     def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
         if layout is not None or x.size(1) > 1:

@@ -85,7 +85,7 @@ def unpack(x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
     offsets = layout.offsets.long()
     place = torch.arange(layout.longest, device=x.device)
     where = (offsets[:-1, None] + place).clamp_max(x.size(1) - 1)
-    ok = (place < offsets.diff()[:, None]) & layout.ok[0][where]
+    ok = (place < offsets.diff()[:, None]) & layout.mask[0][where]
     return x[0][where], Layout(ok.to(torch.int32), place.expand_as(ok), None, layout.longest)
 
 
@@ -114,7 +114,7 @@ class RecurrentLayer(nn.Module):
                 for _, _, bias, _ in self.rnn.all_weights:
                     bias.chunk(4)[1].fill_(1.0)
 
-    def start(self, rows: int) -> Cell:
+    def init_state(self, rows: int) -> Cell:
         """The initial state: zeros."""
         weight = self.rnn.all_weights[0][1]
         return tuple(weight.new_zeros(rows, self.ways * self.rnn.hidden_size) for _ in range(self.parts))
@@ -132,7 +132,7 @@ class RecurrentLayer(nn.Module):
     def _forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
         if layout is not None and layout.known is None:
             return self._across_padding(x, state, layout)
-        packing = None if layout is None else layout.remember("packing", lambda: pack_rows(layout))
+        packing = None if layout is None else layout.cached("packing", lambda: pack_rows(layout))
         if packing is None and self.ways == 1 and x.size(1) == 1:
             # A fused layer pays off from two tokens on: in half precision it copies all weights in every call.
             cell = self.step(x[:, 0], state)
@@ -165,7 +165,7 @@ class RecurrentLayer(nn.Module):
         Extra inputs mark padding and saturate the gates so that the state is kept: h of a GRU, c of an LSTM. The last c
         therefore survives, and zeros stay zeros when a row is read backwards from its padding; the last h is gathered.
         """
-        ok = layout.ok[..., None]
+        ok = layout.mask[..., None]
         marked = torch.cat([x, (~ok).to(x.dtype).expand(*x.shape[:2], MARKS)], -1)
         weights = [part for way in self.rnn.all_weights for part in (self._holding(way[0]), *way[1:])]
         # The arguments that nn.GRU and nn.LSTM pass: biases, layers, dropout, training, bidirectional, batch first.
@@ -261,8 +261,8 @@ class RecurrentStack(nn.Module):
         self.layers = nn.ModuleList(RecurrentLayer(kind, each, width, both=both) for each in widths)
         self.noise, self.width, self.both, self.residual = noise, width, both, residual
 
-    def start(self, rows: int) -> list[Cell]:
-        return [layer.start(rows) for layer in self._each()]
+    def init_state(self, rows: int) -> list[Cell]:
+        return [layer.init_state(rows) for layer in self._each()]
 
     def masks(self, x: Tensor) -> list[Tensor | None]:
         """The dropout mask of each layer's input, for x [B, T, D]; None: no dropout, as for the first layer."""
@@ -307,7 +307,7 @@ class Bridge(nn.Module):
 
     def __init__(self, kind: BridgeKind, width: int, stack: RecurrentStack) -> None:
         super().__init__()
-        self.kind, self.shape = kind, [(len(cell), cell[0].size(1)) for cell in stack.start(1)]
+        self.kind, self.shape = kind, [(len(cell), cell[0].size(1)) for cell in stack.init_state(1)]
         self.project = nn.Linear(width, sum(parts * size for parts, size in self.shape)) if kind == "tanh" else None
 
     def forward(self, vector: Tensor, final: list[Cell]) -> list[Cell]:

@@ -36,7 +36,7 @@ def guided_penalty(
     apart = source[:, None] / sources[:, None] - (target / targets)[..., None]
     cost = (1 - torch.exp(-(apart**2) / (2 * width**2))) / sources[:, None]
     penalty = (to_float32(weights).mean(1) * cost).sum(-1)
-    return penalty if layout is None else penalty.where(layout.ok, 0.0)
+    return penalty if layout is None else penalty.where(layout.mask, 0.0)
 
 
 def coverage_penalty(weights: Tensor) -> Tensor:
@@ -56,9 +56,9 @@ def doubly_stochastic_penalty(weights: Tensor, layout: Layout | None = None, sou
     """
     alpha = to_float32(weights)
     if layout is not None:
-        alpha = alpha.where(layout.ok[:, None, :, None], 0.0)
+        alpha = alpha.where(layout.mask[:, None, :, None], 0.0)
     penalty = (1 - alpha.sum(2)).pow(2).mean(1)
-    return penalty if source_layout is None else penalty.where(source_layout.ok, 0.0)
+    return penalty if source_layout is None else penalty.where(source_layout.mask, 0.0)
 
 
 def _places(layout: Layout | None, rows: int, extent: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -115,7 +115,7 @@ class Penalties:
         if name == "guided":
             return guided_penalty(weights, layout, source, self.guided_width).sum()
         if name == "coverage":
-            return coverage_penalty(weights).where(layout.ok, 0.0).sum()
+            return coverage_penalty(weights).where(layout.mask, 0.0).sum()
         return doubly_stochastic_penalty(weights, layout, source).sum()
 
     @property

@@ -140,9 +140,9 @@ def step_by_step(model: Model, batch: PairBatch, truth: float, choice: Choice) -
     if truth >= 1:
         return batch.target
     keep, fed = _kept(batch, truth), batch.target.clone()
-    state = model.decoder.start(model.encode(batch.source))
+    state = model.decoder.init_state(model.encode(batch.source))
     for t in range(fed.size(1) - 1):
-        found = model.decoder.features(fed[:, t : t + 1], state)
+        found = model.decoder.hidden_states(fed[:, t : t + 1], state)
         said, state = predictions(model.decoder, found.hidden, choice)[:, 0], found.state
         fed[:, t + 1] = fed[:, t + 1].where(keep[:, t + 1], said)
     return fed
@@ -156,7 +156,7 @@ def all_at_once(model: Model, batch: PairBatch, truth: float, choice: Choice, pa
     keep, fed = _kept(batch, truth), batch.target
     encoded = model.encode(batch.source)
     for _ in range(passes):
-        found = model.decoder.features(fed, model.decoder.start(encoded), batch.target_layout)
+        found = model.decoder.hidden_states(fed, model.decoder.init_state(encoded), batch.target_layout)
         fed = batch.target.where(keep, predictions(model.decoder, found.hidden, choice).roll(1, 1))
     return fed
 
@@ -165,4 +165,4 @@ def _kept(batch: PairBatch, truth: float) -> Tensor:
     """[B, T] bool: where the truth is fed: at the first token of each sentence, in padding, and at random elsewhere."""
     layout = batch.target_layout
     drawn = torch.rand(layout.positions.shape, device=layout.positions.device) < truth
-    return drawn | (layout.positions == 0) | ~layout.ok
+    return drawn | (layout.positions == 0) | ~layout.mask

@@ -29,7 +29,7 @@ def unlikelihood(decoder: Decoder, hidden: Tensor, batch: PairBatch, vocabulary:
         chances = logits.softmax(-1, dtype=accumulation_dtype(logits.dtype)).clamp_max(SUREST)
         return -torch.log1p(-chances).where(only[texts], 0.0).sum(-1).where(ok, 0.0).sum()
 
-    return torch.stack(in_slices(penalty, hidden, text_numbers(batch.target_layout), batch.target_layout.ok)).sum()
+    return torch.stack(in_slices(penalty, hidden, text_numbers(batch.target_layout), batch.target_layout.mask)).sum()
 
 
 def source_only(batch: PairBatch, vocabulary: int) -> Tensor:

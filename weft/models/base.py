@@ -6,13 +6,15 @@ Shapes: G sources · B = G·K rows · T target positions · S source positions �
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from weft.attention.base import combine_packing
+from weft.config.plugins import RenamedMembers
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
@@ -60,12 +62,12 @@ class Encoded:
             return self.final[-1][0]
         if self.layout is None:
             return self.memory.mean(1)
-        ok = self.layout.ok[..., None]
+        ok = self.layout.mask[..., None]
         return torch.where(ok, self.memory, 0.0).sum(1) / ok.sum(1).clamp_min(1)
 
 
 @dataclass
-class Features:
+class HiddenStates:
     """Hidden states [B, T, D] before the output layer, the state after them, and extras [B, T]."""
 
     hidden: Tensor
@@ -82,22 +84,29 @@ class Decoded:
     extras: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Supports(nn.Module):
+class Supports(RenamedMembers, nn.Module):
     """A module that says what it supports.
 
-    packs: works on packed rows · packs_square: at the cost of all pairs of their tokens · replays: its work on padded rows
-    depends on their shape alone, so a CUDA graph can repeat it · compiles: torch.compile is known to work on `repeated`.
+    supports_packing: works on packed rows · packing_is_quadratic: at the cost of all pairs of their tokens · cuda_graph_safe:
+    its work on padded rows depends on their shape alone · compiles: torch.compile is known to work on `repeated`.
     """
 
-    packs: bool = False
-    packs_square: bool = False
-    replays: bool = False
+    renamed: ClassVar[Mapping[str, str]] = {
+        "packs": "supports_packing",
+        "packs_square": "packing_is_quadratic",
+        "replays": "cuda_graph_safe",
+        "start": "init_state",
+        "features": "hidden_states",
+    }
+    supports_packing: bool = False
+    packing_is_quadratic: bool = False
+    cuda_graph_safe: bool = False
     compiles: bool = False
 
     def combine(self, *parts: Supports) -> None:
         """Supports what all of its parts support."""
-        self.packs, self.packs_square = all(part.packs for part in parts), any(part.packs_square for part in parts)
-        self.replays, self.compiles = all(part.replays for part in parts), all(part.compiles for part in parts)
+        combine_packing(self, parts)
+        self.cuda_graph_safe, self.compiles = all(part.cuda_graph_safe for part in parts), all(part.compiles for part in parts)
 
 
 class Component(Supports):
@@ -165,12 +174,12 @@ class Decoder(Component, ABC):
     max_memory: int | None = None
 
     @abstractmethod
-    def start(self, source: Encoded, *, room: int | None = None) -> State:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> State:
         """The state before the first token. `room` preallocates stores of that many tokens, as the search loop needs."""
 
     @abstractmethod
-    def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
-        """Hidden states of any number of tokens [B, T]. Positions that are not `ok` in the layout leave the state unchanged."""
+    def hidden_states(self, tokens: Tensor, state: State, layout: Layout | None = None) -> HiddenStates:
+        """Hidden states of any number of tokens [B, T]. Masked positions leave the state unchanged."""
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
@@ -190,7 +199,7 @@ class Decoder(Component, ABC):
         )
 
     def forward(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Decoded:
-        features = self.features(tokens, state, layout)
+        features = self.hidden_states(tokens, state, layout)
         return Decoded(self.logits(features.hidden), features.state, features.extras)
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -228,7 +237,7 @@ class Network(Supports, ABC):
     max_target: int | None = None
 
     @property
-    def longest(self) -> int | None:
+    def max_length(self) -> int | None:
         """The longest text that fits on both sides; None: any length."""
         return least(self.max_source, self.max_target)
 
@@ -264,13 +273,13 @@ class Model(Network):
         below, above = self.encoder.repeated, self.decoder.repeated
         return [*below, *above] if below and above else [self]
 
-    def forward(self, source: Source, target: Tensor, target_layout: Layout | None = None) -> Features:
+    def forward(self, source: Source, target: Tensor, target_layout: Layout | None = None) -> HiddenStates:
         """Teacher forcing: the hidden states from which each next target token is predicted.
 
         Terms of the encoder, which are over source positions, are named "encoder.…".
         """
         encoded = self.encode(source)
-        features = self.decoder.features(target, self.decoder.start(encoded), target_layout)
+        features = self.decoder.hidden_states(target, self.decoder.init_state(encoded), target_layout)
         features.extras |= {f"encoder.{name}": value for name, value in encoded.extras.items()}
         return features
 

@@ -22,7 +22,7 @@ from weft.layers.decoder_state import State, shared
 from weft.layers.embedding import NGramBag
 from weft.layers.norm_and_dropout import Rate, dropout
 from weft.layers.positions import token_positions
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder
+from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder
 from weft.models.composition import FlatFamily, VectorEncoder
 from weft.models.frontends.base import TokenFrontend
 
@@ -44,7 +44,7 @@ class DynamicUnfolding:
         rows, extent, _ = x.shape
         lengths = torch.full((rows,), extent, device=x.device) if layout is None else layout.lengths
         place = torch.arange(self._most(extent), device=x.device).expand(rows, -1)
-        x = x if layout is None else torch.where(layout.ok[..., None], x, 0.0)
+        x = x if layout is None else torch.where(layout.mask[..., None], x, 0.0)
         inside = place < self._columns(lengths)[:, None]
         return F.pad(x, (0, 0, 0, place.size(1) - extent)), Layout(inside.to(torch.int32), place, None, place.size(1))
 
@@ -84,8 +84,8 @@ class ResidualBlock(nn.Module):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)
 
-    def start(self, rows: int) -> Tensor | None:
-        return self.window.start(rows, self.up.bias)
+    def init_state(self, rows: int) -> Tensor | None:
+        return self.window.init_state(rows, self.up.bias)
 
     def forward(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
         h = self.down(F.relu(self.norm_down(x)))
@@ -124,7 +124,7 @@ class ByteNetEncoder(VectorEncoder):
     unfold_extra: columns added to those
     """
 
-    packs = True
+    supports_packing = True
 
     def __init__(
         self,
@@ -156,8 +156,8 @@ class NGramEmbedding(nn.Module):
         self.table, self.ngrams, self.dropout = table, ngrams, dropout
         self.scale = math.sqrt(table.embedding_dim)
 
-    def start(self, rows: int) -> Tensor | None:
-        return None if self.ngrams is None else self.ngrams.start(rows)
+    def init_state(self, rows: int) -> Tensor | None:
+        return None if self.ngrams is None else self.ngrams.init_state(rows)
 
     def forward(self, tokens: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
         """tokens [B, T] → [B, T, dim], and the tail after them."""
@@ -191,7 +191,7 @@ class ByteNetDecoder(LinearDecoder):
     ngram_buckets: rows of the n-gram table, which n-grams share by their hash
     """
 
-    packs = True
+    supports_packing = True
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class ByteNetDecoder(LinearDecoder):
         self.norm, self.out = nn.LayerNorm(dim), nn.Linear(dim, dim)
         self.dim = self.hidden = dim
 
-    def start(self, source: Encoded, *, room: int | None = None) -> ByteNetState:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> ByteNetState:
         layout = source.layout or Layout.padded([source.memory.size(1)] * source.memory.size(0)).to(source.memory.device)
         if layout.offsets is not None:
             bounds = layout.offsets.long()[None]
@@ -223,11 +223,11 @@ class ByteNetDecoder(LinearDecoder):
             ends = layout.lengths[:, None]
             begins = torch.zeros_like(ends)
         rows = source.memory.size(0)
-        tails = [block.start(rows) for block in cast(Iterable[ResidualBlock], self.blocks)]
-        grams, fed = self.embedding.start(rows), torch.zeros_like(ends[:, 0])
+        tails = [block.init_state(rows) for block in cast(Iterable[ResidualBlock], self.blocks)]
+        grams, fed = self.embedding.init_state(rows), torch.zeros_like(ends[:, 0])
         return ByteNetState(tails, grams, fed, self.join(source.memory), begins, ends)
 
-    def features(self, tokens: Tensor, state: ByteNetState, layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: ByteNetState, layout: Layout | None = None) -> HiddenStates:
         positions = token_positions(tokens, layout) + state.fed[:, None]
         embedded, grams = self.embedding(tokens, state.grams, layout)
         x = embedded + _read(state, positions, layout)
@@ -236,7 +236,7 @@ class ByteNetDecoder(LinearDecoder):
             x, tail = block(x, tail, layout)
             tails.append(tail)
         fed = tokens.size(1) if layout is None else layout.lengths
-        return Features(self.out(F.relu(self.norm(x))), replace(state, tails=tails, grams=grams, fed=state.fed + fed))
+        return HiddenStates(self.out(F.relu(self.norm(x))), replace(state, tails=tails, grams=grams, fed=state.fed + fed))
 
 
 class ByteNet(FlatFamily):

@@ -76,7 +76,7 @@ class IdentityEncoder(VectorEncoder):
     dim: width of the vectors
     """
 
-    packs = replays = compiles = True
+    supports_packing = cuda_graph_safe = compiles = True
 
     def __init__(self, *, dim: PositiveInt = 256) -> None:
         super().__init__()

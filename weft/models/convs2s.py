@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attention, Site, add_extras
+from weft.attention.base import Attention, Site, add_extras, combine_packing
 from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
@@ -26,7 +26,7 @@ from weft.layers.kernels.cpp_plan import Opening, PlanBuilder, Register
 from weft.layers.linear import NormedLinear
 from weft.layers.norm_and_dropout import Rate, dropout
 from weft.layers.positions import LearnedPosition, token_positions
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
+from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, least
 from weft.models.composition import FlatFamily, VectorEncoder
 from weft.models.transformer_blocks import StackState
 
@@ -74,8 +74,8 @@ class GatedConvolution(nn.Module):
         self.window, self.dropout = TokenWindow(channels, width, causal=causal), dropout
         self.taps = NormedLinear(width * channels, 2 * channels, gain=4 * (1 - dropout))
 
-    def start(self, rows: int) -> Tensor | None:
-        return self.window.start(rows, self.taps.bias)
+    def init_state(self, rows: int) -> Tensor | None:
+        return self.window.init_state(rows, self.taps.bias)
 
     def forward(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
         windows, tail = self.window(dropout(x, self.dropout, self.training), tail, layout)
@@ -94,7 +94,7 @@ class ConvS2SEncoder(VectorEncoder):
     """
 
     paired = True
-    packs = True
+    supports_packing = True
     embedding_scale, embedding_std = 1.0, SPREAD
 
     def __init__(self, *, convolutions: Convolutions, layers: PositiveInt = 6) -> None:
@@ -192,24 +192,24 @@ class ConvS2SDecoder(LinearDecoder):
         self.dim, self.hidden, self.readers, self.max_length = dim, dim, layers, convolutions.max_length
         attentions = [each.cross for each in made]
         self.max_memory = least(*(each.max_length for each in attentions))
-        self.packs, self.packs_square = all(each.packs for each in attentions), any(each.packs_square for each in attentions)
+        combine_packing(self, attentions)
 
-    def start(self, source: Encoded, *, room: int | None = None) -> StackState:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[ConvS2SLayer], self.layers))
-        crosses = [each.cross.start(source.memory[..., -each.cross.site.memory_dim :], source.layout) for each in layers]
+        crosses = [each.cross.init_state(source.memory[..., -each.cross.site.memory_dim :], source.layout) for each in layers]
         fed = torch.zeros(rows, dtype=torch.long, device=source.memory.device)
-        return StackState([each.block.start(rows) for each in layers], crosses, fed)
+        return StackState([each.block.init_state(rows) for each in layers], crosses, fed)
 
     def plan(self, draft: PlanBuilder) -> None:
-        draft.opens(lambda decoder, source: Opening(decoder.start(source).source))
+        draft.opens(lambda decoder, source: Opening(decoder.init_state(source).source))
         embedded = draft.part(self.embedding)
         x = draft.linear(self.enter, embedded)
         for layer in self.layers:
             x = draft.part(layer, x, embedded)
         draft.linear(self.leave, x)
 
-    def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> HiddenStates:
         extras: dict[str, Tensor] = {}
         embedded = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
         x = self.enter(embedded)
@@ -220,7 +220,7 @@ class ConvS2SDecoder(LinearDecoder):
             crosses.append(cross)
         fed = tokens.size(1) if layout is None else layout.lengths
         hidden = dropout(self.leave(x), self.embedding.dropout, self.training)
-        return Features(hidden, StackState(tails, crosses, state.fed + fed), extras)
+        return HiddenStates(hidden, StackState(tails, crosses, state.fed + fed), extras)
 
 
 class ConvS2S(FlatFamily):

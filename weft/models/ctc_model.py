@@ -50,7 +50,7 @@ class CtcModel(Network):
         super().__init__()
         self.encoder, self.ctc = encoder, CtcOutput(encoder.width, vocabulary)
         self.dim, self.max_source = encoder.width, encoder.max_source
-        self.replays, self.compiles = encoder.replays, encoder.compiles
+        self.cuda_graph_safe, self.compiles = encoder.cuda_graph_safe, encoder.compiles
 
     @property
     def repeated(self) -> Sequence[nn.Module]:

@@ -21,7 +21,7 @@ from weft.layers.embedding import TokenEmbedding
 from weft.layers.feedforward import Activation
 from weft.layers.kernels.cpp_plan import PlanBuilder
 from weft.layers.positions import PositionKind, token_positions
-from weft.models.base import DecoderSite, Encoded, Encoder, Features, LinearDecoder, Network, Sizes, least
+from weft.models.base import DecoderSite, Encoded, Encoder, HiddenStates, LinearDecoder, Network, Sizes, least
 from weft.models.composition import ModelFamily
 from weft.models.transformer_blocks import Block, EncoderLayer, SelfSlots, StackState, in_turn
 
@@ -30,14 +30,14 @@ class SourcelessDecoder(LinearDecoder):
     """A decoder whose source only says how many rows there are (`LanguageModel.nothing`)."""
 
     @abstractmethod
-    def read(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
-        """`features`, and the inputs [B, T, D] of every layer for `recall`."""
+    def read(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[HiddenStates, list[Tensor]]:
+        """`hidden_states`, and the inputs [B, T, D] of every layer for `recall`."""
 
     @abstractmethod
     def recall(self, memory: Sequence[Tensor]) -> State:
         """The state after an earlier segment, from the inputs [B, M, D] of every layer."""
 
-    def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: State, layout: Layout | None = None) -> HiddenStates:
         return self.read(tokens, state, layout)[0]
 
 
@@ -45,7 +45,7 @@ class LanguageModel(Network):
     """A decoder without a source. position: the absolute positions it uses."""
 
     decoder: SourcelessDecoder
-    replays = True
+    cuda_graph_safe = True
 
     def __init__(self, decoder: SourcelessDecoder, position: PositionKind) -> None:
         super().__init__()
@@ -56,15 +56,15 @@ class LanguageModel(Network):
         """The empty source that the decoder starts from."""
         return Encoded(torch.empty(rows, 0, self.dim, device=self.device))
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Features:
+    def forward(self, tokens: Tensor, layout: Layout | None = None) -> HiddenStates:
         """Hidden states from which each next token is predicted, for rows that begin here."""
-        return self.decoder.features(tokens, self.decoder.start(self.nothing(tokens.size(0))), layout)
+        return self.decoder.hidden_states(tokens, self.decoder.init_state(self.nothing(tokens.size(0))), layout)
 
 
 class LanguageModelEncoder(Encoder):
     """A language model as an encoder, for a classifier (Howard & Ruder 2018): each vector has read the tokens up to its own."""
 
-    replays = True
+    cuda_graph_safe = True
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class LanguageModelEncoder(Encoder):
 
     def forward(self, source: Source) -> Encoded:
         empty = Encoded(torch.empty(source.values.size(0), 0, self.decoder.dim, device=source.values.device))
-        features = self.decoder.features(source.values, self.decoder.start(empty), source.layout)
+        features = self.decoder.hidden_states(source.values, self.decoder.init_state(empty), source.layout)
         return Encoded(features.hidden, source.layout, features.extras)
 
 
@@ -99,16 +99,16 @@ class TransformerLanguageDecoder(SourcelessDecoder):
         self.norm, self.dim, self.hidden = block.final_norm(), block.dim, block.dim
         self.max_length = least(block.positions, *(layer.mixer.max_length for layer in layers))
 
-    def start(self, source: Encoded, *, room: int | None = None) -> StackState:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
-        own = share_common([layer.mixer.start(rows=rows, room=room) for layer in self._each()], self.kinds)
+        own = share_common([layer.mixer.init_state(rows=rows, room=room) for layer in self._each()], self.kinds)
         return StackState(own, [], self._zeros(rows))
 
     def recall(self, memory: Sequence[Tensor]) -> StackState:
         own = [layer.mixer.recall(layer.around_mixer.enter(each)) for layer, each in zip(self._each(), memory, strict=True)]
         return StackState(own, [], self._zeros(memory[0].size(0)))
 
-    def read(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
+    def read(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> tuple[HiddenStates, list[Tensor]]:
         extras: dict[str, Tensor] = {}
         x = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
         own: list[State] = []
@@ -118,7 +118,7 @@ class TransformerLanguageDecoder(SourcelessDecoder):
             x, after = layer.read(x, before, layout, extras)
             own.append(after)
         fed = tokens.size(1) if layout is None else layout.lengths
-        return Features(self.norm(x), StackState(own, [], state.fed + fed), extras), inputs
+        return HiddenStates(self.norm(x), StackState(own, [], state.fed + fed), extras), inputs
 
     def plan(self, draft: PlanBuilder) -> None:
         x = draft.part(self.embedding)

@@ -186,7 +186,7 @@ class Upsampling(LengthPredictor):
 
 def _tokens(source: Encoded) -> Tensor:
     """[G, S]: which positions of the memory are not padding."""
-    return torch.ones_like(source.memory[..., 0], dtype=torch.bool) if source.layout is None else source.layout.ok
+    return torch.ones_like(source.memory[..., 0], dtype=torch.bool) if source.layout is None else source.layout.mask
 
 
 def _copied(vectors: Tensor, canvas: TargetCanvas) -> Tensor:

@@ -105,7 +105,7 @@ def joined(canvases: Sequence[TargetCanvas], multiple: int = 1) -> TargetCanvas:
 class NonAutoregressiveDecoder(LinearDecoder):
     """A decoder whose positions all see each other. A position that is not written yet holds `blank`, the last token id.
 
-    The blank is also the blank of CTC. `open` prepares a canvas; `features` reads tokens and blanks at all its positions.
+    The blank is also the blank of CTC. `open` prepares a canvas; `hidden_states` reads tokens and blanks at all its positions.
     """
 
     parallel = True

@@ -19,7 +19,7 @@ from weft.layers.embedding import first_positions
 from weft.layers.kernels.cpp_plan import Opening, PlanBuilder
 from weft.layers.norm_and_dropout import dropout, residual
 from weft.layers.positions import token_positions
-from weft.models.base import DecoderSite, Encoded, Features, least
+from weft.models.base import DecoderSite, Encoded, HiddenStates, least
 from weft.models.nonautoregressive import LengthPredictor, NonAutoregressiveDecoder, TargetCanvas
 from weft.models.transformer_blocks import CrossSlots, DecoderLayer, SelfSlots, TransformerBlock, in_turn
 
@@ -78,14 +78,14 @@ class NonAutoregressiveTransformerDecoder(NonAutoregressiveDecoder):
         self.max_length = least(block.positions, *(each.mixer.max_length for each in made))
         fits = None if self.max_length is None else self.canvases.longest_source(self.max_length)
         self.max_memory = least(fits, *(each.cross.max_length for each in made))
-        self.replays = True
+        self.cuda_graph_safe = True
 
-    def start(self, source: Encoded, *, room: int | None = None) -> CanvasState:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> CanvasState:
         layers = cast(Iterable[DecoderLayer], self.layers)
-        return CanvasState([each.cross.start(source.memory, source.layout) for each in layers])
+        return CanvasState([each.cross.init_state(source.memory, source.layout) for each in layers])
 
     def open(self, source: Encoded, canvas: TargetCanvas) -> CanvasState:
-        return replace(self.start(source), inputs=self.canvases.inputs(source, canvas))
+        return replace(self.init_state(source), inputs=self.canvases.inputs(source, canvas))
 
     def embed(self, tokens: Tensor, state: CanvasState, layout: Layout | None = None) -> Tensor:
         x: Tensor = self.table(tokens) * self.dim**0.5
@@ -93,14 +93,14 @@ class NonAutoregressiveTransformerDecoder(NonAutoregressiveDecoder):
             x = torch.where((tokens == self.blank)[..., None], state.inputs.to(x.dtype), x)
         return x if self.position is None else x + self.position(token_positions(tokens, layout)).to(x.dtype)
 
-    def features(self, tokens: Tensor, state: CanvasState, layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: CanvasState, layout: Layout | None = None) -> HiddenStates:
         extras: dict[str, Tensor] = {}
         x = dropout(self.embed(tokens, state, layout), self.dropout, self.training)
         if self.post:
             x = residual(x, self.training)
         for layer, cross in zip(cast(Iterable[DecoderLayer], self.layers), state.source, strict=True):
-            x, _, _ = layer(x, (layer.mixer.start(rows=x.size(0)), None), cross, layout, extras)
-        return Features(self.norm(x), state, extras)
+            x, _, _ = layer(x, (layer.mixer.init_state(rows=x.size(0)), None), cross, layout, extras)
+        return HiddenStates(self.norm(x), state, extras)
 
     def plan(self, draft: PlanBuilder) -> None:
         if self.canvases.holds == "path":  # one pass over blanks alone

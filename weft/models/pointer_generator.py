@@ -21,7 +21,7 @@ from weft.data.batch import EOS, UNK, Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
 from weft.layers.linear import to_float32
-from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
+from weft.models.base import Decoder, Encoded, Encoder, HiddenStates, Model, Sizes
 from weft.models.composition import ModelFamily, build_encoder_decoder
 
 NEVER = float("-inf")
@@ -82,19 +82,19 @@ class PointerDecoder(Decoder):
         assert isinstance(attention, Attention)
         return attention
 
-    def start(self, source: Encoded, *, room: int | None = None) -> PointerState:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> PointerState:
         assert isinstance(source.final, PointerEncoding)
-        base = self.base.start(replace(source, final=source.final.base), room=room)
+        base = self.base.init_state(replace(source, final=source.final.base), room=room)
         tokens = source.final.tokens
         same = tokens[:, :, None] == tokens[:, None, :]
         first = ~same.tril(-1).any(-1)
         columns = tokens.where(first, self.size + tokens.size(1))
         return PointerState(base, columns, (same & first[:, None]).float())
 
-    def features(self, tokens: Tensor, state: PointerState, layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: PointerState, layout: Layout | None = None) -> HiddenStates:
         attended: list[Attended] = []
         with observe(self.cross, attended.append):
-            base = self.base.features(_known(tokens, self.size), state.base, layout)
+            base = self.base.hidden_states(_known(tokens, self.size), state.base, layout)
         context = torch.cat([each.context for each in attended], 1)
         gate = self.gate(torch.cat([base.hidden, context.to(base.hidden.dtype)], -1))[..., 0]
         mass = joined_mass(attended, state)
@@ -104,7 +104,7 @@ class PointerDecoder(Decoder):
         else:  # the end is the only token that is not copied
             end = torch.arange(self.size, device=gate.device) == EOS
             generated = torch.where(end, 0.0, NEVER).expand(*gate.shape, -1)
-        return Features(mixture(generated, gate, mass, columns), replace(state, base=base.state), base.extras)
+        return HiddenStates(mixture(generated, gate, mass, columns), replace(state, base=base.state), base.extras)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden

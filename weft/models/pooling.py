@@ -36,7 +36,7 @@ class Pooling(nn.Module, ABC):
     paper: ClassVar[str] = ""
     weights_sum: ClassVar[Literal["one"] | None] = None
     ignores_key_order: ClassVar[bool] = True
-    reach: ClassVar[Literal["all", "data"]] = "all"
+    receptive_field: ClassVar[Literal["all", "data"]] = "all"
     extras: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, dim: int, rows: int = 1) -> None:
@@ -54,20 +54,20 @@ class MeanPooling(Pooling):
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         if layout is None:
             return Pooled(memory.mean(1, keepdim=True))
-        total = torch.where(layout.ok[..., None], memory, 0.0).sum(1, keepdim=True)
+        total = torch.where(layout.mask[..., None], memory, 0.0).sum(1, keepdim=True)
         return Pooled(total / layout.lengths.clamp_min(1)[:, None, None])
 
 
 class MaxPooling(Pooling):
     """The largest value of each channel over the real tokens."""
 
-    reach = "data"
+    receptive_field = "data"
 
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         if layout is None:
             return Pooled(memory.amax(1, keepdim=True))
-        top = memory.masked_fill(~layout.ok[..., None], -torch.inf).amax(1, keepdim=True)
-        return Pooled(torch.where(layout.ok.any(1)[:, None, None], top, 0.0))
+        top = memory.masked_fill(~layout.mask[..., None], -torch.inf).amax(1, keepdim=True)
+        return Pooled(torch.where(layout.mask.any(1)[:, None, None], top, 0.0))
 
 
 class LastMaxMeanPooling(Pooling):
@@ -84,7 +84,7 @@ class LastMaxMeanPooling(Pooling):
         last = memory[:, -1:]
         if layout is not None:
             places = (layout.lengths - 1).clamp_min(0)[:, None, None].expand(-1, 1, memory.size(2))
-            last = torch.where(layout.ok.any(1)[:, None, None], memory.gather(1, places), 0.0)
+            last = torch.where(layout.mask.any(1)[:, None, None], memory.gather(1, places), 0.0)
         return Pooled(torch.cat([last, self.max(memory, layout).vectors, self.mean(memory, layout).vectors], 1))
 
 
@@ -108,7 +108,7 @@ class SelfAttentivePooling(Pooling):
 
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         scores = self.questions(torch.tanh(self.hidden(memory))).transpose(1, 2)
-        weights = masked_softmax(scores, None if layout is None else layout.ok[:, None].expand_as(scores))
+        weights = masked_softmax(scores, None if layout is None else layout.mask[:, None].expand_as(scores))
         extras = {}
         if self.training:
             one = torch.eye(weights.size(1), device=weights.device, dtype=weights.dtype)
@@ -140,5 +140,5 @@ class MultiheadPooling(Pooling):
         seeds = self.seeds.expand(memory.size(0), -1, -1)
         vectors, weights = self.block(seeds, F.relu(self.network(memory)), layout, need_weights=True)
         if layout is not None:
-            vectors = torch.where(layout.ok.any(1)[:, None, None], vectors, 0.0)
+            vectors = torch.where(layout.mask.any(1)[:, None, None], vectors, 0.0)
         return Pooled(vectors, weights.mean(1))

@@ -38,7 +38,7 @@ from weft.layers.recurrent import (
     each_token,
     turn_round,
 )
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, Sizes
+from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, Sizes
 from weft.models.composition import FlatFamily, VectorEncoder
 from weft.models.language_model import LanguageModel, LanguageModelFamily, SourcelessDecoder
 
@@ -54,7 +54,7 @@ class RecurrentEncoder(VectorEncoder):
     reverse_source: read the source from its end
     """
 
-    replays = True
+    cuda_graph_safe = True
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class RecurrentEncoder(VectorEncoder):
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         x = self.noise(turn_round(x, layout) if self.reversed else x)
-        memory, final = self.stack(x, self.stack.start(x.size(0)), layout)
+        memory, final = self.stack(x, self.stack.init_state(x.size(0)), layout)
         return Encoded(turn_round(memory, layout) if self.reversed else memory, layout, final=final)
 
     def read_on(self, x: Tensor, state: list[Cell] | None) -> tuple[Tensor, list[Cell]]:
         if self.reversed or self.stack.both:
             return super().read_on(x, state)
-        return self.stack(self.noise(x), self.stack.start(x.size(0)) if state is None else state)
+        return self.stack(self.noise(x), self.stack.init_state(x.size(0)) if state is None else state)
 
 
 @dataclass
@@ -112,7 +112,7 @@ class RecurrentDecoder(LinearDecoder):
     readout: between the states and the output layer. tanh; maxout over pairs, as Cho and Bahdanau have it; none, as Sutskever
     """
 
-    replays = True
+    cuda_graph_safe = True
 
     def __init__(
         self,
@@ -155,11 +155,11 @@ class RecurrentDecoder(LinearDecoder):
         self.gate = nn.Linear(dim, 1) if context_gate and cross is not None else None
         self.dim, self.hidden = dim, width
 
-    def start(self, source: Encoded, *, room: int | None = None) -> RecurrentState:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> RecurrentState:
         last = source.summary
         summary = None if self.summary is None else torch.tanh(self.summary(last))
         layers = self.bridge(last if summary is None else summary, source.final)
-        attention = None if self.cross is None else self.cross.start(source.memory, source.layout)
+        attention = None if self.cross is None else self.cross.init_state(source.memory, source.layout)
         fed = last.new_zeros(last.size(0), self.output.in_features) if self.input_feeding else None
         return RecurrentState(layers, attention, fed, summary)
 
@@ -167,7 +167,7 @@ class RecurrentDecoder(LinearDecoder):
         """The state with `change` applied to the hidden state [B, D] of every layer, for noise at test time."""
         return replace(state, layers=[(change(cell[0]), *cell[1:]) for cell in state.layers])
 
-    def features(self, tokens: Tensor, state: RecurrentState, layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: RecurrentState, layout: Layout | None = None) -> HiddenStates:
         x = self.noise(self.embedding(tokens))
         features = self._steps(to_autocast_dtype(x), state, layout) if self.feeds_back else self._sequence(x, state, layout)
         return replace(features, hidden=self.noise(features.hidden))
@@ -195,12 +195,12 @@ class RecurrentDecoder(LinearDecoder):
 
     def _opening(self, source: Encoded) -> Opening:
         """The states in the order of the plan."""
-        first = self.start(source)
+        first = self.init_state(source)
         more = [each for each in (first.summary, first.fed) if each is not None]
         memories = [] if self.cross is None else [first.attention]
         return Opening(memories, [*(torch.cat(cell, -1) for cell in first.layers), *more])
 
-    def _sequence(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
+    def _sequence(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> HiddenStates:
         context, attention, extras = None, state.attention, {}
         if state.summary is not None:
             context = spread(state.summary, x.size(0))[:, None].expand(-1, x.size(1), -1)
@@ -208,9 +208,9 @@ class RecurrentDecoder(LinearDecoder):
         if self.cross is not None:
             attended = self.cross(outputs, attention, layout=layout)
             context, attention, extras = self._gated(outputs, attended.context), attended.state, attended.extras
-        return Features(self._read(outputs, x, context), replace(state, layers=layers, attention=attention), extras)
+        return HiddenStates(self._read(outputs, x, context), replace(state, layers=layers, attention=attention), extras)
 
-    def _steps(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
+    def _steps(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> HiddenStates:
         layers, fed, attention = state.layers, state.fed, state.attention
         history, outputs, contexts, read = [_cells(layers, fed)], [], [], []
         extras: dict[str, list[Tensor]] = {}
@@ -233,7 +233,7 @@ class RecurrentDecoder(LinearDecoder):
             hidden = self._read(torch.stack(outputs, 1), x, torch.stack(contexts, 1))
         last = history[-1] if layout is None or layout.shortest == x.size(1) else after_own_steps(history, layout)
         after = replace(state, layers=last[: len(layers)], fed=last[-1][0] if self.input_feeding else None, attention=attention)
-        return Features(hidden, after, {name: torch.cat(values, 1) for name, values in extras.items()})
+        return HiddenStates(hidden, after, {name: torch.cat(values, 1) for name, values in extras.items()})
 
     def _attend(
         self, query: Tensor, state: State, layout: Layout | None, extras: dict[str, list[Tensor]]
@@ -348,31 +348,31 @@ class RecurrentLanguageDecoder(SourcelessDecoder):
         self.readout = Readout("tanh", reads, table.embedding_dim)
         self.dim, self.hidden = dim, table.embedding_dim
 
-    def start(self, source: Encoded, *, room: int | None = None) -> RecurrentLanguageState:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> RecurrentLanguageState:
         return self._begin(source.memory.size(0), room)
 
     def recall(self, memory: Sequence[Tensor]) -> RecurrentLanguageState:
         return self._read(memory[0], self._begin(memory[0].size(0), None), None).state
 
-    def read(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
+    def read(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[HiddenStates, list[Tensor]]:
         x = self.noise(self.embedding(tokens))
         return self._read(x, state, layout), [x]
 
     def plan(self, draft: PlanBuilder) -> None:
         if self.look is not None:
             raise NotPlanned(type(self.look).__name__)
-        states = [draft.state(sum(part.size(1) for part in cell)) for cell in self.stack.start(1)]
+        states = [draft.state(sum(part.size(1) for part in cell)) for cell in self.stack.init_state(1)]
         draft.part(self.readout, draft.part(self.stack, draft.part(self.embedding), states))
 
     def _begin(self, rows: int, room: int | None) -> RecurrentLanguageState:
         past: State = None
         if isinstance(self.look, Attention):
-            past = self.look.start(rows=rows, room=room)
+            past = self.look.init_state(rows=rows, room=room)
         elif self.look is not None:
-            past = self.look.window.start(rows, self.output.weight)
-        return RecurrentLanguageState(self.stack.start(rows), past)
+            past = self.look.window.init_state(rows, self.output.weight)
+        return RecurrentLanguageState(self.stack.init_state(rows), past)
 
-    def _read(self, x: Tensor, state: RecurrentLanguageState, layout: Layout | None) -> Features:
+    def _read(self, x: Tensor, state: RecurrentLanguageState, layout: Layout | None) -> HiddenStates:
         outputs, layers = self.stack(x, state.layers, layout)
         read, past, extras = outputs, state.past, {}
         if isinstance(self.look, Attention):
@@ -381,7 +381,7 @@ class RecurrentLanguageDecoder(SourcelessDecoder):
             read = torch.cat([self.look.predicting(outputs), attended.context.to(outputs.dtype)], -1)
         elif self.look is not None:
             read, past = self.look(outputs, past, layout)
-        return Features(self.noise(self.readout(read)), RecurrentLanguageState(layers, past), extras)
+        return HiddenStates(self.noise(self.readout(read)), RecurrentLanguageState(layers, past), extras)
 
 
 class RecurrentLanguageModelFamily(LanguageModelFamily):

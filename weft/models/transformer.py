@@ -13,6 +13,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from weft.attention.base import combine_packing
 from weft.attention.mixers import build_self
 from weft.config.registry import build
 from weft.data.batch import Layout
@@ -23,7 +24,7 @@ from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder
 from weft.layers.norm_and_dropout import dropout, residual
 from weft.layers.positions import token_positions
 from weft.layers.reversible import run_reversible
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
+from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, least
 from weft.models.composition import FlatFamily, VectorEncoder
 from weft.models.transformer_blocks import (
     CrossSlots,
@@ -70,10 +71,10 @@ class TransformerEncoder(VectorEncoder):
         self.depth, self.repeated = layers if every_layer else 1, made
         mixers = [layer.mixer for layer in made]
         self.max_length = least(block.positions, *(each.max_length for each in mixers))
-        self.packs, self.packs_square = all(each.packs for each in mixers), any(each.packs_square for each in mixers)
+        combine_packing(self, mixers)
         # A reversible backward pass restores the state of the random number generator, which a CUDA graph cannot record.
-        self.replays = not block.reversible
-        self.compiles = self.replays and all(each["kind"] == "full" for each in kinds)
+        self.cuda_graph_safe = not block.reversible
+        self.compiles = self.cuda_graph_safe and all(each["kind"] == "full" for each in kinds)
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         extras: dict[str, Tensor] = {}
@@ -164,22 +165,22 @@ class TransformerDecoder(LinearDecoder):
         self.max_length = least(block.positions, *(each.mixer.max_length for each in made))
         self.max_memory = least(*(each.cross.max_length for each in made))
         slots = [slot for each in made for slot in (each.mixer, each.cross)]
-        self.packs, self.packs_square = all(each.packs for each in slots), any(each.packs_square for each in slots)
-        self.replays = not block.reversible
-        self.compiles = self.replays and all(each["kind"] == "full" for each in (*mixers, *crosses))
+        combine_packing(self, slots)
+        self.cuda_graph_safe = not block.reversible
+        self.compiles = self.cuda_graph_safe and all(each["kind"] == "full" for each in (*mixers, *crosses))
         self.kinds = len(mixer) if isinstance(mixer, list) else 1
 
-    def start(self, source: Encoded, *, room: int | None = None) -> StackState:
+    def init_state(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[DecoderLayer], self.layers))
-        own = share_common([each.start(rows=rows, room=room) for each in layers], self.kinds)
+        own = share_common([each.init_state(rows=rows, room=room) for each in layers], self.kinds)
         memories = self.wires(source)
         crosses: list[State] = [UnprojectedMemory(memory, source.layout) for memory in memories]
         if not (self.reversible and torch.is_grad_enabled()):
-            crosses = [each.cross.start(memory, source.layout) for each, memory in zip(layers, memories, strict=True)]
+            crosses = [each.cross.init_state(memory, source.layout) for each, memory in zip(layers, memories, strict=True)]
         return StackState(own, crosses, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
 
-    def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> HiddenStates:
         extras: dict[str, Tensor] = {}
         positions = token_positions(tokens, layout) + state.fed[:, None]
         fed = tokens.size(1) if layout is None else layout.lengths
@@ -194,12 +195,12 @@ class TransformerDecoder(LinearDecoder):
             streams = run_reversible(x, parts)
             after = streams.states
             own, crosses = list(zip(after[::3], after[2::3], strict=True)), after[1::3]
-            return Features(self.norm(streams.mean), StackState(own, crosses, state.fed + fed), streams.extras)
+            return HiddenStates(self.norm(streams.mean), StackState(own, crosses, state.fed + fed), streams.extras)
         for layer, mine, cross in layers:
             x, mine, cross = layer(x, mine, cross, layout, extras)
             own.append(mine)
             crosses.append(cross)
-        return Features(self.norm(x), StackState(own, crosses, state.fed + fed), extras)
+        return HiddenStates(self.norm(x), StackState(own, crosses, state.fed + fed), extras)
 
     def plan(self, draft: PlanBuilder) -> None:
         if self.reversible:
@@ -212,7 +213,7 @@ class TransformerDecoder(LinearDecoder):
 
     def _opening(self, source: Encoded) -> Opening:
         layers = zip(cast(Iterable[DecoderLayer], self.layers), self.wires(source), strict=True)
-        return Opening([layer.cross.start(memory, source.layout) for layer, memory in layers])
+        return Opening([layer.cross.init_state(memory, source.layout) for layer, memory in layers])
 
 
 class Transformer(FlatFamily):

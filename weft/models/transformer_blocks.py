@@ -144,7 +144,7 @@ class EncoderLayer(nn.Module):
         self.around_mixer, self.around_network = Residual(block), Residual(block)
 
     def forward(self, x: Tensor, layout: Layout | None, extras: dict[str, Tensor]) -> Tensor:
-        return self.read(x, self.mixer.start(rows=x.size(0)), layout, extras)[0]
+        return self.read(x, self.mixer.init_state(rows=x.size(0)), layout, extras)[0]
 
     def read(self, x: Tensor, state: State, layout: Layout | None, extras: dict[str, Tensor]) -> tuple[Tensor, State]:
         """Tokens [B, T, D] that follow the state → [B, T, D] and the state after them."""
@@ -161,7 +161,9 @@ class EncoderLayer(nn.Module):
         """The two sub-layers as parts of reversible streams."""
 
         def mix(x: Tensor) -> Attended:
-            return replace(self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout), state=None)
+            return replace(
+                self.mixer(self.around_mixer.enter(x), self.mixer.init_state(rows=x.size(0)), layout=layout), state=None
+            )
 
         feed = self.around_network.sublayer(lambda x: Attended(self._feed(x, layout)), self.network)
         return [self.around_mixer.sublayer(mix, self.mixer), feed]
@@ -208,9 +210,9 @@ class DecoderLayer(nn.Module):
         self.project = nn.Identity() if cross.context_width == block.dim else nn.Linear(cross.context_width, block.dim)
         self.around_mixer, self.around_cross, self.around_network = Residual(block), Residual(block), Residual(block)
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+    def init_state(self, *, rows: int = 1, room: int | None = None) -> State:
         """The states of the mixer and of the feed-forward network before the first token."""
-        return self.mixer.start(rows=rows, room=room), self.network.start(rows)
+        return self.mixer.init_state(rows=rows, room=room), self.network.init_state(rows)
 
     def forward(
         self, x: Tensor, own: State, source: State, layout: Layout | None, extras: dict[str, Tensor]
@@ -235,7 +237,7 @@ class DecoderLayer(nn.Module):
         before, tail = own
 
         def attend(x: Tensor) -> Attended:
-            read = self.cross.start(source.memory, source.layout) if isinstance(source, UnprojectedMemory) else source
+            read = self.cross.init_state(source.memory, source.layout) if isinstance(source, UnprojectedMemory) else source
             return self._attend(x, read, layout)
 
         def feed(x: Tensor) -> Attended:

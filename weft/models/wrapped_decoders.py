@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import Layout, Source
 from weft.layers.decoder_state import State
-from weft.models.base import Decoder, Encoded, Encoder, Features, Model, least
+from weft.models.base import Decoder, Encoded, Encoder, HiddenStates, Model, least
 
 T = TypeVar("T")
 
@@ -39,11 +39,11 @@ class WrappedDecoder(Decoder):
     def decoder(self) -> Decoder:
         return cast(Decoder, self.decoders[0])
 
-    def start(self, source: Encoded, *, room: int | None = None) -> State:
-        return self.decoder.start(source, room=room)
+    def init_state(self, source: Encoded, *, room: int | None = None) -> State:
+        return self.decoder.init_state(source, room=room)
 
-    def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
-        return self.decoder.features(tokens, state, layout)
+    def hidden_states(self, tokens: Tensor, state: State, layout: Layout | None = None) -> HiddenStates:
+        return self.decoder.hidden_states(tokens, state, layout)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.decoder.logits(hidden)
@@ -68,13 +68,13 @@ class EnsembleDecoder(WrappedDecoder):
     def __init__(self, decoders: Sequence[Decoder]) -> None:
         super().__init__(*decoders)
 
-    def start(self, source: Encoded, *, room: int | None = None) -> list[State]:
-        return [decoder.start(part, room=room) for decoder, part in self._with(source.parts)]
+    def init_state(self, source: Encoded, *, room: int | None = None) -> list[State]:
+        return [decoder.init_state(part, room=room) for decoder, part in self._with(source.parts)]
 
-    def features(self, tokens: Tensor, state: list[State], layout: Layout | None = None) -> Features:
+    def hidden_states(self, tokens: Tensor, state: list[State], layout: Layout | None = None) -> HiddenStates:
         steps = [decoder(tokens, mine, layout) for decoder, mine in self._with(state)]
         logp = torch.stack([step.logits.float().log_softmax(-1) for step in steps])
-        return Features(logp.logsumexp(0), [step.state for step in steps])
+        return HiddenStates(logp.logsumexp(0), [step.state for step in steps])
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden - math.log(len(self.decoders))
@@ -101,8 +101,8 @@ class ShortlistDecoder(WrappedDecoder):
         super().__init__(decoder)
         self.ids, self.output = ids, decoder.among(ids)
 
-    def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
-        return self.decoder.features(self.ids[tokens], state, layout)
+    def hidden_states(self, tokens: Tensor, state: State, layout: Layout | None = None) -> HiddenStates:
+        return self.decoder.hidden_states(self.ids[tokens], state, layout)
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.output(hidden)

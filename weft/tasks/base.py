@@ -119,7 +119,7 @@ def optimizer_groups(task: Task, model: nn.Module) -> tuple[dict[str, list[nn.Pa
 
 def check_length(task: Task, model: Network) -> None:
     """Raises ConfigError if texts of data.max_length tokens exceed the model's positions."""
-    longest, limit = task.config.data.max_length, model.longest
+    longest, limit = task.config.data.max_length, model.max_length
     if limit is not None and task.row_length(longest) > limit:
         raise ConfigError(
             f"data.max_length: texts of {task.row_length(longest) - 1} tokens and their end do not fit the model's {limit} "

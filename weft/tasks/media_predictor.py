@@ -61,6 +61,6 @@ class MediaPredictor(Predictor[MediaInput, Prediction], ABC):
             encoded: Encoded = self.model.encode(source)
             if isinstance(self.model, Model):
                 fed = torch.tensor([[BOS, *written.ids[:-1]]], device=self.model.device)
-                self.model.decoder.features(fed, self.model.decoder.start(encoded))
+                self.model.decoder.hidden_states(fed, self.model.decoder.init_state(encoded))
         written.attention, written.uses = first_row(self.model, recorded)
         return encoded

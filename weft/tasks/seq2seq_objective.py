@@ -121,7 +121,7 @@ class Seq2SeqLoss:
             loss, hidden = self._loss(model, drawn, fed, times)
             if self.r_drop:
                 other, again = self._loss(model, drawn, fed, times)
-                apart = divergence(model.decoder, hidden, again, drawn.target_layout.ok) / times
+                apart = divergence(model.decoder, hidden, again, drawn.target_layout.mask) / times
                 loss = loss.mean(other).plus("divergence", apart, self.r_drop / 2)
             yield loss
 
@@ -130,7 +130,7 @@ class Seq2SeqLoss:
         with self.penalties.recording(model) as recorded:
             features = model(batch.source, fed, batch.target_layout)
         total, nll = model.decoder.loss(features.hidden, batch.labels, self.smoothing)
-        ok, metrics = batch.target_layout.ok, {"nll": nll}
+        ok, metrics = batch.target_layout.mask, {"nll": nll}
         if "log_prob" in features.extras:
             with torch.no_grad():
                 gained = log_likelihoods(model.decoder, features.hidden, batch.labels)

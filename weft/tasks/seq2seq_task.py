@@ -117,4 +117,4 @@ class Seq2SeqTask(CorpusTask):
         """The negative log-likelihood of a batch, and the number of tokens it sums."""
         assert isinstance(model, Model)
         features = model(batch.source, batch.target, batch.target_layout)
-        return model.decoder.loss(features.hidden, batch.labels)[1], batch.target_layout.ok.sum()
+        return model.decoder.loss(features.hidden, batch.labels)[1], batch.target_layout.mask.sum()

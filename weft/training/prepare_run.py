@@ -62,16 +62,16 @@ def resolve_batches(config: Config, outline: Network, task: Task, device: torch.
     packed, rounded = config.train.packed, config.train.rounded
     # Whether work on batches of one size can be captured on this device and for this task.
     repeats = task.capturable and device.type == "cuda" and config.train.precision == "bf16"
-    fits = outline.longest is None or task.row_length(config.data.max_length, rounded=True) <= outline.longest
+    fits = outline.max_length is None or task.row_length(config.data.max_length, rounded=True) <= outline.max_length
     if packed == "auto":
-        packed = repeats and modern(device) and outline.packs and not outline.packs_square
+        packed = repeats and modern(device) and outline.supports_packing and not outline.packing_is_quadratic
     if rounded == "auto":
-        rounded = repeats and outline.replays and fits and not packed
-    if packed and not outline.packs:
+        rounded = repeats and outline.cuda_graph_safe and fits and not packed
+    if packed and not outline.supports_packing:
         raise ConfigError("train.packed: a part of this model does not support packed rows; set train.packed: false")
     if rounded and not fits:
         raise ConfigError(
             f"train.rounded: texts of {config.data.max_length} tokens would be padded to more than the model's "
-            f"{outline.longest} positions; set train.rounded: false, or lower data.max_length"
+            f"{outline.max_length} positions; set train.rounded: false, or lower data.max_length"
         )
     return config.replaced({"train.packed": packed, "train.rounded": rounded})

@@ -38,7 +38,7 @@ class StorySentences:
 def split_sentences(tokens: Tensor, layout: Layout | None, most: int) -> StorySentences:
     """The question and the `most` latest facts of each story, given its tokens [B, S]."""
     place = torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
-    real = torch.ones_like(tokens, dtype=torch.bool) if layout is None else layout.ok
+    real = torch.ones_like(tokens, dtype=torch.bool) if layout is None else layout.mask
     ends = (tokens == EOS) & real
     number = ends.cumsum(1) - ends.long()
     age = ends.sum(1, keepdim=True) - 1 - number

@@ -72,7 +72,7 @@ class TuringEncoder(VectorEncoder):
         in far fewer steps they learn to write one slot after the other. false: as published, without such biases
     """
 
-    replays = True
+    cuda_graph_safe = True
 
     def __init__(
         self,

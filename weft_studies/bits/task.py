@@ -93,7 +93,7 @@ class FrameClassifier(Network):
     def __init__(self, encoder: Encoder, outputs: int) -> None:
         super().__init__()
         self.encoder, self.dim = encoder, encoder.width
-        self.max_source, self.replays = encoder.max_source, encoder.replays
+        self.max_source, self.cuda_graph_safe = encoder.max_source, encoder.cuda_graph_safe
         self.output = nn.Linear(encoder.width, outputs)
 
     def forward(self, source: Source) -> Tensor:

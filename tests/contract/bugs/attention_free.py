@@ -15,7 +15,7 @@ ATTENTION_FREE = [
     Bug(
         "a Fourier transform reads padding",
         "attention.mixers.fnet",
-        "torch.where(layout.ok[..., None], x, 0.0).float()",
+        "torch.where(layout.mask[..., None], x, 0.0).float()",
         "x.float()",
         ("fnet-encoder-padding-content",),
     ),
@@ -64,7 +64,7 @@ ATTENTION_FREE = [
     Bug(
         "the sums of prefix_sums take padding for tokens",
         "attention.mixers.attention_free",
-        "WeightedSum.of(k, v, None if layout is None else layout.ok[..., None])",
+        "WeightedSum.of(k, v, None if layout is None else layout.mask[..., None])",
         "WeightedSum.of(k, v)",
         ("aft-causal-ragged",),
     ),
@@ -128,7 +128,7 @@ ATTENTION_FREE = [
     Bug(
         "the largest value may be padding",
         "models.pooling",
-        "memory.masked_fill(~layout.ok[..., None], -torch.inf)",
+        "memory.masked_fill(~layout.mask[..., None], -torch.inf)",
         "memory",
         ("max-padding",),
     ),
@@ -142,7 +142,7 @@ ATTENTION_FREE = [
     Bug(
         "segments of padding count as sentences",
         "layers.recurrent",
-        " & layout.ok[0][where]",
+        " & layout.mask[0][where]",
         "",
         ("attention_free: packed_sentences_come_apart_and_together",),
     ),

@@ -43,8 +43,8 @@ CONVOLUTIONAL = [
     Bug(
         "ConvS2S loses the extras of its attention",
         "models.convs2s",
-        "Features(hidden, StackState(tails, crosses, state.fed + fed), extras)",
-        "Features(hidden, StackState(tails, crosses, state.fed + fed))",
+        "HiddenStates(hidden, StackState(tails, crosses, state.fed + fed), extras)",
+        "HiddenStates(hidden, StackState(tails, crosses, state.fed + fed))",
         ("convs2s-cross-hard-loss",),
     ),
     Bug(
@@ -71,7 +71,7 @@ CONVOLUTIONAL = [
     Bug(
         "padding is unfolded",
         "models.bytenet",
-        "x = x if layout is None else torch.where(layout.ok[..., None], x, 0.0)",
+        "x = x if layout is None else torch.where(layout.mask[..., None], x, 0.0)",
         "pass",
         ("bytenet-padding",),
     ),

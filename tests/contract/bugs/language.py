@@ -29,8 +29,8 @@ LANGUAGE = [
     Bug(
         "hidden states are centred over the row",
         "models.language_model",
-        "Features(self.norm(x)",
-        "Features(self.norm(x - x.mean(1, keepdim=True))",
+        "HiddenStates(self.norm(x)",
+        "HiddenStates(self.norm(x - x.mean(1, keepdim=True))",
         ("language_model-padding", "language_model-causality"),
     ),
     Bug(
@@ -43,8 +43,8 @@ LANGUAGE = [
     Bug(
         "an earlier segment is forgotten",
         "attention.base",
-        "return self.attention.start(memory, rows=memory.size(0))",
-        "return self.attention.start(rows=memory.size(0))",
+        "return self.attention.init_state(memory, rows=memory.size(0))",
+        "return self.attention.init_state(rows=memory.size(0))",
         ("language_model-xl_relative-recall", "language_model-local-recall"),
     ),
     Bug(

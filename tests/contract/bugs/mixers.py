@@ -15,7 +15,7 @@ MIXERS = [
     Bug(
         "an attention in a self slot hides its reach",
         "attention.base",
-        '"weights_sum", "reach", "extras"',
+        '"weights_sum", "receptive_field", "extras"',
         '"weights_sum", "extras"',
         ("mixer-local-encoder-reach",),
     ),
@@ -36,7 +36,7 @@ MIXERS = [
     Bug(
         "a convolution reads padding",
         "layers.convolution",
-        "x = torch.where(layout.ok[..., None], x, 0)",
+        "x = torch.where(layout.mask[..., None], x, 0)",
         "pass",
         ("convolution-encoder-padding-content",),
     ),

@@ -38,8 +38,8 @@ MODELS = [
     Bug(
         "the decoder sees the padding of the source",
         "models.transformer",
-        "crosses = [each.cross.start(memory, source.layout)",
-        "crosses = [each.cross.start(memory)",
+        "crosses = [each.cross.init_state(memory, source.layout)",
+        "crosses = [each.cross.init_state(memory)",
         ("transformer-padding",),
     ),
     Bug(
@@ -175,13 +175,13 @@ LAYERS = [
         "the mean counts padding",
         "models.pooling",
         "layout.lengths.clamp_min(1)[:, None, None]",
-        "layout.ok.size(1)",
+        "layout.mask.size(1)",
         ("mean-padding",),
     ),
     Bug(
         "pooling weighs padding",
         "models.pooling",
-        "None if layout is None else layout.ok[:, None].expand_as(scores)",
+        "None if layout is None else layout.mask[:, None].expand_as(scores)",
         "None",
         ("self_attentive-three-rows-padding",),
     ),

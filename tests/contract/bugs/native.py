@@ -29,7 +29,7 @@ NATIVE = [
     Bug(
         "a plan that sees the padding of the source",
         "attention.core.single_head",
-        "return Keys.masked(self.keys, self.values, self.ok)",
+        "return Keys.masked(self.keys, self.values, self.key_mask)",
         "return Keys.masked(self.keys, self.values, None)",
         ("rnn-native", "rnn-cross-dot-native"),
     ),

@@ -36,8 +36,8 @@ RECURRENT = [
     Bug(
         "a recurrent decoder sees the padding of the source",
         "models.rnn",
-        "self.cross.start(source.memory, source.layout)",
-        "self.cross.start(source.memory)",
+        "self.cross.init_state(source.memory, source.layout)",
+        "self.cross.init_state(source.memory)",
         ("rnn-padding",),
     ),
     Bug(

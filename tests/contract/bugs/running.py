@@ -152,7 +152,7 @@ SHORTENED = [
     Bug(
         "padded tokens fill the last window",
         "attention.memory_compressed",
-        "key_value = torch.where(layout.ok[..., None], key_value, 0.0)",
+        "key_value = torch.where(layout.mask[..., None], key_value, 0.0)",
         "pass",
         ("compressed-encoder-padding-content",),
     ),

@@ -85,8 +85,8 @@ SORTING = [
     Bug(
         "a sorting mixer claims to ignore order",
         "attention.mixers.bucketed_attention",
-        'reach = "data"',
-        'reach, ignores_key_order = "data", True',
+        'receptive_field = "data"',
+        'receptive_field, ignores_key_order = "data", True',
         ("lsh-encoder-key-order", "routing-causal-key-order"),
     ),
     Bug(

@@ -71,7 +71,7 @@ class PatternScoring:
         if options.causal:
             return self
         layout = options.layout
-        length = q.size(2) if layout is None else layout.remember("sentence lengths", lambda: _sentence_lengths(layout))
+        length = q.size(2) if layout is None else layout.cached("sentence lengths", lambda: _sentence_lengths(layout))
         return PatternScoring(tuple((pattern.bound(length), count) for pattern, count in self.runs))
 
     def _attend_sequence(self, heads: Heads, options: AttendOptions) -> Tensor:
@@ -105,8 +105,8 @@ class PatternAttention(MultiHeadAttention):
         "cross": "a pattern compares positions, which two sequences do not share; use full, or local_m or local_p"
     }
     weights_sum: Literal["one", "at most one"] | None = "one"
-    reach: Literal["all", "pattern", "data"] = "pattern"
-    packs = True
+    receptive_field: Literal["all", "pattern", "data"] = "pattern"
+    supports_packing = True
 
     def __init_subclass__(cls, pattern: type[Any] | None = None, learns: bool = False) -> None:
         super().__init_subclass__()
@@ -137,7 +137,7 @@ class PatternAttention(MultiHeadAttention):
         self.heads = MultiHead(site, bias=bias, scoring=scoring, past=scoring.past)
         self.learned: LearnedTokens | None = None
         if learned:
-            self.learned, self.reach, self.weights_sum = LearnedTokens(site, learned), "all", "at most one"
+            self.learned, self.receptive_field, self.weights_sum = LearnedTokens(site, learned), "all", "at most one"
 
     def sees(self, length: int) -> Tensor:
         if self.learned is not None:
@@ -213,7 +213,7 @@ def _attend(pattern: Pattern, heads: Heads, options: AttendOptions) -> Tensor:
         return attend_window(q, k, v, pattern.span, packing(layout), dropout)
     everything = isinstance(pattern, Everything)
     sparse = not everything and extent * extent > dot_product.SHORT and _pairs(pattern, causal, extent) < extent * extent
-    pattern = pattern.bound(layout.remember("lengths", lambda: layout.lengths) if layout is not None and padded else extent)
+    pattern = pattern.bound(layout.cached("lengths", lambda: layout.lengths) if layout is not None and padded else extent)
     if sparse:
         return _sparse(pattern, plan(pattern, causal), heads, layout if padded else None, dropout)
     allows = None if everything else (lambda query, key: pattern.allows(query, key)[:, None])
@@ -248,7 +248,7 @@ def _pairs(pattern: Pattern, causal: bool, extent: int) -> int:
 def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
     """The context of all tilings together. Queries that see everything attend separately."""
     q, k, v = heads
-    rows, extent, ok = q.size(0), q.size(2), None if layout is None else layout.ok
+    rows, extent, ok = q.size(0), q.size(2), None if layout is None else layout.mask
     if len(tilings) == 1:
         grouped, _ = mix(*tilings[0].tiles(heads), _mask(tilings[0], q, layout), dropout, False)
         context = tilings[0].back(grouped, rows, extent)
@@ -289,4 +289,4 @@ def _mask(tiling: Tiling, q: Tensor, layout: Layout | None) -> Tensor:
     """The mask of a tiling, computed once for all layers. `layout` is given if rows are padded."""
     if layout is None:
         return tiling.mask(q.size(0), q.size(2), None, q.device)
-    return layout.remember(("tiling", tiling), lambda: tiling.mask(q.size(0), q.size(2), layout.ok, q.device))
+    return layout.cached(("tiling", tiling), lambda: tiling.mask(q.size(0), q.size(2), layout.mask, q.device))

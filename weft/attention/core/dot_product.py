@@ -170,7 +170,7 @@ def _attend_cache(
         return mix(q, *store.dense(), seen, dropout, need_weights)
     cells, extent = _own_cells(store, positions), q.size(2)
     # Computed once for all layers. Every query sees itself, so no row is empty.
-    bias = store.ledger.remember(("bias", q.dtype, id(cells)), lambda: additive(cells, q.dtype), cells)
+    bias = store.ledger.cached(("bias", q.dtype, id(cells)), lambda: additive(cells, q.dtype), cells)
     if beams == 1:
         return mix(q, store.k.squeeze(2), store.v.squeeze(2), None, dropout, need_weights, bias)
     # All beams of a source attend to all its cells in one call; a mask allows each only the cells of its ancestors.
@@ -210,7 +210,7 @@ def _own_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
             seen = seen & (store.ledger.ancestry[:, :, None, None, :] == beam)
         return seen.view(sources, 1, beams * extent, beams * room)
 
-    return store.ledger.remember(("cells", id(positions)), make, positions)
+    return store.ledger.cached(("cells", id(positions)), make, positions)
 
 
 def _rows(x: Tensor, beams: int) -> Tensor:
@@ -225,7 +225,7 @@ def _segment_mask(keys: Tensor | None, queries: Layout | None) -> Tensor | None:
         return None
     if queries is None:
         return (keys > 0)[:, None, None]
-    return ((keys[:, None] == queries.segments[:, :, None]) & queries.ok[:, :, None])[:, None]
+    return ((keys[:, None] == queries.segments[:, :, None]) & queries.mask[:, :, None])[:, None]
 
 
 def _both(a: Tensor | None, b: Tensor) -> Tensor:

@@ -351,13 +351,13 @@ class FeatureAttention(Attention, ABC):
             (q, k), log_scale = phi.unbind(), None if scales is None else scales[1]
             if state is None:
                 return attend_sums(q, self._sum_up(ScaledFeatures(k, log_scale), v, layout)), None
-            ok = None if layout is None else layout.ok
+            ok = None if layout is None else layout.mask
             log_weight, decay = (log_scale, None) if gates is None else gated_weights(gates, ok)
             seen, state = attend_prefix(q, k, v, state, log_weight, ok)
             return seen, state if decay is None else state.decayed(decay)
 
     def _sum_up(self, keys: ScaledFeatures, v: Tensor, layout: Layout | None) -> MemorySums:
-        return sum_up(keys.phi, v, keys.log_scale, None if layout is None else layout.ok, self.bounded)
+        return sum_up(keys.phi, v, keys.log_scale, None if layout is None else layout.mask, self.bounded)
 
 
 class RedrawnBuffer(nn.Module):

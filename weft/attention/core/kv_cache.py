@@ -104,11 +104,11 @@ class CacheIndex(CachesDerived):
             beam = torch.arange(beams, device=place.device)[:, None]
             own = beam.to(torch.int16).expand(sources, beams, extent)
             self.ancestry.scatter_(2, place.expand(sources, beams, extent), own)
-            fed = extent if layout is None else layout.ok.view(sources, beams, extent)[:, 0].sum(-1)
+            fed = extent if layout is None else layout.mask.view(sources, beams, extent)[:, 0].sum(-1)
             source = torch.arange(sources, device=place.device)[:, None, None, None]
             return CacheAppend(source, beam, place[:, None], positions, CacheIndex(self.ancestry, self.length + fed))
 
-        return self.remember(("plan", extent, id(layout)), make, layout)
+        return self.cached(("plan", extent, id(layout)), make, layout)
 
     def reorder(self, rows: Tensor) -> CacheIndex:
         """Row i becomes what row `rows[i]` was, inside each source."""
@@ -118,12 +118,12 @@ class CacheIndex(CachesDerived):
             parent = (rows.view(sources, beams) % beams)[..., None].expand(sources, beams, room)
             return CacheIndex(self.ancestry.gather(1, parent), self.length)
 
-        return self.remember(("reorder", id(rows)), make, rows)
+        return self.cached(("reorder", id(rows)), make, rows)
 
     def widen(self, beams: int) -> CacheIndex:
         """Gives every source `beams` beams instead of one."""
         ancestry = self.ancestry
-        return self.remember(("widen", beams), lambda: CacheIndex(ancestry.expand(-1, beams, -1).contiguous(), self.length))
+        return self.cached(("widen", beams), lambda: CacheIndex(ancestry.expand(-1, beams, -1).contiguous(), self.length))
 
     def own(self, beams: int, groups: Tensor | None) -> CacheIndex:
         """Keeps the sources `groups` (None: all), and lets every beam own its cells."""
@@ -133,11 +133,11 @@ class CacheIndex(CachesDerived):
             own = torch.arange(beams, device=length.device, dtype=torch.int16)[:, None]
             return CacheIndex(own.expand(length.numel(), beams, self.ancestry.size(2)).contiguous(), length)
 
-        return self.remember(("own", beams, id(groups)), make, groups)
+        return self.cached(("own", beams, id(groups)), make, groups)
 
     def grow(self, room: int) -> CacheIndex:
         more = room - self.ancestry.size(2)
-        return self.remember(("grow", room), lambda: CacheIndex(F.pad(self.ancestry, (0, more)), self.length))
+        return self.cached(("grow", room), lambda: CacheIndex(F.pad(self.ancestry, (0, more)), self.length))
 
 
 @dataclass
@@ -172,7 +172,7 @@ class KeyValueCache:
         if cpp is not None and k.size(2) == 1 and steps(k, self.k) and steps(v, self.v):
             cpp.append(k, v, self.k, self.v, self.ledger.length)
             return replace(self, ledger=plan.after)
-        head = plan.after.remember(("heads", heads), lambda: torch.arange(heads, device=k.device)[:, None, None])
+        head = plan.after.cached(("heads", heads), lambda: torch.arange(heads, device=k.device)[:, None, None])
         for store, new in ((self.k, k), (self.v, v)):
             cells = new.reshape(sources, beams, heads, -1, width).transpose(1, 2)
             # Indexing all four axes tells a compiler that nothing else in the store changes.
@@ -237,7 +237,7 @@ class CrossAttentionMemory:
         bias = None
         # Without a fused kernel, an empty source needs a mask; if no source is empty, adding a bias is faster.
         if not layout.packed and (k.device.type not in UNFUSED or min(layout.known or (0,)) > 0):
-            bias = layout.remember(("bias", k.dtype), lambda: additive(layout.ok, k.dtype)[:, None, None])
+            bias = layout.cached(("bias", k.dtype), lambda: additive(layout.mask, k.dtype)[:, None, None])
         return CrossAttentionMemory(k, v, layout.segments, packing(layout), bias, joint if layout.packed else None)
 
     def planned(self) -> Keys:

@@ -91,7 +91,7 @@ class MultiHead(Projections):
         super().__init__(site, bias=bias)
         self.look, self.past, self.rotary = scoring, past, rotary
 
-    def start(self, memory: Tensor | None, layout: Layout | None, rows: int, room: int | None) -> State:
+    def init_state(self, memory: Tensor | None, layout: Layout | None, rows: int, room: int | None) -> State:
         if self.site.use == "cross":
             assert memory is not None
             joint = self.key_value(memory)
@@ -163,7 +163,7 @@ class MultiHead(Projections):
         make = partial(rotation, positions, self.width, self.rotary, dtype)
         if layout is None or positions is not layout.positions:
             return make()
-        return layout.remember(("rotation", self.width, self.rotary, dtype), make)
+        return layout.cached(("rotation", self.width, self.rotary, dtype), make)
 
 
 class MultiHeadAttention(Attention):
@@ -171,10 +171,10 @@ class MultiHeadAttention(Attention):
 
     heads: MultiHead
 
-    def start(
+    def init_state(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> State:
-        return self.heads.start(memory, layout, rows, room)
+        return self.heads.init_state(memory, layout, rows, room)
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         return self.heads.run(query, state, append, layout, need_weights)
@@ -191,6 +191,6 @@ class MultiheadBlock(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor, layout: Layout | None = None, need_weights: bool = False) -> Context:
         """x [B, R, D], y [B, S, D] with its layout → [B, R, D], and the weights [B, H, R, S] if requested."""
-        attended = self.attention.run(x, self.attention.start(y, layout, y.size(0), None), None, None, need_weights)
+        attended = self.attention.run(x, self.attention.init_state(y, layout, y.size(0), None), None, None, need_weights)
         hidden = self.norm_attention(x + attended.context)
         return self.norm_network(hidden + F.relu(self.network(hidden))), attended.weights

@@ -31,35 +31,35 @@ LuongScore = Literal["dot", "general", "concat"]
 
 @dataclass
 class SourceStates:
-    """keys [G, S, A] · values [G, S, M] · segments, positions, ok [G, S], None if all tokens are real and in order.
+    """keys [G, S, A] · values [G, S, M] · segments, positions, key_mask [G, S], None if all tokens are real and in order.
 
-    ok follows from the segments, but is stored because every decoding step needs it.
+    key_mask follows from the segments, but is stored because every decoding step needs it.
     """
 
     keys: Tensor = shared()
     values: Tensor = shared()
     segments: Tensor | None = shared(default=None)
     positions: Tensor | None = shared(default=None)
-    ok: Tensor | None = shared(default=None)
+    key_mask: Tensor | None = shared(default=None)
 
     @staticmethod
     def of(keys: Tensor, values: Tensor, layout: Layout | None) -> SourceStates:
         if layout is None:
             return SourceStates(keys, values)
-        return SourceStates(keys, values, layout.segments, layout.positions, layout.ok)
+        return SourceStates(keys, values, layout.segments, layout.positions, layout.mask)
 
     def real(self, rows: int) -> Tensor:
         """[B, S] bool: which keys are real tokens."""
-        if self.ok is None:
+        if self.key_mask is None:
             return torch.ones(rows, self.keys.size(1), dtype=torch.bool, device=self.keys.device)
-        return spread(self.ok, rows)
+        return spread(self.key_mask, rows)
 
     def mask(self, rows: int, layout: Layout | None) -> Tensor | None:
         """[B, T or 1, S]: real keys; in packed rows only those of the query's own sentence. None: all keys."""
         if self.segments is None:
             return None
         if layout is not None and layout.packed:
-            return (self.segments[:, None] == layout.segments[:, :, None]) & layout.ok[:, :, None]
+            return (self.segments[:, None] == layout.segments[:, :, None]) & layout.mask[:, :, None]
         return self.real(rows)[:, None]
 
     def places(self, rows: int) -> Tensor:
@@ -70,7 +70,7 @@ class SourceStates:
 
     def planned(self) -> Keys:
         """For a native search."""
-        return Keys.masked(self.keys, self.values, self.ok)
+        return Keys.masked(self.keys, self.values, self.key_mask)
 
     def lengths(self, mask: Tensor | None) -> Tensor:
         """[B or 1, T or 1]: the length of the sentence that each query attends to, from its `mask`."""
@@ -247,7 +247,7 @@ class ScoredAttention(SourceAttention):
 
     weights_sum = "one"
     ignores_key_order = True
-    packs = packs_square = True
+    supports_packing = packing_is_quadratic = True
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         return self.head.run(query, state, layout, need_weights)

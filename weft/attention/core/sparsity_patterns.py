@@ -202,10 +202,10 @@ class LearnedTokens(nn.Module):
         return self._run(heads, x, layout, need_weights)
 
     def _run(self, heads: MultiHead, x: Tensor, layout: Layout | None, need_weights: bool) -> Attended:
-        longer = None if layout is None else layout.remember(("extra tokens", self.count), lambda: _prepend(layout, self.count))
+        longer = None if layout is None else layout.cached(("extra tokens", self.count), lambda: _prepend(layout, self.count))
         extra = self.vectors.to(x.dtype).expand(x.size(0), -1, -1)
         q, k, v = heads.own(torch.cat([extra, x], 1))
-        ok = None if longer is None else longer.ok[:, None, None]
+        ok = None if longer is None else longer.mask[:, None, None]
         dropout = heads.site.dropout if self.training else 0.0
         seen, _ = mix(q[:, :, : self.count], k, v, ok, dropout, False)
         both = torch.cat([extra + heads.out(join_heads(seen)).to(x.dtype), x], 1)

@@ -42,7 +42,7 @@ class WeightedSum:
 
     @staticmethod
     def of(k: Tensor, v: Tensor, ok: Tensor | None = None) -> WeightedSum:
-        """Each token separately; tokens that are not `ok` have weight 0."""
+        """Each token separately; masked tokens have weight 0."""
         k, v = k.float(), v.float()
         if ok is not None:
             k, v = torch.where(ok, k, LOWEST), torch.where(ok, v, 0.0)
@@ -168,13 +168,13 @@ class AttentionFreeMixer(RowMixer):
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         q, k, v = self.query_key_value(x).chunk(3, -1)
         if layout is not None:
-            k, v = (torch.where(layout.ok[..., None], part, 0.0) for part in (k, v))
+            k, v = (torch.where(layout.mask[..., None], part, 0.0) for part in (k, v))
         with torch.autocast(x.device.type, enabled=False):
             if not self.causal:
                 mixed = self._both_ways(k, v, layout)
             elif self.form == "simple":
                 # All prefixes at once, joined with the past.
-                sums = state.join(prefix_sums(WeightedSum.of(k, v, None if layout is None else layout.ok[..., None])))
+                sums = state.join(prefix_sums(WeightedSum.of(k, v, None if layout is None else layout.mask[..., None])))
                 mixed, state = sums.mean(), sums.at(slice(-1, None))
             elif state.fresh:
                 mixed = self._whole(k, v)
@@ -186,7 +186,7 @@ class AttentionFreeMixer(RowMixer):
 
     def _both_ways(self, k: Tensor, v: Tensor, layout: Layout | None) -> Tensor:
         """The encoder: all real tokens count, with exponents relative to the largest key of each channel and row."""
-        ok = None if layout is None else layout.ok[..., None]
+        ok = None if layout is None else layout.mask[..., None]
         if self.form == "simple":
             return WeightedSum.over(k, v, ok, 1).mean().expand_as(v)
         extent = k.size(1)

@@ -53,8 +53,8 @@ class BucketMixer(Mixer):
 
     cost = "n·(log n + rounds·window)"
     uses = frozenset({"encoder", "causal"})
-    reach = "data"
-    packs = True
+    receptive_field = "data"
+    supports_packing = True
 
     def __init__(self, site: Site, window: int, rounds: int, buckets: int) -> None:
         super().__init__(site)
@@ -67,7 +67,7 @@ class BucketMixer(Mixer):
 
     @abstractmethod
     def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
-        """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]. Only `ok` tokens are real."""
+        """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]. Only `ok` ones are real."""
 
     def begin(self, rows: int, room: int | None) -> State:
         weight = self.out.weight
@@ -78,7 +78,7 @@ class BucketMixer(Mixer):
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         joint = self.query_value(x)
         q, v = (split_heads(part, self.site.heads) for part in joint.chunk(2, -1))
-        buckets = self.assign(q.detach(), None if layout is None else layout.ok)
+        buckets = self.assign(q.detach(), None if layout is None else layout.mask)
         if state is None or state.tokens.fresh:
             context = self._band(q, v, buckets, None if layout is None else layout.segments)
             state = None if state is None else self._append(state, joint, buckets, layout)[0]

@@ -22,8 +22,8 @@ class ConvolutionMixer(Mixer):
     paper = "Gehring et al. 2017"
     cost = "n·width"
     uses = frozenset({"encoder", "causal"})
-    reach = "pattern"
-    packs = True
+    receptive_field = "pattern"
+    supports_packing = True
 
     def __init__(self, site: Site, *, width: PositiveInt = 3) -> None:
         super().__init__(site)
@@ -35,7 +35,7 @@ class ConvolutionMixer(Mixer):
         return self.window.sees(length)
 
     def begin(self, rows: int, room: int | None) -> State:
-        return self.window.start(rows, self.out.weight)
+        return self.window.init_state(rows, self.out.weight)
 
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         windows, state = self.window(x, state, layout)
@@ -60,8 +60,8 @@ class RecurrentMixer(Mixer):
         self.stack = RecurrentStack(cell, site.dim, site.dim, layers, StepDropout(), both=site.use == "encoder")
         self.out = nn.Linear(site.dim, site.dim)
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        return self.stack.start(rows)
+    def init_state(self, *, rows: int = 1, room: int | None = None) -> State:
+        return self.stack.init_state(rows)
 
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         outputs, state = self.stack(x, state, layout)

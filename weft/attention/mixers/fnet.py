@@ -44,7 +44,7 @@ class FourierMixer(RowMixer):
         ragged = layout is not None and (layout.known is None or any(count != extent for count in layout.known))
         with torch.autocast(x.device.type, enabled=False):
             if layout is not None and ragged:
-                mixed = _ragged(torch.where(layout.ok[..., None], x, 0.0).float(), layout)
+                mixed = _ragged(torch.where(layout.mask[..., None], x, 0.0).float(), layout)
                 tokens = layout.lengths.clamp_min(1)[:, None, None]
                 return mixed * (tokens * width) ** -0.5 if self.norm == "ortho" else mixed, None
             mixed = torch.fft.fft2(x.float()).real
@@ -73,7 +73,7 @@ def chirp_transform(x: Tensor, layout: Layout) -> Tensor:
     """
     extent = x.size(1)
     points = 1 << max(0, 2 * extent - 2).bit_length()
-    chirp, kernel = layout.remember(("chirp", extent), lambda: _chirp(layout, extent, points))
+    chirp, kernel = layout.cached(("chirp", extent), lambda: _chirp(layout, extent, points))
     spread = torch.fft.fft(x * chirp, points, dim=1)
     return torch.fft.ifft(spread * kernel, dim=1)[:, :extent] * chirp
 

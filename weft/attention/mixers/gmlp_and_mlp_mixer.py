@@ -46,7 +46,7 @@ class GatedMlpMixer(RowMixer):
         u, v = F.gelu(self.up(x)).chunk(2, -1)
         v = self.norm(v)
         if layout is not None:
-            v = torch.where(layout.ok[..., None], v, 0.0)
+            v = torch.where(layout.mask[..., None], v, 0.0)
         if state is None or state.fresh:
             extent = x.size(1)
             weight, bias = self.weight[:extent, :extent], self.bias[:extent, None]
@@ -90,6 +90,6 @@ class TokenMlpMixer(RowMixer):
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         extent = x.size(1)
         if layout is not None:
-            x = torch.where(layout.ok[..., None], x, 0.0)
+            x = torch.where(layout.mask[..., None], x, 0.0)
         hidden = F.gelu(self.up[:, :extent] @ x + self.up_bias[:, None])
         return self.down[:extent] @ hidden + self.down_bias[:extent, None], None

@@ -41,4 +41,4 @@ class InducedSetMixer(RowMixer):
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         summary, _ = self.gather(self.points.expand(x.size(0), -1, -1), x, layout)
-        return self.spread.run(x, self.spread.start(summary, None, x.size(0), None), None, None, False).context, None
+        return self.spread.run(x, self.spread.init_state(summary, None, x.size(0), None), None, None, False).context, None

@@ -81,7 +81,7 @@ class SinkhornMixer(RowMixer):
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         self.check_length(x, layout)
         q, k, v = self.query_key_value(x).chunk(3, -1)
-        ok = None if layout is None else layout.ok[..., None]
+        ok = None if layout is None else layout.mask[..., None]
         if ok is not None:
             x, k, v = (part.where(ok, 0.0) for part in (x, k, v))
         if state is None:

@@ -51,7 +51,7 @@ def measure_growth(model: Network, task: Task, sizes: Sizes, lengths: Sequence[i
     """Measures growth over `lengths`, up to the model's maximum length and the memory of the device."""
     seconds: list[float] = []
     sizes_in_memory: list[int] = []
-    tried = [length for length in sorted(lengths) if model.longest is None or length <= model.longest]
+    tried = [length for length in sorted(lengths) if model.max_length is None or length <= model.max_length]
     model.train()
     for length in tried:
         step = partial(forward_backward, task, model, task.dummy_batch(length, sizes).to(model.device), 1, autocast)

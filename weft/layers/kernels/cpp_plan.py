@@ -117,7 +117,7 @@ class Keys:
 
     @staticmethod
     def masked(k: Tensor, v: Tensor, ok: Tensor | None, gain: Tensor | None = None) -> Keys:
-        """With a bias that hides keys that are not `ok` [G, S]."""
+        """With a bias that hides masked keys [G, S]."""
         return Keys(k, v, None if ok is None else torch.where(ok, 0.0, float("-inf")), gain)
 
 

@@ -52,7 +52,7 @@ class Frontend(Component, ABC):
 
     shortens: int = 1
     reach: int | None = None
-    replays = True
+    cuda_graph_safe = True
     compiles = True
 
     @abstractmethod
@@ -67,7 +67,7 @@ class TokenFrontend(Frontend):
     ngram_buckets: rows of the n-gram table, which n-grams share by their hash
     """
 
-    packs = True
+    supports_packing = True
 
     def __init__(self, site: FrontendSite, *, ngrams: PositiveInt = 1, ngram_buckets: PositiveInt = 20_000) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class TokenFrontend(Frontend):
         tokens, layout = source.values, source.layout
         x = self.table(tokens)
         if self.ngrams is not None:
-            x = x + self.ngrams.of_tokens(tokens, self.ngrams.start(tokens.size(0)), layout)[0]
+            x = x + self.ngrams.of_tokens(tokens, self.ngrams.init_state(tokens.size(0)), layout)[0]
         return x * self.scale, layout
 
     def plan(self, draft: PlanBuilder, positions: Maker | None) -> Register:
@@ -118,7 +118,7 @@ class FrameFrontend(Frontend):
         x, layout = source.values, source.layout
         for layer in self.layers:
             if layout is not None:  # padding must not leak into the convolution
-                x = torch.where(layout.ok[..., None], x, 0.0)
+                x = torch.where(layout.mask[..., None], x, 0.0)
             x = F.glu(layer(x.transpose(1, 2)), 1).transpose(1, 2)
             layout = None if layout is None else layout.shorten(2, x.size(1))
         return x, layout
@@ -148,10 +148,10 @@ class PyramidFrontend(Frontend):
         for layer in self.layers:
             assert isinstance(layer, RecurrentLayer)
             if layout is not None:  # a row may end with half a pair
-                x = torch.where(layout.ok[..., None], x, 0.0)
+                x = torch.where(layout.mask[..., None], x, 0.0)
             x = F.pad(x, (0, 0, 0, x.size(1) % 2)).unflatten(1, (-1, 2)).flatten(2)
             layout = None if layout is None else layout.shorten(2, x.size(1))
-            x, _ = layer(x, layer.start(x.size(0)), layout)
+            x, _ = layer(x, layer.init_state(x.size(0)), layout)
         return self.project(x), layout
 
 

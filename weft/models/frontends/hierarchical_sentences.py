@@ -28,7 +28,7 @@ class SentenceFrontend(Frontend):
     pooling: joins the words of a sentence to one vector
     """
 
-    replays = False
+    cuda_graph_safe = False
 
     def __init__(
         self,
@@ -61,4 +61,4 @@ class SentenceFrontend(Frontend):
         if documents is None:
             return vectors[:, None], None
         blank = vectors.new_zeros(*documents.segments.shape, vectors.size(-1))
-        return blank.masked_scatter(documents.ok[..., None], vectors), documents
+        return blank.masked_scatter(documents.mask[..., None], vectors), documents

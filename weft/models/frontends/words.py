@@ -82,7 +82,7 @@ class WordFrontend(Frontend):
             # Without known lengths, padding is computed too; a GPU would have to wait for them.
             known = tuple(ok.sum(1).tolist()) if x.device.type == "cpu" else None
             layout = Layout(ok.to(torch.int32), place, None, x.size(1), known)
-            return self.spelling(x, self.spelling.start(len(x)), layout)[1][0]
+            return self.spelling(x, self.spelling.init_state(len(x)), layout)[1][0]
         if self.kind == "cnn":
             return F.relu(self.spelling(x.transpose(1, 2)).masked_fill(~ok[:, None], -torch.inf).amax(2))
         pooled = x[:, 0] if self.kind == "first" else x.sum(1) / ok.sum(1, keepdim=True).clamp_min(1)

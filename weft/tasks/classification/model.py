@@ -37,7 +37,7 @@ class Classifier(Network):
     def __init__(self, encoder: Encoder, pooling: Pooling, labels: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.encoder, self.pooling, self.dropout = encoder, pooling, dropout
-        self.dim, self.max_source, self.replays = encoder.width, encoder.max_source, encoder.replays
+        self.dim, self.max_source, self.cuda_graph_safe = encoder.width, encoder.max_source, encoder.cuda_graph_safe
         self.output = nn.Linear(pooling.rows * pooling.dim, labels)
 
     @staticmethod

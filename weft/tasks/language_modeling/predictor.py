@@ -70,7 +70,7 @@ class PromptPart(BatchItem):
 class NoEndOfText:
     """Never chooses the end of a text. A text that reaches its length is complete."""
 
-    def start(self, rows: int, device: torch.device) -> State:
+    def init_state(self, rows: int, device: torch.device) -> State:
         return torch.full((rows, 1), EOS, device=device)
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
@@ -83,8 +83,8 @@ class StreamingSelector(TokenSelector):
     def __init__(self, selector: TokenSelector, on_token: Callable[[int], None]) -> None:
         self.selector, self.width, self.on_token = selector, selector.width, on_token
 
-    def start(self, sources: int, device: torch.device) -> SelectorState:
-        return self.selector.start(sources, device)
+    def init_state(self, sources: int, device: torch.device) -> SelectorState:
+        return self.selector.init_state(sources, device)
 
     def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
         choice = self.selector.step(logits, norm, state, t, limits)

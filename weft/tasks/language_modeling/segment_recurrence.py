@@ -16,7 +16,7 @@ from torch import Tensor
 from weft.data.batch import TextBatch
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, detach, leaves, refill, write_
-from weft.models.base import Features
+from weft.models.base import HiddenStates
 from weft.models.language_model import LanguageModel
 
 Kind = Literal["nothing", "memory", "state"]
@@ -34,11 +34,11 @@ class SegmentRecurrence:
     kind: Kind
     memory: int = 0
 
-    def read(self, model: LanguageModel, tokens: Tensor, carried: State = None) -> tuple[Features, State]:
+    def read(self, model: LanguageModel, tokens: Tensor, carried: State = None) -> tuple[HiddenStates, State]:
         """The hidden states of a segment [B, T], given the carried state (None: none), and the state to carry on."""
         decoder = model.decoder
         if carried is None:
-            state = decoder.start(model.nothing(tokens.size(0)))
+            state = decoder.init_state(model.nothing(tokens.size(0)))
         else:
             state = decoder.recall(carried) if self.kind == "memory" else carried
         features, inputs = decoder.read(tokens, state)
@@ -54,7 +54,7 @@ class SegmentRecurrence:
         """The carried state, from its tensors in order."""
         if self.kind == "memory":
             return list(tensors)
-        return refill(model.decoder.start(model.nothing(tensors[0].size(0))), tensors)
+        return refill(model.decoder.init_state(model.nothing(tensors[0].size(0))), tensors)
 
     def check(self, model: LanguageModel, segment: int) -> None:
         """Raises ConfigError if a model cannot read a text in this way."""
@@ -121,8 +121,8 @@ class StreamStates:
 def _grows(model: LanguageModel) -> bool:
     """Whether the state grows with the number of tokens."""
     was_training, _ = model.training, model.eval()
-    before = model.decoder.start(model.nothing(1))
+    before = model.decoder.init_state(model.nothing(1))
     sizes = [leaf.shape for leaf in leaves(before)]
-    after = model.decoder.features(torch.zeros(1, 2, dtype=torch.long, device=model.device), before).state
+    after = model.decoder.hidden_states(torch.zeros(1, 2, dtype=torch.long, device=model.device), before).state
     model.train(was_training)
     return [leaf.shape for leaf in leaves(after)] != sizes

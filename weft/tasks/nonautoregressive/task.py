@@ -211,7 +211,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         """Blanks and some true tokens, by a first pass over blanks. A path is compared with the best alignment of the text."""
         _, hidden, layout = read_canvas(decoder, source, written)
         logits = decoder.logits(hidden)
-        truth, real = fitted(written.labels, layout.positions), layout.ok
+        truth, real = fitted(written.labels, layout.positions), layout.mask
         if decoder.canvases.holds == "path":
             possible = alignable(layout.lengths, written.labels, written.lengths)
             real = real & possible[:, None]
@@ -244,7 +244,7 @@ def read_canvas(
     """The tokens that the decoder reads, `shown` or blanks only, its hidden states, and the layout of the canvas."""
     canvas = decoder.canvases.known(source, written.lengths, written.labels.size(1), written.fertilities)
     tokens = torch.full_like(canvas.layout.positions, decoder.blank) if shown is None else shown
-    return tokens, decoder.features(tokens, decoder.open(source, canvas), canvas.layout).hidden, canvas.layout
+    return tokens, decoder.hidden_states(tokens, decoder.open(source, canvas), canvas.layout).hidden, canvas.layout
 
 
 def with_fertilities(batch: PairBatch, fertilities: Tensor) -> FertilityBatch:

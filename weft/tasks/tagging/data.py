@@ -379,7 +379,7 @@ def make_tagged(
         long, layout = lay_out(np.stack([ends[last] - before, lengths], 1), budget=budget, rounded=rounded)
         source = Source(spread(subwords, long), long)
         starts = spread(ends - sizes - np.repeat(before, lengths), layout)
-    labels = spread(tags, layout).where(layout.ok, NO_LABEL)
+    labels = spread(tags, layout).where(layout.mask, NO_LABEL)
     numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
     return TagBatch(numbers, source, layout, starts, labels)
 

@@ -37,7 +37,7 @@ class Tagger(Network):
                 "and a front that do, such as transformer or rnn (for bytenet: unfold_ratio: 1)"
             )
         self.encoder, self.per_word, self.dropout, self.chain = encoder, per_word, dropout, chain
-        self.dim, self.max_source, self.replays = encoder.width, encoder.max_source, encoder.replays
+        self.dim, self.max_source, self.cuda_graph_safe = encoder.width, encoder.max_source, encoder.cuda_graph_safe
         self.output = nn.Linear(encoder.width, tags)
 
     @staticmethod
@@ -76,7 +76,7 @@ class Tagger(Network):
 
     def best(self, scores: Tensor, words: Layout) -> tuple[Tensor, Tensor]:
         """The best tags [B, W], and the log-probability [B] of all tags of a row."""
-        ok = words.ok
+        ok = words.mask
         if self.chain is not None:
             tags = self.chain.viterbi(scores, ok)
             return tags, self.chain.log_probability(scores, tags, ok)
@@ -87,9 +87,9 @@ class Tagger(Network):
 def _means(memory: Tensor, layout: Layout | None, words: Layout, starts: Tensor) -> Tensor:
     """The mean memory of the subwords of each word, [B, S, D] → [B, W, D]."""
     place = torch.arange(memory.size(1), device=memory.device)
-    begun = (starts[:, None] <= place[:, None]) & words.ok[:, None]
+    begun = (starts[:, None] <= place[:, None]) & words.mask[:, None]
     number = begun.sum(2) - 1
     if layout is not None:
-        number = number.where(layout.ok, -1)
+        number = number.where(layout.mask, -1)
     member = number[:, None] == torch.arange(starts.size(1), device=memory.device)[:, None]
     return member.to(memory.dtype) @ memory / member.sum(2, keepdim=True).clamp_min(1)

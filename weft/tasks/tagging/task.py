@@ -168,7 +168,7 @@ class TaggingTask(CorpusTask):
         total, count = 0.0, 0
         for batch in self.validation(model):
             total += float(model.loss(model(batch.source, batch.words, batch.starts), batch.labels))
-            count += int(batch.words.ok.sum())
+            count += int(batch.words.mask.sum())
         predictor = self.predictor(model, resolve_options(self.config.decode, model.device))
         pairs = list(chain.from_iterable(self.references))
         texts = [

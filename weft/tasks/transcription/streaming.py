@@ -89,7 +89,7 @@ class StreamingTranscriber:
         self._state: RecurrentState | None = None
         section = predictor.options.config
         self._constraints = usual_constraints(section.no_repeat_ngram, section.max_length + 1)
-        self._noted = [each.start(1, model.device) for each in self._constraints]
+        self._noted = [each.init_state(1, model.device) for each in self._constraints]
 
     def hear(self, samples: Samples | None) -> str:
         """The text that the next samples [N] of the sound make certain; None: no more samples follow."""
@@ -110,14 +110,14 @@ class StreamingTranscriber:
 
     def _extend(self, memory: Tensor) -> None:
         if self._state is None:
-            self._state = self.decoder.start(Encoded(memory))
+            self._state = self.decoder.init_state(Encoded(memory))
         else:
             self._state = replace(self._state, attention=self.attention.lengthen(self._state.attention, memory))
 
     def _next(self, state: RecurrentState, last: bool) -> int | None:
         """The next token; None if it depends on sound that is still to come."""
         most = self.predictor.most(self.memory.count)
-        fed = self.decoder.features(self._last, state)
+        fed = self.decoder.hidden_states(self._last, state)
         if not last and (len(self.ids) + 1 >= most or self.attention.waits(fed.state.attention)):
             return None
         token = self._choose(self.decoder.logits(fed.hidden[:, -1]), most)

@@ -93,12 +93,12 @@ class TranscriptionTask(Recordings, Seq2SeqTask):
         if aligned is not None:
             metrics |= {"ctc": aligned.nll.detach().sum(), "unalignable": (~aligned.alignable).sum()}
             total = total + self.weight * aligned.nll.sum()
-        yield Loss(total, batch.target_layout.ok.sum(), metrics)
+        yield Loss(total, batch.target_layout.mask.sum(), metrics)
 
     def validation_loss(self, model: nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
         attended, aligned = self._losses(model, batch, 0.0)
         nll = torch.zeros(()) if attended is None else (1 - self.weight) * attended[1]
-        return nll if aligned is None else nll + self.weight * aligned.nll.sum(), batch.target_layout.ok.sum()
+        return nll if aligned is None else nll + self.weight * aligned.nll.sum(), batch.target_layout.mask.sum()
 
     def _losses(
         self, model: nn.Module, batch: PairBatch, smoothing: float
@@ -107,7 +107,7 @@ class TranscriptionTask(Recordings, Seq2SeqTask):
         assert isinstance(model, Model | CtcModel)
         encoded, attended, aligned = model.encode(batch.source), None, None
         if isinstance(model, Model):
-            features = model.decoder.features(batch.target, model.decoder.start(encoded), batch.target_layout)
+            features = model.decoder.hidden_states(batch.target, model.decoder.init_state(encoded), batch.target_layout)
             attended = model.decoder.loss(features.hidden, batch.labels, smoothing)
         if isinstance(model, CtcModel | JointModel):
             emitted, counts = model.ctc(encoded), batch.target_layout.lengths - 1

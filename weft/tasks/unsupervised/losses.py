@@ -45,7 +45,7 @@ def denoising_loss(
     """(label-smoothed loss, negative log-likelihood) of the texts of a batch, given an encoded source for each."""
     pairs = []
     for decoder, labels in languages.labels(model, batch, batch.labels):
-        hidden = decoder.features(batch.target, decoder.start(encoded), batch.target_layout).hidden
+        hidden = decoder.hidden_states(batch.target, decoder.init_state(encoded), batch.target_layout).hidden
         pairs.append(decoder.loss(hidden, labels, smoothing))
     return _sums(pairs)
 

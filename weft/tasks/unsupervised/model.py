@@ -137,7 +137,7 @@ class BilingualModel(Model):
 
 def _entropy(logits: Tensor, languages: Tensor, encoded: Encoded) -> Tensor:
     each = F.binary_cross_entropy_with_logits(logits, languages[:, None].expand_as(logits), reduction="none")
-    return (each if encoded.layout is None else each.masked_fill(~encoded.layout.ok, 0.0)).sum()
+    return (each if encoded.layout is None else each.masked_fill(~encoded.layout.mask, 0.0)).sum()
 
 
 def second_decoder(model: Model, other: Network) -> Decoder:

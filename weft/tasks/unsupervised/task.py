@@ -175,7 +175,7 @@ class UnsupervisedTask(UnpairedTexts, TranslationTask):
             return
         yield loss.plus("confused", model.confusion_loss(encoded, language), self.adversarial_weight)
         states = encoded.memory.new_tensor(encoded.memory.size(0) * encoded.memory.size(1))
-        counted = states if encoded.layout is None else encoded.layout.ok.sum()
+        counted = states if encoded.layout is None else encoded.layout.mask.sum()
         yield Loss(model.discriminator_loss(encoded, language), counted, optimizer="judge")
 
     def parameters(self, model: torch.nn.Module) -> dict[str, list[torch.nn.Parameter]]:
