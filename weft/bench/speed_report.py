@@ -16,10 +16,9 @@ import torch
 from rich.table import Table
 
 from weft.bench.flop_counter import Cost, FlopCounter
-from weft.bench.inference_workloads import inference_work
 from weft.bench.machine import Ceilings, about, measure_copies, measure_products, timed
 from weft.bench.profiler import GROUPS, OVERHEAD, Profile, profile_step
-from weft.bench.workloads import BenchmarkedModel, TrainingWorkload, Workload
+from weft.bench.workloads import BenchmarkedModel, TrainingWorkload, Workload, inference_work
 from weft.errors import ConfigError
 
 if TYPE_CHECKING:
