@@ -1,8 +1,8 @@
 """The format of run folders, and everything that lets runs of earlier formats load.
 
-`run.json` says the format of a run, and what was requested of it; runs without that file have format 1. A run of a newer format is refused. Whatever reads a
-file of a run passes the content through the function of that kind of file here. A migration knows old content by its form, so
-it also holds for a file that was copied out of its run.
+`run.json` says the format of a run, and what was requested of it; runs without that file have format 1. A run of a newer
+format is refused. Whatever reads a file of a run passes the content through the function of that kind of file here. A migration
+recognises old content by its form, so it also works for a file that was copied out of its run.
 
 Some additions need no migration. A setting, a tokenizer option or a value in `state.json` that an older run does not have
 takes its default, which must mean what older runs did. `sentences.json` and `checkpoints/data.id` are optional.

@@ -1,4 +1,4 @@
-"""The folder of a run: never overwritten silently, and used by one process at a time. And the device it is used on."""
+"""Run folders, which are never overwritten silently and are used by one process at a time; and the device of a run."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ Result = dict[str, Any]
 class Job:
     """A job of the kind "prepare" (the data of a training), "plan" (steps for a time budget) or "measure" (a run folder).
 
-    options: the fields of `measure.Wanted`, or seconds.
+    options: the fields of `Measurements`, or seconds.
     """
 
     kind: str
