@@ -69,6 +69,7 @@ class Progress:
     stale     number of validations since the best one
     in_row    number of consecutive steps skipped most recently
     memory    peak memory of training in bytes, up to the first validation of each process
+    schedule  the position in the schedule and what it was planned from, see `weft.training.time_budget`; empty in older runs
     """
 
     update: int = 0
@@ -80,6 +81,7 @@ class Progress:
     in_row: int = 0
     seconds: float = 0.0
     memory: int = 0
+    schedule: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ Record = Mapping[str, Any]
 
 
 def describe(record: Record, steps: int, unit: str = "tokens") -> str:
-    """A record as a readable line."""
+    """A record as a readable line. steps: how many there will be; 0 if the time decides."""
     if record["event"] == "validation":
         return f"validation at step {record['step']}: {scores_text(record)}"
     if record["event"] == "summary":
@@ -19,7 +19,7 @@ def describe(record: Record, steps: int, unit: str = "tokens") -> str:
     remaining = duration(record["seconds_left"]) if "seconds_left" in record else "?"
     skipped = f" · {record['skipped']} skipped" if record.get("skipped") else ""
     return (
-        f"step {record['step']}/{steps} · loss {record['loss']:.4f} · lr {record['lr']:.2e} · "
+        f"step {record['step']}{f'/{steps}' if steps else ''} · loss {record['loss']:.4f} · lr {record['lr']:.2e} · "
         f"{speed(record, unit)} · {remaining} left{skipped}"
     )
 

@@ -81,6 +81,7 @@ def fit(
     step.start(progress.skipped, progress.in_row)
     log.phase(FIRST_STEP[compile_blocks(model, config, world.device)])
 
+    began = session.seconds
     with session.memory_errors(), collect_rarely(), Interrupts() as interrupts, closing(_prefetched(session, mine)) as stream:
         while not session.ended:
             update, data = progress.update + 1, next(stream)
@@ -90,15 +91,18 @@ def fit(
             for index, batch in data.batches:
                 torch.manual_seed(seed_for(config.seed, *data.begin, index))
                 step.backward(batch, update)
-            rate = schedule(update)
-            step.finish(update, rate)
+            before, scheduled = session.advance(update)
+            rate = schedule(scheduled)
+            step.finish(update, rate, scheduled)
             generator = torch.Generator().manual_seed(seed_for(config.seed, update))
             for module in refreshed:
                 module.refresh(generator)
             progress.update, progress.position = update, data.after
+            session.position.add_update(session.seconds - began)
             _report(session, step.meter, rate)
             with step.meter.paused():
-                _validate_and_save(session, step.meter, interrupts)
+                _validate_and_save(session, step.meter, interrupts, before)
+            began = session.seconds
     return session.finish()
 
 
@@ -149,16 +153,22 @@ def _report(session: Session, meter: Meter, rate: float) -> None:
     if session.ended or _due(min(config.log_every, config.max_bad_steps), progress.update):
         session.check(*meter.health())
     if session.ended or _due(config.log_every, progress.update):
-        values = meter.read(session.world, config.steps - progress.update)
+        time_left = max(0.0, config.seconds - session.seconds) if config.budget == "time" else None
+        values = meter.read(session.world, config.steps - session.position.value, time_left)
         session.log.train(progress.update, lr=rate, skipped=progress.skipped, seconds=session.seconds, **values)
 
 
-def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts) -> None:
-    """Validates and saves if it is time to. After a signal, raises Interrupted once a checkpoint is saved."""
+def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts, before: float) -> None:
+    """Validates and saves if it is time to. After a signal, raises Interrupted once a checkpoint is saved.
+
+    before: the position in the schedule before the update.
+    """
     config, update = session.config, session.progress.update
-    better = (session.ended or _due(config.validate_every, update)) and session.validate()
+    due = _crossed(config.validate_every, before, session.position.value) and session.validation_pays()
+    better = (session.ended or due) and session.validate()
     stop = session.world.any(interrupts.requested)
-    if session.ended or stop or (better and config.keep_best) or _due(config.save_every, update):
+    saving = _crossed(config.save_every, before, session.position.value)
+    if session.ended or stop or (better and config.keep_best) or saving:
         session.check(*meter.health())
         session.save()
     if stop and not session.ended:
@@ -168,3 +178,8 @@ def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts) -
 
 def _due(every: int, update: int) -> bool:
     return every > 0 and update % every == 0
+
+
+def _crossed(every: int, before: float, after: float) -> bool:
+    """Whether a multiple of `every` lies behind `before` and not behind `after`, two positions in the schedule."""
+    return every > 0 and after // every > before // every

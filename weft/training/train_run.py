@@ -24,13 +24,14 @@ from weft.runs.run_folder import CONFIG, MODEL, locked_folder, unbegun
 from weft.runs.warm_start import resolve_start, start_model, started_config
 from weft.tasks.base import Task
 from weft.training import checkpoint
-from weft.training.auto.auto_recipe import AUTO, Choose, chooser, seconds_of
+from weft.training.auto.auto_recipe import AUTO, chooser, seconds_of
 from weft.training.checkpoint import check_changes, check_data, check_identity, save_settings
 from weft.training.distributed import World, join_processes
 from weft.training.log import open_log
 from weft.training.loop import fit
 from weft.training.prepare_run import lower_to_steps, prepare_run
 from weft.training.session import Result
+from weft.training.time_budget import TimeBudget
 
 
 def train(
@@ -58,12 +59,11 @@ def train(
     if resume:
         if out is None:
             raise ConfigError("`resume` needs `out`, the folder of the run to continue")
-        if seconds is not None:
-            raise ConfigError("--time plans a new run; to end a resumed one earlier, set train.seconds, its total time")
         if unbegun(Path(out)) and (saved := read_request(Path(out))):
             resume, request = False, TrainingRequest.load(saved, sets)
         else:
             request = TrainingRequest(run_config(Path(out), sets))
+        request = replace(request, seconds=seconds or request.seconds)
     elif start is not None:
         if isinstance(recipe, Config) or recipe == AUTO:
             raise ConfigError(
@@ -123,11 +123,11 @@ def train_run(request: TrainingRequest, out: Path, *, resume: bool = False, repo
     train = request.config.train
     if train.threads:
         torch.set_num_threads(train.threads)
-    choose = None if resume else chooser(request.auto, request.sets, request.seconds, report)
+    clock = None if request.seconds is None else TimeBudget(request.seconds)
     world = join_processes(train.device)
     out = world.broadcast(out)  # other processes may have chosen another folder, because the first had created this one
     try:
-        result = _train(request, out, resume, world, report if world.first else silent, choose)
+        result = _train(request, out, resume, world, report if world.first else silent, clock)
     except Interrupted:
         world.close()  # wait until the first process has saved; after any other error, waiting could last forever
         raise
@@ -135,9 +135,9 @@ def train_run(request: TrainingRequest, out: Path, *, resume: bool = False, repo
     return result
 
 
-def _train(request: TrainingRequest, out: Path, resume: bool, world: World, report: Report, choose: Choose | None) -> Result:
+def _train(request: TrainingRequest, out: Path, resume: bool, world: World, report: Report, clock: TimeBudget | None) -> Result:
     notes: list[str] = []
-    config = request.config
+    config, choose = request.config, chooser(request.auto, request.sets, clock, report)
     with contextlib.ExitStack() as stack:
 
         def prepare_first() -> tuple[Task, Network]:
@@ -155,17 +155,31 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
                 save_settings(out, task.config, task.identity(), resume=resume)
 
         task, model = _in_turn(world, prepare_first, lambda resolved: prepare_run(resolved, out, world.device))
+        if clock is not None:
+            _set_time(task, clock, out, world, resume)
         train = task.config.train
         begins = world.broadcast(checkpoint.latest(out) is None)  # also if a resumed run has not saved anything yet
         notes += start_model(model, task.config, out, begins=begins)
         if resume and world.first:
             notes += check_identity(out, task.identity())
         unit = task.count_unit.split()[-1]
-        log = open_log(out, train.steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
+        log = open_log(
+            out, train.steps if train.budget == "steps" else 0, unit=unit, tensorboard=train.tensorboard, first=world.first
+        )
         stack.callback(log.close)
         for note in (*notes, _summary(task, model, world)):
             log.note(note)
         return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, on_start=write_settings)
+
+
+def _set_time(task: Task, clock: TimeBudget, out: Path, world: World, resume: bool) -> None:
+    """Sets train.seconds to what is left now, after all preparations; for a resumed run, in addition to what it has had."""
+    changes: dict[str, Any] = {"train.seconds": clock.left()}
+    if resume:
+        newest = checkpoint.latest(out)
+        before = checkpoint.check(newest)["progress"]["seconds"] if newest else 0.0
+        changes = {"train.seconds": before + clock.left(), "train.budget": "time"}
+    task.config = task.config.replaced(world.broadcast(changes))
 
 
 def _in_turn(

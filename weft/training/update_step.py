@@ -77,8 +77,11 @@ class Meter:
         counts: list[int] = self._health.tolist()
         return counts
 
-    def read(self, world: World, steps_left: int) -> dict[str, float]:
-        """The values of a log line, over all processes and all steps since the last line. Waits for the device."""
+    def read(self, world: World, steps_left: float, seconds_left: float | None = None) -> dict[str, float]:
+        """The values of a log line, over all processes and all steps since the last line. Waits for the device.
+
+        seconds_left: the time that is left, if it is not that of `steps_left` steps.
+        """
         totals, counts = self._window.tolist()
         metrics = world.add({f"{group}/{name}": float(value) for (group, name), value in self._metrics.items()})
         seconds = max(time.perf_counter() - self._clock, 1e-9)
@@ -91,7 +94,7 @@ class Meter:
             values[name] = _ratio(value, counts[self._index[group]])
         values["tokens_per_second"] = counts[self._index.get("model", 0)] / seconds
         values["grad_norm"] = float(self._norm)
-        values["seconds_left"] = steps_left * seconds / max(self._steps, 1)
+        values["seconds_left"] = steps_left * seconds / max(self._steps, 1) if seconds_left is None else seconds_left
         self._window.zero_()
         self._metrics = {}
         self._clock, self._steps = time.perf_counter(), 0
@@ -171,9 +174,10 @@ class UpdateStep:
         batch = batch.to(self.world.device, non_blocking=True)
         return forward_backward(self.task, self.model, batch, update, self.autocast)
 
-    def finish(self, update: int, rate: float) -> Tensor:
+    def finish(self, update: int, rate: float, scheduled: float | None = None) -> Tensor:
         """One step of every optimiser, with gradients clipped to the norm train.clip (0: not clipped), and of the average.
 
+        scheduled: the position in the schedule, if it is not the number of the update.
         The weights stay if a sum or norm is not finite. Returns the losses and counts [2, groups] of all processes.
         """
         sums = sum_gradients(self.groups, self.meter.take(), self.world)
@@ -187,6 +191,6 @@ class UpdateStep:
             # Graphs need gradients that keep their addresses.
             optimizer.zero_grad(set_to_none=not isinstance(self.work, CudaGraphSteps))
         if self.state.ema is not None:
-            self.state.ema.update(update)
+            self.state.ema.update(update, update if scheduled is None else scheduled)
         self.meter.end_update(sums, norms[0], bad)
         return sums
