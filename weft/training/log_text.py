@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,13 @@ def duration(seconds: float) -> str:
     whole = int(seconds)
     hours, minutes = whole // 3600, whole % 3600 // 60
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def rough_time(seconds: float) -> str:
+    """A time in words: 90 seconds, 12 minutes, 3 hours."""
+    if seconds < 120:
+        return f"{max(10, round(seconds, -1)):.0f} seconds"
+    return f"{math.ceil(seconds / 60)} minutes" if seconds < 2 * 3600 else f"{math.ceil(seconds / 3600)} hours"
 
 
 def fit(parts: Sequence[str], width: int) -> str:

@@ -24,6 +24,7 @@ from weft.training.log import Log
 from weft.training.lr_schedules import build_schedule
 from weft.training.session import Interrupts, Result, Session
 from weft.training.update_step import Meter, UpdateStep
+from weft.training.verdict import Floor
 
 FIRST_STEP = {False: "computing the first step", True: "compiling the model, which takes up to a minute"}
 """The first activity of training, by whether the model is compiled."""
@@ -64,18 +65,20 @@ def fit(
     dim: int,
     resume: bool,
     log: Log,
+    floor: Floor | None = None,
     on_start: Callable[[], None] = lambda: None,
 ) -> Result:
     """Trains `model` until the last step, or until time or patience runs out. It then holds the published weights.
 
-    The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `on_start`
-    is called before the first step, when everything is loaded and checked. Only logging, validating and saving wait for
-    the device. A step with a non-finite loss or gradient is skipped on the device itself, so the weights are always good.
+    The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `floor` is
+    what the verdict compares the result with. `on_start` is called before the first step, when all is loaded and checked.
+    Only logging, validating and saving wait for the device. A step with a non-finite loss or gradient is skipped on the device
+    itself, so the weights are always good.
     """
     step, mine = UpdateStep(_move(model, world.device), task, config, world), world.share(config.accumulate)
     schedule = build_schedule(config, dim)
     refreshed = [module for module in model.modules() if isinstance(module, RefreshesBuffers)]
-    session = Session(run, step.state, task, config, world, log)
+    session = Session(run, step.state, task, config, world, log, floor=floor)
     progress = session.begin(resume)
     on_start()
     step.start(progress.skipped, progress.in_row)

@@ -35,6 +35,7 @@ from weft.training.distributed import World, same_start
 from weft.training.log import Log
 from weft.training.log_text import duration
 from weft.training.time_budget import SchedulePosition
+from weft.training.verdict import Floor, verdict
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 MESSAGE = b"\nstopping after this step and saving a checkpoint; interrupt again to stop immediately\n"
@@ -77,6 +78,7 @@ class Result:
     stopped  "steps" after the last step, "time" if the time ran out, "patience" if the score stopped improving
     weights  the weights in `model.safetensors`: "best", "average", "ema" or "last"
     scores   validation scores of these weights
+    verdict  a sentence about the scores, next to those of trivial answers; empty if none are known
     """
 
     update: int
@@ -85,6 +87,7 @@ class Result:
     scores: dict[str, float]
     skipped: int
     seconds: float
+    verdict: str = ""
 
 
 @dataclass
@@ -100,6 +103,7 @@ class Session:
     progress: Progress = field(default_factory=Progress)
     scores: dict[str, float] = field(default_factory=dict)
     out_of_time: bool = False
+    floor: Floor | None = None
 
     def __post_init__(self) -> None:
         self.autocast = autocast(self.world.device, self.config.precision)
@@ -239,9 +243,13 @@ class Session:
         stopped = "patience" if self.out_of_patience and not self.position.ended else "time"
         if self.position.ended and self.config.budget == "steps" and self.progress.update >= self.config.steps:
             stopped = "steps"
-        result = Result(self.progress.update, stopped, weights, scores, self.progress.skipped, self.progress.seconds)
+        progress = self.progress
+        words = verdict(self.floor, scores, passes=progress.position.epoch, seconds=progress.seconds)
+        result = Result(progress.update, stopped, weights, scores, progress.skipped, progress.seconds, words)
         facts = {"step": result.update, "stopped": result.stopped, "weights": weights, "run": str(self.run)}
         self.log.summary({**facts, "seconds": result.seconds, "peak_memory": self.progress.memory, **scores})
+        if result.verdict:
+            self.log.note(result.verdict)
         return result
 
     def _note_published(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from weft.config.sections import Config, load_config, override_texts
+from weft.config.sections import Config, TrainSection, load_config, override_texts
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.models.base import Network
 from weft.runs.migrations import read_request
@@ -32,6 +32,7 @@ from weft.training.loop import fit
 from weft.training.prepare_run import lower_to_steps, prepare_run
 from weft.training.session import Result
 from weft.training.time_budget import TimeBudget
+from weft.training.verdict import find_floor
 
 
 def train(
@@ -155,24 +156,35 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
                 save_settings(out, task.config, task.identity(), resume=resume)
 
         task, model = _in_turn(world, prepare_first, lambda resolved: prepare_run(resolved, out, world.device))
-        if clock is not None:
-            _set_time(task, clock, out, world, resume)
-        train = task.config.train
+        train, floor = task.config.train, find_floor(task) if world.first else None
         begins = world.broadcast(checkpoint.latest(out) is None)  # also if a resumed run has not saved anything yet
         notes += start_model(model, task.config, out, begins=begins)
         if resume and world.first:
             notes += check_identity(out, task.identity())
         unit = task.count_unit.split()[-1]
-        log = open_log(
-            out, train.steps if train.budget == "steps" else 0, unit=unit, tensorboard=train.tensorboard, first=world.first
-        )
+        timed = train.budget == "time" or (resume and clock is not None)
+        steps = 0 if timed else train.steps
+        log = open_log(out, steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
         for note in (*notes, _summary(task, model, world)):
             log.note(note)
-        return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, on_start=write_settings)
+        if clock is not None:
+            train = _set_time(task, clock, out, world, resume)
+        return fit(
+            model,
+            task,
+            train,
+            run=out,
+            world=world,
+            dim=model.dim,
+            resume=resume,
+            log=log,
+            floor=floor,
+            on_start=write_settings,
+        )
 
 
-def _set_time(task: Task, clock: TimeBudget, out: Path, world: World, resume: bool) -> None:
+def _set_time(task: Task, clock: TimeBudget, out: Path, world: World, resume: bool) -> TrainSection:
     """Sets train.seconds to what is left now, after all preparations; for a resumed run, in addition to what it has had."""
     changes: dict[str, Any] = {"train.seconds": clock.left()}
     if resume:
@@ -180,6 +192,7 @@ def _set_time(task: Task, clock: TimeBudget, out: Path, world: World, resume: bo
         before = checkpoint.check(newest)["progress"]["seconds"] if newest else 0.0
         changes = {"train.seconds": before + clock.left(), "train.budget": "time"}
     task.config = task.config.replaced(world.broadcast(changes))
+    return task.config.train
 
 
 def _in_turn(

@@ -30,7 +30,7 @@ from weft.training.auto.choose_settings import (
 from weft.training.auto.speed_probe import Speed, fastest_threads, probe, probe_seconds
 from weft.training.distributed import World
 from weft.training.log import PlainLines
-from weft.training.log_text import duration
+from weft.training.log_text import duration, rough_time
 from weft.training.time_budget import TimeBudget
 
 UNITS = {"h": 3600, "m": 60, "s": 1}
@@ -183,13 +183,6 @@ def _check_time(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, speed
     passes = seen / facts.pass_tokens
     warning = (
         f"{duration(clock.seconds)} are too short for a usable model here: it sees the data {passes:.1f} times; give about "
-        f"{in_minutes(wanted)} (--time {math.ceil(wanted / 60)}m)"
+        f"{rough_time(wanted)} (--time {math.ceil(wanted / 60)}m)"
     )
     choice.reasons = {"time": warning, **choice.reasons}
-
-
-def in_minutes(seconds: float) -> str:
-    """A rough time in words: 90 seconds, 12 minutes, 3 hours."""
-    if seconds < 120:
-        return f"{max(1, round(seconds, -1)):.0f} seconds"
-    return f"{math.ceil(seconds / 60)} minutes" if seconds < 2 * 3600 else f"{math.ceil(seconds / 3600)} hours"

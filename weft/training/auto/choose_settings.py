@@ -371,8 +371,8 @@ def choose_steps(
     """
     choice.put({"train.steps": steps})
     steps = choice.config.train.steps
-    every = min(steps, max(SHORTEST_INTERVAL, steps // validations))
     decides, timed = facts.validation >= FEWEST_TO_CHOOSE, choice.config.train.budget == "time"
+    every = min(steps, max(1 if timed else SHORTEST_INTERVAL, steps // validations))
     horizon = max(10.0, min(LONGEST_EMA, EMA_SHARE * steps))
     choice.put(
         {
@@ -399,7 +399,8 @@ def choose_steps(
         return
     best = f"the best by {train.best_by} is published" if train.keep_best else "the last weights are published"
     stop = f"training stops after {train.patience} validations without improvement" if train.patience else "no early stop"
-    choice.reasons["validation"] = f"every {train.validate_every:,} steps; {best}; {stop}"
+    often = f"{steps // train.validate_every} times" if timed else f"every {train.validate_every:,} steps"
+    choice.reasons["validation"] = f"{often}; {best}; {stop}"
 
 
 def has_bf16(device: torch.device) -> bool:
