@@ -70,6 +70,7 @@ class Progress:
     in_row    number of consecutive steps skipped most recently
     memory    peak memory of training in bytes, up to the first validation of each process
     schedule  the position in the schedule and what it was planned from, see `weft.training.time_budget`; empty in older runs
+    start     scores of the weights that the run started with, if they were those of a trained run
     """
 
     update: int = 0
@@ -82,6 +83,7 @@ class Progress:
     seconds: float = 0.0
     memory: int = 0
     schedule: dict[str, Any] = field(default_factory=dict)
+    start: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ def fit(
     resume: bool,
     log: Log,
     floor: Floor | None = None,
+    validate_start: bool = False,
     on_start: Callable[[], None] = lambda: None,
 ) -> Result:
     """Trains `model` until the last step, or until time or patience runs out. It then holds the published weights.
@@ -73,7 +74,7 @@ def fit(
     The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `floor` is
     what the verdict compares the result with. `on_start` is called before the first step, when all is loaded and checked.
     Only logging, validating and saving wait for the device. A step with a non-finite loss or gradient is skipped on the device
-    itself, so the weights are always good.
+    itself, so the weights are always good. `validate_start`: the initial weights are scored, and may turn out to be the best.
     """
     step, mine = UpdateStep(_move(model, world.device), task, config, world), world.share(config.accumulate)
     schedule = build_schedule(config, dim)
@@ -86,6 +87,9 @@ def fit(
 
     began = session.seconds
     with session.memory_errors(), collect_rarely(), Interrupts() as interrupts, closing(_prefetched(session, mine)) as stream:
+        if validate_start and not progress.update:
+            session.score_start()
+            began = session.seconds
         while not session.ended:
             update, data = progress.update + 1, next(stream)
             if step.enter(update):

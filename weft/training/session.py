@@ -212,6 +212,13 @@ class Session:
             progress.stale += 1
         return better
 
+    def score_start(self) -> None:
+        """Scores the weights that a new run starts with, and saves them as a candidate for the best ones."""
+        if self.validate():
+            self.progress.start = self.scores
+            self.save()
+            self.scores = {}
+
     def save(self) -> None:
         """Writes a checkpoint, removes old ones, and publishes the run's model."""
         began = self.progress.seconds = self.seconds
@@ -248,9 +255,22 @@ class Session:
         result = Result(progress.update, stopped, weights, scores, progress.skipped, progress.seconds, words)
         facts = {"step": result.update, "stopped": result.stopped, "weights": weights, "run": str(self.run)}
         self.log.summary({**facts, "seconds": result.seconds, "peak_memory": self.progress.memory, **scores})
-        if result.verdict:
-            self.log.note(result.verdict)
+        for words in filter(None, (self._compared_with_start(weights, scores), result.verdict)):
+            self.log.note(words)
         return result
+
+    def _compared_with_start(self, weights: str, scores: dict[str, float]) -> str:
+        """A sentence if the published weights are not better than those that the run started with; otherwise nothing."""
+        start, measure = self.progress.start, self.task.measure(self.config.best_by) if self.progress.start else None
+        if measure is None or measure.key not in scores:
+            return ""
+        if weights == "best" and self.progress.best_step == 0:
+            return f"no step was better by {measure.title} than the run it started from, whose weights are published"
+        before, after = start[measure.key], scores[measure.key]
+        if measure.better(after, before):
+            return ""
+        found = f"{measure.title} {before:.4g} before, {after:.4g} now"
+        return f"the published weights are not better than the run that training started from: {found}"
 
     def _note_published(self) -> None:
         """Says what happens to weights that `weft average` has published."""

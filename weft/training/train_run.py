@@ -21,7 +21,7 @@ from weft.models.base import Network
 from weft.runs.migrations import read_request
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.run_folder import CONFIG, MODEL, locked_folder, unbegun
-from weft.runs.warm_start import resolve_start, start_model, started_config
+from weft.runs.warm_start import resolve_start, start_model, started_config, starts_with_a_model
 from weft.tasks.base import Task
 from weft.training import checkpoint
 from weft.training.auto.auto_recipe import AUTO, chooser, seconds_of
@@ -70,7 +70,8 @@ def train(
             raise ConfigError(
                 "a run that starts from another one needs a recipe with a name, or a YAML file; auto chooses a model"
             )
-        request = TrainingRequest(started_config(Path(start), recipe, sets, new_data=bool(data)), False, sets, seconds)
+        config = started_config(Path(start), recipe, sets, new_data=bool(data), new_valid=bool(valid))
+        request = TrainingRequest(config, False, sets, seconds, fine_tune=recipe is None)
         recipe = recipe or Path(start) / CONFIG
     elif isinstance(recipe, Config):
         if sets:
@@ -87,23 +88,25 @@ def train(
 class TrainingRequest:
     """What is requested of a run, before anything is chosen. A run that was killed before its first step is resumed from it.
 
-    auto: choose all sizes from the data · sets: settings that the user has fixed · seconds: how long the call may take
+    auto: choose all sizes from the data · sets: settings that the user has fixed · seconds: how long the call may take ·
+    fine_tune: choose what suits a run that starts from another one, and has its settings
     """
 
     config: Config
     auto: bool = False
     sets: Sequence[str] = ()
     seconds: float | None = None
+    fine_tune: bool = False
 
     @staticmethod
     def load(data: Mapping[str, Any], sets: Sequence[str] = ()) -> TrainingRequest:
         """The request that `data` returned, with further settings."""
         config = load_config(data["config"], sets)
-        return TrainingRequest(config, data["auto"], [*data["sets"], *sets], data["seconds"])
+        return TrainingRequest(config, data["auto"], [*data["sets"], *sets], data["seconds"], data["fine_tune"])
 
     def data(self) -> dict[str, Any]:
         """The request as plain data."""
-        return {"config": self.config.model_dump(), "auto": self.auto, "sets": [*self.sets], "seconds": self.seconds}
+        return {**vars(self), "config": self.config.model_dump(), "sets": [*self.sets]}
 
 
 def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:
@@ -138,7 +141,8 @@ def train_run(request: TrainingRequest, out: Path, *, resume: bool = False, repo
 
 def _train(request: TrainingRequest, out: Path, resume: bool, world: World, report: Report, clock: TimeBudget | None) -> Result:
     notes: list[str] = []
-    config, choose = request.config, chooser(request.auto, request.sets, clock, report)
+    config = request.config
+    choose = chooser(request.auto, request.sets, clock, report, fine_tune=request.fine_tune)
     with contextlib.ExitStack() as stack:
 
         def prepare_first() -> tuple[Task, Network]:
@@ -170,18 +174,9 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
             log.note(note)
         if clock is not None:
             train = _set_time(task, clock, out, world, resume)
-        return fit(
-            model,
-            task,
-            train,
-            run=out,
-            world=world,
-            dim=model.dim,
-            resume=resume,
-            log=log,
-            floor=floor,
-            on_start=write_settings,
-        )
+        start = starts_with_a_model(task.config)
+        options: dict[str, Any] = {"floor": floor, "validate_start": start, "on_start": write_settings}
+        return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, **options)
 
 
 def _set_time(task: Task, clock: TimeBudget, out: Path, world: World, resume: bool) -> TrainSection:

@@ -27,6 +27,7 @@ from weft.training.auto.choose_settings import (
     enough_tokens,
     first_shape,
 )
+from weft.training.auto.fine_tuning import choose_fine_tuning
 from weft.training.auto.speed_probe import Speed, fastest_threads, probe, probe_seconds
 from weft.training.distributed import World
 from weft.training.log import PlainLines
@@ -75,17 +76,24 @@ Choose = Callable[[Config, Path, World], Config]
 """Completes the configuration of a new run, given its folder and the processes that will train it."""
 
 
-def chooser(auto: bool, sets: Sequence[str], clock: TimeBudget | None, report: Report) -> Choose | None:
-    """The function that completes the configuration: for `auto`, for a time, or None if there is nothing to choose."""
+def chooser(
+    auto: bool, sets: Sequence[str], clock: TimeBudget | None, report: Report, *, fine_tune: bool = False
+) -> Choose | None:
+    """The function that completes the configuration: for `auto`, to fine-tune a run with its own settings, and for a time.
+
+    None if there is nothing to choose.
+    """
     fixed = {".".join(parse_override(text).path) for text in sets}
-    if not auto and clock is None:
+    if not auto and not fine_tune and clock is None:
         return None
 
     def choose(config: Config, out: Path, world: World) -> Config:
         choice = SettingsDraft(config, fixed)
         if auto:
             _choose(choice, out, world, clock, report)
-        elif clock is not None:
+        elif fine_tune:
+            choose_fine_tuning(choice)
+        if clock is not None and not auto:
             choice.put({"train.seconds": clock.left()})
             choice.reasons["training"] = (
                 f"up to {choice.config.train.steps:,} steps, in at most {duration(clock.seconds)}; if the time is too short "
