@@ -38,9 +38,9 @@ class ParallelTexts(CorpusTask):
         """The source language, if the configuration or the suffix of the data files tells."""
         return language_of(self.config.data.source_language, self.config.data.files)
 
-    def sentence_splitter(self, warn: Callable[[str], None] | None = None) -> SentenceSplitter:
+    def sentence_splitter(self) -> SentenceSplitter:
         """Splits sources into as many sentences as those of the training data usually have."""
-        return SentenceSplitter(self.source_language, SentenceCounts.load(self.run).usual, warn or (lambda message: None))
+        return SentenceSplitter(self.source_language, SentenceCounts.load(self.run).usual)
 
     def tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
         """Counts the sentences of the training data as well."""
