@@ -26,7 +26,7 @@ from weft.tasks.translation.attention_alignment import Span
 from weft.tasks.translation.protected_spans import Kind, find, hint, kinds
 from weft.tasks.translation.segmenter import Run, TextSegment, Translation
 
-HOLE = "\ufffc"
+OBJECT = "\ufffc"
 """Stands in a text for content that is not text, such as an image."""
 
 BRIDGE = 2
@@ -329,7 +329,7 @@ def _beside(neighbour: str, unit: str, gap: str, closed: set[str]) -> str:
         return " "
     # A span next to a comma, or at an end of the text, must not grow together with a word.
     grows = unit.isalnum() and not neighbour.isalnum() and not is_unspaced(unit)
-    return (gap or " ") if grows and neighbour != HOLE else "" if neighbour else gap
+    return (gap or " ") if grows and neighbour != OBJECT else "" if neighbour else gap
 
 
 def _tree(spans: Sequence[MarkupSpan], read: Sequence[tuple[int, int, int]]) -> list[_Node]:
