@@ -1,7 +1,7 @@
 """Documents whose segments are translated while everything around them stays as it is: plain text, HTML, subtitles (.srt).
 
 HTML and XML are read as markup and text. Nothing is lost: the tokens of a text, joined, are the text. Broken markup is not an
-error. A tag without its counterpart is carried like an image. A tag that never ends stays as it is.
+error. A tag without its counterpart is treated like an image. A tag that never ends stays as it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgrou
 nav noscript ol optgroup option p pre search section select summary table tbody td textarea tfoot th thead title tr ul
 """
 BLOCK = frozenset(BLOCK_NAMES.split())
-"""Elements that end a sentence. All others are carried along inside of it."""
+"""Elements that end a sentence. All others stay inside of it."""
 
 Kind = Literal["text", "open", "close", "void", "other"]
 
@@ -45,7 +45,7 @@ TOKEN = re.compile(
 ATTRIBUTE = re.compile(r"""([^\s"'>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});|\ufffc")
 READABLE = set("&<>\"'’‘“”«»…–—-.,;:!?()/")
-"""Marks that a model may read as text if they come as entities. Entities of other marks and of spaces are carried along."""
+"""Punctuation that the model reads as text if it comes as entities. Entities of other symbols and spaces are opaque spans."""
 
 
 class Document:
@@ -128,7 +128,7 @@ def text_document(text: str) -> Document:
 
 
 def html_document(text: str) -> Document:
-    """HTML. The text of a block element is one segment; inline elements are carried along.
+    """HTML. The text of a block element is one segment; inline elements stay inside it.
 
     Comments, code, scripts and elements with translate="no" or the class notranslate stay as they are.
     """
@@ -152,7 +152,7 @@ def _stays(token: Token) -> bool:
 
 
 def srt_document(text: str) -> Document:
-    """Subtitles in SubRip format. The text of a cue is one segment; its line breaks and tags are carried along."""
+    """Subtitles in SubRip format. The text of a cue is one segment, with its line breaks and tags."""
     document, cue, inside = Document(), list[Token](), False
     for line in text.splitlines(keepends=True):
         content = line.splitlines()[0]
@@ -207,7 +207,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Segment:
-    """A text to translate as a whole, with the marks in it. See `MarkupSpan`."""
+    """A text to translate as a whole, with the markup in it. See `MarkupSpan`."""
 
     text: str
     marks: tuple[MarkupSpan, ...] = ()
