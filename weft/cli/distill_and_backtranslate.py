@@ -22,7 +22,7 @@ def distill(
     run: str = RUN,
     data: list[str] = typer.Option(..., help=f"Training pairs: {PAIRS}. Repeatable.", metavar="FILES"),
     out: Path = typer.Option(
-        ..., help="File for the translations, one per line; as pairs with their sources if it ends in .jsonl."
+        ..., help="File for the translations, one per line; as pairs with their sources if it ends in .jsonl.", metavar="FILE"
     ),
     beam: int = BEAM,
     tag: str = TAG,
@@ -48,6 +48,7 @@ def backtranslate(
     out: Path = typer.Option(
         ...,
         help="File for the pairs, if it ends in .jsonl: translations as sources, the text as targets; else translations only.",
+        metavar="FILE",
     ),
     beam: int = BEAM,
     tag: str = TAG,

@@ -1,8 +1,7 @@
-"""Languages: codes in requests, the languages of a run, and detection, which needs no model and no download.
+"""Languages: codes in requests, the languages of a run, and detection, which needs no download.
 
-Detection ranks a few candidates by the probabilities of py3langid and by character n-grams, which also cover languages that
-py3langid does not know. The n-gram counts of a language come from Babel's locale data: names of languages, countries, months
-and units in that language.
+Detection scores a few candidates by py3langid and by character n-grams. The n-gram counts of a language come from Babel's
+locale data: names of languages, countries, months and units. They tell languages apart that py3langid does not know.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from babel import Locale, UnknownLocaleError
-from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from weft.config.sections import Config
 from weft.errors import ConfigError
@@ -67,15 +65,11 @@ def languages_of(config: Config, two: Sequence[str] = (), run: str = "the run") 
     return data.source_language or guess[0], data.target_language or guess[1]
 
 
-UNLISTED = 0.02
-"""Prior probability of a language that py3langid does not know."""
+NGRAM_WEIGHT = 0.3
+"""Weight of the n-grams next to py3langid's scores, which know more text; chosen on software strings and captions."""
 
 NOT_LETTERS = re.compile(r"[\W\d_]+")
-ORDER, OVERLAP = 3, 16.0
-"""Characters of an n-gram, and the number by which their log-probabilities are divided."""
-
-LEAST = 1e-12
-"""Least prior probability of a language."""
+ORDER = 3
 
 
 @cache
@@ -96,31 +90,43 @@ def _locale(code: str) -> Locale | None:
 
 
 def detect_language(text: str, codes: Sequence[str]) -> list[dict[str, Any]]:
-    """Ranks all of `codes`, the likeliest first, each with a confidence in percent."""
-    text = text[:2000].lower()
-    prior = dict(_identifier().rank(text))
-    grams = [gram for word in NOT_LETTERS.split(text) if word for gram in _grams(word)]
-    scores = {}
+    """Ranks all of `codes`, the likeliest first, each with a confidence in percent.
+
+    A language is scored by py3langid and by the likelihood of the text's character n-grams.
+    """
+    text = text[:2000]
+    grams = [gram for word in NOT_LETTERS.split(text.lower()) if word for gram in _grams(word)]
+    scores = _langid_scores(text, codes)
     for code in codes:
         counts, total = _gram_counts(code)
-        likelihood = sum(math.log((counts[gram] + 0.1) / (total + 2000)) for gram in grams)
-        known = prior.get(re.split("[-_]", code)[0].lower(), UNLISTED)
-        # Neighbouring n-grams overlap, so the sum of their log-probabilities is overconfident.
-        scores[code] = math.log(max(known, LEAST)) + likelihood / OVERLAP
+        scores[code] += NGRAM_WEIGHT * sum(math.log((counts[gram] + 0.1) / (total + 2000)) for gram in grams)
     best = max(scores.values())
-    weights = {code: math.exp(score - best) for code, score in scores.items()}
+    # Neighbouring n-grams overlap, so the sum of their log-probabilities is overconfident.
+    weights = {code: math.exp((score - best) / 4) for code, score in scores.items()}
+    total_weight = sum(weights.values())
     ranked = sorted(weights, key=lambda code: -weights[code])
-    return [{"confidence": round(100 * weights[code] / sum(weights.values()), 1), "language": code} for code in ranked]
+    return [{"confidence": round(100 * weights[code] / total_weight, 1), "language": code} for code in ranked]
+
+
+def _langid_scores(text: str, codes: Sequence[str]) -> dict[str, float]:
+    """The log-probabilities of languages by py3langid. One that it does not know gets the best of those not in `codes`."""
+    bases = {code: code.split("-")[0].lower() for code in codes}
+    names = {code: ALIASES["nb"] if base == "nb" else base for code, base in bases.items()}
+    ranked = dict(_identifier().rank(text))
+    others = [score for name, score in ranked.items() if name not in names.values()]
+    return {code: ranked.get(name, max(others)) for code, name in names.items()}
 
 
 @cache
-def _identifier() -> LanguageIdentifier:
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # its model takes half a second to load
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE)
 
 
 @cache
 def _gram_counts(code: str) -> tuple[Counter[str], int]:
-    """Counts the character n-grams in the known words of a language; returns the counts and their sum."""
+    """Counts the character n-grams in Babel's names of a language; returns the counts and their sum."""
     locale, texts = _locale(code), list[str]()
     if locale is not None:
         for names in (locale.languages, locale.territories, locale.currencies):
