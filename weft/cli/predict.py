@@ -150,7 +150,7 @@ def generate(
     set: list[str] = DECODE_SET,
 ) -> None:
     """Continue a text with a language model. Prints the prompt and its continuation, token by token."""
-    from weft.runs.generator import load_generator
+    from weft.runs.translator import load_generator
 
     options = decode_options(set, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, beam=beam)
     beginning = "" if prompt in (None, "-") and sys.stdin.isatty() else _read(prompt)
