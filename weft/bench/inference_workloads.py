@@ -37,7 +37,7 @@ class SearchWorkload(Workload):
         self.model = model
         # Compiled kernels hide their operations, so the torch operations that they replace are counted instead.
         self.counted = models.converted(replace(options, kernels=None))
-        reads = subject.task.inference_kind == "search"
+        reads = subject.task.info.inference_kind == "search"
         self.selector = options.search.selector(1, length_penalty=1.0)
         self.steps = STEPS if model.max_target is None else min(STEPS, model.max_target - 1)
         self.precision = options.precision
@@ -107,7 +107,7 @@ class ForwardWorkload(Workload):
 
 def inference_work(subject: BenchmarkedModel, rows: int, beam: int | None, warn: Callable[[str], None]) -> Workload:
     """The workload of a trained model. Without a source, texts are continued greedily unless `beam` is given."""
-    decode, inference = subject.config.decode, subject.task.inference_kind
+    decode, inference = subject.config.decode, subject.task.info.inference_kind
     width = beam or (decode.search.get("width", 1) if inference == "search" else 1)
     search = {"kind": "beam", "width": width, "stop": decode.search.get("stop", "exact")}
     options = resolve_options(changed(decode, {"search": search, "rerank": "none", "n_best": 1}), subject.device, warn=warn)

@@ -19,7 +19,7 @@ from weft.errors import ConfigError
 from weft.models.base import Network, Sizes
 from weft.runs.open_run import build_task, open_run
 from weft.runs.run_folder import choose_device
-from weft.tasks.base import Task
+from weft.tasks.base import Task, typical_length
 from weft.training.compile_and_cuda_graphs import compile_blocks
 from weft.training.distributed import World
 from weft.training.prepare_run import resolve_batches
@@ -82,7 +82,7 @@ def _sizes(config: Config) -> Sizes:
 def _length(wanted: int | None, task: Task, model: Network) -> int:
     most = model.max_length
     if wanted is None:
-        return task.typical_length if most is None else min(task.typical_length, most)
+        return typical_length(task) if most is None else min(typical_length(task), most)
     if most is not None and wanted > most:
         raise ConfigError(f"--length {wanted}: the model has {most} positions; give at most that many tokens")
     return wanted

@@ -13,7 +13,7 @@ from weft.inference.reranking import Scorer
 from weft.layers.int8 import in_precision
 from weft.models.base import Model, Network
 from weft.models.language_model import LanguageModel
-from weft.tasks.base import Task
+from weft.tasks.base import Ensembles, Task
 from weft.tasks.language_modeling.task import LanguageModelTask
 
 
@@ -39,7 +39,7 @@ class AuxiliaryModels:
         other = self._load(run)
         if not (isinstance(other.model, LanguageModel) and isinstance(other.task, LanguageModelTask)):
             raise RunError(f"{run}: its task, {other.config.task['kind']}, is not language_model")
-        if self.task.vocabularies()[-1:] != other.task.vocabularies():
+        if not isinstance(self.task, Ensembles) or self.task.vocabularies()[-1:] != other.task.vocabularies():
             raise RunError(f"{run}: its vocabulary differs from that of the targets; train it with data.tokenizer_of")
         return other.model, other.task.tokenizer.encode("\n")[-1]
 
@@ -55,7 +55,7 @@ class AuxiliaryModels:
 
     def converted(self, resolved: DecodingOptions) -> Network:
         """The model with its weights in the chosen precision."""
-        if resolved.precision == "bf16" and not self.task.bf16_weights:
+        if resolved.precision == "bf16" and not self.task.info.bf16_weights:
             return self.model
         kernels = resolved.kernels if resolved.precision == "int8" else None
         key = resolved.precision, kernels is not None

@@ -18,8 +18,8 @@ from weft.inference.decoding_options import changed, resolve_options
 from weft.inference.predictor import Prediction, Predictor, Ready
 from weft.models.base import Network
 from weft.runs.auxiliary_models import AuxiliaryModels
-from weft.runs.open_run import open_run
-from weft.tasks.base import Task
+from weft.runs.open_run import TrainedRun, open_run
+from weft.tasks.base import Ensembles, Task
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.predictor import TranslationPredictor
@@ -281,15 +281,22 @@ def load_trained(
         raise RunError("there is no run to load; name at least one folder")
     first, *others = (open_run(folder, set, device=device) for folder in folders)
     task, config = first.task, first.config
+    model = _ensemble(first, others) if others else first.model
+    model = model.to(first.model.device)
+    return Translator(model, task, config, warn) if isinstance(task, CorpusTask) else Trained(model, task, config, warn)
+
+
+def _ensemble(first: TrainedRun, others: Sequence[TrainedRun]) -> Network:
+    """The models of several runs as one. Raises RunError if they do not belong together."""
     for other in others:
-        if other.config.task["kind"] != config.task["kind"]:
-            raise RunError(
-                f"{other.folder}: its task is {other.config.task['kind']}, that of {first.folder} is {config.task['kind']}"
-            )
-        if task.vocabularies() != other.task.vocabularies():
+        kind, expected = other.config.task["kind"], first.config.task["kind"]
+        if kind != expected:
+            raise RunError(f"{other.folder}: its task is {kind}, that of {first.folder} is {expected}")
+        if not (isinstance(first.task, Ensembles) and isinstance(other.task, Ensembles)):
+            raise RunError("models of this task cannot form an ensemble; name one run")
+        if first.task.vocabularies() != other.task.vocabularies():
             raise RunError(
                 f"{other.folder}: its tokenizer differs from that of {first.folder}; the runs of an ensemble share one"
             )
-    model = task.ensemble([run.model for run in (first, *others)]) if others else first.model
-    model = model.to(first.model.device)
-    return Translator(model, task, config, warn) if isinstance(task, CorpusTask) else Trained(model, task, config, warn)
+    assert isinstance(first.task, Ensembles)
+    return first.task.ensemble([run.model for run in (first, *others)])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,12 @@ from pydantic import NonNegativeInt
 from torch import nn
 
 from weft.data.batch import EOS, UNK, LabelBatch
-from weft.data.corpus import Corpus
-from weft.data.formats import Pairs
+from weft.data.corpus import Encoding
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
 from weft.models.pooling import MeanPooling
-from weft.tasks.base import TaskContext
-from weft.tasks.classification.data import make_labelled, prepare_labels, random_words
+from weft.tasks.base import TaskContext, TaskInfo
+from weft.tasks.classification.data import label_encoding, make_labelled, random_words
 from weft.tasks.classification.model import Classifier, ClassifierOutput
 from weft.tasks.classification.predictor import Label, LabelPredictor
 from weft.tasks.classification.task import LabelTask
@@ -39,10 +37,14 @@ class AnsweringTask(LabelTask):
     """
 
     example = "stories.jsonl (story, question and answer on each line)"
-    commands = ('weft predict {run} "A story. Its end. A question?"', "weft evaluate {run} --data FILES")
+    info = TaskInfo(
+        commands=('weft predict {run} "A story. Its end. A question?"', "weft evaluate {run} --data FILES"),
+        count_unit="questions",
+        inference_kind="forward",
+        typical_length=64,
+    )
     noun = "answer"
     data_format = FORMAT
-    count_unit = "questions"
     predictor_class = AnsweringPredictor
 
     def __init__(self, context: TaskContext, *, linear_start: NonNegativeInt = 0) -> None:
@@ -83,10 +85,6 @@ class AnsweringTask(LabelTask):
             return model(batch.source, linear=update <= self.linear_start)
         return super().judge(model, batch, update)
 
-    @property
-    def typical_length(self) -> int:
-        return min(64, self.config.data.max_length)
-
     def dummy_batch(
         self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
     ) -> LabelBatch:
@@ -96,5 +94,5 @@ class AnsweringTask(LabelTask):
         labels, lengths = np.zeros(rows, np.int64), np.full(rows, length)
         return make_labelled(words.ravel(), labels, lengths, budget=rows * length, rounded=rounded)
 
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        return prepare_labels(pairs, self.reader, self.labels, folder=folder, progress=progress)
+    def encoding(self, *, training: bool) -> Encoding:
+        return label_encoding(self.reader, self.labels)

@@ -11,9 +11,8 @@ target has a channel for each bit and one for the end. Blanks are at the end of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -24,8 +23,8 @@ from torch import Tensor
 
 from weft.data.batch import Batch, Source
 from weft.data.batching import lay_out, spread
-from weft.data.corpus import Columns, Corpus, Rows, prepare
-from weft.data.formats import Pairs, Texts
+from weft.data.corpus import Columns, Encoding, Rows
+from weft.data.formats import Texts
 from weft.errors import DataError
 
 BLANK, END = "_", "."
@@ -87,8 +86,8 @@ class BitBatch(Batch):
     labels: Tensor
 
 
-def prepare_bits(pairs: Sequence[Pairs], width: int, *, folder: Path, progress: Callable[[int], None]) -> Corpus:
-    """The corpus of sequences, from the cache in `folder` or read now."""
+def bit_encoding(width: int) -> Encoding:
+    """The corpus of sequences with vectors of `width` bits."""
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
         read = [(read_frames(source, width), read_target(target, width)) for source, target in texts]
@@ -98,15 +97,7 @@ def prepare_bits(pairs: Sequence[Pairs], width: int, *, folder: Path, progress: 
         return {"source": [frames for (frames, _), _ in read], "target": [target for _, target in read]}, {}
 
     columns = {"source": f"({width + 2},)float32", "target": f"({width + 1},)uint8"}
-    key, sized = ["bits", width], ["source"]
-    return prepare(pairs, key, encode, columns, sized=sized, folder=folder, unit="sequences", progress=progress)
-
-
-def collate_bits(corpus: Corpus, rows: Rows, *, budget: int = 0, rounded: bool = False) -> BitBatch:
-    """The sequences of some rows, laid out as `lay_out` does."""
-    rows = np.asarray(rows, np.int64)
-    (frames, lengths), (target, blanks) = corpus.gather("source", rows), corpus.gather("target", rows)
-    return make_bits(frames, target, lengths, blanks, rows, budget=budget, rounded=rounded)
+    return Encoding(["bits", width], encode, columns, ["source"], unit="sequences")
 
 
 def make_bits(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from weft.config.sections import DataSection
 from weft.data.batch import SPECIALS, UNK, Batch
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
 from weft.data.data_format import DataFormat, accept_all
 from weft.data.formats import Pairs, Texts
 from weft.data.text_lines import check_file, file_digest, read_lines
@@ -30,6 +30,7 @@ from weft.errors import ConfigError, DataError
 Kind = Literal["shift", "vigenere", "substitution"]
 Split = Literal["halves", "alternate"]
 Symbols = NDArray[np.int64]
+Progress = Callable[[int], None]
 LEAST = -8.0
 """The logit of symbols with very different frequencies, which evidence can still overcome."""
 PRIVATE = range(0xE000, 0xF900)
@@ -125,13 +126,7 @@ FORMAT = DataFormat(CipherText, check=accept_all)
 
 
 def prepare_windows(
-    files: Sequence[Pairs],
-    tokenizer: Tokenizer,
-    extent: int,
-    *,
-    least: int,
-    folder: Path,
-    progress: Callable[[int], None] | None = None,
+    files: Sequence[Pairs], tokenizer: Tokenizer, extent: int, *, least: int, folder: Path, progress: Progress | None = None
 ) -> Corpus:
     """Windows of `extent` symbols, one after the other; column `symbols`. The end of each block of lines is left out.
 
@@ -143,18 +138,9 @@ def prepare_windows(
         return {"symbols": list(ids[: len(ids) // extent * extent].reshape(-1, extent))}, {}
 
     short = f"too little text for {'one window' if least == 1 else f'{least} windows'} of {extent} symbols; give a longer text."
-    corpus = prepare(
-        files,
-        ["windows", tokenizer.digest(), extent],
-        encode,
-        {"symbols": ids_below(tokenizer.size)},
-        sized=["symbols"],
-        folder=folder,
-        unit="lines",
-        made="windows",
-        none=short,
-        progress=progress,
-    )
+    key, columns = ["windows", tokenizer.digest(), extent], {"symbols": ids_below(tokenizer.size)}
+    encoding = Encoding(key, encode, columns, ["symbols"], unit="lines", made="windows", none=short)
+    corpus = encoding.prepare(files, folder=folder, progress=progress)
     if len(corpus) < least:
         raise DataError(f"{', '.join(file.name for file in files)}: {short} {corpus.report.describe()}")
     return corpus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,7 @@ from weft.errors import ConfigError
 from weft.evaluation.metrics import Metric
 from weft.inference.decoding_options import DecodingOptions
 from weft.models.base import Network, Sizes
-from weft.tasks.base import LOSS, Loss, Measure, TaskContext
+from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo
 from weft.tasks.corpus_task import CorpusTask, Direction
 from weft_studies.deciphering.cipher_gan import AdversarialLoss as Losses
 from weft_studies.deciphering.cipher_gan import (
@@ -97,12 +98,14 @@ class DecipheringTask(CorpusTask):
     """
 
     example = "text.txt"
-    commands = ('weft predict {run} "a text in the cipher"', "weft evaluate {run} --data TEXT")
+    info = TaskInfo(
+        commands=('weft predict {run} "a text in the cipher"', "weft evaluate {run} --data TEXT"),
+        count_unit="texts",
+        inference_kind="forward",
+    )
     measures = (Measure("accuracy", "accuracy"), Measure("divergence", "divergence", higher_is_better=False), LOSS)
     sentences = (0,)
-    count_unit = "texts"
     data_format = FORMAT
-    inference_kind = "forward"
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class DecipheringTask(CorpusTask):
         self.kind, self.key, self.extent, self.split = cipher, key, extent, split
         self.loss, self.draws, self.cycle_weight, self.penalty, self.pool = loss, draws, cycle_weight, penalty, pool
         self.cycle_steps, self.judges, self.spread = cycle_steps, judges, spread
+        self.info = replace(self.info, fixed_length=extent)
         self._pools: dict[str, Tensor] = {}
 
     def learn(self, train: list[Pairs]) -> None:
@@ -283,10 +287,6 @@ class DecipheringTask(CorpusTask):
 
     def describe(self) -> dict[str, Any]:
         return {"symbols": len(self.symbols), "training texts": len(self.train)}
-
-    @property
-    def typical_length(self) -> int:
-        return self.extent
 
     def dummy_batch(
         self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False

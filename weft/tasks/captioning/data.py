@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from weft.data.batch import BOS, EOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
 from weft.data.data_format import DataFormat, listed_files
 from weft.data.file_lists import content_digest, open_file
 from weft.data.formats import Pairs, Texts, combine
@@ -185,26 +185,12 @@ class CaptionedImages(CorpusTask):
             rows = [[images.places[texts[i][0]]] for i in kept]
             return {"target": [[*targets[i], EOS] for i in kept], "picture": rows}, reasons
 
-        pictures = prepare(
-            [images],
-            ["pictures", self.size],
-            encode_images,
-            {"pixels": f"({CHANNELS},{self.size},{self.size})uint8"},
-            sized=["pixels"],
-            folder=folder,
-            unit="pictures",
-            chunk=CHUNK,
-            progress=progress,
-        )
-        corpus = prepare(
-            pairs,
-            ["captions", self.target.digest(), data.max_length, drop_duplicates],
-            encode_captions,
-            {"target": ids_below(self.target.size), "picture": "uint32"},
-            sized=["target"],
-            folder=folder,
-            unit="captions",
-            progress=progress,
-        )
+        shape = f"({CHANNELS},{self.size},{self.size})uint8"
+        key = ["captions", self.target.digest(), data.max_length, drop_duplicates]
+        columns = {"target": ids_below(self.target.size), "picture": "uint32"}
+        pixels = Encoding(["pictures", self.size], encode_images, {"pixels": shape}, ["pixels"], unit="pictures", chunk=CHUNK)
+        captions = Encoding(key, encode_captions, columns, ["target"], unit="captions")
+        pictures = pixels.prepare([images], folder=folder, progress=progress)
+        corpus = captions.prepare(pairs, folder=folder, progress=progress)
         self.pictures[corpus.folder] = pictures
         return corpus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from html import escape
 
 import numpy as np
@@ -12,12 +13,11 @@ from weft.explain.html_parts import image, notes
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Prediction
 from weft.models.base import Model, Network
-from weft.tasks.base import LOSS, Measure, Share, TaskContext
+from weft.tasks.base import LOSS, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.captioning.data import CaptionedImages, captions_by_image, listed_images, read_image
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD
 from weft.tasks.captioning.predictor import CaptionPredictor
-from weft.tasks.seq2seq_objective import Seq2SeqObjective
-from weft.tasks.seq2seq_task import Seq2SeqTask
+from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
 
 DARKEST = 215
 """How much of a place without attention is hidden on a page that explains a caption, of 255."""
@@ -33,9 +33,11 @@ class CaptioningTask(CaptionedImages, Seq2SeqTask):
     """
 
     example = "captions.tsv (a picture file, a tab, a caption), or photos.zip,captions.tsv"
-    commands = ("weft predict {run} picture.jpg", "weft evaluate {run} --data captions.tsv")
-    metric_types = (CiderD, CaptionBleu)
-    measures = (*(Measure(metric.key(), metric.name) for metric in metric_types), LOSS)
+    info = TaskInfo(
+        commands=("weft predict {run} picture.jpg", "weft evaluate {run} --data captions.tsv"),
+        metric_types=(CiderD, CaptionBleu),
+    )
+    measures = (*(Measure(metric.key(), metric.name) for metric in info.metric_types), LOSS)
     sentences = (0,)
     mixes = False
 
@@ -57,6 +59,7 @@ class CaptioningTask(CaptionedImages, Seq2SeqTask):
         assert isinstance(model, Model)
         return CaptionPredictor(model, self.target, self.size, resolved, warn)
 
+    @cached_property
     def decoded_examples(self) -> list[tuple[str, str]]:
         """Some pictures with all their captions, one per line."""
         train = self.config.train

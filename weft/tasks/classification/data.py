@@ -22,7 +22,7 @@ import torch
 from weft.config.sections import Config
 from weft.data.batch import EOS, NO_LABEL, LabelBatch, Layout, Source
 from weft.data.batching import lay_out, spread
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.corpus import Columns, Encoding, Rows, ids_below
 from weft.data.formats import MappedPairs, Pairs, Texts
 from weft.data.sentence_pairs import PairFilters
 from weft.data.sentence_splitting import language_of, split
@@ -206,16 +206,8 @@ def load_labels(run: Path, config: Config, *, several: bool) -> tuple[Tokenizer,
     return tokenizer, Labels.load(run / LABELS, several=several)
 
 
-def prepare_labels(
-    pairs: Sequence[Pairs],
-    reader: TextReader,
-    labels: Labels,
-    *,
-    folder: Path,
-    drop_duplicates: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> Corpus:
-    """The corpus of texts with their labels, from the cache in `folder` or tokenised now.
+def label_encoding(reader: TextReader, labels: Labels, *, drop_duplicates: bool = False) -> Encoding:
+    """The corpus of texts with their labels.
 
     Texts are cut as `reader` does. Left out are texts that are empty, texts without a label (unless any number is allowed), and
     with `drop_duplicates` texts that occurred before with the same labels.
@@ -230,30 +222,11 @@ def prepare_labels(
         columns: Columns = {"source": [sources[i][0] for i in kept], "label": [targets[i] for i in kept]}
         return columns | ({"sentences": [sources[i][1] for i in kept]} if reader.by_sentence else {}), reasons
 
-    sentences = {"sentences": ids_below(reader.longest + 1)} if reader.by_sentence else {}
-    more = [*reader.key(drop_duplicates), *["several"] * labels.several]
-    return prepare(
-        pairs,
-        [reader.kind, reader.tokenizer.digest(), labels.names, reader.longest, *more],
-        encode,
-        {"source": ids_below(reader.tokenizer.size), "label": ids_below(len(labels)), **sentences},
-        sized=["source"],
-        folder=folder,
-        unit=reader.unit,
-        progress=progress,
-    )
-
-
-def collate_labels(corpus: Corpus, rows: Rows, labels: Labels, *, budget: int = 0, rounded: bool = False) -> LabelBatch:
-    """The texts of some rows with their labels, laid out as `lay_out` does; documents of sentences are only padded."""
-    rows = np.asarray(rows, dtype=np.int64)
-    (ids, lengths), (true, counts) = corpus.gather("source", rows), corpus.gather("label", rows)
-    if labels.several:
-        true = multi_hot(true, counts, len(labels))
-    if "sentences" not in corpus.values:
-        return make_labelled(ids, true, lengths, rows, budget=budget, rounded=rounded)
-    source = document_source(ids, *corpus.gather("sentences", rows))
-    return LabelBatch(torch.from_numpy(rows), source, torch.from_numpy(true.astype(np.int64)))
+    key = [reader.kind, reader.tokenizer.digest(), labels.names, reader.longest, *reader.key(drop_duplicates)]
+    columns = {"source": ids_below(reader.tokenizer.size), "label": ids_below(len(labels))}
+    if reader.by_sentence:
+        columns["sentences"] = ids_below(reader.longest + 1)
+    return Encoding([*key, *["several"] * labels.several], encode, columns, ["source"], unit=reader.unit)
 
 
 def multi_hot(labels: Rows, counts: Rows, size: int) -> Rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -15,22 +14,21 @@ from torch import Tensor, nn
 
 from weft.config.registry import Among
 from weft.data.batch import NO_LABEL, LabelBatch
-from weft.data.corpus import Corpus, Rows
+from weft.data.corpus import Corpus, Encoding, Rows
 from weft.data.formats import Pairs
 from weft.evaluation.metrics import Metric, score
 from weft.inference.decoding_options import DecodingOptions
 from weft.models.base import Network, Sizes
-from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
+from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.classification.data import (
     Labels,
     TextReader,
-    collate_labels,
     document_source,
+    label_encoding,
     learn_labels,
     load_labels,
     make_labelled,
     multi_hot,
-    prepare_labels,
     random_words,
 )
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
@@ -60,7 +58,6 @@ class LabelTask(CorpusTask):
     smoothing: float = 0.0
     diversity: float = 0.0
     sentences = (0,)
-    inference_kind = "forward"
 
     def __init__(self, context: TaskContext) -> None:
         super().__init__(context)
@@ -77,9 +74,6 @@ class LabelTask(CorpusTask):
         for pairs in valid:
             self.labels.check(pairs)
 
-    def vocabularies(self) -> list[str]:
-        return [self.source.digest(), *self.labels.names]
-
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         if self.labels.several:
             split = self.labels.split
@@ -89,7 +83,15 @@ class LabelTask(CorpusTask):
     def collate(
         self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
     ) -> LabelBatch:
-        return collate_labels(corpus, rows, self.labels, budget=budget, rounded=rounded)
+        """Texts with their labels. Documents of sentences are only padded."""
+        rows = np.asarray(rows, dtype=np.int64)
+        (ids, lengths), (true, counts) = corpus.gather("source", rows), corpus.gather("label", rows)
+        if self.labels.several:
+            true = multi_hot(true, counts, len(self.labels))
+        if "sentences" not in corpus.values:
+            return make_labelled(ids, true, lengths, rows, budget=budget, rounded=rounded)
+        source = document_source(ids, *corpus.gather("sentences", rows))
+        return LabelBatch(torch.from_numpy(rows), source, torch.from_numpy(true.astype(np.int64)))
 
     def judge(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
         """The output of the model for a training batch in an update."""
@@ -144,8 +146,7 @@ class LabelTask(CorpusTask):
         return probability_table(prediction) + weighted_sentences(prediction)
 
     def describe(self) -> dict[str, int]:
-        facts = {"ids": self.source.size, f"{self.noun}s": len(self.labels), f"training {self.count_unit}": len(self.train)}
-        return facts | ({} if self.valid is None else {f"validation {self.count_unit}": len(self.valid)})
+        return {"ids": self.source.size, f"{self.noun}s": len(self.labels), **super().describe()}
 
 
 USUAL = 20
@@ -169,9 +170,13 @@ class ClassificationTask(LabelTask):
     """
 
     example = "texts.tsv (a text, a tab, a label)"
-    commands = ('weft predict {run} "a text"', "weft evaluate {run} --data FILE.tsv")
-    count_unit = "texts"
-    capturable = True
+    info = TaskInfo(
+        commands=('weft predict {run} "a text"', "weft evaluate {run} --data FILE.tsv"),
+        count_unit="texts",
+        inference_kind="forward",
+        capturable=True,
+        typical_length=256,
+    )
     predictor_class = ClassificationPredictor
 
     def __init__(
@@ -206,12 +211,11 @@ class ClassificationTask(LabelTask):
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         return Classifier.build(spec, sizes, self.pooling, max(1, len(self.labels)), self.dropout)
 
+    def vocabularies(self) -> list[str]:
+        return [self.source.digest(), *self.labels.names]
+
     def ensemble(self, models: Sequence[Network]) -> Network:
         return ClassifierEnsemble(models, self.labels.several)
-
-    @property
-    def typical_length(self) -> int:
-        return min(256, self.config.data.max_length)
 
     def dummy_batch(
         self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
@@ -228,6 +232,5 @@ class ClassificationTask(LabelTask):
         source = document_source(words, np.tile(sizes_of, rows), [len(sizes_of)] * rows)
         return replace(batch, source=source)
 
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        duplicates = self.config.data.drop_duplicates and training
-        return prepare_labels(pairs, self.reader, self.labels, folder=folder, drop_duplicates=duplicates, progress=progress)
+    def encoding(self, *, training: bool) -> Encoding:
+        return label_encoding(self.reader, self.labels, drop_duplicates=self.config.data.drop_duplicates and training)

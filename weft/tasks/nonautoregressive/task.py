@@ -25,7 +25,7 @@ from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.tasks.base import Loss, Share, TaskContext
 from weft.tasks.nonautoregressive.fertility import COLUMN, Count, Ids, TranslationTable, attach, linked
-from weft.tasks.seq2seq_objective import Seq2SeqObjective
+from weft.tasks.seq2seq_task import Seq2SeqObjective
 from weft.tasks.translation.attention_alignment import CharacterCounter
 from weft.tasks.translation.task import TranslationTask
 

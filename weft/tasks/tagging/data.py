@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from weft.config.sections import Config
 from weft.data.batch import NO_LABEL, UNK, Source, TagBatch
 from weft.data.batching import lay_out, spread
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.corpus import Columns, Encoding, Rows, ids_below
 from weft.data.data_format import DataFormat, read_inputs
 from weft.data.formats import JsonPairs, MappedPairs, Pairs, Texts, combine, is_json
 from weft.data.sentence_pairs import PairFilters
@@ -268,6 +268,33 @@ class TaggedEncoding:
         """Identifies everything that the ids depend on."""
         return [self.tokenizer.digest(), list(self.lexicon.ids), self.lexicon.vocabulary.lowercase, self.whole, MOST_SUBWORDS]
 
+    def encoding(self, *, drop_duplicates: bool) -> Encoding:
+        """The corpus of tagged sentences. Left out are those that are too long, or have a tag that is not among the labels."""
+        labels, filters = self.labels, PairFilters(self.longest, None, drop_duplicates)
+
+        def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+            known: Texts = []
+            sentences: list[tuple[list[str], list[str], list[list[int]]]] = []
+            for pair in texts:
+                words, tags = split_tags(pair[1])
+                if labels.ids.keys() >= set(tags := convert(tags, self.scheme)):
+                    known.append(pair)
+                    sentences.append((words, tags, self.subwords(words)))
+            kept, reasons = filters(known, [range(self.length(subwords)) for _, _, subwords in sentences])
+            chosen = [sentences[place] for place in kept]
+            columns: Columns = {
+                "word": [self.lexicon.find(words) for words, _, _ in chosen],
+                "piece": [list(chain.from_iterable(subwords)) for _, _, subwords in chosen],
+                "size": [[len(each) for each in subwords] for _, _, subwords in chosen],
+                "tag": [[labels.ids[tag] for tag in tags] for _, tags, _ in chosen],
+            }
+            return columns, {"with a tag that training does not have": len(texts) - len(known), **reasons}
+
+        key = ["tagged", self.key(), labels.names, self.scheme or "none", self.longest, drop_duplicates]
+        ids = {"word": ids_below(self.lexicon.size), "piece": ids_below(self.tokenizer.size), "tag": ids_below(len(labels))}
+        columns = {name: ids.get(name, "uint16") for name in ("word", "piece", "size", "tag")}
+        return Encoding(key, encode, columns, ["word" if self.whole else "piece"], unit="sentences")
+
 
 def learn_tags(
     run: Path,
@@ -293,65 +320,6 @@ def learn_tags(
     save_extended(run, tokenizer, tokenizer)
     Lexicon.count((text for _, text in chain.from_iterable(train)), vocabulary).save(run / WORDS)
     labels.save(run / TAGS)
-
-
-def prepare_tagged(
-    pairs: Sequence[Pairs],
-    encoding: TaggedEncoding,
-    *,
-    drop_duplicates: bool,
-    folder: Path,
-    progress: Callable[[int], None],
-) -> Corpus:
-    """The corpus of tagged sentences, from the cache in `folder` or encoded now.
-
-    Left out are sentences that are too long, and those with a tag that is not among the labels.
-    """
-    labels, scheme = encoding.labels, encoding.scheme
-    filters = PairFilters(encoding.longest, None, drop_duplicates)
-
-    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
-        known: Texts = []
-        sentences: list[tuple[list[str], list[str], list[list[int]]]] = []
-        for pair in texts:
-            words, tags = split_tags(pair[1])
-            if labels.ids.keys() >= set(tags := convert(tags, scheme)):
-                known.append(pair)
-                sentences.append((words, tags, encoding.subwords(words)))
-        kept, reasons = filters(known, [range(encoding.length(subwords)) for _, _, subwords in sentences])
-        chosen = [sentences[place] for place in kept]
-        columns: Columns = {
-            "word": [encoding.lexicon.find(words) for words, _, _ in chosen],
-            "piece": [list(chain.from_iterable(subwords)) for _, _, subwords in chosen],
-            "size": [[len(each) for each in subwords] for _, _, subwords in chosen],
-            "tag": [[labels.ids[tag] for tag in tags] for _, tags, _ in chosen],
-        }
-        return columns, {"with a tag that training does not have": len(texts) - len(known), **reasons}
-
-    return prepare(
-        pairs,
-        ["tagged", encoding.key(), labels.names, scheme or "none", encoding.longest, drop_duplicates],
-        encode,
-        {
-            "word": ids_below(encoding.lexicon.size),
-            "piece": ids_below(encoding.tokenizer.size),
-            "size": "uint16",
-            "tag": ids_below(len(labels)),
-        },
-        sized=["word" if encoding.whole else "piece"],
-        folder=folder,
-        unit="sentences",
-        progress=progress,
-    )
-
-
-def collate_tagged(corpus: Corpus, rows: Rows, *, whole: bool, budget: int = 0, rounded: bool = False) -> TagBatch:
-    """The sentences of some rows as a batch, laid out as `lay_out` does."""
-    rows = np.asarray(rows, dtype=np.int64)
-    words, lengths = corpus.gather("word", rows)
-    subwords, sizes, tags = (corpus.gather(name, rows)[0] for name in ("piece", "size", "tag"))
-    sizes = sizes.astype(np.int64)
-    return make_tagged(words, subwords, sizes, tags, lengths, rows, whole=whole, budget=budget, rounded=rounded)
 
 
 def make_tagged(

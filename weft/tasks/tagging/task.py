@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from html import escape
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import PositiveInt
-from torch import nn
+from torch import Tensor, nn
 
 from weft.data.batch import NO_LABEL, TagBatch
-from weft.data.corpus import Corpus, Rows
+from weft.data.corpus import Corpus, Encoding, Rows
 from weft.data.formats import Pairs
 from weft.data.tokenizers import RESERVED
 from weft.evaluation.metrics import Metric, score
 from weft.explain.html_parts import meter, notes
-from weft.inference.decoding_options import DecodingOptions, resolve_options
+from weft.inference.decoding_options import DecodingOptions
 from weft.models.base import Network, Sizes
-from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
+from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.tagging.data import (
     TaggedEncoding,
     Vocabulary,
-    collate_tagged,
     join_tags,
     learn_tags,
     make_tagged,
-    prepare_tagged,
     split_tags,
     tagged_format,
 )
@@ -71,10 +69,12 @@ class TaggingTask(CorpusTask):
     """
 
     example = "sentences.tsv (a word, a tab and a tag per line, a blank line between sentences)"
-    commands = ("weft predict {run} sentences.txt", "weft evaluate {run} --data FILE.tsv")
+    info = TaskInfo(
+        commands=("weft predict {run} sentences.txt", "weft evaluate {run} --data FILE.tsv"),
+        count_unit="words",
+        inference_kind="forward",
+    )
     sentences = (0,)
-    count_unit = "words"
-    inference_kind = "forward"
 
     def __init__(
         self,
@@ -115,9 +115,6 @@ class TaggingTask(CorpusTask):
         crf = self.output == "crf"
         return Tagger.build(spec, sizes, self.tags, self.per_word, crf=crf, scheme=self.scheme, dropout=self.dropout)
 
-    def vocabularies(self) -> list[str]:
-        return [self.source.digest(), *self.tags, *self.lexicon.ids]
-
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
             self._remark(pairs, self.report)
@@ -148,34 +145,30 @@ class TaggingTask(CorpusTask):
         found = score(guesses, texts, self.metrics()).values()
         return {each.name: each.value for each in found if each.key in FLOORS}
 
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        drop_duplicates = self.config.data.drop_duplicates and training
-        return prepare_tagged(pairs, self.reader, drop_duplicates=drop_duplicates, folder=folder, progress=progress)
+    def encoding(self, *, training: bool) -> Encoding:
+        return self.reader.encoding(drop_duplicates=self.config.data.drop_duplicates and training)
 
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> TagBatch:
-        return collate_tagged(corpus, rows, whole=self.reader.whole, budget=budget, rounded=rounded)
+        rows = np.asarray(rows, dtype=np.int64)
+        words, lengths = corpus.gather("word", rows)
+        subwords, sizes, tags = (corpus.gather(name, rows)[0] for name in ("piece", "size", "tag"))
+        sizes, whole = sizes.astype(np.int64), self.reader.whole
+        return make_tagged(words, subwords, sizes, tags, lengths, rows, whole=whole, budget=budget, rounded=rounded)
 
     def losses(self, model: nn.Module, batch: TagBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, Tagger)
         scores, real = model(batch.source, batch.words, batch.starts), batch.labels != NO_LABEL
         yield Loss(model.loss(scores, batch.labels, self.smoothing), real.sum())
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The loss per word, without sentences that are too long or have unknown tags; the other scores are those of all."""
-        if self.valid is None:
-            return {}
+    def validation_loss(self, model: nn.Module, batch: TagBatch) -> tuple[Tensor, Tensor]:
+        """The loss of words, without those of sentences that are too long or have unknown tags."""
         assert isinstance(model, Tagger)
-        total, count = 0.0, 0
-        for batch in self.validation(model):
-            total += float(model.loss(model(batch.source, batch.words, batch.starts), batch.labels))
-            count += int(batch.words.mask.sum())
-        predictor = self.predictor(model, resolve_options(self.config.decode, model.device))
-        pairs = list(chain.from_iterable(self.references))
-        texts = [
-            found.text for found in predictor.predict((predictor.parse_input(source) for source, _ in pairs), together=True)
-        ]
-        found = score(texts, [target for _, target in pairs], self.metrics())
-        return {"loss": total / max(1, count), **{each.key: each.value for each in found.values()}}
+        return model.loss(model(batch.source, batch.words, batch.starts), batch.labels), batch.words.mask.sum()
+
+    @cached_property
+    def decoded_examples(self) -> list[tuple[str, str]]:
+        """All sentences."""
+        return list(chain.from_iterable(self.references))
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         plain: list[Metric] = [TagAccuracy(), UnknownAccuracy(self.lexicon.counts)]
@@ -197,8 +190,7 @@ class TaggingTask(CorpusTask):
         return f"<table>{rows}</table>\n{notes([note] if predictor.model.chain else [])}"
 
     def describe(self) -> dict[str, Any]:
-        facts = {"words": len(self.lexicon.counts), "tags": len(self.tags), "training sentences": len(self.train)}
-        return facts | ({} if self.valid is None else {"validation sentences": len(self.valid)})
+        return {"words": len(self.lexicon.counts), "tags": len(self.tags), **super().describe()}
 
     def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> TagBatch:
         """Random words of one piece with the first tag."""

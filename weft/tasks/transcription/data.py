@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from weft.data.batch import EOS, PairBatch
-from weft.data.corpus import Columns, Corpus, ids_below, prepare
+from weft.data.corpus import Columns, Corpus, Encoding, ids_below
 from weft.data.data_format import listed_files
 from weft.data.formats import Pairs, Texts
 from weft.data.sentence_pairs import PairFilters, make_pairs
-from weft.data.tokenizers import RESERVED, Tokenizer
+from weft.data.tokenizers import RESERVED
 from weft.models.base import Sizes
 from weft.tasks.base import Share
 from weft.tasks.corpus_task import CorpusTask
@@ -28,17 +26,8 @@ VERSION = 1
 """Changes when the same recording gives other features than before."""
 
 
-def prepare_recordings(
-    pairs: Sequence[Pairs],
-    target: Tokenizer,
-    mel: LogMel,
-    *,
-    folder: Path,
-    max_length: int,
-    drop_duplicates: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> Corpus:
-    """The corpus of pairs of a wav file and its text, from the cache in `folder` if it is there, otherwise computed now.
+def recording_encoding(target: Tokenizer, mel: LogMel, max_length: int, drop_duplicates: bool = False) -> Encoding:
+    """The corpus of wav files and their texts.
 
     Left out are recordings without a text, and those with more than `max_length` frames or tokens.
     """
@@ -50,17 +39,9 @@ def prepare_recordings(
         kept, reasons = filters(texts, sources, targets)
         return {"source": [sources[i] for i in kept], "target": [[*targets[i], EOS] for i in kept]}, reasons
 
-    return prepare(
-        pairs,
-        ["recordings", VERSION, target.digest(), astuple(mel), max_length, drop_duplicates],
-        encode,
-        {"source": f"({mel.mels},)float32", "target": ids_below(target.size)},
-        sized=["source", "target"],
-        folder=folder,
-        unit="recordings",
-        progress=progress,
-        chunk=CHUNK,
-    )
+    key = ["recordings", VERSION, target.digest(), astuple(mel), max_length, drop_duplicates]
+    columns = {"source": f"({mel.mels},)float32", "target": ids_below(target.size)}
+    return Encoding(key, encode, columns, ["source", "target"], unit="recordings", chunk=CHUNK)
 
 
 def count_unalignable(corpus: Corpus, shortens: int) -> int:
@@ -139,27 +120,12 @@ class Recordings(CorpusTask):
     def placeholder_sizes(self) -> Sizes:
         return Sizes(self.mel.mels, 8, reads="frames")
 
-    def vocabularies(self) -> list[str]:
-        return [self.target.digest(), str(self.mel)]
-
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
+    def encoding(self, *, training: bool) -> Encoding:
         data = self.config.data
-        return prepare_recordings(
-            pairs,
-            self.target,
-            self.mel,
-            folder=folder,
-            max_length=data.max_length,
-            drop_duplicates=data.drop_duplicates and training,
-            progress=progress,
-        )
+        return recording_encoding(self.target, self.mel, data.max_length, data.drop_duplicates and training)
 
     def augmented(self, batch: PairBatch, key: tuple[int, ...]) -> PairBatch:
         return self.augment.batch(batch, key) if self.augment else batch
-
-    @property
-    def typical_length(self) -> int:
-        return min(256, self.config.data.max_length)
 
     def dummy_batch(
         self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -10,18 +11,18 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.data.batch import PairBatch
-from weft.errors import ConfigError, RunError
+from weft.errors import ConfigError
+from weft.evaluation.metrics import ExactMatch
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Prediction
 from weft.losses.ctc_loss import CtcLoss, ctc_loss
 from weft.models.base import Model, Network, Sizes
 from weft.models.ctc_model import CtcModel, JointModel, with_ctc
-from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
-from weft.tasks.seq2seq_objective import Seq2SeqObjective
-from weft.tasks.seq2seq_task import Seq2SeqTask
+from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
+from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
 from weft.tasks.transcription.data import Recordings, SoundOptions, count_unalignable
 from weft.tasks.transcription.explanation import spectrogram_table
-from weft.tasks.transcription.metrics import METRICS
+from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
 from weft.tasks.transcription.predictor import TranscriptionPredictor
 
 Weight = Annotated[float, Field(ge=0, le=1)]
@@ -39,11 +40,14 @@ class TranscriptionTask(Recordings, Seq2SeqTask):
     """
 
     example = "recordings.tsv (a wav file, a tab, its text)"
-    commands = ("weft predict {run} recording.wav", "weft evaluate {run} --data recordings.tsv")
-    metric_types = METRICS
-    measures = (*(Measure(metric.key(), metric.name, metric.higher_is_better) for metric in METRICS), LOSS)
+    info = TaskInfo(
+        commands=("weft predict {run} recording.wav", "weft evaluate {run} --data recordings.tsv"),
+        metric_types=(WordErrorRate, CharacterErrorRate, ExactMatch),
+        bf16_weights=False,
+        typical_length=256,
+    )
+    measures = (*(Measure(metric.key(), metric.name, metric.higher_is_better) for metric in info.metric_types), LOSS)
     sentences = (0,)
-    bf16_weights = False
 
     def __init__(
         self,
@@ -62,7 +66,7 @@ class TranscriptionTask(Recordings, Seq2SeqTask):
             )
         self.weight, self.decode_weight = ctc_weight, ctc_weight if decode_ctc is None else decode_ctc
         self.mel, self.augment = sound.mel, sound.augment(self.config.data.max_length)
-        self.capturable = False
+        self.info = replace(self.info, capturable=False)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         model = None if self.weight == 1 else super().build(spec, sizes)
@@ -113,9 +117,6 @@ class TranscriptionTask(Recordings, Seq2SeqTask):
             emitted, counts = model.ctc(encoded), batch.target_layout.lengths - 1
             aligned = ctc_loss(emitted.logits, emitted.lengths, batch.labels, counts, blank=emitted.blank)
         return attended, aligned
-
-    def ensemble(self, models: Sequence[Network]) -> Network:
-        raise RunError("models of this task cannot form an ensemble; name one run")
 
     def explanation(self, predictor: TranscriptionPredictor, prediction: Prediction, text: str) -> str:
         return spectrogram_table(prediction, text.strip(), self.mel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,9 +16,9 @@ from weft.data.batch import PAD, Source
 from weft.errors import ConfigError, RunError
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Model, Network, Sizes
-from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, trainable
+from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo, lower_setting, trainable
 from weft.tasks.corpus_task import Direction
-from weft.tasks.seq2seq_objective import Seq2SeqObjective
+from weft.tasks.seq2seq_task import Seq2SeqObjective
 from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.translation.task import TranslationTask
 from weft.tasks.unsupervised.data import Translate, UnpairedBatch, UnpairedTexts, foreign_tokens, open_languages
@@ -50,7 +51,9 @@ class UnsupervisedTask(UnpairedTexts, TranslationTask):
     """
 
     example = "en=english.txt --data fr=french.txt"
-    commands = ('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET --set decode.into=LANGUAGE")
+    info = TaskInfo(
+        commands=('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET --set decode.into=LANGUAGE")
+    )
     supports_distillation = False
     _avoided: Tensor | None = None
 
@@ -74,7 +77,7 @@ class UnsupervisedTask(UnpairedTexts, TranslationTask):
         super().__init__(context, objective=objective)
         if not self.config.data.shared_vocabulary:
             raise ConfigError("data.shared_vocabulary: one model reads and writes both languages; set it to true")
-        self.capturable = False
+        self.info = replace(self.info, capturable=False)
         self.noise = drop, blank, shuffle
         self.denoising_steps, self.dictionary_steps = denoising_steps, dictionary_steps
         self.language_model_steps, self.own_tokens, self.vectors = language_model_steps, own_tokens, vectors
@@ -105,7 +108,7 @@ class UnsupervisedTask(UnpairedTexts, TranslationTask):
         self.held, self.texts = [held for held, _ in parts], [rest for _, rest in parts]
         self.learn(list(self.texts))
         sizes = self.reopen()
-        self.lower_setting("data.vocabulary", self.target.size)
+        lower_setting(self, "data.vocabulary", self.target.size)
         corpus = TrainingCorpus(files=names(data.train))
         self.train = self._read(corpus, list(self.texts), "training")
         if data.hold_out:
