@@ -173,7 +173,7 @@ def test_tempo_and_pitch_change_length_and_bands_within_their_limits() -> None:
     assert 90 <= min(lengths) < 97
     assert 103 < max(lengths) <= 110
     assert tops == {9, 10, 11}
-    assert len(SpecAugment(tempo=0.5, longest=100)(frames, np.random.default_rng(2))) <= 100
+    assert len(SpecAugment(tempo=0.5)(frames, np.random.default_rng(2), 100)) <= 100
     assert not SpecAugment(2, 0, 0, 5)
 
 

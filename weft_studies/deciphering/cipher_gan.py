@@ -7,20 +7,19 @@ Losses of generators and discriminators with a gradient penalty (Gulrajani et al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from weft.errors import ConfigError
 from weft.models.base import Network, Sizes
-from weft.models.composition import ModelFamily, build_model
+from weft.models.composition import ModelFamily
 
 SLOPE = 0.2
 """Of the leaky rectifiers of discriminators."""
@@ -142,14 +141,6 @@ class CipherGan(Network):
         self.table = nn.Parameter(torch.randn(symbols, width) / width**0.5)
         self.position = nn.Parameter(torch.randn(places, width) / width**0.5) if places > 1 else None
         self.of_plain, self.of_cipher = (Discriminator(width, dim, layers, kernel) for _ in range(2))
-
-    @staticmethod
-    def build(spec: Mapping[str, Any], sizes: Sizes) -> CipherGan:
-        """The model of the section model. Raises ConfigError if it is of another family."""
-        model = build_model(spec, sizes)
-        if not isinstance(model, CipherGan):
-            raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
-        return model
 
     def begin(self, likely: Tensor) -> None:
         """Adds logits [P, V, V] of what plain symbols become to the tables of both generators."""

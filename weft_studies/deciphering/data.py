@@ -18,14 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.config.sections import DataSection
 from weft.data.batch import SPECIALS, UNK, Batch
 from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
 from weft.data.data_format import DataFormat, accept_all
 from weft.data.formats import Pairs, Texts
-from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import ConfigError, DataError
+from weft.tasks.language_modeling.data import LineFile
 
 Kind = Literal["shift", "vigenere", "substitution"]
 Split = Literal["halves", "alternate"]
@@ -84,17 +83,6 @@ class Alphabet:
         self.units = [self.unknown, *known]
         self._symbols = {unit: [symbol] for symbol, unit in enumerate(self.units)}
 
-    @staticmethod
-    def learn(run: Path, data: DataSection, train: Sequence[Pairs], folder: Path) -> None:
-        """Trains the tokenizer of a new run. folder: of the cache."""
-        if not has_tokenizers(run):
-            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=folder)
-            save_tokenizers(run, tokenizer, tokenizer)
-
-    @staticmethod
-    def load(run: Path, data: DataSection) -> Alphabet:
-        return Alphabet(load_tokenizers(run, data.tokenizer)[0], "" if data.tokenizer["kind"] == "characters" else " ")
-
     def write(self, symbols: Sequence[int]) -> str:
         """Symbols as a text that `read` reads back."""
         return self.separator.join(self.units[symbol] for symbol in symbols)
@@ -108,18 +96,11 @@ class Alphabet:
         return [number - UNK for number in self.tokenizer.encode(text)]
 
 
-class CipherText(Pairs):
-    """A file of text, also .gz, in lower case: pairs of a line, with a space at its end, and nothing."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = str(check_file(path))
+class CipherText(LineFile):
+    """A file of text in lower case, whose lines end with a space."""
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((f"{line.lower()} ", "") for line in read_lines(self.path))
-
-    def digest(self) -> str:
-        return file_digest(self.path)
+        return ((f"{line.lower()} ", "") for line, _ in super().__iter__())
 
 
 FORMAT = DataFormat(CipherText, check=accept_all)

@@ -20,10 +20,13 @@ from weft.data.batch import UNK, Position
 from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
+from weft.data.tokenizers import Tokenizer, train_tokenizer
+from weft.data.tokenizers.added_tokens import load_extended
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Metric
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
+from weft.models.composition import build_model
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo
 from weft.tasks.corpus_task import CorpusTask, Direction
 from weft_studies.deciphering.cipher_gan import AdversarialLoss as Losses
@@ -136,11 +139,13 @@ class DecipheringTask(CorpusTask):
         self.info = replace(self.info, fixed_length=extent)
         self._pools: dict[str, Tensor] = {}
 
-    def learn(self, train: list[Pairs]) -> None:
-        Alphabet.learn(self.run, self.config.data, train, self.cache)
+    def tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
+        tokenizer = train_tokenizer(self.config.data.tokenizer, train, size=self.config.data.vocabulary, folder=self.cache)
+        return tokenizer, tokenizer
 
     def reopen(self) -> Sizes:
-        self.alphabet = Alphabet.load(self.run, self.config.data)
+        tokenizer, _ = load_extended(self.run, self.config.data.tokenizer)
+        self.alphabet = Alphabet(tokenizer, "" if self.config.data.tokenizer["kind"] == "characters" else " ")
         self.source = self.target = self.alphabet.tokenizer
         self.cipher = make_cipher(self.kind, self.key, len(self.symbols))
         if (self.cipher.table == self.symbols).all():
@@ -159,7 +164,9 @@ class DecipheringTask(CorpusTask):
         return Sizes(8, self.extent)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        model = CipherGan.build(spec, sizes)
+        model = build_model(spec, sizes)
+        if not isinstance(model, CipherGan):
+            raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
         if model.places % len(self.key) or model.places > self.extent:
             allowed = f"a multiple of the length of task.key ({len(self.key)}), at most task.extent ({self.extent})"
             raise ConfigError(f"model.places: {model.places}: set it to {allowed}")
@@ -176,9 +183,7 @@ class DecipheringTask(CorpusTask):
     def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
         return {"discriminator": self.judges}
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> DecipheringPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> DecipheringPredictor:
         return DecipheringPredictor(model, resolved, self.alphabet, self.extent, warn, period=len(self.cipher.table))
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -12,24 +13,29 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
-from weft.config.registry import Among
+from weft.config.registry import Among, build
 from weft.data.batch import NO_LABEL, LabelBatch
 from weft.data.corpus import Corpus, Encoding, Rows
-from weft.data.formats import Pairs
+from weft.data.formats import MappedPairs, Pairs
+from weft.data.sentence_splitting import language_of
+from weft.data.tokenizers import has_tokenizers
+from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
+from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.classification.data import (
+    LABELS,
     Labels,
     TextReader,
     document_source,
     label_encoding,
-    learn_labels,
-    load_labels,
     make_labelled,
     multi_hot,
     random_words,
+    whole_text,
 )
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import Classifier, ClassifierEnsemble, ClassifierOutput
@@ -41,6 +47,7 @@ from weft.tasks.classification.predictor import (
     weighted_sentences,
 )
 from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.tokenizer_setup import learn_tokenizer
 
 
 class LabelTask(CorpusTask):
@@ -64,10 +71,26 @@ class LabelTask(CorpusTask):
         self.labels = Labels()
 
     def learn(self, train: list[Pairs]) -> None:
-        learn_labels(self.run, self.config, train, self.report, several=self.labels.several, noun=self.noun)
+        """Collects the labels as well."""
+        if has_tokenizers(self.run) and (self.run / LABELS).exists():
+            return
+        labels, noun = Labels((label for _, label in chain.from_iterable(train)), several=self.labels.several), self.noun
+        if len(labels) < 2:
+            only = f"only the {noun} {labels.names[0]!r}" if labels.names else f"no {noun}"
+            raise DataError(
+                f"{', '.join(some.name for some in train)}: there is {only}, and a model needs at least two to choose from. "
+                f"The {noun} is the second column; write FILE.tsv#2,1 if it is the first."
+            )
+        self.report(f"{len(labels):,} {noun}s")
+        # Line breaks between the sentences of a document are no part of words.
+        whole = [MappedPairs(some, lambda text, label: (whole_text(text), label), "whole") for some in train]
+        tokenizer = learn_tokenizer(self.config, whole, self.report)
+        save_extended(self.run, tokenizer, tokenizer)
+        labels.save(self.run / LABELS)
 
     def reopen(self) -> Sizes:
-        self.source, self.labels = load_labels(self.run, self.config, several=self.labels.several)
+        self.source, _ = load_extended(self.run, self.config.data.tokenizer)
+        self.labels = Labels.load(self.run / LABELS, several=self.labels.several)
         return Sizes(self.source.size)
 
     def check(self, valid: list[Pairs]) -> None:
@@ -138,7 +161,7 @@ class LabelTask(CorpusTask):
             return [self.labels.join(row.nonzero()[:, 0].tolist()) for row in labels.cpu()]
         return [self.labels.names[label] for label in labels.tolist()]
 
-    def predictor(self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None) -> LabelPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> LabelPredictor:
         return self.predictor_class(model, self.reader, self.labels, resolved, threshold=self.threshold, warn=warn)
 
     def explanation(self, predictor: LabelPredictor, prediction: Label, text: str) -> str:
@@ -206,10 +229,14 @@ class ClassificationTask(LabelTask):
 
     @property
     def reader(self) -> TextReader:
-        return TextReader.of(self.config, self.source, self.by_sentence)
+        data = self.config.data
+        language = language_of(data.source_language, data.files) if self.by_sentence else None
+        return TextReader(self.source, data.max_length, self.by_sentence, language)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        return Classifier.build(spec, sizes, self.pooling, max(1, len(self.labels)), self.dropout)
+        encoder = build_encoder(spec, sizes)
+        pooling = build("weft.models:POOLINGS", self.pooling, encoder.width, where="task.pooling")
+        return Classifier(encoder, pooling, max(1, len(self.labels)), self.dropout)
 
     def vocabularies(self) -> list[str]:
         return [self.source.digest(), *self.labels.names]

@@ -249,8 +249,7 @@ def read_canvas(
 
 def with_fertilities(batch: PairBatch, fertilities: Tensor) -> FertilityBatch:
     """The batch with the fertilities [B, S] of its sources."""
-    parts = batch.rows, batch.source, batch.target, batch.target_layout, batch.labels
-    return FertilityBatch(*parts, fertilities.long())
+    return FertilityBatch(**vars(batch), fertilities=fertilities.long())
 
 
 def fitted(labels: Tensor, like: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -22,20 +22,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.config.sections import Config
 from weft.data.batch import NO_LABEL, UNK, Source, TagBatch
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Encoding, Rows, ids_below
 from weft.data.data_format import DataFormat, read_inputs
-from weft.data.formats import JsonPairs, MappedPairs, Pairs, Texts, combine, is_json
+from weft.data.formats import JsonPairs, Pairs, Texts, combine, is_json
 from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 from weft.tasks.classification.data import Labels, reading
-from weft.tasks.tagging.metrics import Scheme, convert, tags_of, types_of
-from weft.tasks.tokenizer_setup import learn_tokenizer
+from weft.tasks.tagging.metrics import Scheme, convert, split_tags
 
 TAGS, WORDS = "tags.json", "words.json"
 
@@ -59,12 +56,6 @@ def split_words(text: str) -> list[str]:
 def join_tags(words: Iterable[str], tags: Iterable[str]) -> str:
     """A sentence as in a file, without the blank line."""
     return "\n".join(f"{word}\t{tag}" for word, tag in zip(words, tags, strict=True))
-
-
-def split_tags(text: str) -> tuple[list[str], list[str]]:
-    """The words and the tags of a sentence as in a file."""
-    rows = [line.rpartition("\t") for line in text.split("\n")] if text else []
-    return [word for word, _, _ in rows], [tag for _, _, tag in rows]
 
 
 def open_tagged(spec: str, scheme: Scheme | None = None) -> Pairs:
@@ -245,13 +236,6 @@ class TaggedEncoding:
     longest: int
     scheme: Scheme | None
 
-    @staticmethod
-    def load(run: Path, config: Config, vocabulary: Vocabulary, whole: bool, scheme: Scheme | None) -> TaggedEncoding:
-        """The encoding of a run, as `learn_tags` saved it."""
-        tokenizer, _ = load_extended(run, config.data.tokenizer)
-        lexicon, labels = Lexicon.load(run / WORDS, vocabulary), Labels.load(run / TAGS)
-        return TaggedEncoding(tokenizer, lexicon, labels, whole, config.data.max_length, scheme)
-
     def subwords(self, words: Sequence[str]) -> list[list[int]]:
         """The subwords of each word; at least one."""
         return [self._shorten(ids) or [UNK] for ids in self.tokenizer.encode_batch(words)]
@@ -294,32 +278,6 @@ class TaggedEncoding:
         ids = {"word": ids_below(self.lexicon.size), "piece": ids_below(self.tokenizer.size), "tag": ids_below(len(labels))}
         columns = {name: ids.get(name, "uint16") for name in ("word", "piece", "size", "tag")}
         return Encoding(key, encode, columns, ["word" if self.whole else "piece"], unit="sentences")
-
-
-def learn_tags(
-    run: Path,
-    config: Config,
-    train: Sequence[Pairs],
-    vocabulary: Vocabulary,
-    scheme: Scheme | None,
-    report: Callable[[str], None],
-) -> None:
-    """Collects the tags, counts the words and trains the tokenizer of a new run."""
-    if has_tokenizers(run) and all((run / name).exists() for name in (TAGS, WORDS)):
-        return
-    tags = Counter(tag for _, text in chain.from_iterable(train) for tag in split_tags(text)[1])
-    names = ", ".join(some.name for some in train)
-    if len(tags) < 2:
-        raise DataError(f"{names}: there is only the tag {next(iter(tags), '')!r}, and a tagger needs at least two.")
-    if scheme is None and all(tag == "O" or tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags):
-        report("warning: the tags look like entities; set task.entities: bioes (or iob2) to train and score them as such")
-    labels = Labels(tags_of(types_of(tags), scheme) if scheme else tags)
-    report(f"{len(labels):,} tags")
-    spaced = [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in train]
-    tokenizer = learn_tokenizer(config, spaced, report)
-    save_extended(run, tokenizer, tokenizer)
-    Lexicon.count((text for _, text in chain.from_iterable(train)), vocabulary).save(run / WORDS)
-    labels.save(run / TAGS)
 
 
 def make_tagged(

@@ -15,21 +15,28 @@ from torch import Tensor, nn
 
 from weft.data.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Encoding, Rows
-from weft.data.formats import Pairs
-from weft.data.tokenizers import RESERVED
+from weft.data.formats import MappedPairs, Pairs
+from weft.data.tokenizers import RESERVED, has_tokenizers
+from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
 from weft.explain.html_parts import meter, notes
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
+from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
+from weft.tasks.classification.data import Labels
 from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
 from weft.tasks.tagging.data import (
+    TAGS,
+    WORDS,
+    Lexicon,
     TaggedEncoding,
     Vocabulary,
     join_tags,
-    learn_tags,
     make_tagged,
-    split_tags,
+    split_words,
     tagged_format,
 )
 from weft.tasks.tagging.metrics import (
@@ -39,11 +46,13 @@ from weft.tasks.tagging.metrics import (
     Scheme,
     TagAccuracy,
     UnknownAccuracy,
+    split_tags,
     tags_of,
     types_of,
 )
 from weft.tasks.tagging.model import PerWord, Tagger
 from weft.tasks.tagging.predictor import Tagged, TaggingPredictor
+from weft.tasks.tokenizer_setup import learn_tokenizer
 
 SHOWN = 10
 """The most tags that a message lists."""
@@ -98,11 +107,30 @@ class TaggingTask(CorpusTask):
         self.data_format = tagged_format("iob2" if self.scheme else None)
 
     def learn(self, train: list[Pairs]) -> None:
-        learn_tags(self.run, self.config, train, self.vocabulary, self.scheme, self.report)
+        """Collects the tags and counts the words as well."""
+        if has_tokenizers(self.run) and all((self.run / name).exists() for name in (TAGS, WORDS)):
+            return
+        tags = Counter(tag for _, text in chain.from_iterable(train) for tag in split_tags(text)[1])
+        if len(tags) < 2:
+            names = ", ".join(some.name for some in train)
+            raise DataError(f"{names}: there is only the tag {next(iter(tags), '')!r}, and a tagger needs at least two.")
+        if self.scheme is None and all(tag == "O" or tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags):
+            self.report(
+                "warning: the tags look like entities; set task.entities: bioes (or iob2) to train and score them as such"
+            )
+        labels = Labels(tags_of(types_of(tags), self.scheme) if self.scheme else tags)
+        self.report(f"{len(labels):,} tags")
+        spaced = [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in train]
+        tokenizer = learn_tokenizer(self.config, spaced, self.report)
+        save_extended(self.run, tokenizer, tokenizer)
+        Lexicon.count((text for _, text in chain.from_iterable(train)), self.vocabulary).save(self.run / WORDS)
+        labels.save(self.run / TAGS)
 
     def reopen(self) -> Sizes:
-        self.reader = TaggedEncoding.load(self.run, self.config, self.vocabulary, self.per_word == "front", self.scheme)
-        self.source, self.lexicon, self.tags = self.reader.tokenizer, self.reader.lexicon, self.reader.labels.names
+        self.source, _ = load_extended(self.run, self.config.data.tokenizer)
+        self.lexicon, labels = Lexicon.load(self.run / WORDS, self.vocabulary), Labels.load(self.run / TAGS)
+        longest, self.tags = self.config.data.max_length, labels.names
+        self.reader = TaggedEncoding(self.source, self.lexicon, labels, self.per_word == "front", longest, self.scheme)
         return self._sizes(self.lexicon.size, self.source.size)
 
     def placeholder_sizes(self) -> Sizes:
@@ -112,8 +140,10 @@ class TaggingTask(CorpusTask):
         return Sizes(words, reads="words", pieces=pieces) if self.per_word == "front" else Sizes(pieces)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        crf = self.output == "crf"
-        return Tagger.build(spec, sizes, self.tags, self.per_word, crf=crf, scheme=self.scheme, dropout=self.dropout)
+        count = max(1, len(self.tags))
+        allowed = AllowedTransitions.of(self.tags, self.scheme) if self.scheme and self.tags else None
+        crf = LinearChainCrf(count, allowed) if self.output == "crf" else None
+        return Tagger(build_encoder(spec, sizes), count, self.per_word, crf, self.dropout)
 
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
@@ -174,9 +204,7 @@ class TaggingTask(CorpusTask):
         plain: list[Metric] = [TagAccuracy(), UnknownAccuracy(self.lexicon.counts)]
         return plain if self.scheme is None else [EntityF1(), EntityPrecision(), EntityRecall(), *plain]
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> TaggingPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> TaggingPredictor:
         assert isinstance(model, Tagger)
         return TaggingPredictor(model, self.reader, resolved, warn)
 
