@@ -42,10 +42,6 @@ class BitPart(BatchItem):
     frames: Frames
     blanks: int
 
-    @property
-    def size(self) -> int:
-        return len(self.frames)
-
 
 class BitsPredictor(TextPredictor[Prediction]):
     """A model that fills in blanks. `score` is the log-probability of all its bits. The reader is `read_frames`."""
@@ -57,9 +53,10 @@ class BitsPredictor(TextPredictor[Prediction]):
 
     def _parts(self, text: str, line: int) -> list[BatchItem]:
         try:
-            return [BitPart([], *self.reader(text))] if text.strip() else []
+            frames, blanks = self.reader(text) if text.strip() else ([], 0)
         except DataError as error:
             raise DataError(f"line {line}: {error}") from None
+        return [BitPart([], frames, blanks, length=len(frames))] if blanks else []
 
     def run(self, parts: list[BitPart], control: Cancellation | None = None) -> list[Prediction]:
         device, layout = self.model.device, Layout.padded([part.size for part in parts])

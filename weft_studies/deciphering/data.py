@@ -48,10 +48,6 @@ class Cipher:
         found: Symbols = self.table[places, symbols]
         return found
 
-    @property
-    def inverse(self) -> Cipher:
-        return Cipher(np.argsort(self.table, 1))
-
 
 def make_cipher(kind: Kind, key: Sequence[int], size: int) -> Cipher:
     """A cipher of `size` symbols. The numbers of the key shift symbols in turn; of a substitution, they are the seed."""

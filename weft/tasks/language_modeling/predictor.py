@@ -62,10 +62,6 @@ class PromptPart(BatchItem):
 
     prompt: Prompt = field(kw_only=True)
 
-    @property
-    def size(self) -> int:
-        return len(self.ids) + self.prompt.tokens
-
 
 class NoEndOfText:
     """Never chooses the end of a text. A text that reaches its length is complete."""
@@ -143,7 +139,8 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         return Prompt(line, self.options.config.max_length if tokens is None else tokens, draw)
 
     def encode_input(self, inputs: Sequence[Prompt], first_line: int) -> list[list[PromptPart]]:
-        return [[PromptPart(self.encode(given.text), prompt=given)] for given in inputs]
+        encoded = [(self.encode(prompt.text), prompt) for prompt in inputs]
+        return [[PromptPart(ids, length=len(ids) + prompt.tokens, prompt=prompt)] for ids, prompt in encoded]
 
     def group(self, part: PromptPart) -> tuple[int, int]:
         """The texts of a batch are equally long at every step."""

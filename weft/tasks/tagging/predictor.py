@@ -42,11 +42,6 @@ class TagPart(BatchItem):
     """Some words of a sentence. ids: those of the words · pieces: of each word."""
 
     pieces: list[list[int]]
-    width: int
-
-    @property
-    def size(self) -> int:
-        return self.width
 
 
 class TaggingPredictor(TextPredictor[Tagged]):
@@ -79,7 +74,7 @@ class TaggingPredictor(TextPredictor[Tagged]):
             end, width = begin, 0
             while end < len(words) and (end == begin or width + self.reader.length([pieces[end]]) <= longest):
                 width, end = width + self.reader.length([pieces[end]]), end + 1
-            parts.append(TagPart(ids[begin:end], [each[:longest] for each in pieces[begin:end]], width))
+            parts.append(TagPart(ids[begin:end], [each[:longest] for each in pieces[begin:end]], length=width))
             begin = end
         if len(parts) > 1:
             self.warn(f"line {line} is tagged in {len(parts)} pieces, because the model reads {longest:,} positions")

@@ -26,14 +26,9 @@ from weft.tasks.transcription.log_mel import Frames, LogMel, features, wav_size
 
 @dataclass(eq=False)
 class Listed(BatchItem):
-    """A recording that is read when its batch is run. frames: their number, as the head of the file says."""
+    """A recording that is read when its batch is run. length: its frames, as the head of the file says."""
 
     path: str
-    frames: int
-
-    @property
-    def size(self) -> int:
-        return self.frames
 
 
 class TranscriptionPredictor(MediaPredictor):
@@ -75,7 +70,7 @@ class TranscriptionPredictor(MediaPredictor):
                 f"{path}: the recording has {frames:,} frames, and the model has positions for {most:,} only; cut it into "
                 "shorter files"
             )
-        return Listed([], path, frames)
+        return Listed([], path, length=frames)
 
     def run(self, parts: list[Listed], control: Cancellation | None = None) -> list[list[Prediction]]:
         heard = [features(part.path, self.mel) for part in parts]
