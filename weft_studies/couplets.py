@@ -160,5 +160,5 @@ def shares(first: str, second: str) -> bool:
     return any(character.isalnum() for character in set(first) & set(second))
 
 
-def _percent(found: Sequence[bool]) -> float:
-    return 100 * sum(found) / len(found)
+def _percent(flags: Sequence[bool]) -> float:
+    return 100 * sum(flags) / len(flags)

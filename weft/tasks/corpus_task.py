@@ -261,17 +261,17 @@ class CorpusTask(Task):
     def decoded_scores(
         self, model: nn.Module, examples: Sequence[tuple[str, str]], metrics: Sequence[Metric], **changes: Any
     ) -> dict[str, float]:
-        """The metrics of quickly decoded texts by their keys. changes: further settings of decode."""
+        """The metrics of quickly decoded texts by their keys. changes: options of `decode`."""
         hypotheses = self.decode(model, (source for source, _ in examples), **changes)
         results = score(hypotheses, [reference for _, reference in examples], metrics)
         return {each.key: each.value for each in results.values()}
 
-    def decode(self, model: nn.Module, inputs: Iterable[str], **changes: Any) -> list[str]:
-        """The texts that `quick` decoding writes for some inputs. changes: further settings of decode."""
+    def decode(self, model: nn.Module, inputs: Iterable[str], *, together: bool = True, **changes: Any) -> list[str]:
+        """The texts that `quick` decoding writes for some inputs. together: see `Predictor` · changes: settings of decode."""
         assert isinstance(model, Network)
         section = changed(self.config.decode, {**self.quick, **changes})
         predictor = self.predictor(model, resolve_options(section, model.device))
-        return [each.text for each in predictor.predict(map(predictor.parse_input, inputs), together=True)]
+        return [each.text for each in predictor.predict(map(predictor.parse_input, inputs), together=together)]
 
     def mean_loss(self, model: nn.Module, directions: Sequence[Direction] | None = None) -> tuple[float, int]:
         """The mean of `validation_loss` over validation data, by default over all, and what it was divided by."""

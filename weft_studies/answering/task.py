@@ -50,12 +50,12 @@ class AnsweringPredictor(LabelPredictor):
 
     def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[Label]:
         rows = [part.ids for part in parts]
-        judged = self.judge(Source(pad(rows), Layout.padded([len(ids) for ids in rows])))
+        output = self.classify(Source(pad(rows), Layout.padded([len(ids) for ids in rows])))
         results = [
-            self.give(logits, self.reader.tokenizer.tokens(ids)) for logits, ids in zip(judged.logits.float().cpu(), rows)
+            self.give(logits, self.reader.tokenizer.tokens(ids)) for logits, ids in zip(output.logits.float().cpu(), rows)
         ]
-        if isinstance(self.model, MemoryNetwork) and judged.weights is not None:
-            for answer, ids, weights in zip(results, rows, judged.weights.float().cpu(), strict=True):
+        if isinstance(self.model, MemoryNetwork) and output.weights is not None:
+            for answer, ids, weights in zip(results, rows, output.weights.float().cpu(), strict=True):
                 seen = min(ids.count(EOS) - 1, weights.size(-1))
                 answer.hops = weights[:, :seen].flip(-1).tolist()
         return results
@@ -107,14 +107,14 @@ class AnsweringTask(LabelTask):
     @property
     def answers(self) -> list[int]:
         """The id of each answer: that of the word it is, or one of its own behind the vocabulary."""
-        found, free = [], self.source.size
+        chosen, free = [], self.source.size
         for ids in self.source.encode_batch(self.labels.names):
             if len(ids) == 1 and ids[0] != UNK:
-                found.append(ids[0])
+                chosen.append(ids[0])
             else:
-                found.append(free)
+                chosen.append(free)
                 free += 1
-        return found
+        return chosen
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         encoder = build_encoder(spec, sizes)
@@ -129,10 +129,10 @@ class AnsweringTask(LabelTask):
     def explanation(self, predictor: LabelPredictor, prediction: Label, text: str) -> str:
         return hop_table(prediction, text) if prediction.hops else super().explanation(predictor, prediction, text)
 
-    def judge(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
+    def classify(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
         if isinstance(model, MemoryNetwork):
             return model(batch.source, linear=update <= self.linear_start)
-        return super().judge(model, batch, update)
+        return super().classify(model, batch, update)
 
     def dummy_batch(
         self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False

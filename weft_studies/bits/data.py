@@ -91,9 +91,9 @@ def bit_encoding(width: int) -> Encoding:
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
         read = [(read_frames(source, width), read_target(target, width)) for source, target in texts]
-        for ((_, blanks), target), (source, said) in zip(read, texts, strict=True):
+        for ((_, blanks), target), (source, expected) in zip(read, texts, strict=True):
             if blanks != len(target):
-                raise DataError(f"{source[:40]!r} has {blanks} blanks, but {said[:40]!r} has {len(target)} vectors")
+                raise DataError(f"{source[:40]!r} has {blanks} blanks, but {expected[:40]!r} has {len(target)} vectors")
         return {"source": [frames for (frames, _), _ in read], "target": [target for _, target in read]}, {}
 
     columns = {"source": f"({width + 2},)float32", "target": f"({width + 1},)uint8"}
@@ -120,16 +120,16 @@ def make_bits(
 
 def bits_copy(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
     """Vectors of 8 bits to copy: 1 to 20 by default."""
-    said = _vectors(random, random.randint(shortest or 1, longest or 20), 8)
-    return said, f"{said} |{f' {BLANK}' * len(said.split())}", said
+    vectors = _vectors(random, random.randint(shortest or 1, longest or 20), 8)
+    return vectors, f"{vectors} |{f' {BLANK}' * len(vectors.split())}", vectors
 
 
 def bits_repeat(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
     """1 to 10 vectors of 8 bits, and up to as many copies of them."""
     longest = longest or 10
-    said, copies = _vectors(random, random.randint(shortest or 1, longest), 8), random.randint(1, longest)
-    target = " ".join([*[said] * copies, END])
-    return said, f"{said} *{copies}{f' {BLANK}' * len(target.split())}", target
+    vectors, copies = _vectors(random, random.randint(shortest or 1, longest), 8), random.randint(1, longest)
+    target = " ".join([*[vectors] * copies, END])
+    return vectors, f"{vectors} *{copies}{f' {BLANK}' * len(target.split())}", target
 
 
 def bits_recall(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:

@@ -70,16 +70,16 @@ class BitsPredictor(TextPredictor[Prediction]):
 
     def join_outputs(self, given: TextInput, parts: list[BitPart], results: list[Prediction]) -> Prediction:
         """Weights are under "read" and "write": [heads, steps, slots]."""
-        found = results[0] if results else Prediction("", 0.0)
+        prediction = results[0] if results else Prediction("", 0.0)
         if given.attention and results:
-            found.source_tokens = given.text.split()
+            prediction.source_tokens = given.text.split()
             with torch.inference_mode():
                 frames = torch.from_numpy(parts[0].frames)[None].to(self.model.device)
                 heads = self.model.encoder(Source(frames)).extras.get("heads")
             if heads is not None:
                 read, write = heads[0].float().transpose(0, 1).chunk(2)
-                found.attention = {"read": read.cpu().numpy(), "write": write.cpu().numpy()}
-        return found
+                prediction.attention = {"read": read.cpu().numpy(), "write": write.cpu().numpy()}
+        return prediction
 
 
 class FrameClassifier(Network):

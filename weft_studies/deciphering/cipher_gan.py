@@ -46,10 +46,10 @@ class Tables(nn.Module):
         places = len(tables)
         if text.ndim == 2:
             return look_up(tables, text)
-        found = text.new_empty(text.shape) if places > 1 else text @ tables[0]
+        logits = text.new_empty(text.shape) if places > 1 else text @ tables[0]
         for place in range(places if places > 1 else 0):
-            found[:, place::places] = text[:, place::places] @ tables[place]
-        return found
+            logits[:, place::places] = text[:, place::places] @ tables[place]
+        return logits
 
     def tables(self) -> Tensor:
         """Log-probabilities [P, V, V]."""
@@ -111,8 +111,8 @@ class Discriminator(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x = F.leaky_relu(norm(layer(x)), SLOPE)
-        judged: Tensor = self.judge(x)[..., 0].mean(1)
-        return judged
+        score: Tensor = self.judge(x)[..., 0].mean(1)
+        return score
 
 
 class GeneratorOutput(NamedTuple):
@@ -257,9 +257,9 @@ def discriminator_loss(judge: Judge, real: Tensor, fake: Tensor, penalty: float,
 
 
 def generator_loss(judge: Judge, fake: Tensor, kind: AdversarialLoss) -> Tensor:
-    """The loss of a generator, summed over rows: its texts should be judged as real ones are."""
-    judged = judge(fake)
-    return (-judged if kind == "wasserstein" else (judged - 1).square()).sum()
+    """The loss of a generator, summed over rows: its texts should be score as real ones are."""
+    score = judge(fake)
+    return (-score if kind == "wasserstein" else (score - 1).square()).sum()
 
 
 def straight_through_sample(chances: Tensor) -> Tensor:

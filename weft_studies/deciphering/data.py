@@ -45,8 +45,8 @@ class Cipher:
     def __call__(self, symbols: Symbols) -> Symbols:
         """Texts [..., T] in the cipher, each from place 0 on."""
         places = np.arange(symbols.shape[-1]) % len(self.table)
-        found: Symbols = self.table[places, symbols]
-        return found
+        enciphered: Symbols = self.table[places, symbols]
+        return enciphered
 
 
 def make_cipher(kind: Kind, key: Sequence[int], size: int) -> Cipher:
@@ -147,8 +147,8 @@ def compare_frequencies(plain: Symbols, cipher: Symbols, size: int, places: int,
 
 def _log_frequencies(symbols: Symbols, size: int) -> NDArray[np.float64]:
     counts = np.bincount(symbols.ravel(), minlength=size) + 1.0  # or a symbol that never occurs would have none
-    found: NDArray[np.float64] = np.log(counts / counts.sum())
-    return found
+    frequencies: NDArray[np.float64] = np.log(counts / counts.sum())
+    return frequencies
 
 
 def make_batch(rows: Rows, plain: Symbols, cipher: Symbols) -> CipherBatch:

@@ -137,12 +137,12 @@ class DecipheringPredictor(Predictor[str, Prediction]):
             logits = self.model.solve(pad([part.ids for part in parts]).to(self.model.device)).float()
         best = logits.log_softmax(-1).max(-1)
         return [
-            (found[: part.size], sum(scores[: part.size]))
-            for found, scores, part in zip(best.indices.tolist(), best.values.tolist(), parts, strict=True)
+            (predicted[: part.size], sum(scores[: part.size]))
+            for predicted, scores, part in zip(best.indices.tolist(), best.values.tolist(), parts, strict=True)
         ]
 
     def join_outputs(self, given: str, parts: list[BatchItem], results: list[tuple[list[int], float]]) -> Prediction:
-        symbols = [symbol for found, _ in results for symbol in found]
+        symbols = [symbol for predicted, _ in results for symbol in predicted]
         ids, tokens = [symbol + UNK for symbol in symbols], self.alphabet.tokenizer.tokens
         text, given_tokens = self.alphabet.write(symbols), tokens([symbol + UNK for part in parts for symbol in part.ids])
         return Prediction(text, sum(score for _, score in results), ids, tokens(ids), given_tokens)
@@ -358,10 +358,10 @@ class DecipheringTask(CorpusTask):
         cycle, pairs = 0.0, np.zeros_like(self.plain_pairs)
         for batch in self.validation(model):
             counted = batch.plain != 0
-            found = model.solve(batch.cipher).argmax(-1)
-            right, known = right + int(((found == batch.plain) & counted).sum()), known + int(counted.sum())
+            predicted = model.solve(batch.cipher).argmax(-1)
+            right, known = right + int(((predicted == batch.plain) & counted).sum()), known + int(counted.sum())
             cycle, texts = cycle + float(_cycle(model(batch.plain, batch.cipher), batch)), texts + len(batch.plain)
-            pairs += count_pairs(found.cpu().numpy(), len(self.symbols))
+            pairs += count_pairs(predicted.cpu().numpy(), len(self.symbols))
         apart = divergence(pairs, self.plain_pairs)
         return {"accuracy": 100 * right / max(1, known), "divergence": apart, "loss": cycle / max(1, texts)}
 

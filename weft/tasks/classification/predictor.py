@@ -76,9 +76,9 @@ class LabelPredictor(TextPredictor[Label], ABC):
         super().__init__(model, reader, options, warn)
         self.labels, self.threshold = labels, threshold
 
-    def judge(self, source: Source) -> ClassifierOutput:
-        judged: ClassifierOutput = self.forward(source.to(self.model.device))
-        return judged
+    def classify(self, source: Source) -> ClassifierOutput:
+        output: ClassifierOutput = self.forward(source.to(self.model.device))
+        return output
 
     def give(self, logits: Tensor, tokens: list[str]) -> Label:
         """The labels of an input, from its logits [C] and its tokens: all that exceed the threshold, if there may be several.
@@ -89,9 +89,9 @@ class LabelPredictor(TextPredictor[Label], ABC):
         values, places = (logits.sigmoid() if several else logits.log_softmax(-1)).sort(descending=True, stable=True)
         ranked = list(zip(values.tolist(), places.tolist(), strict=True))
         if several:
-            said = logits.sigmoid() > self.threshold
-            score = torch.where(said, logsigmoid(logits), logsigmoid(-logits)).sum().item()
-            choices = [(score, said.nonzero()[:, 0].tolist())]
+            predicted = logits.sigmoid() > self.threshold
+            score = torch.where(predicted, logsigmoid(logits), logsigmoid(-logits)).sum().item()
+            choices = [(score, predicted.nonzero()[:, 0].tolist())]
         else:
             choices = [(value, [at]) for value, at in ranked[: self.options.config.n_best]]
         best, *rest = (
@@ -129,7 +129,7 @@ class ClassificationPredictor(LabelPredictor):
         return [[TextPart(ids, sizes=sizes)] if ids else [] for ids, sizes in cut]
 
     def run(self, parts: list[TextPart], control: Cancellation | None = None) -> list[Label]:
-        logits = self.judge(self._lay_out(parts)).logits.float().cpu()
+        logits = self.classify(self._lay_out(parts)).logits.float().cpu()
         results = [self.give(row, self.reader.tokenizer.tokens(part.ids)) for row, part in zip(logits, parts, strict=True)]
         for label, part in zip(results, parts, strict=True):
             ends = accumulate(part.sizes, initial=0)
@@ -149,7 +149,7 @@ class ClassificationPredictor(LabelPredictor):
         Those of the pooling are under "pooling", and those of words in sentences [sentences, rows, words] under "words".
         """
         with record(self.model) as recorded, record_poolings(self.model) as pooled:
-            self.judge(self._lay_out([part]))
+            self.classify(self._lay_out([part]))
         label.attention, label.uses = first_row(self.model, recorded)
         for key, name in POOLINGS.items():
             if name in pooled:
@@ -166,17 +166,17 @@ class ClassificationPredictor(LabelPredictor):
 @contextmanager
 def record_poolings(model: Network) -> Iterator[dict[str, Tensor]]:
     """Inside this context the weights of every pooling of `model` are collected under its name, if it has any."""
-    tape: dict[str, Tensor] = {}
+    recorded: dict[str, Tensor] = {}
 
     def note(name: str, _: nn.Module, __: Any, pooled: Pooled) -> None:
         if pooled.weights is not None:
-            tape[name] = pooled.weights
+            recorded[name] = pooled.weights
 
     with ExitStack() as stack:
         for name, module in model.named_modules():
             if isinstance(module, Pooling):
                 stack.callback(module.register_forward_hook(partial(note, name)).remove)
-        yield tape
+        yield recorded
 
 
 SHOWN = 10

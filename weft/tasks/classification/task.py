@@ -116,19 +116,19 @@ class LabelTask(CorpusTask):
         source = document_source(ids, *corpus.gather("sentences", rows))
         return LabelBatch(torch.from_numpy(rows), source, torch.from_numpy(true.astype(np.int64)))
 
-    def judge(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
+    def classify(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
         """The output of the model for a training batch in an update."""
-        judged: ClassifierOutput = model(batch.source)
-        return judged
+        output: ClassifierOutput = model(batch.source)
+        return output
 
     def losses(self, model: nn.Module, batch: LabelBatch, update: int) -> Iterator[Loss]:
-        judged, labels = self.judge(model, batch, update), batch.labels
-        total, said = self._loss(judged.logits, labels, self.smoothing), self._choose(judged.logits)
-        right, real = said == labels, labels != NO_LABEL
+        output, labels = self.classify(model, batch, update), batch.labels
+        total, predicted = self._loss(output.logits, labels, self.smoothing), self._choose(output.logits)
+        right, real = predicted == labels, labels != NO_LABEL
         if self.labels.several:
             right, real = right.all(-1), real[:, 0]
-        if "diversity" in judged.extras:
-            total = total + self.diversity * judged.extras["diversity"].where(real, 0.0).sum()
+        if "diversity" in output.extras:
+            total = total + self.diversity * output.extras["diversity"].where(real, 0.0).sum()
         yield Loss(total, real.sum(), {"accuracy": 100 * right.sum()})
 
     def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -146,14 +146,14 @@ class LabelTask(CorpusTask):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         if self.valid is None:
             return {}
-        total, said, true = 0.0, list[str](), list[str]()
+        total, predicted, true = 0.0, list[str](), list[str]()
         for batch in self.validation(model):
             logits = model(batch.source).logits.float()
             total += self._loss(logits, batch.labels).item()
-            said += self._names(self._choose(logits))
+            predicted += self._names(self._choose(logits))
             true += self._names(batch.labels)
-        found = score(said, true, self.metrics())
-        return {"loss": total / len(true), **{each.key: each.value for each in found.values()}}
+        results = score(predicted, true, self.metrics())
+        return {"loss": total / len(true), **{each.key: each.value for each in results.values()}}
 
     def _names(self, labels: Tensor) -> list[str]:
         """The labels of each input as the data has them."""

@@ -93,7 +93,7 @@ class StreamingDetokenizer:
 
     def __init__(self, tokenizer: Tokenizer, ids: Sequence[int]) -> None:
         """`ids` come before the text and are not part of it."""
-        self.tokenizer, self.said = tokenizer, ""
+        self.tokenizer, self.text = tokenizer, ""
         self.line: list[int] = []
         for token in ids:
             self(token)
@@ -105,9 +105,9 @@ class StreamingDetokenizer:
         whole = self.tokenizer.decode(self.line)
         if whole.endswith("\ufffd"):
             return ""
-        new, self.said = whole[len(self.said) :], whole
+        new, self.text = whole[len(self.text) :], whole
         if whole.endswith("\n"):
-            self.line, self.said = [], ""
+            self.line, self.text = [], ""
         return new
 
 
@@ -157,8 +157,8 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         the end of a window, so there it waits."""
         before = [self.encode(prompt.text) for prompt in prompts]
         texts, scores = [list(ids) for ids in before], [0.0] * len(prompts)
-        scribe = StreamingDetokenizer(self.tokenizer, before[0])
-        on_token = None if on_text is None else (lambda token: on_text(scribe(token)))
+        detokenizer = StreamingDetokenizer(self.tokenizer, before[0])
+        on_token = None if on_text is None else (lambda token: on_text(detokenizer(token)))
         window, length = 0, len(before[0]) + prompts[0].tokens
         while (left := length - len(texts[0])) > 0:
             read, room = texts, left
@@ -174,8 +174,8 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
             window += 1
         generated = []
         for prompt, first, ids, score in zip(prompts, before, texts, scores, strict=True):
-            scribe, new = StreamingDetokenizer(self.tokenizer, first), ids[len(first) :]
-            generated.append(Generated(prompt.text, "".join(scribe(token) for token in new), new, score))
+            detokenizer, new = StreamingDetokenizer(self.tokenizer, first), ids[len(first) :]
+            generated.append(Generated(prompt.text, "".join(detokenizer(token) for token in new), new, score))
         return generated
 
     def encode(self, prompt: str) -> list[int]:

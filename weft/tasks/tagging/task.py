@@ -66,8 +66,8 @@ class TaggingTask(CorpusTask):
     """A tag for each word: an encoder and a linear layer. Data has a word, a tab and a tag per line, and a blank line between
     sentences.
 
-    per_word: front: a front makes a vector of each word, and the encoder reads words; first, mean: the encoder reads the pieces
-        of all words, and a word is its first piece, or the mean of its pieces
+    per_word: front: a front makes a vector of each word, and the encoder reads words; first, mean: the encoder reads the
+        subwords of all words, and a word is its first subword, or the mean of its subwords
     output: softmax, or crf, which also scores which tags follow each other (Lafferty et al. 2001)
     entities: none: tags are plain; iob2, bioes: they mark entities, which the model tags in this scheme. Data may be in IOB1,
         IOB2 or BIOES, and predictions are in IOB2. A crf never gives tags that the scheme forbids
@@ -136,8 +136,8 @@ class TaggingTask(CorpusTask):
     def placeholder_sizes(self) -> Sizes:
         return self._sizes(8, 8)
 
-    def _sizes(self, words: int, pieces: int) -> Sizes:
-        return Sizes(words, reads="words", pieces=pieces) if self.per_word == "front" else Sizes(pieces)
+    def _sizes(self, words: int, subwords: int) -> Sizes:
+        return Sizes(words, reads="words", pieces=subwords) if self.per_word == "front" else Sizes(subwords)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         count = max(1, len(self.tags))
@@ -172,8 +172,8 @@ class TaggingTask(CorpusTask):
     def floor(self, texts: Sequence[str]) -> dict[str, float]:
         """Scores of a baseline on tagged sentences, the most frequent tag of each word, by the names of metrics."""
         guesses = [join_tags(words, map(self.lexicon.guess, words)) for words, _ in map(split_tags, texts)]
-        found = score(guesses, texts, self.metrics()).values()
-        return {each.name: each.value for each in found if each.key in FLOORS}
+        results = score(guesses, texts, self.metrics()).values()
+        return {each.name: each.value for each in results if each.key in FLOORS}
 
     def encoding(self, *, training: bool) -> Encoding:
         return self.reader.encoding(drop_duplicates=self.config.data.drop_duplicates and training)
@@ -221,9 +221,9 @@ class TaggingTask(CorpusTask):
         return {"words": len(self.lexicon.counts), "tags": len(self.tags), **super().describe()}
 
     def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> TagBatch:
-        """Random words of one piece with the first tag."""
+        """Random words of one subword with the first tag."""
         count, draw = rows * length, np.random.default_rng(length)
         words = draw.integers(RESERVED, max(RESERVED + 1, sizes.source), count)
-        pieces = draw.integers(RESERVED, max(RESERVED + 1, sizes.pieces), count) if sizes.pieces else words
+        subwords = draw.integers(RESERVED, max(RESERVED + 1, sizes.pieces), count) if sizes.pieces else words
         ones, tags, lengths = np.ones(count, np.int64), np.zeros(count, np.int64), np.full(rows, length)
-        return make_tagged(words, pieces, ones, tags, lengths, whole=self.per_word == "front", budget=count, rounded=rounded)
+        return make_tagged(words, subwords, ones, tags, lengths, whole=self.per_word == "front", budget=count, rounded=rounded)

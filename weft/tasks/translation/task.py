@@ -141,7 +141,7 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         if self.config.train.validate_bleu and pairs:
             keys = {"bleu", "exact", find_measure(self, self.config.train.best_by).key}
             metrics = [metric for metric in self.metrics(tokenize=self.tokenizes[direction.label]) if metric.key() in keys]
-            scores |= self.decoded_scores(model, pairs, metrics, tag=direction.tag)
+            scores |= self.decoded_scores(model, pairs, metrics, together=False, tag=direction.tag)
         return scores, count
 
     def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[list[int]]]:
