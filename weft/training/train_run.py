@@ -160,7 +160,7 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
         notes += start_model(model, task.config, out, begins=begins)
         if resume and world.first:
             notes += check_identity(out, task.identity())
-        unit = task.count_unit.split()[-1]
+        unit = task.info.count_unit.split()[-1]
         log = open_log(out, train.steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
         for note in (*notes, _summary(task, model, world)):

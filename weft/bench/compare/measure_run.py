@@ -134,7 +134,7 @@ def measure(folder: Path, wanted: Measurements) -> dict[str, Any]:
     run = open_run(folder, device=config.train.device)
     measured: dict[str, Any] = {
         "parameters": run.model.count_parameters(),
-        "counts": run.task.count_unit,
+        "counts": run.task.info.count_unit,
         "headline": asdict(run.task.headline),
         "steps_a_second": probe(run.config.replaced({"data.valid": []}), MOMENT).steps_a_second if wanted.alone else None,
     }
