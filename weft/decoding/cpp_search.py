@@ -37,7 +37,7 @@ from weft.layers.kernels.cpp_plan import (
     native_linear,
 )
 from weft.models.base import Decoder, Encoded, LinearDecoder, Model
-from weft.models.nonautoregressive import NonAutoregressiveDecoder, source_lengths
+from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.models.wrapped_decoders import ShortlistDecoder
 
 if TYPE_CHECKING:
@@ -203,8 +203,7 @@ def path_states(decoder: NonAutoregressiveDecoder, source: Encoded) -> tuple[Ten
 
 
 def _read_memory(kernels: Kernels, program: Program, source: Encoded) -> tuple[Tensor, Tensor]:
-    lengths = source_lengths(source)
-    return program.read(kernels, source.memory, lengths), lengths * program.rate
+    return program.read(kernels, source.memory, source.lengths), source.lengths * program.rate
 
 
 def cpp_ctc_paths(decoder: NonAutoregressiveDecoder, source: Encoded, barred: int) -> tuple[Tensor, Tensor, Tensor] | None:

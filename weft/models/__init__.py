@@ -19,7 +19,7 @@ FRONTS = {
     "vectors": "weft.models.frontends.base:VectorFrontend",
     "patches": "weft.models.frontends.images:PatchFrontend",
     "convolutions": "weft.models.frontends.images:ConvolutionFrontend",
-    "efficientnet": "weft.models.frontends.efficientnet:EfficientNetFrontend",
+    "efficientnet": "weft.models.frontends.images:EfficientNetFrontend",
     "sentences": "weft.models.frontends.hierarchical_sentences:SentenceFrontend",
 }
 
@@ -36,7 +36,7 @@ DECODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SDecoder",
     "bytenet": "weft.models.bytenet:ByteNetDecoder",
     "rnn": "weft.models.rnn:RecurrentDecoder",
-    "parallel": "weft.models.nonautoregressive_transformer:NonAutoregressiveTransformerDecoder",
+    "parallel": "weft.models.transformer:NonAutoregressiveTransformerDecoder",
 }
 
 CANVASES = {

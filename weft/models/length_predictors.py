@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.layers.kernels.cpp_plan import Maker, PlanBuilder, Register
 from weft.models.base import Encoded
-from weft.models.nonautoregressive import HashedDraw, LengthPredictor, TargetCanvas, rows_of_lengths, source_lengths
+from weft.models.nonautoregressive import HashedDraw, LengthPredictor, TargetCanvas, rows_of_lengths
 
 IMPOSSIBLE = -100.0
 """The log-probability of a length that was not allowed; finite, so that a source has a text even if no other is left."""
@@ -35,7 +35,7 @@ class LengthRatio(LengthPredictor):
         self.ratio, self.extra = ratio, extra
 
     def known(self, source: Encoded, lengths: Tensor, extent: int, fertilities: Tensor | None = None) -> TargetCanvas:
-        blanks = (source_lengths(source) * self.ratio).ceil().long() + self.extra
+        blanks = (source.lengths * self.ratio).ceil().long() + self.extra
         return TargetCanvas(rows_of_lengths(blanks, int(-(-source.memory.size(1) * self.ratio // 1)) + self.extra))
 
     def longest_source(self, positions: int) -> int | None:
@@ -68,12 +68,12 @@ class LengthClassifier(LengthPredictor):
 
     def logp(self, source: Encoded) -> Tensor:
         """[G, offsets]: log-probabilities of T − S = −offsets … offsets."""
-        ok = _tokens(source)
+        ok = source.mask
         mean = source.memory.where(ok[..., None], 0.0).sum(1) / ok.sum(1, keepdim=True).clamp_min(1)
         return self.head(mean).float().log_softmax(-1)
 
     def loss(self, source: Encoded, lengths: Tensor, fertilities: Tensor | None = None) -> Tensor | None:
-        offset = (lengths - source_lengths(source)).clamp(-self.offsets, self.offsets) + self.offsets
+        offset = (lengths - source.lengths).clamp(-self.offsets, self.offsets) + self.offsets
         each = F.nll_loss(self.logp(source), offset, reduction="none")
         return self.weight * each.where(lengths > 0, 0.0).sum()
 
@@ -81,12 +81,12 @@ class LengthClassifier(LengthPredictor):
         layout = rows_of_lengths(lengths, extent)
         if self.project is None:
             return TargetCanvas(layout)
-        sizes = source_lengths(source)[:, None]
+        sizes = source.lengths[:, None]
         origin = layout.positions * sizes // lengths[:, None].clamp_min(1)
         return TargetCanvas(layout, torch.minimum(origin, (sizes - 1).clamp_min(0)))
 
     def propose(self, source: Encoded, count: int, longest: Tensor, draw: HashedDraw) -> list[TargetCanvas]:
-        lengths = source_lengths(source)[:, None] + torch.arange(-self.offsets, self.offsets + 1, device=longest.device)
+        lengths = source.lengths[:, None] + torch.arange(-self.offsets, self.offsets + 1, device=longest.device)
         allowed = (lengths >= 1) & (lengths <= longest[:, None])
         logp = self.logp(source).masked_fill(~allowed, float("-inf"))
         logp, order = logp.sort(dim=1, descending=True, stable=True)
@@ -123,7 +123,7 @@ class FertilityPredictor(LengthPredictor):
     def loss(self, source: Encoded, lengths: Tensor, fertilities: Tensor | None = None) -> Tensor | None:
         assert fertilities is not None
         each = F.nll_loss(self.logp(source).flatten(0, 1), fertilities.clamp_max(self.most).flatten(), reduction="none")
-        return self.weight * each.where(_tokens(source).flatten(), 0.0).sum()
+        return self.weight * each.where(source.mask.flatten(), 0.0).sum()
 
     def known(self, source: Encoded, lengths: Tensor, extent: int, fertilities: Tensor | None = None) -> TargetCanvas:
         assert fertilities is not None
@@ -135,7 +135,7 @@ class FertilityPredictor(LengthPredictor):
     def propose(self, source: Encoded, count: int, longest: Tensor, draw: HashedDraw) -> list[TargetCanvas]:
         logp = self.logp(source)
         cumulative = logp.exp().cumsum(-1)
-        sizes = source_lengths(source)
+        sizes = source.lengths
         real = torch.arange(logp.size(1), device=logp.device) < sizes[:, None]
         canvases = []
         for number in range(count):
@@ -174,7 +174,7 @@ class Upsampling(LengthPredictor):
         return draft.spread(draft.linear(self.project, draft.memory), self.factor, positions)
 
     def known(self, source: Encoded, lengths: Tensor, extent: int, fertilities: Tensor | None = None) -> TargetCanvas:
-        return TargetCanvas(rows_of_lengths(self.factor * source_lengths(source), self.factor * source.memory.size(1)))
+        return TargetCanvas(rows_of_lengths(self.factor * source.lengths, self.factor * source.memory.size(1)))
 
     def inputs(self, source: Encoded, canvas: TargetCanvas) -> Tensor | None:
         rows, extent, _ = source.memory.shape
@@ -182,11 +182,6 @@ class Upsampling(LengthPredictor):
 
     def longest_source(self, positions: int) -> int | None:
         return positions // self.factor
-
-
-def _tokens(source: Encoded) -> Tensor:
-    """[G, S]: which positions of the memory are not padding."""
-    return torch.ones_like(source.memory[..., 0], dtype=torch.bool) if source.layout is None else source.layout.mask
 
 
 def _copied(vectors: Tensor, canvas: TargetCanvas) -> Tensor:

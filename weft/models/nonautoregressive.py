@@ -71,13 +71,6 @@ class LengthPredictor(nn.Module, ABC):
         return None
 
 
-def source_lengths(source: Encoded) -> Tensor:
-    """[G]: positions of each memory."""
-    if source.layout is not None:
-        return source.layout.lengths
-    return torch.full((source.memory.size(0),), source.memory.size(1), device=source.memory.device)
-
-
 def rows_of_lengths(lengths: Tensor, extent: int) -> Layout:
     """Padded rows whose lengths only the device knows."""
     place = torch.arange(extent, device=lengths.device).expand(lengths.numel(), extent)

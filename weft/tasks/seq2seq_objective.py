@@ -15,10 +15,9 @@ from weft.data.batch import PairBatch
 from weft.losses.attention_penalties import Penalties
 from weft.losses.hard_attention_reinforce import Baseline, MovingBaseline, Reinforce
 from weft.losses.log_likelihood import log_likelihoods
-from weft.losses.r_drop import divergence
+from weft.losses.r_drop_and_unlikelihood import divergence, unlikelihood
 from weft.losses.scheduled_sampling import Sampling
 from weft.losses.sequence_rewards import DrawsTexts, RewardLoss, RewardObjective
-from weft.losses.unlikelihood import unlikelihood
 from weft.models.base import Model
 from weft.tasks.base import Loss, Share
 
