@@ -22,8 +22,7 @@ from weft.errors import ConfigError
 from weft.layers.kernels import cpp
 from weft.layers.kernels.cpp import CannotBuild
 from weft.models.base import Encoded
-from weft.models.length_predictors import FertilityPredictor
-from weft.models.nonautoregressive import NonAutoregressiveDecoder
+from weft.models.nonautoregressive import FertilityPredictor, NonAutoregressiveDecoder
 
 
 @torch.inference_mode()

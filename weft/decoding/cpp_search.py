@@ -255,7 +255,7 @@ class CppSearch:
         banned = [token for each in request.constraints if isinstance(each, ForbidTokens) for token in each.tokens]
         steps = int(limits.max_tokens.max())
         self.tables = BackpointerTables.empty(steps, selector.init_state(sources, device), False)
-        found, room = self.tables.found, fed + steps
+        selected, room = self.tables.selector_state, fed + steps
         self._max_tokens = limits.max_tokens.contiguous()
         forbidden = torch.tensor(banned, dtype=torch.long)
         lengths = torch.full((sources,), fed) if layout is None else layout.lengths.long()
@@ -266,7 +266,7 @@ class CppSearch:
             sources, selector.width, room, fed, torch.get_num_threads(),
             *map(place, (prefix, lengths, self._max_tokens, limits.min_tokens, limits.ids, limits.bias, forbidden)),
             len(forbidden), PAD, EOS,
-            *map(place, (found.score, found.best, found.when, found.parent, found.token, found.done)),
+            *map(place, (selected.score, selected.best, selected.when, selected.parent, selected.token, selected.done)),
             place(self.tables.tokens), place(self.tables.parents),
         )  # fmt: skip
         self._kernels, self._search = kernels, kernels.open_search(ctypes.byref(task))

@@ -139,8 +139,8 @@ def prefix_beams(
             old, new = getattr(beam, name), getattr(after, name)
             setattr(beam, name, torch.where(running.view(-1, *[1] * (new.dim() - 1)), new, old))
     scores = beam.total + bonus * beam.size
-    found = zip(*(each[:, :best].tolist() for each in (beam.tokens, beam.size, scores)), strict=True)
-    return [[Hypothesis(score, text[:size]) for text, size, score in zip(*row, strict=True) if score > NEVER] for row in found]
+    texts = zip(*(each[:, :best].tolist() for each in (beam.tokens, beam.size, scores)), strict=True)
+    return [[Hypothesis(score, text[:size]) for text, size, score in zip(*row, strict=True) if score > NEVER] for row in texts]
 
 
 def _advance(
@@ -208,10 +208,10 @@ def rescore_with_ctc(
     for row, text in zip(block, texts, strict=True):
         row[: len(text)] = torch.tensor(text)
     rows = owners.repeat_interleave(most)
-    found = ctc_loss(
+    loss = ctc_loss(
         logits[rows], lengths[rows], block.to(logits.device), torch.tensor(counts, device=logits.device), blank=blank
     )
-    aligned = (-found.nll).where(found.alignable, IMPOSSIBLE).tolist()
+    aligned = (-loss.nll).where(loss.alignable, IMPOSSIBLE).tolist()
     scores = [weight * ours + (1 - weight) * theirs for ours, theirs in zip(aligned, attention, strict=True)]
     ranked = []
     for number, some in enumerate(candidates):
@@ -244,8 +244,8 @@ class CtcSearch(NonAutoregressiveSearch):
             path, scores = constrained_ctc_path(path_logits(decoder, hidden), lengths, decoder.blank, request.constraints)
         else:
             path, scores, lengths = request.runner.opening("ctc", lambda given: _best(decoder, given), source)
-        found = [[text] for text in texts_of(path, scores, lengths, blank=decoder.blank)]
-        return _finished(found, request, path, lengths)
+        results = [[text] for text in texts_of(path, scores, lengths, blank=decoder.blank)]
+        return _finished(results, request, path, lengths)
 
 
 class CtcBeamSearch(NonAutoregressiveSearch):
@@ -267,22 +267,22 @@ class CtcBeamSearch(NonAutoregressiveSearch):
 
     def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, request: SearchRequest) -> list[list[Hypothesis]]:
         hidden, lengths = request.runner.opening("states", lambda given: path_states(decoder, given), source)
-        width, found, paths = self.width(request.n_best or 1), list[list[Hypothesis]](), []
+        width, results, paths = self.width(request.n_best or 1), list[list[Hypothesis]](), []
         options = {"blank": decoder.blank, "width": width, "best": request.n_best or 1}
         for some, counts in zip(*_parts(hidden, lengths), strict=True):
             logits, following = path_logits(decoder, some), None
             if depends_on_prefix(request.constraints):
-                owner = torch.arange(len(found), len(found) + len(some), device=some.device).repeat_interleave(width)
+                owner = torch.arange(len(results), len(results) + len(some), device=some.device).repeat_interleave(width)
                 following = PrefixConstraints.start(request.constraints, owner)
-            found += prefix_beams(logits, counts, bonus=self.length_bonus, following=following, **options)
+            results += prefix_beams(logits, counts, bonus=self.length_bonus, following=following, **options)
             paths.append(logits.argmax(-1))
-        return _finished(found, request, torch.cat(paths), lengths)
+        return _finished(results, request, torch.cat(paths), lengths)
 
 
 def _best(decoder: NonAutoregressiveDecoder, source: Encoded) -> tuple[Tensor, Tensor, Tensor]:
     """The most probable paths, their log-probabilities and their lengths."""
-    if (found := cpp_ctc_paths(decoder, source, UNK + 1)) is not None:
-        return found
+    if (paths := cpp_ctc_paths(decoder, source, UNK + 1)) is not None:
+        return paths
     hidden, lengths = path_states(decoder, source)
     parts = zip(*_parts(hidden, lengths), strict=True)
     paths, scores = zip(*(best_paths(path_logits(decoder, some), counts) for some, counts in parts), strict=True)
@@ -295,13 +295,13 @@ def _parts(hidden: Tensor, lengths: Tensor) -> tuple[Sequence[Tensor], Sequence[
     return hidden.split(size), lengths.split(size)
 
 
-def _finished(found: list[list[Hypothesis]], request: SearchRequest, path: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+def _finished(results: list[list[Hypothesis]], request: SearchRequest, path: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
     """Texts of CTC with their log-probability per token, cut off at the longest length; traced, with the best path [G, T]."""
-    passes: list[list[RefinementPass]] = [[] for _ in found]
+    passes: list[list[RefinementPass]] = [[] for _ in results]
     if request.trace:
         rows = zip(path.tolist(), lengths.tolist(), strict=True)
         passes = [[RefinementPass(symbols[:count], [True] * count)] for symbols, count in rows]
     return [
         [Hypothesis(text.score / max(1, len(text.tokens)), text.tokens[:longest], own) for text in texts]
-        for texts, longest, own in zip(found, request.limits.max_tokens.tolist(), passes, strict=True)
+        for texts, longest, own in zip(results, request.limits.max_tokens.tolist(), passes, strict=True)
     ]

@@ -17,11 +17,11 @@ from torch import Tensor
 from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.decoding.constraints import Constraint, ForbidTokens, constrained_argmax
 from weft.decoding.cpp_search import nonautoregressive_states
-from weft.decoding.hypotheses import BackpointerTables, Hypothesis, RefinementPass
+from weft.decoding.hypotheses import Hypothesis, RefinementPass
 from weft.decoding.noisy_decoding import ranked
 from weft.decoding.search_loop import SearchRequest
-from weft.decoding.search_methods import Search
-from weft.decoding.token_selection import NEVER, hashed, most_probable
+from weft.decoding.search_methods import Search, SearchResult
+from weft.decoding.token_selection import NEVER, most_probable, uniform
 from weft.errors import ConfigError
 from weft.models.base import Decoder, Encoded
 from weft.models.nonautoregressive import Holds, NonAutoregressiveDecoder, TargetCanvas, chosen_rows, joined
@@ -41,9 +41,8 @@ class HashedUniform:
     ids: Tensor
 
     def __call__(self, number: int, places: int) -> Tensor:
-        place, draw = (torch.arange(start, end, device=self.ids.device) for start, end in ((0, places), (number, number + 1)))
-        x = (self.ids * 0x1E3779B97F4A7C15)[:, None] + draw * 0x3F4A7C15D1B54A33 + place * 0x5851F42D4C957F2D
-        return hashed(x, self.seed)
+        draw = torch.arange(number, number + 1, device=self.ids.device)
+        return uniform(self.seed, self.ids, draw, torch.arange(places, device=self.ids.device))
 
 
 @dataclass
@@ -136,13 +135,11 @@ class NonAutoregressiveSearch(Search):
     def width(self, n_best: int) -> int:
         return n_best
 
-    def find(
-        self, decoder: Decoder, source: Any, request: SearchRequest
-    ) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
+    def find(self, decoder: Decoder, source: Any, request: SearchRequest) -> SearchResult:
         """The texts of each source, best first. What belongs to one token after the other is refused before, or ignored."""
         with torch.inference_mode():
-            found = self.texts(self.wrap_decoder(decoder), source, request)
-        return [ranked(each)[: request.n_best or 1] for each in found], None
+            results = self.texts(self.wrap_decoder(decoder), source, request)
+        return [ranked(each)[: request.n_best or 1] for each in results], None
 
     @abstractmethod
     def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, request: SearchRequest) -> list[list[Hypothesis]]:
@@ -171,7 +168,7 @@ class OnePassSearch(NonAutoregressiveSearch):
         limits, groups = request.limits, source.memory.size(0)
         count = self.width(request.n_best or 1) if decoder.canvases.several else 1
         canvases = decoder.canvases.propose(source, count, limits.max_tokens, HashedUniform(self.seed, limits.ids))
-        found: list[list[Hypothesis]] = [[] for _ in range(groups)]
+        results: list[list[Hypothesis]] = [[] for _ in range(groups)]
         for some in _chunks(canvases, groups, source.memory.device.type):
             canvas = joined(some, ROUND.get(source.memory.device.type, 1))
             rows = torch.arange(groups, device=source.memory.device).repeat(len(some))
@@ -179,8 +176,8 @@ class OnePassSearch(NonAutoregressiveSearch):
             writing = self._write(decoder, many, canvas, rows, request)
             ended = decoder.canvases.holds == "ended"
             for row, text in enumerate(_texts(writing, canvas, limits.max_tokens[rows].tolist(), ended, request.trace)):
-                found[row % groups].append(text)
-        return found
+                results[row % groups].append(text)
+        return results
 
     def _write(
         self, decoder: NonAutoregressiveDecoder, source: Encoded, canvas: TargetCanvas, rows: Tensor, request: SearchRequest
@@ -219,7 +216,7 @@ def _chunks(canvases: Sequence[TargetCanvas], groups: int, device: str) -> list[
 
 def _texts(writing: RefinementState, canvas: TargetCanvas, longest: list[int], ended: bool, trace: bool) -> list[Hypothesis]:
     """The text of each row. A score is the log-probability of its length and its tokens, per token."""
-    found = []
+    results = []
     lengths = canvas.layout.lengths.tolist()
     before = [0.0] * len(lengths) if canvas.logp is None else canvas.logp.tolist()
     passes = [(tokens.tolist(), written.tolist()) for tokens, written in writing.passes if trace]
@@ -229,5 +226,5 @@ def _texts(writing: RefinementState, canvas: TargetCanvas, longest: list[int], e
         if ended and EOS in tokens[:size]:
             size = tokens.index(EOS) + 1
         own = [RefinementPass(every[row][:length], written[row][:length]) for every, written in passes]
-        found.append(Hypothesis((start + sum(logp[:size])) / max(1, size), tokens[:size], own))
-    return found
+        results.append(Hypothesis((start + sum(logp[:size])) / max(1, size), tokens[:size], own))
+    return results

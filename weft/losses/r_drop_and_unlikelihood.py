@@ -1,6 +1,9 @@
-"""R-Drop (Liang et al. 2021): two passes over a batch, each with its own dropout, should predict the same.
+"""Two losses beside cross-entropy: R-Drop and unlikelihood.
 
-Shapes: B rows · T target positions · V vocabulary.
+R-Drop (Liang et al. 2021): two passes over a batch, each with its own dropout, should predict the same. Unlikelihood
+(Welleck et al. 2020): tokens that a source has and its target does not should not be predicted.
+
+Shapes: B rows · T target positions · S source positions · G texts · V vocabulary.
 """
 
 from __future__ import annotations

@@ -40,10 +40,10 @@ DECODERS = {
 }
 
 CANVASES = {
-    "ratio": "weft.models.length_predictors:LengthRatio",
-    "length": "weft.models.length_predictors:LengthClassifier",
-    "fertility": "weft.models.length_predictors:FertilityPredictor",
-    "upsampled": "weft.models.length_predictors:Upsampling",
+    "ratio": "weft.models.nonautoregressive:LengthRatio",
+    "length": "weft.models.nonautoregressive:LengthClassifier",
+    "fertility": "weft.models.nonautoregressive:FertilityPredictor",
+    "upsampled": "weft.models.nonautoregressive:Upsampling",
 }
 
 POOLINGS = {

