@@ -216,5 +216,5 @@ def test_a_picture_is_a_png_file() -> None:
 
 
 def test_only_translation_is_introduced_with_translate() -> None:
-    found = {name for name in TASKS if any("weft translate" in command for command in load(TASKS, name).commands)}
+    found = {name for name in TASKS if any("weft translate" in command for command in load(TASKS, name).info.commands)}
     assert found == {"translation", "parallel_translation", "unsupervised"}

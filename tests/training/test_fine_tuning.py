@@ -320,7 +320,7 @@ def test_a_run_is_tuned_gently_by_default(reverse_run: Path, tmp_path: Path) -> 
     first, second = run_config(reverse_run).train, run_config(new).train
     assert second.schedule["rate"] == pytest.approx(0.2 * first.schedule["rate"]) and second.schedule["warmup"] == 2
     assert (second.steps, second.validate_every) == (20, 2) and second.keep_best
-    assert any(line.startswith("fine-tuning:") and "at the start, which stays if nothing is better" in line for line in said)
+    assert any(line.startswith("tuning:") and "at the start, which stays if nothing is better" in line for line in said)
     validations = [line for line in records(new) if line["event"] == "validation"]
     assert validations[0]["step"] == 0
     measure = LOSS if second.best_by == "loss" else Measure(second.best_by, second.best_by)

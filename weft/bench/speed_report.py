@@ -171,7 +171,7 @@ def _figures(subject: BenchmarkedModel, work: Workload, cost: Cost, ceilings: Ce
         name=work.name,
         about=work.about,
         precision=work.precision,
-        counts=subject.task.count_unit,
+        counts=subject.task.info.count_unit,
         count=work.count / work.steps,
         flops=cost.flops / work.steps,
         bytes=cost.bytes / work.steps,

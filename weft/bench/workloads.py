@@ -28,7 +28,7 @@ from weft.models.base import Network, Sizes
 from weft.runs.open_run import build_task, open_run
 from weft.runs.run_folder import choose_device
 from weft.runs.translator import AuxiliaryModels, load_trained
-from weft.tasks.base import Task
+from weft.tasks.base import Task, typical_length
 from weft.training.compile_and_cuda_graphs import compile_blocks
 from weft.training.distributed import World
 from weft.training.prepare_run import resolve_batches
@@ -94,7 +94,7 @@ def _sizes(config: Config) -> Sizes:
 def _length(wanted: int | None, task: Task, model: Network) -> int:
     most = model.max_length
     if wanted is None:
-        return task.typical_length if most is None else min(task.typical_length, most)
+        return typical_length(task) if most is None else min(typical_length(task), most)
     if most is not None and wanted > most:
         raise ConfigError(f"--length {wanted}: the model has {most} positions; give at most that many tokens")
     return wanted
@@ -175,7 +175,7 @@ class SearchWorkload(Workload):
         self.model = model
         # Compiled kernels hide their operations, so the torch operations that they replace are counted instead.
         self.counted = models.converted(replace(options, kernels=None))
-        reads = subject.task.inference_kind == "search"
+        reads = subject.task.info.inference_kind == "search"
         self.source = random_source(subject, rows) if reads else None
         self.precision = options.precision
         self.autocast = options.autocasts(next(self.model.parameters()).dtype, options.beams)
@@ -236,7 +236,7 @@ class ForwardWorkload(Workload):
 
 def inference_work(subject: BenchmarkedModel, rows: int, beam: int | None, warn: Callable[[str], None]) -> Workload:
     """The workload of a trained model. Without a source, texts are continued greedily unless `beam` is given."""
-    decode, inference = subject.config.decode, subject.task.inference_kind
+    decode, inference = subject.config.decode, subject.task.info.inference_kind
     width = beam or (decode.search.get("width", 1) if inference == "search" else 1)
     search = {"kind": "beam", "width": width, "stop": decode.search.get("stop", "exact")}
     options = resolve_options(changed(decode, {"search": search, "rerank": "none", "n_best": 1}), subject.device, warn=warn)

@@ -31,7 +31,7 @@ def bench(
         None, help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.", min=1
     ),
     fast: bool = FAST,
-    rounds: int = typer.Option(5, help="Most measurements of each step.", min=1),
+    rounds: int = typer.Option(5, help="Maximum number of measurements of each step.", min=1),
     profile: Path = typer.Option(None, help="Draw where the time goes into this file, .png or .svg."),
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     set: list[str] = ANY_SET,

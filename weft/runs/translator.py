@@ -21,8 +21,8 @@ from weft.inference.reranking import Scorer
 from weft.layers.int8 import in_precision
 from weft.models.base import Model, Network
 from weft.models.language_model import LanguageModel
-from weft.runs.open_run import open_run
-from weft.tasks.base import Task
+from weft.runs.open_run import TrainedRun, open_run
+from weft.tasks.base import Ensembles, Task
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.language_modeling.predictor import Generated, GenerationPredictor, Prompt
 from weft.tasks.language_modeling.task import LanguageModelTask
@@ -109,7 +109,7 @@ class AuxiliaryModels:
         other = self._load(run)
         if not (isinstance(other.model, LanguageModel) and isinstance(other.task, LanguageModelTask)):
             raise RunError(f"{run}: its task, {other.config.task['kind']}, is not language_model")
-        if self.task.vocabularies()[-1:] != other.task.vocabularies():
+        if not isinstance(self.task, Ensembles) or self.task.vocabularies()[-1:] != other.task.vocabularies():
             raise RunError(f"{run}: its vocabulary differs from that of the targets; train it with data.tokenizer_of")
         return other.model, other.task.tokenizer.encode("\n")[-1]
 
@@ -125,7 +125,7 @@ class AuxiliaryModels:
 
     def converted(self, resolved: DecodingOptions) -> Network:
         """The model with its weights in the chosen precision."""
-        if resolved.precision == "bf16" and not self.task.bf16_weights:
+        if resolved.precision == "bf16" and not self.task.info.bf16_weights:
             return self.model
         kernels = resolved.kernels if resolved.precision == "int8" else None
         key = resolved.precision, kernels is not None
@@ -333,18 +333,25 @@ def load_trained(
         raise RunError("there is no run to load; name at least one folder")
     first, *others = (open_run(folder, set, device=device) for folder in folders)
     task, config = first.task, first.config
+    model = _ensemble(first, others) if others else first.model
+    model = model.to(first.model.device)
+    return Translator(model, task, config, warn) if isinstance(task, CorpusTask) else Trained(model, task, config, warn)
+
+
+def _ensemble(first: TrainedRun, others: Sequence[TrainedRun]) -> Network:
+    """The models of several runs as one. Raises RunError if they do not belong together."""
     for other in others:
-        if other.config.task["kind"] != config.task["kind"]:
-            raise RunError(
-                f"{other.folder}: its task is {other.config.task['kind']}, that of {first.folder} is {config.task['kind']}"
-            )
-        if task.vocabularies() != other.task.vocabularies():
+        kind, expected = other.config.task["kind"], first.config.task["kind"]
+        if kind != expected:
+            raise RunError(f"{other.folder}: its task is {kind}, that of {first.folder} is {expected}")
+        if not (isinstance(first.task, Ensembles) and isinstance(other.task, Ensembles)):
+            raise RunError("models of this task cannot form an ensemble; name one run")
+        if first.task.vocabularies() != other.task.vocabularies():
             raise RunError(
                 f"{other.folder}: its tokenizer differs from that of {first.folder}; the runs of an ensemble share one"
             )
-    model = task.ensemble([run.model for run in (first, *others)]) if others else first.model
-    model = model.to(first.model.device)
-    return Translator(model, task, config, warn) if isinstance(task, CorpusTask) else Trained(model, task, config, warn)
+    assert isinstance(first.task, Ensembles)
+    return first.task.ensemble([run.model for run in (first, *others)])
 
 
 class Generator(Trained):

@@ -49,7 +49,7 @@ def started_config(
     base = run_config(run)
     if recipe is not None:
         return load_config(recipe, sets, over=_inherited(run, base, load_config(recipe), new_data, new_valid))
-    over: dict[str, Any] = {"train.packed": "auto", "train.rounded": "auto"}
+    over: dict[str, Any] = {"train.packed": "auto", "train.rounded": "auto", "train.seconds": 0, "train.budget": "steps"}
     over |= {"data.train": [], "data.valid": [], "data.teacher": None} if new_data else {}
     return load_config(run / CONFIG, sets, over=_inherited(run, base, base, new_data, new_valid) | over)
 

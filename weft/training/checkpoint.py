@@ -39,7 +39,7 @@ from weft.config.corpus_entries import files_of, names
 from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.data.batch import Position
 from weft.errors import ConfigError, DataError, RunError
-from weft.file_access import replace_file
+from weft.file_access import replace_file, sync
 from weft.runs.migrations import find_file, write_format
 from weft.runs.run_folder import CHECKPOINTS, CONFIG, MODEL
 from weft.runs.weight_files import (
@@ -50,7 +50,6 @@ from weft.runs.weight_files import (
     read_metadata,
     read_tensors,
     replacing,
-    sync,
     write_tensors,
 )
 from weft.training.ema import Ema

@@ -27,7 +27,7 @@ from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
 from weft.runs.run_folder import MODEL, autocast, remove_stale
 from weft.runs.weight_files import copy_weights, read_tensors
-from weft.tasks.base import StatefulTask, Task
+from weft.tasks.base import StatefulTask, Task, find_measure
 from weft.tasks.corpus_task import CorpusTask
 from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, described, folder_of, publish, published, published_by_command
@@ -201,7 +201,7 @@ class Session:
             return False  # without validation data the newest weights are published
         self.log.validation(progress.update, self.scores)
         self._note_seen()
-        measure = self.task.measure(self.config.best_by)
+        measure = find_measure(self.task, self.config.best_by)
         by = measure.key
         if by not in self.scores:
             raise ConfigError(f"train.best_by: {by} was not measured; choose one of {', '.join(sorted(self.scores))}")
@@ -261,7 +261,7 @@ class Session:
 
     def _compared_with_start(self, weights: str, scores: dict[str, float]) -> str:
         """A sentence if the published weights are not better than those that the run started with; otherwise nothing."""
-        start, measure = self.progress.start, self.task.measure(self.config.best_by) if self.progress.start else None
+        start, measure = self.progress.start, find_measure(self.task, self.config.best_by) if self.progress.start else None
         if measure is None or measure.key not in scores:
             return ""
         if weights == "best" and self.progress.best_step == 0:

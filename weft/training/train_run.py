@@ -165,7 +165,7 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
         notes += start_model(model, task.config, out, begins=begins)
         if resume and world.first:
             notes += check_identity(out, task.identity())
-        unit = task.count_unit.split()[-1]
+        unit = task.info.count_unit.split()[-1]
         timed = train.budget == "time" or (resume and clock is not None)
         steps = 0 if timed else train.steps
         log = open_log(out, steps, unit=unit, tensorboard=train.tensorboard, first=world.first)

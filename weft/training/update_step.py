@@ -6,7 +6,7 @@ Losses and metrics add up on the device, so that no step waits for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -132,11 +132,12 @@ def forward_backward(task: Task, model: nn.Module, batch: Batch, update: int, au
 class UpdateStep:
     """The updates of a model on the device of `world`. `start` comes first; then `backward` for each micro-batch, and `finish`.
 
-    state: everything that an update changes
+    state: everything that an update changes · report: receives messages about captures that fail
     """
 
     work: Work
     meter: Meter
+    report: Callable[[str], None] | None = None
 
     def __init__(self, model: nn.Module, task: Task, config: TrainSection, world: World) -> None:
         self.model, self.task, self.config, self.world = model, task, config, world
@@ -156,8 +157,8 @@ class UpdateStep:
     def _forget_graphs(self) -> None:
         device, few = self.world.device, self.config.packed is True
         few = few or (self.config.rounded is True and isinstance(self.model, Network) and self.model.cuda_graph_safe)
-        captured = device.type == "cuda" and few and self.task.capturable
-        self.work = CudaGraphSteps(self._eager, device) if captured else self._eager
+        captured = device.type == "cuda" and few and self.task.info.capturable
+        self.work = CudaGraphSteps(self._eager, device, self.report) if captured else self._eager
 
     def enter(self, update: int) -> bool:
         """Freezes and unfreezes layers for an update. Returns whether other layers are trained than before."""

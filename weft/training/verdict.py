@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from weft.evaluation.floors import EXAMPLES, trivial_scores
-from weft.tasks.base import LOSS, Measure, Task
+from weft.tasks.base import LOSS, Measure, Task, find_measure
 from weft.tasks.corpus_task import CorpusTask
 from weft.training.auto.choose_settings import ENOUGH_PASSES
 from weft.training.log_text import rough_time
@@ -42,7 +42,7 @@ def find_floor(task: Task) -> Floor | None:
     key = next((key for key in wanted if key in metrics and key != LOSS.key), None)
     if key is None:
         return None
-    measure, scores = task.measure(key), trivial_scores(list(islice(chain(*task.references), EXAMPLES)), metrics[key])
+    measure, scores = find_measure(task, key), trivial_scores(list(islice(chain(*task.references), EXAMPLES)), metrics[key])
     if not scores:
         return None
     answer = (max if measure.higher_is_better else min)(scores, key=lambda name: scores[name])

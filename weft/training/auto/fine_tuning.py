@@ -60,7 +60,7 @@ def choose_fine_tuning(choice: SettingsDraft) -> None:
     schedule, train = choice.config.train.schedule, choice.config.train
     rate = next((f", peak learning rate {schedule[name]:g}" for name in ("rate", "scale") if name in schedule), "")
     size = f" on {count:,} pairs" if count else ""
-    choice.reasons["fine-tuning"] = (
+    choice.reasons["tuning"] = (
         f"{train.steps:,} steps{size}{rate} (in the first training {base.train.steps:,} and {_peak(base.train.schedule)}); "
         f"validated every {train.validate_every:,} steps and at the start, which stays if nothing is better"
     )
