@@ -417,7 +417,7 @@ def evaluate(
 def explain(run: str | Path | Sequence[str | Path], text: str, *, device: str = "auto", **options: Any) -> Explained:
     """How a run translates, labels or describes one input, as `weft explain` shows it; see `Trained.explain` for the options.
 
-    A notebook shows the result as a page; `page()` is its HTML.
+    A notebook shows the result as a page.
     """
     return load_trained(run, device=device).explain(text, run=str(run), **options)
 
