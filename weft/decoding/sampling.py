@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.decoding.token_selection import CppSelector, LengthLimits, Selection, SelectorState, TokenSelector, _extend, uniform
+from weft.decoding.token_selection import (
+    CppSelector,
+    LengthLimits,
+    Selection,
+    SelectorState,
+    TokenSelector,
+    extend_independently,
+    uniform,
+)
 
 
 class SamplingSelector(TokenSelector):
@@ -37,7 +45,7 @@ class SamplingSelector(TokenSelector):
             place = (cumulative <= drawn).sum(-1, keepdim=True).clamp_max(cumulative.size(-1) - 1)
             token = order.gather(-1, place)[..., 0]
         logp = logits.gather(-1, token[..., None])[..., 0] - norm
-        return _extend(state, token, logp, t, limits)
+        return extend_independently(state, token, logp, t, limits)
 
     def in_cpp(self) -> CppSelector | None:
         options = self.temperature, self.top_p, self.top_k, self.seed

@@ -89,7 +89,7 @@ def seed_of(content: bytes) -> int:
 
 
 class ExpectedCost(NamedTuple):
-    """The expected cost of a part: `rows` computed side by side, for `steps` steps."""
+    """The expected cost of a batch item: `rows` computed side by side, for `steps` steps."""
 
     rows: int
     steps: int
