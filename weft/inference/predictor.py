@@ -91,7 +91,7 @@ def seed_of(content: bytes) -> int:
 
 
 class ExpectedCost(NamedTuple):
-    """The expected cost of a part: `rows` computed side by side, for `steps` steps."""
+    """The expected cost of a batch item: `rows` computed side by side, for `steps` steps."""
 
     rows: int
     steps: int
@@ -210,14 +210,14 @@ class Predictor(ABC, Generic[In, Out]):
         def work(batch: list[BatchItem]) -> list[Any]:
             return self.run(batch, None if wanted is None else Cancellation(len(batch), lambda row: wanted(batch[row].number)))
 
-        with Workers(self.workers, work) as crew:
+        with Workers(self.workers, work) as workers:
             while window := list(_window(stream, sizes[min(turn, len(sizes) - 1)], ready)):
                 groups = self.encode_input(window, first_line + start)
                 for number, parts in enumerate(groups, start=start):
                     for part in parts:
                         part.number = number
                 results: dict[BatchItem, Any] = {}
-                for batch, outputs in crew.run(self._batches([part for parts in groups for part in parts], wanted)):
+                for batch, outputs in workers.run(self._batches([part for parts in groups for part in parts], wanted)):
                     results.update(zip(batch, outputs, strict=True))
                 for given, parts in zip(window, groups, strict=True):
                     # Parts are missing if their input was cancelled before they were run.
