@@ -126,6 +126,16 @@ def test_a_pool_exchanges_fakes_and_loses_none() -> None:
     assert set(shown.flatten().tolist()) & set(pool.flatten().tolist())
 
 
+def test_fakes_of_a_skipped_step_do_not_spoil_the_pool() -> None:
+    torch.manual_seed(0)
+    broken, fine = torch.full((4, 2), torch.nan), torch.ones(4, 2)
+    _, pool = replay_fakes(None, broken, 4)
+    _, pool = replay_fakes(pool, fine, 4)
+    _, pool = replay_fakes(pool, broken, 4)
+    shown, pool = replay_fakes(pool, fine, 4)
+    assert shown.isfinite().all() and pool.isfinite().all()
+
+
 @pytest.mark.parametrize("generator", ["table", "network"])
 def test_generators_never_move_the_vectors_of_symbols(generator: Any) -> None:
     torch.manual_seed(0)

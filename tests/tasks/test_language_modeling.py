@@ -257,6 +257,32 @@ def test_what_is_carried_stays_in_its_place(settings: dict[str, Any], text: Path
     assert len(places) == 1
 
 
+@pytest.mark.parametrize("settings", [{}, RECURRENT], ids=["memory", "state"])
+def test_a_skipped_step_leaves_what_is_carried(settings: dict[str, Any], text: Path, tmp_path: Path) -> None:
+    train(tmp_path / "run", text, {**settings, "train.steps": 1})
+    task = build("weft.tasks:TASKS", load_config(tmp_path / "run" / "config.yaml").task, _setting(tmp_path / "run"))
+    model = task.build(task.config.model, task.prepare())
+
+    def step(batch: Batch, *, broken: bool = False) -> bool:
+        """Whether the loss is finite; it is not if a weight is not."""
+        weight = next(model.parameters()).data
+        whole = weight.clone()
+        if broken:
+            weight.fill_(math.nan)
+        totals = [loss.total for loss in task.losses(model, batch, 1)]  # all of them: the state moves behind the last
+        weight.copy_(whole)
+        return all(bool(total.isfinite()) for total in totals)
+
+    first, second, third = (replace(batch, fresh=number == 0) for number, (batch, _) in zip(range(3), task.batches(Position())))
+    assert not step(first, broken=True), "there is nothing carried yet"
+    assert step(second)
+    before = task.extra_state()
+    assert not step(second, broken=True)
+    after = task.extra_state()
+    assert before and all(torch.equal(before[name], after[name]) for name in before)
+    assert step(third)
+
+
 def _setting(run: Path) -> TaskContext:
     return TaskContext(load_config(run / "config.yaml"), run)
 

@@ -157,7 +157,7 @@ class LanguageModelTask(Task):
         features, after = self.carrying.read(model, batch.tokens, self.states.before(model, batch))
         total, nll = model.decoder.loss(features.hidden, batch.labels, self.smoothing)
         yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
-        self.states.carry(batch.group, after)  # only after the backward pass, which still reads the old state
+        self.states.carry(batch, after, total.detach())  # only after the backward pass, which still reads the old state
 
     def extra_state(self) -> dict[str, Tensor]:
         return self.states.extra_state()
