@@ -34,12 +34,12 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
 def inverse(cipher: Cipher) -> Cipher:
     """The cipher that turns its texts back."""
     return Cipher(np.argsort(cipher.table, 1))
 
 
+@pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_letters(tmp_path_factory.mktemp("cipher") / "text.txt")
 
