@@ -147,6 +147,14 @@ def test_what_cannot_be_learnt_is_said(files: tuple[Path, Path], tmp_path: Path)
     (tmp_path / "one.tsv").write_text("a b\tred\nc d\tred\n")
     with pytest.raises(DataError, match="only the label 'red', and a model needs at least two"):
         train(tmp_path / "run", tmp_path / "one.tsv")
+    (tmp_path / "pairs.tsv").write_text(
+        "".join(f"premise {row}\thypothesis {row}\t{'yes' if row % 2 else 'no'}\n" for row in range(9))
+    )
+    with pytest.raises(
+        DataError,
+        match=r"pairs.tsv has 3 columns.* label would be 'hypothesis 0', and the third column would be ignored.*pairs.tsv#1,3",
+    ):
+        train(tmp_path / "run", tmp_path / "pairs.tsv")
     (tmp_path / "other.tsv").write_text("a b\tred\nc d\tpink\n")
     with pytest.raises(
         DataError, match=r"other.tsv, pair 2: the label 'pink' does not occur in the training data; known labels are 'blue', '"
