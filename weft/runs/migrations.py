@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weft.config.plugins import missing_packages, packages_in
 from weft.errors import RunError
 from weft.file_access import replace_file
 from weft.version import DISTRIBUTION, VERSION
@@ -30,9 +31,20 @@ FORMAT = 2
 FORMAT_FILE = "run.json"
 
 
-def write_format(run: Path) -> None:
-    """Marks a new run as one of this format."""
-    replace_file(run / FORMAT_FILE, json.dumps({"format": FORMAT, "weft": VERSION}) + "\n")
+def write_format(run: Path, config: Any = None) -> None:
+    """Marks a new run as one of this format. config: plain data, of which the packages that it names parts of are noted."""
+    packages = packages_in(config)
+    noted = {"format": FORMAT, "weft": VERSION} | ({"packages": packages} if packages else {})
+    replace_file(run / FORMAT_FILE, json.dumps(noted) + "\n")
+
+
+def missing_for(run: Path) -> str:
+    """A sentence about other packages that a run needs and that are not installed; empty if none is missing or known."""
+    try:
+        packages = json.loads((run / FORMAT_FILE).read_text("utf-8")).get("packages", {})
+        return missing_packages({str(name): str(version) for name, version in packages.items()})
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def check_format(run: Path) -> int:
