@@ -17,7 +17,7 @@ from weft.data.batch import EOS, UNK, PairBatch
 from weft.data.sentence_pairs import make_pairs
 from weft.errors import ConfigError
 from weft.losses import log_likelihood as likelihoods
-from weft.losses.unlikelihood import unlikelihood
+from weft.losses.r_drop_and_unlikelihood import unlikelihood
 
 SHAPE: dict[str, Any] = {
     "kind": "transformer",

@@ -13,10 +13,9 @@ from tests.reference.parallel_models import BLANK, SOURCES, decoder_of, make, pa
 from weft.config.sections import load_config
 from weft.data.batch import EOS, PAD, Source
 from weft.decoding.cpp_search import path_states
-from weft.decoding.ctc_decoding import collapse
-from weft.decoding.mask_predict import path_logits
+from weft.decoding.ctc_decoding import collapse, path_logits
 from weft.losses.ctc_loss import best_alignment
-from weft.models.length_predictors import LengthClassifier
+from weft.models.nonautoregressive import LengthClassifier
 from weft.tasks.base import TaskContext
 from weft.tasks.nonautoregressive.fertility import TranslationTable, linked
 from weft.tasks.nonautoregressive.task import (

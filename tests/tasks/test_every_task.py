@@ -180,7 +180,7 @@ def test_the_run_is_used_from_the_command_line(trained: Trained, tmp_path: Path,
 
 
 def test_runs_are_compared(trained: Trained) -> None:
-    found = measure(trained.run, Measurements(test=(trained.data,), sentences=2, look=True))
+    found = measure(trained.run, Measurements(test=(trained.data,), sentences=2, maps=True))
     assert found["parameters"] > 0 and found["headline"]["key"] in found["test"]
 
 

@@ -1,4 +1,4 @@
-"""Corpora on disk: named ragged columns, written once into a cache folder and memory-mapped ever after.
+"""Corpora on disk: named ragged columns, written once into a cache folder and memory-mapped from then on.
 
 NAME          the entries of all rows, one row after the other: token ids, labels, word starts, frames, image bytes
 NAME.offsets  [N + 1] where each row begins

@@ -19,9 +19,9 @@ from weft.errors import ConfigError, DataError
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import BatchItem, Prediction, Weights, seed_of
 from weft.models.base import Encoded
-from weft.models.ctc_model import CtcModel, CtcOutputs, JointModel
 from weft.tasks.media_predictor import MediaInput, MediaPredictor
 from weft.tasks.transcription.log_mel import Frames, LogMel, features, wav_size
+from weft.tasks.transcription.model import CtcModel, CtcOutputs, JointModel
 
 
 @dataclass(eq=False)

@@ -26,12 +26,12 @@ from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Prediction
 from weft.losses.ctc_loss import CtcLoss, ctc_loss
 from weft.models.base import Model, Network, Sizes
-from weft.models.ctc_model import CtcModel, JointModel, with_ctc
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
 from weft.tasks.transcription.data import count_unalignable, recording_encoding
 from weft.tasks.transcription.log_mel import LogMel, features, read_wav
 from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
+from weft.tasks.transcription.model import CtcModel, JointModel, with_ctc
 from weft.tasks.transcription.predictor import TranscriptionPredictor
 from weft.tasks.transcription.spec_augment import SpecAugment
 

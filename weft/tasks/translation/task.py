@@ -90,7 +90,7 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
     def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> TranslationPredictor:
         assert isinstance(model, Model)
         shortlist = self.shortlist if resolved.config.shortlist else None
-        split = self.sentence_splitter(warn)
+        split = self.sentence_splitter()
         return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist, split=split)
 
     def explain(self, predictor: TranslationPredictor, text: str, *, target: str | None = None, **options: Any) -> Explanation:
