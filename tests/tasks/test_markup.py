@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tests.helpers import tiny
 from weft.errors import ConfigError, DataError
@@ -18,7 +19,7 @@ from weft.runs.translator import Translator, load
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.documents import open_document
 from weft.tasks.translation.documents.html import RAW, VOID, Segment, html_document, tokens
-from weft.tasks.translation.markup import OBJECT, MarkupProjection, MarkupSpan, find_literals, repeated, visible
+from weft.tasks.translation.markup import OBJECT, MarkupProjection, MarkupSpan, WeightBlock, find_literals, repeated, visible
 from weft.tasks.translation.protected_spans import AUTO, find, kinds
 from weft.tasks.translation.segmenter import Translation
 
@@ -61,10 +62,14 @@ def shuffled(segment: Segment, seed: int, lossy: bool = True) -> Translation:
         sides = ([text[a:b] for a, b in each] for text, each in zip((target, segment.text), units, strict=True))
         weights = 0.1 * weights + alignment.spelling_and_position_similarity(*sides)
     weights[:, [k for k, span in enumerate(units[1]) if span in held]] = 0
-    runs = MarkupProjection(segment.text, units[1], target, units[0], weights).runs(segment.marks)
+    runs = MarkupProjection(segment.text, units[1], target, units[0], [one_block(weights)]).runs(segment.marks)
     said = "".join(text for text, markup in runs if not markup)
     assert "".join(said.split()) == "".join(kept), "no word of the translation is lost, added or moved"
     return Translation("".join(text for text, _ in runs), 0.0, runs=runs)
+
+
+def one_block(weights: NDArray[np.float32]) -> WeightBlock:
+    return WeightBlock(0, np.arange(weights.shape[1]), weights)
 
 
 def parsed(page: str) -> ElementTree.Element:
@@ -164,7 +169,7 @@ def project(
     weights = np.zeros((len(units[0]), len(units[1])), np.float32)
     for row, (a, b) in enumerate(units[0]):
         weights[row, names.index(pairs.get(target[a:b], target[a:b]))] = 1
-    runs = MarkupProjection(source, units[1], target, units[0], weights).runs(marks, literals)
+    runs = MarkupProjection(source, units[1], target, units[0], [one_block(weights)]).runs(marks, literals)
     return "".join(text for text, _ in runs)
 
 
