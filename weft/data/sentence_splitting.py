@@ -214,12 +214,19 @@ def _aside(sentence: str) -> list[str]:
 
 def join_texts(texts: Sequence[str], gaps: Sequence[str]) -> str:
     """Joins translations by the white space between their sources: a space at least, none in Chinese or Japanese."""
-    whole = texts[0] if texts else ""
+    whole = list(texts[:1])
+    last, begun = _letter(reversed("".join(whole))), any(whole)
     for text, gap in zip(texts[1:], gaps[1:], strict=True):
-        near = (next(filter(str.isalnum, reversed(whole)), ""), next(filter(str.isalnum, text), ""))
+        near = last, _letter(text)
         ideographic = all(letter and is_unspaced(letter) and ord(letter) >= 0x2E80 for letter in near)
-        whole += ("" if ideographic or not (whole and text) else gap or " ") + text
-    return whole
+        whole += ["" if ideographic or not (begun and text) else gap or " ", text]
+        last, begun = _letter(reversed(text)) or last, begun or bool(text)
+    return "".join(whole)
+
+
+def _letter(text: Iterable[str]) -> str:
+    """The first letter or digit."""
+    return next(filter(str.isalnum, text), "")
 
 
 def language_of(given: str | None, files: Sequence[str], side: int = 0) -> str | None:
