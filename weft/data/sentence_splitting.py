@@ -56,7 +56,7 @@ ENDING = re.compile("[!.?;…\u037e։؝؞؟۔܀܁܂߹।॥၊။።፧፨᙮᜵
 
 AT_THE_END = " \t\n.!?…\"'”’»)]。！？"
 OPENING = "\"'“„‘«‹([¿¡"
-WINDOW = 10_000
+WINDOW = 4_000
 """Characters of a long line that are split at once."""
 
 SURROGATE = re.compile("[\ud800-\udfff]")
