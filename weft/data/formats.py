@@ -336,7 +336,7 @@ def read_records(path: str | Path) -> Iterator[tuple[Any, str]]:
             empty, where = False, f"{path}, line {number:,}"
             try:
                 yield json.loads(line), where
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{where}: not valid JSON ({error}): {line[:80]!r}.") from None
     if empty:
         raise DataError(f"{path} is empty.")

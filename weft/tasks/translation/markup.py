@@ -276,8 +276,8 @@ class MarkupProjection:
             if first == high:
                 points.append(node)
                 continue
-            j = self._strongest(node.own, low, high, free)
-            j = first if j is None else j
+            strongest = self._strongest(node.own, low, high, free)
+            j = first if strongest is None else strongest
             node.place, free[j - low] = (j, j + 1), False
         for node in points:
             j = self._point(node.span, low, high, around)

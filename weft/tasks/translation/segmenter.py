@@ -198,7 +198,7 @@ def best_first(scores: Sequence[Sequence[float]], count: int) -> list[tuple[int,
     """The `count` best ways to choose one candidate per segment, by the sum of their scores; each list is best first."""
     # A choice is written as the places where it does not take the best, backwards, so that equal losses keep one order.
     queue: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
-    seen = {()}
+    seen: set[tuple[tuple[int, int], ...]] = {()}
     choices: list[tuple[int, ...]] = []
     while queue and len(choices) < count:
         loss, changes = heappop(queue)

@@ -1,4 +1,4 @@
-"""Documents whose segments are translated while everything around them stays as it is: plain text, HTML, subtitles (.srt).
+"""Documents whose segments are translated while everything around them stays as it is: plain text, HTML, subtitles.
 
 HTML and XML are read as markup and text. Nothing is lost: the tokens of a text, joined, are the text. Broken markup is not an
 error. A tag without its counterpart is treated like an image. A tag that never ends stays as it is.
@@ -47,6 +47,9 @@ TOKEN = re.compile(
 )
 QUOTE_OR_END = re.compile("[\"'>]")
 ATTRIBUTE = re.compile(r"""(?<![^\s"'>/=])([^\s"'>/=]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+CUE_CODE = re.compile(r"(\{\\[^{}]*\}|<\d[\d:.]*>)")
+"""Codes in subtitles: positions and styles such as {\\an8}, and times inside a cue."""
+
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});|\ufffc")
 READABLE = set("&<>\"'’‘“”«»…–—-.,;:!?()/")
 """Punctuation that the model reads as text if it comes as entities. Entities of other symbols and spaces are opaque spans."""
@@ -157,11 +160,22 @@ def _stays(token: Token) -> bool:
 
 def srt_document(text: str) -> Document:
     """Subtitles in SubRip format. The text of a cue is one segment, with its line breaks and tags."""
-    document, cue, inside = Document(), list[Token](), False
+    return _subtitles(text, Document())
+
+
+def vtt_document(text: str) -> Document:
+    """Subtitles in WebVTT format. Notes, styles and regions stay as they are."""
+    return _subtitles(text, Document(lambda written: escape(written, quote=False)))
+
+
+def _subtitles(text: str, document: Document) -> Document:
+    cue, inside = list[Token](), False
     for line in text.splitlines(keepends=True):
         content = line.splitlines()[0]
         if inside and content.strip() and "-->" not in content:
-            cue += [*tokens(content), Token("other", line[len(content) :])]
+            for place, part in enumerate(CUE_CODE.split(content)):
+                cue += [Token("other", part)] if place % 2 else tokens(part)
+            cue.append(Token("other", line[len(content) :]))
             continue
         document.add(cue)
         document.keep(line)
