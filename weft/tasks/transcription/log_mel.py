@@ -138,7 +138,7 @@ def resample(samples: Samples, old: int, new: int) -> Samples:
     width = math.ceil(ZEROS * down / cutoff)
     if up * (2 * width + down) > MOST_WEIGHTS:
         raise DataError(
-            f"a sound of {old:,} samples per second cannot be converted to {new:,}, which has no simple ratio to it; convert it "
+            f"a sound of {old:,} samples per second cannot be converted to {new:,}, which is no simple ratio; convert it "
             f"with `ffmpeg -i INPUT -ar {new} out.wav`"
         )
     filters = _filters(down, up, cutoff, width)
