@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from enum import StrEnum
-from itertools import tee
+from itertools import repeat, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,7 +48,7 @@ def predict(
     format: Format = typer.Option(
         None, help="Lines of text, or a whole document; default: by the end of the file's name, such as .html, else text."
     ),
-    as_json: bool = typer.Option(False, "--json", help="JSON lines with text, score and tokens instead of plain text."),
+    as_json: bool = typer.Option(False, "--json", help="JSON lines with source, text, score and tokens instead of plain text."),
     stream: bool = typer.Option(
         False, "--stream", help="Transcribe a wav file or standard input as it comes, each word as soon as it is certain."
     ),
@@ -86,11 +87,16 @@ def predict(
         name = str(source.file or "standard input")
         return _translate_document(trained, _content(text, source.file), name, format, terms_of, output, **options)
     prefixes = None if prefix is None else read_lines(prefix)
+    inputs: Iterable[str] = repeat("")
+    if as_json or n_best:
+        lines, inputs = tee(source.lines)
+        source = replace(source, lines=lines)
     predictions = _predictions(trained, source, terms_of, prefixes=prefixes, **options)
     total = source.count() if output is not None else None
     with opened(output) as target, Counter("done", "lines", shown=output is not None, total=total) as counter:
-        for each in predictions:
-            write_line(target, json.dumps(each.document(), ensure_ascii=False) if as_json or n_best else each.lines())
+        for each, line in zip(predictions, inputs):
+            plain = {"source": line, **each.document()}
+            write_line(target, json.dumps(plain, ensure_ascii=False) if as_json or n_best else each.lines())
             counter.advance()
 
 
