@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Hashable
@@ -173,22 +174,28 @@ class _LinearFit:
 
 
 class BatchTimeModel:
-    """Learns how long batches take on this machine, by kind of work: the time per step grows with the number of rows."""
+    """Learns how long batches take on this machine, by kind of work: the time per step grows with the number of rows.
+
+    Several threads may use it.
+    """
 
     def __init__(self, first: float = 1e-3) -> None:
         self.first = first
         self._fits: BoundedCache[Hashable, _LinearFit] = BoundedCache(KINDS)
+        self._lock = threading.Lock()
 
     def learn(self, kind: Hashable, rows: float, steps: int, seconds: float, weight: float = 1.0) -> None:
         """Remembers a batch."""
-        fit = self._fits.get(kind) or _LinearFit()
-        fit.add(rows, seconds / max(1, steps), weight)
-        self._fits[kind] = fit
+        with self._lock:
+            fit = self._fits.get(kind) or _LinearFit()
+            fit.add(rows, seconds / max(1, steps), weight)
+            self._fits[kind] = fit
 
     def seconds(self, kind: Hashable, rows: float, steps: int) -> float:
         """The time that a batch of this kind is expected to take. `first` seconds per row and step if none was seen yet."""
-        fit = self._fits.get(kind)
-        return steps * (self.first * rows if fit is None else fit.at(rows))
+        with self._lock:
+            fit = self._fits.get(kind)
+            return steps * (self.first * rows if fit is None else fit.at(rows))
 
     def known(self, kind: Hashable, rows: float) -> bool:
         """Whether the batches so far tell how long this many rows take. Batches grow step by step."""

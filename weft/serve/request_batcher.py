@@ -131,7 +131,8 @@ class Batcher:
     @property
     def busy_since(self) -> float | None:
         """When the batch that has been running longest began; None if no batch is running."""
-        return min(list(self._running.values()), default=None)
+        with self._changed:
+            return min(self._running.values(), default=None)
 
     def clear_cache(self) -> None:
         """Starts a new cache. Answers to queries made before this call go to the old one. Only the event loop uses it."""
@@ -239,11 +240,14 @@ class Batcher:
             self.log({"event": "the model's thread ended; starting another", "error": type(error).__name__})
             for ticket in batch.tickets:
                 ticket.settle(RuntimeError("the model's thread ended"))
-            self._running.pop(lane, None)
+            with self._changed:
+                self._running.pop(lane, None)
             self._lanes[lane] = self._start(lane)
 
     def _run(self, batch: Batch, lane: int) -> None:
-        began = self._running[lane] = time.monotonic()
+        began = time.monotonic()
+        with self._changed:
+            self._running[lane] = began
         self._interludes = 0.0
         tickets = len(batch.tickets)
         self._threads.set(batch, single=tickets == self._served == 1 and not self.length)
