@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 PAGES = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md", "../README.md": "index.md"}
 """Files outside this folder that are pages of the site."""
+
+DRAWINGS = re.compile(r"images/(mechanisms/.*|attention-dates|lengths|zoo|profile|cipher|tasks/couplets)(\.png)?")
+"""Figures on a white ground, which a dark page shows with inverted colours; screenshots and photographs are not among them."""
 
 NAME = r"`?[a-z_]\w*`?"
 LISTS = (
@@ -71,7 +75,27 @@ def _value(default: Any) -> str:
     return f"`{scalar(default)}`"
 
 
+def mark_drawings(app: Sphinx, document: nodes.document) -> None:
+    """Gives figures on a white ground a class, for the style sheet."""
+    for image in document.findall(nodes.image):
+        if DRAWINGS.fullmatch(image["uri"]):
+            image["classes"].append("drawing")
+
+
+def inline_formula(writer: Any, node: nodes.math) -> None:
+    writer.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def formula(writer: Any, node: nodes.math_block) -> None:
+    """Formulas are MathML, which browsers typeset without scripts and fonts of others."""
+    writer.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_html_math_renderer("mathml", (inline_formula, None), (formula, None))
+    app.connect("doctree-read", mark_drawings)
     app.connect("source-read", link_pages)
     app.connect("autodoc-process-docstring", list_names)
     app.add_directive("settings", Settings)
