@@ -256,6 +256,11 @@ def _other_tasks() -> dict[str, Case]:
         "encoder": LEVEL,
         "decoder": {"kind": "rnn", "dim": 16, "attention": {"kind": "location_aware", "width": 5}},
     }
+    live = {
+        **heard,
+        "encoder": {**LEVEL, "bidirectional": False},
+        "decoder": {"kind": "rnn", "dim": 16, "attention": {"kind": "monotonic"}, "bridge": "zeros"},
+    }
     hears = {**WORDS, "data.max_length": 400, "train.batch_tokens": 1500, "model": heard}
     tones = {"files": table(made.recordings, 60), "inputs": "recordings-valid/*.wav"}
     seen = {
@@ -295,6 +300,9 @@ def _other_tasks() -> dict[str, Case]:
             "speech-digits", settings={**hears, "task": {**sound, "ctc_weight": 0.5}, "train.best_by": "loss"}, **tones
         ),
         "speech, attention": Case("speech-digits", settings={**hears, "task": sound}, **tones),
+        "speech, live": Case(
+            "speech-digits", settings={**hears, "model": live, "task": {**sound, "scaling": "fixed"}}, **tones
+        ),
         "speech, CTC": Case("speech-digits", settings={**hears, "task": {**sound, "ctc_weight": 1}}, **tones),
         "unsupervised": Case(
             "unsupervised",
