@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.decoding.token_selection import CppSelector, LengthLimits, Selection, SelectorState, TokenSelector, _extend, hashed
+from weft.decoding.token_selection import CppSelector, LengthLimits, Selection, SelectorState, TokenSelector, _extend, uniform
 
 
 class SamplingSelector(TokenSelector):
@@ -20,7 +20,7 @@ class SamplingSelector(TokenSelector):
     def init_state(self, sources: int, device: torch.device) -> SelectorState:
         return SelectorState.empty(sources, self.width, self.width, device)
 
-    def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
+    def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
         logits, sample = logits.float(), torch.arange(self.width, device=logits.device)
         if self.temperature == 0:
             token = logits.argmax(-1)
@@ -37,13 +37,8 @@ class SamplingSelector(TokenSelector):
             rung = (ladder <= throw).sum(-1, keepdim=True).clamp_max(ladder.size(-1) - 1)
             token = order.gather(-1, rung)[..., 0]
         logp = logits.gather(-1, token[..., None])[..., 0] - norm
-        return _extend(found, token, logp, t, limits)
+        return _extend(state, token, logp, t, limits)
 
     def in_cpp(self) -> CppSelector | None:
         options = self.temperature, self.top_p, self.top_k, self.seed
         return CppSelector(2, self.width, 0, 0.0, 0.0, *options)
-
-
-def uniform(seed: int, ids: Tensor, sample: Tensor, t: Tensor) -> Tensor:
-    """[G, K] numbers in [0, 1), one per sentence, sample and step."""
-    return hashed(ids[:, None] * 0x1E3779B97F4A7C15 + sample * 0x3F4A7C15D1B54A33 + t * 0x5851F42D4C957F2D, seed)

@@ -80,9 +80,9 @@ def _places(logits: Tensor, lengths: Tensor, target: Sequence[int], blank: int) 
     tokens = torch.tensor([[token for token in target if token != EOS]], device=logits.device, dtype=torch.long)
     path = best_alignment(logits, lengths, tokens, torch.tensor([tokens.size(1)], device=logits.device), blank=blank)[0]
     before = torch.cat([path.new_full((1,), blank), path[:-1]])
-    found = ((path != blank) & (path != before)).nonzero()[:, 0]
-    if len(found) == len(target):
-        return found
+    first = ((path != blank) & (path != before)).nonzero()[:, 0]
+    if len(first) == len(target):
+        return first
     return torch.arange(len(target), device=logits.device) * logits.size(1) // max(1, len(target))
 
 

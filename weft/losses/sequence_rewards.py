@@ -47,16 +47,27 @@ class SampledTexts:
 class RewardObjective(ABC):
     """A loss on the rewards of sampled texts.
 
-    samples: texts that are drawn per source · weight, teacher_weight: of the reward and of cross-entropy · with_reference: the
-    reference is one of the texts · compares: greedy texts are rewarded as well · moving: the baseline is a moving mean of
-    rewards, which the task keeps.
+    with_reference: the reference is one of the texts · compares: greedy texts are rewarded as well · moving: the baseline is a
+    moving mean of rewards, which the task keeps.
+
+    metric: what rewards a text
+    samples: texts per source that are drawn
+    weight: weight of the reward, whose loss is a mean over sentences
+    teacher_weight: weight of the cross-entropy of the true tokens, a mean over tokens
     """
 
     with_reference: bool = False
     compares: bool = False
     moving: bool = False
 
-    def __init__(self, metric: dict[str, Any], samples: int, weight: float, teacher_weight: float) -> None:
+    def __init__(
+        self,
+        *,
+        metric: Metric = BLEU,
+        samples: PositiveInt = 1,
+        weight: NonNegativeFloat = 1.0,
+        teacher_weight: NonNegativeFloat = 0.0,
+    ) -> None:
         self.metric, self.samples, self.weight, self.teacher_weight = metric, samples, weight, teacher_weight
 
     @abstractmethod
@@ -71,11 +82,7 @@ def no_reward() -> None:
 class MinimumRisk(RewardObjective):
     """Minimum risk (Shen et al. 2016): −Σ_y Q(y) R(y), with Q ∝ p(y)^α over different drawn texts and the reference.
 
-    metric: what rewards a text
-    samples: texts per source that are drawn
     alpha: α, the sharpness of Q
-    weight: weight of the reward, whose loss is a mean over sentences
-    teacher_weight: weight of the cross-entropy of the true tokens, a mean over tokens
     """
 
     with_reference = True
@@ -89,7 +96,7 @@ class MinimumRisk(RewardObjective):
         weight: NonNegativeFloat = 1.0,
         teacher_weight: NonNegativeFloat = 0.0,
     ) -> None:
-        super().__init__(metric, samples, weight, teacher_weight)
+        super().__init__(metric=metric, samples=samples, weight=weight, teacher_weight=teacher_weight)
         self.alpha = alpha
 
     def loss(self, drawn: SampledTexts, moving: Tensor | None = None) -> Tensor:
@@ -100,11 +107,7 @@ class MinimumRisk(RewardObjective):
 class SequenceReinforce(RewardObjective):
     """REINFORCE (Williams 1992; Ranzato et al. 2016): −(R(y) − b) log p(y) of drawn texts y; the baseline b adds no bias.
 
-    metric: what rewards a text
-    samples: texts per source that are drawn
     baseline: the mean reward of the other texts of the source (samples), a moving mean of all rewards, or none
-    weight: weight of the reward, whose loss is a mean over sentences
-    teacher_weight: weight of the cross-entropy of the true tokens, a mean over tokens
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class SequenceReinforce(RewardObjective):
         weight: NonNegativeFloat = 1.0,
         teacher_weight: NonNegativeFloat = 0.0,
     ) -> None:
-        super().__init__(metric, samples, weight, teacher_weight)
+        super().__init__(metric=metric, samples=samples, weight=weight, teacher_weight=teacher_weight)
         self.baseline, self.moving = baseline, baseline == "moving"
         if baseline == "samples" and samples < 2:
             raise ConfigError("task.reward.samples: the baseline `samples` needs two or more texts; raise it, or use moving")
@@ -129,25 +132,9 @@ class SequenceReinforce(RewardObjective):
 
 
 class SelfCritical(RewardObjective):
-    """Self-critical training (Rennie et al. 2017): REINFORCE whose baseline is the reward of the greedy text.
-
-    metric: what rewards a text
-    samples: texts per source that are drawn
-    weight: weight of the reward, whose loss is a mean over sentences
-    teacher_weight: weight of the cross-entropy of the true tokens, a mean over tokens
-    """
+    """Self-critical training (Rennie et al. 2017): REINFORCE whose baseline is the reward of the greedy text."""
 
     compares = True
-
-    def __init__(
-        self,
-        *,
-        metric: Metric = BLEU,
-        samples: PositiveInt = 1,
-        weight: NonNegativeFloat = 1.0,
-        teacher_weight: NonNegativeFloat = 0.0,
-    ) -> None:
-        super().__init__(metric, samples, weight, teacher_weight)
 
     def loss(self, drawn: SampledTexts, moving: Tensor | None = None) -> Tensor:
         assert drawn.greedy is not None

@@ -56,14 +56,25 @@ class Encoded:
     final: State = None
 
     @property
+    def mask(self) -> Tensor:
+        """[G, S] bool: which positions of the memory are not padding."""
+        return torch.ones_like(self.memory[..., 0], dtype=torch.bool) if self.layout is None else self.layout.mask
+
+    @property
+    def lengths(self) -> Tensor:
+        """[G]: positions of each memory."""
+        rows, extent = self.memory.shape[:2]
+        return torch.full((rows,), extent, device=self.memory.device) if self.layout is None else self.layout.lengths
+
+    @property
     def summary(self) -> Tensor:
         """[G, D]: the last state of an encoder that has one, otherwise the mean of the memory."""
         if self.final is not None:
             return self.final[-1][0]
         if self.layout is None:
             return self.memory.mean(1)
-        ok = self.layout.mask[..., None]
-        return torch.where(ok, self.memory, 0.0).sum(1) / ok.sum(1).clamp_min(1)
+        mask = self.mask[..., None]
+        return torch.where(mask, self.memory, 0.0).sum(1) / mask.sum(1).clamp_min(1)
 
 
 @dataclass
