@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from weft.attention.base import Attention
@@ -100,8 +101,9 @@ class MovingBaseline:
 
 
 def _to_go(values: Tensor, discount: float) -> Tensor:
-    """[B, T]: Σ_{k ≥ t} discount^(k−t) · values_k. A matrix product would be rounded to bf16 under autocast."""
-    place = torch.arange(values.size(1), device=values.device)
-    ahead = place - place[:, None]
-    shares = torch.where(ahead >= 0, discount ** ahead.clamp_min(0).to(values.dtype), 0.0)
-    return (values[:, None] * shares).sum(-1)
+    """[B, T]: Σ_{k ≥ t} discount^(k−t) · values_k, by doubling: after each round, a sum covers twice as many values."""
+    reach = 1
+    while reach < values.size(1):
+        values = values + discount**reach * F.pad(values[:, reach:], (0, reach))
+        reach *= 2
+    return values
