@@ -56,7 +56,7 @@ class Reinforce:
         moving: the moving baseline, a scalar, if it is used.
         """
         baseline = self._baseline(gained, ok) if moving is None else moving
-        advantage = _to_go((gained - baseline).where(ok, 0.0), self.discount)
+        advantage = to_go((gained - baseline).where(ok, 0.0), self.discount)
         return -(self.weight * advantage * log_prob + self.entropy_weight * entropy).where(ok, 0.0).sum()
 
     def _baseline(self, gained: Tensor, ok: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class MovingBaseline:
             self._mean = tensors[self.name].clone()
 
 
-def _to_go(values: Tensor, discount: float) -> Tensor:
+def to_go(values: Tensor, discount: float) -> Tensor:
     """[B, T]: Σ_{k ≥ t} discount^(k−t) · values_k, by doubling: after each round, a sum covers twice as many values."""
     reach = 1
     while reach < values.size(1):
