@@ -19,7 +19,7 @@ from weft.errors import ConfigError, WeftError
 from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Sizes
 from weft.models.composition import build_model
-from weft.serve.query_jobs import tokenize
+from weft.serve.request_batcher import tokenize
 from weft.serve.served_models import ExplanationQuery, ModelLocation, Models
 
 CODE = """

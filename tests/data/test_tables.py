@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from weft.data.data_format import check_columns
 from weft.data.formats import open_pairs
-from weft.data.header_check import check_columns
 from weft.errors import DataError
 
 PAIRS = [("A dog, brown.", 'Ein "Hund".'), ("Two\nlines", "Zwei; Zeilen")]

@@ -18,7 +18,13 @@ from weft.losses.ctc_loss import best_alignment
 from weft.models.nonautoregressive import LengthClassifier
 from weft.tasks.base import TaskContext
 from weft.tasks.nonautoregressive.fertility import TranslationTable, linked
-from weft.tasks.nonautoregressive.task import NonAutoregressiveTranslationTask, glance, mask_some, opened, with_fertilities
+from weft.tasks.nonautoregressive.task import (
+    NonAutoregressiveTranslationTask,
+    decoder_pass,
+    glance,
+    mask_some,
+    with_fertilities,
+)
 from weft.tasks.translation.attention_alignment import TokenWeights
 
 
@@ -103,7 +109,7 @@ def test_a_glance_at_a_path_shows_tokens_of_the_best_alignment() -> None:
     """With everything to be shown, what the decoder reads is the best alignment itself, and it spells the target."""
     model, task = make("upsampled"), task_of()
     batch = pairs(TARGETS)
-    decoder, written = opened(model, batch)
+    decoder, written = decoder_pass(model, batch)
     with torch.no_grad():
         shown = task._glance(decoder, model.encode(batch.source), written, torch.tensor(1.0))
         hidden, lengths = path_states(decoder, model.encode(batch.source))

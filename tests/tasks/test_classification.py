@@ -24,7 +24,7 @@ from weft.models.composition import build_encoder
 from weft.models.pooling import MultiheadPooling
 from weft.runs.weight_files import read_tensors
 from weft.tasks.base import TaskContext
-from weft.tasks.classification.data import Labels, TextReader, make_labelled, prepare_labels
+from weft.tasks.classification.data import Labels, TextReader, label_encoding, make_labelled
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1
 from weft.tasks.classification.model import Classifier
 from weft.tasks.classification.task import ClassificationTask
@@ -204,7 +204,7 @@ def test_texts_are_cut_and_cut_texts_are_other_data(tmp_path: Path) -> None:
     (tmp_path / "texts.tsv").write_text("abcd\tyes\nab\tno\n")
     pairs, labels, corpora = [open_pairs(str(tmp_path / "texts.tsv"))], Labels(["yes", "no"]), []
     for longest in (2, 3):
-        corpora.append(prepare_labels(pairs, TextReader(ByteTokenizer(), longest), labels, folder=tmp_path / "cache"))
+        corpora.append(label_encoding(TextReader(ByteTokenizer(), longest), labels).prepare(pairs, folder=tmp_path / "cache"))
         assert corpora[-1].row("source", 0).tolist() == [*ByteTokenizer().encode("abcd"[:longest]), EOS]
         assert [corpora[-1].row("label", row).tolist() for row in (0, 1)] == [[1], [0]]
         assert corpora[-1].lengths.tolist() == [[longest + 1], [3]]

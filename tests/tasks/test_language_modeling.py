@@ -240,7 +240,7 @@ def test_what_is_carried_stays_in_its_place(settings: dict[str, Any], text: Path
     train(tmp_path / "run", text, {**settings, "train.steps": 1})
     config = load_config(tmp_path / "run" / "config.yaml")
     task = build("weft.tasks:TASKS", config.task, _setting(tmp_path / "run"))
-    assert isinstance(task, LanguageModelTask) and task.capturable
+    assert isinstance(task, LanguageModelTask) and task.info.capturable
     model = task.build(task.config.model, task.prepare())
     assert isinstance(model, LanguageModel)
     model.eval()

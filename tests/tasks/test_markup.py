@@ -18,7 +18,7 @@ from weft.runs.translator import Translator, load
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.documents import open_document
 from weft.tasks.translation.documents.html import RAW, VOID, Segment, html_document, tokens
-from weft.tasks.translation.markup import HOLE, MarkupProjection, MarkupSpan, find_literals, repeated, visible
+from weft.tasks.translation.markup import OBJECT, MarkupProjection, MarkupSpan, find_literals, repeated, visible
 from weft.tasks.translation.protected_spans import AUTO, find, kinds
 from weft.tasks.translation.segmenter import Translation
 
@@ -89,7 +89,7 @@ def test_every_tag_comes_back_once_and_rightly_nested(page: str, seed: int) -> N
 @given(PAGES)
 def test_the_model_sees_the_text_of_a_block_in_one_piece(page: str) -> None:
     seen = [visible(segment.text, segment.marks) for segment in html_document(page).segments]
-    assert not any(re.search(r"[<>]|id=|&\w+;", text.replace("a < b", "")) or HOLE in text for text in seen)
+    assert not any(re.search(r"[<>]|id=|&\w+;", text.replace("a < b", "")) or OBJECT in text for text in seen)
     blocks = re.split(r"</?(?:p|div|li|td|h1)\b[^>]*>", re.sub(r"<!--.*?-->|<code>.*?</code>", "", page))
     texts = ["".join(unescape(re.sub(r"<[^>]*>|&nbsp;|&copy;", "", block)).split()) for block in blocks]
     assert ["".join(text.split()) for text in seen] == [text for text in texts if any(map(str.isalnum, text))]
@@ -114,7 +114,7 @@ FRAGMENTS = [
         "<?x",
     ),
     *("a dog. ", "text", " ", "&", "&amp;", "&nbsp;", "&bogus;", '<a href="x', "'>", '">', "<span translate=no>", "</span>"),
-    *("<code>", "</code>", HOLE, "<br>", "<img src=x/>", "<p translate='no'>", "<textarea>", "{name}", "\r\n", "\ud800"),
+    *("<code>", "</code>", OBJECT, "<br>", "<img src=x/>", "<p translate='no'>", "<textarea>", "{name}", "\r\n", "\ud800"),
 ]
 
 
@@ -175,7 +175,7 @@ def test_tags_follow_the_words() -> None:
         "heute läuft Ein <b><i>schwarzer</i> Hund</b>."
     )
     image = MarkupSpan(8, 9, "<img>", kind="opaque")
-    assert project(f"A black {HOLE} dog", [image], "schwarzer Ein Hund", pairs) == "schwarzer Ein <img> Hund"
+    assert project(f"A black {OBJECT} dog", [image], "schwarzer Ein Hund", pairs) == "schwarzer Ein <img> Hund"
 
 
 def test_tags_without_their_counterpart_keep_their_order() -> None:

@@ -1,17 +1,15 @@
 """Splits lines into sentences, and counts how many sentences the lines of training data have.
 
 `sentencex` (Wikimedia) does the splitting. It knows the abbreviations of many languages and has general rules for all others.
-Without the package, a plain rule is used instead.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +52,7 @@ ENDING = re.compile("[!.?;…\u037e։؝؞؟۔܀܁܂߹।॥၊။።፧፨᙮᜵
 
 AT_THE_END = " \t\n.!?…\"'”’»)]。！？"
 OPENING = re.compile(r"(?<=\s)[\"'“„‘«‹(\[¿¡]+$")
-ENDS = re.compile(r"[。！？｡]+[”’」』）]*|[.!?…।॥۔؟։።។။]+[\"'”’»)\]]*(?=\s)")
-SHORT = re.compile(r"(?:^|[\s(])(?:[^\W\d]|[^\W\d]{1,3}(?:\.[^\W\d]{1,3})+|\d{1,2}|[DMHS]rs?|Prof|St|Nr|vs|Fig|etc)\.$")
-"""Abbreviations and numbers, whose full stop ends no sentence, for the plain rule."""
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -68,10 +64,10 @@ class Sentence:
 
 
 class SentenceSplitter:
-    """Splits lines into parts of up to `usual` sentences; 0: no line is split. `warn`: called if sentencex is missing."""
+    """Splits lines into parts of up to `usual` sentences; 0: no line is split."""
 
-    def __init__(self, language: str | None = None, usual: int = 1, warn: Callable[[str], None] = lambda text: None) -> None:
-        self.language, self.usual, self.warn, self.warned = language, usual, warn, False
+    def __init__(self, language: str | None = None, usual: int = 1) -> None:
+        self.language, self.usual = language, usual
 
     def __call__(self, line: str, *, whole: int = 1) -> list[Sentence]:
         """The parts of a line; one that is the line itself if there is nothing to split.
@@ -79,11 +75,6 @@ class SentenceSplitter:
         whole: how many sentences the first part has at least.
         """
         sentences = split(line, self.language or "") if self.usual else [line]
-        if len(sentences) > 1 and segmenter() is None and not self.warned:
-            self.warned = True
-            self.warn(
-                "the package sentencex is not installed, so a plain rule splits lines into sentences; pip install sentencex"
-            )
         groups = [sentences[: max(whole, self.usual)]]
         rest = sentences[len(groups[0]) :]
         groups += [rest[start : start + self.usual] for start in range(0, len(rest), self.usual or 1)]
@@ -128,43 +119,21 @@ def _continues(text: str, rest: str, code: str) -> bool:
     return glued or bool(short) or bool(LONE.fullmatch(text)) or not any(map(str.isalnum, text))
 
 
-@cache
-def segmenter() -> Callable[[str, str], list[str]] | None:
-    """sentencex's `segment`, or None if the package is not installed."""
-    try:
-        import sentencex  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        return None
-    segment: Callable[[str, str], list[str]] = sentencex.segment
-    return segment
+def _raw(line: str, language: str) -> list[str]:
+    from sentencex import segment  # few lines need it
 
-
-def _raw(line: str, language: str) -> Iterable[str]:
-    segment = segmenter()
-    if segment is not None and not any("\ud800" <= letter <= "\udfff" for letter in line):
-        sentences = list(segment(language or "en", line))
-        if "".join(sentences) == line:
-            return [part for sentence in sentences for part in _aside(sentence)]
-    return _plain(line)
+    # The library refuses halves of surrogate pairs.
+    sentences = segment(language or "en", SURROGATE.sub("\ufffd", line))
+    ends = list(accumulate(map(len, sentences), initial=0))
+    if ends[-1] != len(line):
+        return [line]
+    return [part for start, end in pairwise(ends) for part in _aside(line[start:end])]
 
 
 def _aside(sentence: str) -> list[str]:
     """Separates a sentence in brackets from the sentence after it."""
     match = ASIDE.match(sentence)
     return [sentence] if match is None else [match[0], sentence[match.end() :]]
-
-
-def _plain(line: str) -> Iterator[str]:
-    """The plain rule: a sentence ends in a mark that white space follows, unless this is an abbreviation."""
-    start = 0
-    for match in ENDS.finditer(line):
-        end = match.end() + len(line[match.end() :]) - len(line[match.end() :].lstrip())
-        following = next(filter(str.isalnum, line[end:]), "")
-        if not (SHORT.search(line[start : match.end()]) or (match[0].endswith(".") and following.islower())):
-            yield line[start:end]
-            start = end
-    if start < len(line):
-        yield line[start:]
 
 
 def join_texts(texts: Sequence[str], gaps: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Metrics of texts, from 0 to 100 (TER may be higher). BLEU, chrF and TER are those of sacreBLEU.
 
 A metric is computed in two steps: counts for each sentence, and a value from their sums. Tests of significance can then
-resample the counts instead of the text. sacreBLEU is imported only where it is used, so that translating does not wait.
+resample the counts instead of the text. sacreBLEU is imported only where it is used, since translation does not need it.
 
 BLEU needs the tokenizer of sacreBLEU that suits the language: the usual one finds words at spaces, which some languages do not
 write.

@@ -71,16 +71,18 @@ class Prediction:
 class BatchItem:
     """One row of a batch: an input, or a segment of a long one.
 
-    ids: the tokens to read · number: of the input in its stream, from 0.
+    ids: the tokens to read · number: of the input in its stream, from 0 · length: the positions that it takes, if they are not
+    as many as its ids.
     """
 
     ids: list[int]
     number: int = field(default=0, kw_only=True)
+    length: int | None = field(default=None, kw_only=True)
 
     @property
     def size(self) -> int:
         """Its share of the size of a batch."""
-        return len(self.ids)
+        return len(self.ids) if self.length is None else self.length
 
 
 def seed_of(content: bytes) -> int:

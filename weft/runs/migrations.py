@@ -1,8 +1,8 @@
 """The format of run folders, and everything that lets runs of earlier formats load.
 
-`run.json` says the format of a run; runs without that file have format 1. A run of a newer format is refused. Whatever reads a
-file of a run passes the content through the function of that kind of file here. A migration knows old content by its form, so
-it also holds for a file that was copied out of its run.
+`run.json` says the format of a run, and what was requested of it; runs without that file have format 1. A run of a newer
+format is refused. Whatever reads a file of a run passes the content through the function of that kind of file here. A migration
+recognises old content by its form, so it also works for a file that was copied out of its run.
 
 Some additions need no migration. A setting, a tokenizer option or a value in `state.json` that an older run does not have
 takes its default, which must mean what older runs did. `sentences.json` and `checkpoints/data.id` are optional.
@@ -30,9 +30,19 @@ FORMAT = 2
 FORMAT_FILE = "run.json"
 
 
-def write_format(run: Path) -> None:
-    """Marks a new run as one of this format."""
-    replace_file(run / FORMAT_FILE, json.dumps({"format": FORMAT, "weft": VERSION}) + "\n")
+def write_format(run: Path, request: Data | None = None) -> None:
+    """Marks a run as one of this format, and keeps what was requested of it: `request`, or what the run has already."""
+    request = read_request(run) if request is None else request
+    facts = {"format": FORMAT, "weft": VERSION, **({"request": request} if request else {})}
+    replace_file(run / FORMAT_FILE, json.dumps(facts, ensure_ascii=False) + "\n")
+
+
+def read_request(run: Path) -> Data:
+    """What was requested of a run, before anything was chosen; empty for runs that do not say it."""
+    if not (run / FORMAT_FILE).is_file():
+        return {}
+    check_format(run)
+    return dict(json.loads((run / FORMAT_FILE).read_text("utf-8")).get("request", {}))
 
 
 def check_format(run: Path) -> int:

@@ -15,8 +15,7 @@ from weft.models.base import Network, Sizes
 from weft.runs.migrations import FORMAT_FILE, check_format
 from weft.runs.run_folder import CONFIG, MODEL, choose_device
 from weft.runs.weight_files import load_weights, zero_initialized
-from weft.tasks.base import Task, TaskContext
-from weft.tasks.teacher import TeacherRun
+from weft.tasks.base import Task, TaskContext, TeacherRun
 
 Report = Callable[[str], None]
 """Receives messages about the progress."""

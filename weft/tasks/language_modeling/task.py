@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_model
 from weft.models.language_model import LanguageModel
-from weft.tasks.base import LOSS, Loss, Measure, Share, Task, TaskContext
+from weft.tasks.base import LOSS, Loss, Measure, Share, Task, TaskContext, TaskInfo, lower_setting
 from weft.tasks.language_modeling.data import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
 from weft.tasks.language_modeling.predictor import GenerationPredictor
 from weft.tasks.language_modeling.segment_recurrence import Kind, SegmentRecurrence, StreamStates
@@ -47,10 +48,12 @@ class LanguageModelTask(Task):
         Measure("perplexity", "perplexity", higher_is_better=False),
         LOSS,
     )
-    count_unit = "tokens"
-    commands = ('weft generate {run} "a beginning"', "weft evaluate {run} --data TEXT")
-    bf16_weights = False
-    inference_kind = "continue"
+    info = TaskInfo(
+        commands=('weft generate {run} "a beginning"', "weft evaluate {run} --data TEXT"),
+        count_unit="tokens",
+        inference_kind="continue",
+        bf16_weights=False,
+    )
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class LanguageModelTask(Task):
         self.carrying = SegmentRecurrence(carry, memory)
         self.scoring = SegmentRecurrence(carry, memory if evaluation_memory is None else evaluation_memory)
         # A memory of several segments has no fixed size until it is full.
-        self.capturable = carry != "memory" or memory <= segment
+        self.info = replace(self.info, fixed_length=segment, capturable=carry != "memory" or memory <= segment)
         if stride > segment:
             raise ConfigError(f"task.stride: {stride} is more than the segment of {segment} tokens; lower it")
         self.tokenizer: Tokenizer
@@ -97,7 +100,7 @@ class LanguageModelTask(Task):
                 tokenizer = learn_tokenizer(self.config, train, self.report)
             save_extended(self.run, tokenizer, tokenizer)
             if tokenizer.learns and not data.tokenizer_of:
-                self.lower_setting("data.vocabulary", tokenizer.size)
+                lower_setting(self, "data.vocabulary", tokenizer.size)
         sizes = self.reopen()
         if not keeps_lines(self.tokenizer):
             raise ConfigError(
@@ -107,7 +110,7 @@ class LanguageModelTask(Task):
         self.train = self.read(train, "training")
         self.valid = self.read(valid, "validation") if valid else None
         if (rows := self._streams().rows) < self.config.train.batch_tokens // self.segment:
-            self.lower_setting("train.batch_tokens", rows * self.segment)
+            lower_setting(self, "train.batch_tokens", rows * self.segment)
         return sizes
 
     def reopen(self) -> Sizes:
@@ -134,9 +137,6 @@ class LanguageModelTask(Task):
         self.carrying.check(model, self.segment)
         self.scoring.check(model, self.segment)
         return model
-
-    def row_length(self, longest: int, *, rounded: bool = False) -> int:
-        return self.segment
 
     def batches(self, position: Position) -> Iterator[tuple[TextBatch, Position]]:
         return self._streams().stream(position)
@@ -196,10 +196,6 @@ class LanguageModelTask(Task):
         memory = self.scoring.memory if self.scoring.kind == "memory" else 0
         context = None if self.scoring.kind == "state" else self.segment + memory
         return GenerationPredictor(model, self.tokenizer, resolved, context, warn)
-
-    @property
-    def typical_length(self) -> int:
-        return self.segment
 
     def identity(self) -> str:
         return self.train.identity

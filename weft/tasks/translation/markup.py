@@ -1,4 +1,4 @@
-"""Markup transfer: carries the tags of a text, and what is protected in it, into its translation, by word alignment.
+"""Markup transfer: puts the tags of a text, and its protected spans, into its translation, by word alignment.
 
 Every span of markup appears once. Elements that are nested in the source are nested in the translation, and no element is cut
 in two. Words are counted as units (`attention_alignment.units`).
@@ -26,7 +26,7 @@ from weft.tasks.translation.attention_alignment import Span
 from weft.tasks.translation.protected_spans import Kind, find, hint, kinds
 from weft.tasks.translation.segmenter import Run, TextSegment, Translation
 
-HOLE = "\ufffc"
+OBJECT = "\ufffc"
 """Stands in a text for content that is not text, such as an image."""
 
 BRIDGE = 2
@@ -318,7 +318,7 @@ class MarkupProjection:
 
 
 def _beside(neighbour: str, unit: str, gap: str, closed: set[str]) -> str:
-    """The white space between a opaque span and a unit of the translation.
+    """The white space between an opaque span and a unit of the translation.
 
     neighbour: the character next to the span in the source · unit: the character of the unit next to it · gap: the white space
     in the translation where the span is put in · closed: punctuation that needs no space.
@@ -329,7 +329,7 @@ def _beside(neighbour: str, unit: str, gap: str, closed: set[str]) -> str:
         return " "
     # A span next to a comma, or at an end of the text, must not grow together with a word.
     grows = unit.isalnum() and not neighbour.isalnum() and not is_unspaced(unit)
-    return (gap or " ") if grows and neighbour != HOLE else "" if neighbour else gap
+    return (gap or " ") if grows and neighbour != OBJECT else "" if neighbour else gap
 
 
 def _tree(spans: Sequence[MarkupSpan], read: Sequence[tuple[int, int, int]]) -> list[_Node]:

@@ -79,7 +79,7 @@ class TextSegment(BatchItem):
 
     @property
     def seed(self) -> int:
-        """Names the sentence to sampling."""
+        """The seed of the sentence for sampling."""
         return seed_of(array("q", [len(self.ids), *self.ids, *self.prefix]).tobytes())
 
 
@@ -171,7 +171,7 @@ class Translation(Prediction):
     """A translation. Its score is that of the search, such as the log-probability divided by lengthᵅ, or of the reranker.
 
     parts: the translations of its sentences, if there are several · source: the text that was read · runs: the text in parts
-    that are markup and parts that are not, if the source has marks · passes: see `Hypothesis`.
+    that are markup and parts that are not, if the source has markup · passes: see `Hypothesis`.
     """
 
     parts: list[Translation] = field(default_factory=list)

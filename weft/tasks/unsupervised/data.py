@@ -8,29 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.config.corpus_entries import ValidationCorpus, names
-from weft.data.batch import EOS, PAD, PairBatch, Position, Source
-from weft.data.batching import Batches, lay_out, spread
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
-from weft.data.formats import Pairs, Texts, combine
-from weft.data.sentence_pairs import PairFilters, make_pairs, random_pairs
+from weft.data.batch import EOS, PairBatch, Source
+from weft.data.batching import lay_out, spread
+from weft.data.corpus import Corpus, Rows
+from weft.data.formats import Pairs, combine
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers import Tokenizer
-from weft.data.tokenizers.added_tokens import BLANK, ExtendedTokenizer, add_tokens
-from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise, text_of
-from weft.errors import ConfigError, DataError
-from weft.models.base import Sizes
-from weft.tasks.tokenizer_setup import learn_tokenizer
-from weft.tasks.translation.data import ParallelTexts
+from weft.data.tokenizers.added_tokens import BLANK
+from weft.errors import DataError
 
 LANGUAGE = re.compile(r"([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)=(.+)", re.DOTALL)
 """As `weft.config.corpus_entries` reads it."""
@@ -165,119 +156,7 @@ def foreign_tokens(corpus: Corpus, size: int) -> NDArray[np.bool_]:
     return foreign
 
 
-def _source(tokens: NDArray[Any], lengths: Rows) -> Source:
+def lay_out_tokens(tokens: NDArray[Any], lengths: Rows) -> Source:
+    """Texts as a source, given all their tokens and their lengths."""
     (layout,) = lay_out(lengths[:, None])
     return Source(spread(tokens.astype(np.int64), layout), layout)
-
-
-class UnpairedTexts(ParallelTexts):
-    """The data of a task on texts of two languages. A tokenizer of both has a mark for each language, and the blank.
-
-    noise: the probability that a word is dropped, the probability that it is blanked out, and the most places it moves.
-    """
-
-    texts: Sequence[Monolingual] = ()
-    noise: tuple[float, float, int]
-
-    def tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
-        own = learn_tokenizer(self.config, train, self.report)
-        return add_tokens(own, own, [*languages_of(names(self.config.data.train)), BLANK], needs_tag=False)
-
-    def reopen(self) -> Sizes:
-        sizes = super().reopen()
-        assert isinstance(self.source, ExtendedTokenizer)
-        self.marked, self.languages = self.source, languages_of(names(self.config.data.train))
-        if [mark for mark in self.marked.added if mark in self.languages] != self.languages:
-            trained = " and ".join(mark for mark in self.marked.added if mark != BLANK)
-            raise ConfigError(
-                f"data.train: the run was trained with texts of {trained}, in this order, not with texts of "
-                f"{' and '.join(self.languages)}; name the same languages in the same order"
-            )
-        return sizes
-
-    @property
-    def tags(self) -> Sequence[str]:
-        """None: decode.into names the target language, not a tag of the source."""
-        return ()
-
-    @property
-    def marks(self) -> list[int]:
-        """The ids of the two languages and of the blank."""
-        return [self.marked.added_id(name) for name in (*self.languages, BLANK)]
-
-    def word_translations(self) -> tuple[Callable[[], Translate], Any]:
-        """Makes what translates texts word by word, and plain data that identifies it; by default, texts stay as they are."""
-        return lambda: lambda text, language: text, None
-
-    def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
-        """The corpus of texts, pairs of a line and its language. Texts that are too long are left out.
-
-        Columns: the tokens of each text, those of its translation word by word, both also as text, and its language's number.
-        """
-        tokenizer, max_length = self.marked, self.config.data.max_length
-        translators, key = self.word_translations()
-        filters, translate = PairFilters(max_length), cache(translators)
-
-        def encode(pairs: Texts) -> tuple[Columns, dict[str, int]]:
-            sides = [text for text, _ in pairs], [translate()(*pair) for pair in pairs]
-            ids = [tokenizer.encode_batch(side) for side in sides]
-            kept, reasons = filters(pairs, *ids)
-            columns: Columns = {LANGUAGE_COLUMN: [[self.languages.index(pairs[row][1])] for row in kept]}
-            for name, side, tokens in zip((TOKENS, WORDS), sides, ids, strict=True):
-                columns[name] = [[*tokens[row], EOS] for row in kept]
-                columns[text_of(name)] = [np.frombuffer(side[row].encode(), np.uint8) for row in kept]
-            return columns, reasons
-
-        kind = ids_below(tokenizer.size)
-        columns = {TOKENS: kind, WORDS: kind, text_of(TOKENS): "uint8", text_of(WORDS): "uint8", LANGUAGE_COLUMN: "uint8"}
-        whole = ["unpaired", tokenizer.digest(), list(self.languages), max_length, key]
-        sized = [TOKENS, WORDS]
-        return prepare(pairs, whole, encode, columns, sized=sized, folder=self.cache, unit="texts", progress=progress)
-
-    def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> UnpairedBatch:
-        """A batch for validation, always with the same noise."""
-        return self._collate(corpus, rows, np.random.default_rng(0))
-
-    def _collate(self, corpus: Corpus, rows: Rows, draw: np.random.Generator) -> UnpairedBatch:
-        """The batch of some rows. draw: from which the noise follows."""
-        plain, lengths = corpus.gather(TOKENS, rows)
-        noisy, sources = self._noising(corpus, TOKENS, rows, plain, lengths, draw)
-        words, counts = self._noising(corpus, WORDS, rows, *corpus.gather(WORDS, rows), draw)
-        numbers, marks = corpus.gather(LANGUAGE_COLUMN, rows)[0].astype(np.int64), np.asarray(self.marks[:2])
-        labels = np.insert(plain.astype(np.int64), lengths.cumsum() - lengths, marks[numbers])
-        pairs = make_pairs(noisy.astype(np.int64), labels, np.stack([sources, lengths + 1], 1), rows)
-        hidden = torch.isin(pairs.labels, torch.from_numpy(marks))
-        return UnpairedBatch(
-            pairs.rows,
-            pairs.source,
-            pairs.target,
-            pairs.target_layout,
-            pairs.labels.masked_fill(hidden, PAD),
-            _source(plain, lengths),
-            _source(words, counts),
-            torch.from_numpy(marks[1 - numbers]),
-        )
-
-    @cached_property
-    def _noising(self) -> CorpusNoise:
-        drop, blank, shuffle = self.noise
-        both = WordNoise(drop, blank, shuffle), WordNoise(drop, 0.0, shuffle)
-        first, second = (NoisyEncoder(self.marked, noise, blank=self.marks[2]) for noise in both)
-        return CorpusNoise({TOKENS: first, WORDS: second}, self.config.data.max_length + 1)
-
-    def batches(self, position: Position) -> Iterator[tuple[UnpairedBatch, Position]]:
-        train, begin = self.config.train, position
-        for rows, following in Batches(self.train.lengths, train.batch_tokens, seed=train.seed).stream(position):
-            yield self._collate(self.train, rows, np.random.default_rng((train.seed, *begin))), following
-            begin = following
-
-    def describe(self) -> dict[str, Any]:
-        return {"vocabulary": self.marked.size, "training texts": len(self.train)}
-
-    def dummy_batch(
-        self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
-    ) -> UnpairedBatch:
-        pairs = random_pairs((sizes.source - 3, sizes.target - 3), (length, length), rows)
-        other = torch.full((rows,), sizes.target - 2)
-        clean, words = (Source(pairs.source.values.clone(), pairs.source.layout) for _ in range(2))
-        return UnpairedBatch(pairs.rows, pairs.source, pairs.target, pairs.target_layout, pairs.labels, clean, words, other)
