@@ -15,7 +15,7 @@ from weft.config.plugins import installed_parts, installed_recipes
 from weft.config.registry import build, find_table
 from weft.config.sections import DecodeSection, load_config, recipes
 from weft.data.formats import open_pairs
-from weft.errors import ConfigError, WeftError
+from weft.errors import ConfigError, RunError, WeftError
 from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Sizes
 from weft.models.composition import build_model
@@ -97,6 +97,9 @@ def test_a_run_saves_an_installed_part_by_name_and_needs_it_again(
     assert weft.load(tmp_path / "run", device="cpu").translate("a b").text is not None
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(site)])
     forget()
+    with pytest.raises(RunError, match="trained with parts of the package parts_of_ann, not installed here"):
+        weft.load(tmp_path / "run", device="cpu")
+    (tmp_path / "run" / "run.json").unlink()  # as in older runs
     with pytest.raises(WeftError, match=r"encoder_self.*there is no 'gentle'"):
         weft.load(tmp_path / "run", device="cpu")
 
