@@ -1,4 +1,4 @@
-"""Why a file or folder cannot be used: it is missing, or the permissions forbid it. And files that are replaced as a whole."""
+"""Reasons why a file or folder cannot be used (it is missing, permissions forbid it); files that are replaced atomically."""
 
 from __future__ import annotations
 

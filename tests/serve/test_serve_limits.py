@@ -180,7 +180,7 @@ def test_metrics_are_in_prometheus_format(serve: Any) -> None:
     shown = serve()
     shown.translate(["a b", "c d"], model="reverse")
     lines = shown.client.get("/metrics").text.splitlines()
-    assert "weft_texts_total 2" in lines and 'weft_requests_total{route="/v1/translate",status="200"} 1' in lines
+    assert "weft_texts_total 2.0" in lines and 'weft_requests_total{route="/v1/translate",status="200"} 1.0' in lines
     sample = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+')
     assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
 

@@ -118,7 +118,7 @@ def test_several_processes_share_a_socket_metrics_and_files(reverse_run: Path) -
         for number in range(8):
             answer = httpx.post(f"{url}/v1/translate", json={"text": f"a b {number}"}, timeout=30, trust_env=False)
             assert answer.json()["translations"]
-        wait_for(lambda: "weft_texts_total 8" in lines() and "weft_models 2" in lines())
+        wait_for(lambda: "weft_texts_total 8.0" in lines() and "weft_models 2.0" in lines())
         form = {"files": {"file": ("x.txt", b"a b")}, "data": {"source": "en", "target": "de"}}
         place = httpx.post(f"{url}/translate_file", trust_env=False, **form).json()["translatedFileUrl"]  # type: ignore[arg-type]
         assert {httpx.get(place, trust_env=False).content for _ in range(6)} == {b"b a"}
@@ -182,7 +182,7 @@ def test_a_file_without_keys_is_refused(weft: tiny.Shell, reverse_run: Path, tmp
     weft.fails("serve", reverse_run, "--api-keys", tmp_path / "keys", says=["no key"])
 
 
-@pytest.mark.parametrize("package", ["fastapi", "uvicorn", "python_multipart"])
+@pytest.mark.parametrize("package", ["fastapi", "uvicorn", "python_multipart", "prometheus_client", "py3langid"])
 def test_a_missing_package_is_named(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     weft.fails("serve", "runs/x", says=["pip install 'weft-seq2seq[serve]'"])

@@ -27,13 +27,13 @@ COMMANDS = {
     "serve": "serve:serve",
     "evaluate": "evaluate:evaluate",
     "explain": "explain:explain",
-    "align": "align:align",
+    "align": "align_and_dictionary:align",
     "generate": "predict:generate",
     "compare": "compare:compare",
     "bench": "bench_and_doctor:bench",
     "distill": "distill_and_backtranslate:distill",
-    "dictionary": "dictionary:dictionary",
-    "vectors": "dictionary:vectors",
+    "dictionary": "align_and_dictionary:dictionary",
+    "vectors": "align_and_dictionary:vectors",
     "iterate": "distill_and_backtranslate:iterate",
     "backtranslate": "distill_and_backtranslate:backtranslate",
     "shortlist": "after_training:shortlist",
@@ -47,7 +47,7 @@ COMMANDS = {
 """The module and the function of each command."""
 
 HELP = {"translate": "Translate a file, a text, or standard input line by line as it comes."}
-"""The help of commands whose function describes another one."""
+"""Help texts of commands that share a function with another one."""
 
 
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:

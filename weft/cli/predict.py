@@ -32,7 +32,7 @@ def predict(
     run: str = RUN,
     text: str = typer.Argument(
         None,
-        help="File with one input per line, also .gz or JSON lines, the text itself, a picture or a wav file; default: "
+        help="File with one input per line, also .gz or JSON lines, the text itself, an image or a wav file; default: "
         "standard input, line by line.",
     ),
     output: Path = OUTPUT,
@@ -187,7 +187,7 @@ def generate(
     prompt: str = typer.Argument(None, help="The beginning of the text; default: standard input."),
     tokens: int = typer.Option(200, min=1, help="Tokens to write."),
     count: int = typer.Option(1, min=1, help="Texts to write."),
-    temperature: float = typer.Option(None, help="Below 1 is safer, above 1 bolder."),
+    temperature: float = typer.Option(None, help="Sampling temperature: below 1 is more conservative, above 1 more diverse."),
     top_k: int = typer.Option(None, help="Sample among this many of the most probable tokens."),
     top_p: float = typer.Option(None, help="Sample among the likeliest tokens that together have this probability."),
     seed: int = typer.Option(None, help="Seed of the samples."),
@@ -198,7 +198,7 @@ def generate(
     set: list[str] = DECODE_SET,
 ) -> None:
     """Continue a text with a language model. Prints the prompt and its continuation, token by token."""
-    from weft.runs.generator import load_generator
+    from weft.runs.translator import load_generator
 
     options = decode_options(set, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, beam=beam)
     beginning = "" if prompt in (None, "-") and sys.stdin.isatty() else _read(prompt)

@@ -62,7 +62,7 @@ def make_app(service: Service, log: Log = log_line) -> GuardMiddleware:
     async def metrics(request: Request) -> Response:
         if service.access.keys:
             service.admit(request)
-        return PlainTextResponse(await asyncio.to_thread(service.all_metrics), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(await asyncio.to_thread(service.metrics.text), media_type="text/plain; version=0.0.4")
 
     for path, name in FILES.items():
         _add_file(app, path, name)

@@ -1,13 +1,23 @@
-"""A queue in which clients take turns, and batches that a machine can run in a bounded time."""
+"""Queries in progress, a queue in which clients take turns, and batches that a machine can run in a bounded time."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
+from starlette.exceptions import HTTPException
+
+from weft.decoding.search_loop import Cancellation
+from weft.explain.explanation import Explanation
+from weft.explain.html_page import Section, explain_page
+from weft.inference.predictor import BatchItem, ExpectedCost, Prediction, Predictor
 from weft.serve.bounded_cache import BoundedCache
-from weft.serve.query_jobs import Job, RequestTicket
+from weft.serve.served_models import BatchResult, Query
 
 KINDS, CLIENTS = 1000, 10_000
 """Kinds of work whose time, and clients whose work, is remembered."""
@@ -17,6 +27,119 @@ DECAY = 0.9
 
 GROWTH = 4
 """How many times as large as the largest batch so far the next may be."""
+
+
+MAX_EXPLAINED_TOKENS = 200
+"""Tokens of the longest sentence that is explained, since nothing can interrupt this."""
+
+
+@dataclass(eq=False)
+class ExplainedSentence(BatchItem):
+    """A sentence to explain."""
+
+    text: str
+
+
+class ExplanationPredictor:
+    """Runs `weft explain` in the queue: a sentence is one batch item, and the prediction has the page as its text."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+
+    def read(self) -> list[BatchItem]:
+        model, limit = self.query.model, MAX_EXPLAINED_TOKENS
+        sentences = [ExplainedSentence([0] * model.count(text), text) for text in model.sentences(self.query.text)]
+        longest = max(sentence.size for sentence in sentences)
+        if longest > limit:
+            raise HTTPException(400, f"a sentence of {longest} tokens is too long to be explained; the limit is {limit}")
+        return [*sentences]
+
+    def group(self, item: BatchItem) -> Hashable:
+        return item  # each is run alone
+
+    def expected_cost(self, item: BatchItem) -> ExpectedCost:
+        width = self.query.model.translator.config.decode.search.get("width", 1)
+        return ExpectedCost(int(dict(self.query.options).get("beam") or width), item.size)
+
+    def run(self, items: list[Any], control: Cancellation | None = None) -> list[Explanation | Section]:
+        return [self.query.model.explain(item.text, self.query) for item in items]
+
+    def join_outputs(self, query: Query, items: list[BatchItem], results: list[Explanation | Section]) -> Prediction:
+        return Prediction(explain_page(results, "weft"), 0.0)
+
+
+@dataclass(eq=False)
+class PendingQuery:
+    """A query with the batch items that a model computes for it, and their results so far."""
+
+    query: Query
+    input: Any
+    predictor: Predictor[Any, Any] | ExplanationPredictor
+    items: list[BatchItem]
+    results: dict[BatchItem, Any] = field(default_factory=dict)
+    answer: Prediction | None = None
+
+    def run(self, items: list[BatchItem], control: Cancellation | None) -> BatchResult:
+        """Runs items of this and other queries of one group."""
+        if isinstance(self.predictor, ExplanationPredictor):
+            began = time.monotonic()
+            return BatchResult(list(self.predictor.run(items, control)), len(items), time.monotonic() - began)
+        return self.query.model.run_batch(self.predictor, self.query.options, items, control)
+
+    def finish(self) -> None:
+        """Joins the results if all are known. This may run the model once more, for attention weights."""
+        if len(self.results) == len(self.items):
+            self.answer = self.predictor.join_outputs(self.input, self.items, [self.results[item] for item in self.items])
+            self.results.clear()
+
+
+@dataclass(eq=False)
+class Job:
+    """A batch item in the queue.
+
+    group: only items of one group are run together · kind: items of one kind take about the same time per row and step ·
+    since: when it was added.
+    """
+
+    ticket: RequestTicket
+    pending: PendingQuery
+    item: BatchItem
+    group: Hashable
+    kind: Hashable
+    cost: ExpectedCost
+    since: float
+
+
+@dataclass(eq=False)
+class RequestTicket:
+    """The queries of one request, which wait together. `client` names who sent it."""
+
+    client: str
+    queries: list[PendingQuery]
+    future: asyncio.Future[list[Prediction]]
+    jobs: list[Job] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits for the answers."""
+        return not self.future.done()
+
+    @property
+    def complete(self) -> bool:
+        return all(each.answer is not None for each in self.queries)
+
+    def settle(self, error: Exception | None = None) -> None:
+        """Gives the answers, or an error, to the request. Any thread may call this."""
+        with suppress(RuntimeError):  # the event loop is closed, so no request is waiting
+            self.future.get_loop().call_soon_threadsafe(self._settle, error)
+
+    def _settle(self, error: Exception | None) -> None:
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result([each.answer for each in self.queries if each.answer is not None])
 
 
 @dataclass
@@ -105,8 +228,8 @@ class Batch:
 class FairQueue:
     """Tickets in turns: the client that has used the least work comes next, and of its tickets the one that got the least.
 
-    A new client or ticket starts at what the others have got on average, so that nobody saves up turns and nobody is overtaken
-    for ever. Not thread-safe.
+    A new client or ticket starts at the average of the others, so that nobody saves up turns or is overtaken forever. Not
+    thread-safe.
     """
 
     def __init__(self, times: BatchTimeModel) -> None:

@@ -23,7 +23,7 @@ READ_WITHIN = 20.0
 LINGER = 5.0
 """Seconds for which idle connections stay open when the server stops, as they do otherwise (uvicorn's timeout_keep_alive).
 
-A client that sends another request meanwhile is told to close its connection, so it never meets a closed one."""
+A client that sends another request meanwhile is told to close its connection, so it never finds it closed."""
 
 
 class Protocol(H11Protocol):

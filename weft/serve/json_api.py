@@ -13,7 +13,6 @@ from starlette.responses import HTMLResponse, Response
 
 from weft.inference.predictor import Prediction
 from weft.serve.languages import detect_language
-from weft.serve.query_jobs import too_many_cells
 from weft.serve.request_and_response import (
     ERRORS,
     ModelDocument,
@@ -23,9 +22,9 @@ from weft.serve.request_and_response import (
     body_schema,
     cells,
     document,
-    encode,
     with_choices,
 )
+from weft.serve.request_batcher import too_many_cells
 from weft.serve.served_models import ExplanationQuery, ServedModel, TranslationQuery
 from weft.serve.server_processes import reload_others
 from weft.serve.service import Service
@@ -42,7 +41,7 @@ PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inl
 """Lets the script inside the explanation page run, but in an opaque origin: it cannot reach this server."""
 
 ALIGNING = 32
-"""Times as many attention weights may be averaged for an alignment as may be sent."""
+"""How many times as many attention weights may be averaged for an alignment as may be sent."""
 
 FEW = 8
 """The most translations that are converted to JSON in the event loop; for few, this is faster than another thread."""
@@ -193,13 +192,14 @@ def _document(model: ServedModel, most_beam: int) -> ModelDocument:
 
 
 def _content(body: TranslateRequest, model: ServedModel, translations: Sequence[Prediction]) -> bytes:
-    """The response as JSON."""
+    """The response as compact JSON."""
     answers = []
     for text, each in zip(body.texts, translations, strict=True):
         answer = document(model, text, each, attention=body.attention, alignment=body.alignment)
         answer.unmet = body.terms(text).unmet(each.text) or None
         answers.append(answer)
-    return encode(TranslateResponse(model=model.name, source=model.source, target=model.target, translations=answers))
+    response = TranslateResponse(model=model.name, source=model.source, target=model.target, translations=answers)
+    return response.model_dump_json(exclude_none=True).encode()
 
 
 def _queries(

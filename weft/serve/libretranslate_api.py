@@ -15,11 +15,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from weft.inference.predictor import Prediction
-from weft.serve.file_store import suffix_of, suffixes
 from weft.serve.languages import detect_language, language_name
 from weft.serve.request_and_response import ERRORS, Fields, admitted_fields, body_schema, with_choices
 from weft.serve.served_models import ServedModel, TranslationQuery
-from weft.serve.service import Service, note
+from weft.serve.service import Service, note, suffix_of, suffixes
 from weft.tasks.translation.documents import fill_all, open_document, open_file
 from weft.tasks.translation.documents.html import Segment
 from weft.tasks.translation.segmenter import Translation

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count, product
@@ -16,23 +16,21 @@ from typing import Any
 import torch
 from starlette.exceptions import HTTPException
 
-from weft.inference.predictor import Prediction
+from weft.decoding.search_loop import Cancellation
+from weft.inference.predictor import BatchItem, Prediction
 from weft.serve.bounded_cache import BoundedCache, bytes_of
-from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue
-from weft.serve.middleware import Log
-from weft.serve.prometheus import Metrics
-from weft.serve.query_jobs import (
+from weft.serve.fair_queue import (
+    Batch,
+    BatchTimeModel,
+    ExplainedSentence,
     ExplanationPredictor,
+    FairQueue,
+    Job,
     PendingQuery,
     RequestTicket,
-    expected_cells,
-    keep_result,
-    kind,
-    make_jobs,
-    run_jobs,
-    tokenize,
-    too_many_cells,
 )
+from weft.serve.middleware import Log
+from weft.serve.prometheus import Metrics
 from weft.serve.served_models import BatchResult, Query, ServedModel, TranslationQuery
 from weft.serve.settings import Settings
 
@@ -326,3 +324,79 @@ class Batcher:
         """Seconds to wait after a batch for the clients that it has answered, which may send their next requests."""
         few = self._queue.tickets < self._served / 2
         return min(RETURN, 0.5 * self._spent) if few else 0.0
+
+
+def tokenize(queries: Sequence[Query]) -> list[PendingQuery]:
+    """Splits and tokenizes the text of each query. Only one thread may do this."""
+    pending = []
+    for query in queries:
+        if isinstance(query, TranslationQuery):
+            predictor = query.model.predictor(query.options)
+            source = predictor.parse_input(query.text, **query.fields)
+            (items,) = predictor.encode_input([source], 1)
+            pending.append(PendingQuery(query, source, predictor, items))
+        else:
+            explanation = ExplanationPredictor(query)
+            pending.append(PendingQuery(query, query, explanation, explanation.read()))
+    return pending
+
+
+def make_jobs(ticket: RequestTicket) -> list[Job]:
+    """A job for each batch item of a ticket."""
+    now, jobs = time.monotonic(), []
+    for each in ticket.queries:
+        model, options, predictor = each.query.model, each.query.options, each.predictor
+        for item in each.items:
+            group = (model, options, predictor.group(item))
+            jobs.append(Job(ticket, each, item, group, kind(each, item), predictor.expected_cost(item), now))
+    return jobs
+
+
+def kind(pending: PendingQuery, item: BatchItem) -> Hashable:
+    """A key for the time per row and step: the model, and the order of magnitude of the number of terms."""
+    if isinstance(item, ExplainedSentence):
+        return pending.query.model.name, "explanation"
+    terms = getattr(item, "terms", None)
+    return pending.query.model.name, (len(terms.use) + len(terms.avoid)).bit_length() if terms else 0
+
+
+def expected_cells(pending: PendingQuery) -> int:
+    """The attention weights that a query computes, if its translation is as long as its text."""
+    query = pending.query
+    if not (isinstance(query, TranslationQuery) and query.attention):
+        return 0
+    return query.model.attention_maps * sum(item.size**2 for item in pending.items)
+
+
+def too_many_cells(count: int, limit: int) -> HTTPException:
+    """The refusal of a request that computes more attention weights than the server sends."""
+    message = f"about {count:,} attention weights exceed the limit of {limit:,}; send shorter or fewer texts"
+    return HTTPException(400, f"{message}, or ask for alignment instead of attention")
+
+
+def run_jobs(jobs: Sequence[Job], between: Callable[[], None]) -> BatchResult:
+    """Runs the model on a batch. If that fails, runs each job alone, so that only the bad text gets an error."""
+    try:
+        control = Cancellation(len(jobs), lambda row: jobs[row].ticket.wanted, between)
+        return jobs[0].pending.run([job.item for job in jobs], control)
+    except Exception as error:
+        if len(jobs) == 1:
+            return BatchResult([error], 1, 0.0)
+        alone = [run_jobs([job], between) for job in jobs]
+        return BatchResult([each.results[0] for each in alone], len(jobs), sum(each.seconds for each in alone))
+
+
+def keep_result(job: Job, result: Any) -> None:
+    """Keeps the result of a job, and answers its request if that was the last one."""
+    if not job.ticket.wanted:
+        return  # the result may be cut off
+    if not isinstance(result, Exception):
+        try:
+            job.pending.results[job.item] = result
+            job.pending.finish()
+        except Exception as error:
+            result = error
+    if isinstance(result, Exception):
+        job.ticket.settle(result)
+    elif job.ticket.complete:
+        job.ticket.settle()

@@ -47,7 +47,7 @@ class ModelLocation:
 
 
 class ModelVersion(NamedTuple):
-    """A model at one time: its run folders, and the times and sizes of their files."""
+    """One state of a model: its run folders, and the times and sizes of their files."""
 
     location: ModelLocation
     files: tuple[tuple[int, int], ...]
@@ -236,15 +236,11 @@ class Models:
         prepare(served)
         self.served = served
 
-    def between(self, source: str, target: str) -> ServedModel:
-        """Returns the first model for this language pair; see `known_code` for other names of a language."""
-        path = self.path(source, target)
-        if len(path) == 1:
-            return path[0]
-        raise HTTPException(400, f"{target} is not available as a target language from {source}")
-
     def path(self, source: str, target: str) -> list[ServedModel]:
-        """The models that lead from one language to another: one, two by way of a third language, or none if they are equal."""
+        """The models that lead from one language to another: one, two by way of a third language, or none if they are equal.
+
+        See `known_code` for other names of a language.
+        """
         codes = {code for model in self.served for code in (model.source, model.target)}
         first, last = (known_code(code, codes) for code in (source, target))
         for code, known in ((source, first), (target, last)):
@@ -281,7 +277,10 @@ class Models:
             return self.served[0]
         if source is None or target is None:
             raise HTTPException(400, "send both source and target, or a model")
-        return self.between(source, target)
+        path = self.path(source, target)
+        if len(path) != 1:
+            raise HTTPException(400, f"{target} is not available as a target language from {source}")
+        return path[0]
 
     @property
     def choices(self) -> dict[str, list[str]]:

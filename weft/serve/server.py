@@ -132,9 +132,9 @@ class Server(uvicorn.Server):
         self.log({"event": "stopped", "taken": self.guard.taken, "answered": self.guard.answered})
 
     async def _work_for(self, parent: int) -> None:
-        """Shares the metrics of this process with the others; stops if the process that started it has ended."""
+        """Shows the gauges of this process to the others; stops if the process that started it has ended."""
         while not self.should_exit:
-            await asyncio.to_thread(self.service.share_metrics)
+            self.service.metrics.refresh_gauges()
             await asyncio.sleep(1.0)
             if os.getppid() != parent:
                 self.stop()

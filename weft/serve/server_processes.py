@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
+from prometheus_client.multiprocess import mark_process_dead
+
 from weft.errors import WeftError
-from weft.serve.file_store import SHARED, shared_folder
 from weft.serve.http_protocol import CONNECTIONS
 from weft.serve.middleware import log_line
+from weft.serve.prometheus import FOLDER
 from weft.serve.settings import Settings
 
 LISTEN_FD, REPLACES = "WEFT_LISTEN_FD", "WEFT_REPLACES"
@@ -28,6 +32,9 @@ WORKER, READY_FD = "WEFT_WORKER", "WEFT_READY_FD"
 ENGINE_FD, ENGINE_PATH = "WEFT_MODELS_FD", "WEFT_MODELS"
 """Environment variables of the process that runs the models, and of those that use it: its socket's number, and its path."""
 
+SHARED = "WEFT_SHARED"
+"""Environment variable with the folder that the processes of a server share."""
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 SYSTEMD_FD = 3
@@ -37,8 +44,17 @@ PAUSE = 1.0
 """Seconds before a worker that ended is started again."""
 
 
+def shared_folder() -> Path:
+    """The folder that the processes of a server share, which the first of them makes and deletes in the end."""
+    if path := os.environ.get(SHARED):
+        return Path(path)
+    folder = tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
 def command() -> list[str]:
-    """Starts this program again, with the same arguments."""
+    """The command that starts this program again, with the same arguments."""
     return [sys.executable, "-m", "weft", *sys.argv[1:]]
 
 
@@ -144,7 +160,7 @@ class Workers:
 
     async def _start(self, number: int) -> bool:
         """Starts a worker; returns whether it serves."""
-        own = {LISTEN_FD: str(self._listener.fileno()), SHARED: str(self._folder)}
+        own = {LISTEN_FD: str(self._listener.fileno()), SHARED: str(self._folder), FOLDER: str(self._folder)}
         if self._sockets:
             own[ENGINE_PATH] = self._sockets[number % len(self._sockets)].getsockname()
         return await self._spawn(self._running, number, own, self._listener)
@@ -177,6 +193,7 @@ class Workers:
         """Starts a process again whenever it ends, until all are stopped."""
         while True:
             status = await among[number].wait()
+            mark_process_dead(among[number].pid, self._folder)
             if self._stopping:
                 return
             what = "a worker" if among is self._running else "the model process"

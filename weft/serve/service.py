@@ -1,12 +1,14 @@
-"""The state that all APIs of a server share: models, batcher, access control, files, metrics and health."""
+"""The state that all APIs of a server share: models, batcher, access control, translated files, metrics and health."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
+import secrets
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -15,12 +17,13 @@ from starlette.requests import Request
 from weft.errors import WeftError
 from weft.inference.predictor import Prediction
 from weft.serve.access_control import AccessControl
-from weft.serve.file_store import FileStore, shared_folder
 from weft.serve.middleware import Log
-from weft.serve.prometheus import Metrics, summed
+from weft.serve.prometheus import Metrics
 from weft.serve.request_batcher import Batcher
 from weft.serve.served_models import Models, Query, ServedModel, TranslationQuery
+from weft.serve.server_processes import shared_folder
 from weft.serve.settings import Settings
+from weft.tasks.translation.documents import SUFFIXES
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -32,6 +35,14 @@ STUCK = 60.0
 
 WITHIN = 10.0
 """Seconds in which a model must answer the test text."""
+
+KEPT = 30 * 60.0
+"""Seconds for which a translated file can be downloaded."""
+
+TOTAL = 256 << 20
+"""Bytes of all translated files; beyond that the oldest are deleted."""
+
+NAME = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,5})")
 
 
 class Health:
@@ -78,9 +89,9 @@ class Service:
         self.health = Health(self.batcher, models)
         self.access = AccessControl(settings, self.metrics)
         self.files = FileStore(shared_folder())
-        self.metrics.gauges["queue_length"] = ("sentences waiting in the queue", lambda: self.batcher.length)
-        self.metrics.gauges["cache_bytes"] = ("memory of cached translations", lambda: self.batcher.cache.used)
-        self.metrics.gauges["models"] = ("models in memory, in all processes", lambda: len(self.models.served))
+        self.metrics.add_gauge("queue_length", "sentences waiting in the queue", lambda: self.batcher.length)
+        self.metrics.add_gauge("cache_bytes", "memory of cached translations", lambda: self.batcher.cache.used)
+        self.metrics.add_gauge("models", "models in memory, in all processes", lambda: len(self.models.served))
         self._reloading = asyncio.Lock()
 
     def admit(self, request: Request, key: Any = None, *, admin: bool = False) -> None:
@@ -122,17 +133,6 @@ class Service:
             if not task.done():
                 task.cancel()
 
-    def share_metrics(self) -> None:
-        """Writes the metrics of this process for the others of the server."""
-        path = self.files.folder / f"metrics-{os.getpid()}"
-        path.with_suffix(".new").write_text(self.metrics.text(), encoding="utf-8")
-        path.with_suffix(".new").replace(path)
-
-    def all_metrics(self) -> str:
-        """The metrics of all processes of the server."""
-        others = [path for path in self.files.folder.glob("metrics-*[0-9]") if path.name != f"metrics-{os.getpid()}"]
-        return summed([self.metrics.text(), *(path.read_text(encoding="utf-8") for path in others)])
-
     async def reload(self) -> None:
         """Reloads the models while the old ones keep answering. Batches in progress finish with the old models."""
         async with self._reloading:
@@ -162,3 +162,45 @@ async def _disconnect(request: Request) -> None:
     """Returns when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def suffixes() -> list[str]:
+    """Suffixes of the files that this server translates."""
+    return [*SUFFIXES, *([".docx"] if find_spec("docx") else [])]
+
+
+def suffix_of(name: str) -> str:
+    """The suffix of a file name. Raises an HTTP error if such files are not translated."""
+    suffix = Path(name).suffix.lower()
+    if suffix not in suffixes():
+        raise HTTPException(400, f"Invalid request: file format not supported; send one of {', '.join(suffixes())}")
+    return suffix
+
+
+class FileStore:
+    """Files under random names in a folder, which all processes of a server share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, content: bytes, suffix: str) -> str:
+        """Stores a file; returns its name."""
+        name = f"{secrets.token_hex(16)}{suffix}"
+        files = sorted(((path.stat(), path) for path in self._paths()), key=lambda each: each[0].st_mtime)
+        total = len(content) + sum(status.st_size for status, _ in files)
+        for status, path in files:
+            if total > TOTAL or time.time() - status.st_mtime > KEPT:
+                path.unlink(missing_ok=True)
+                total -= status.st_size
+        (self.folder / name).write_bytes(content)
+        return name
+
+    def get(self, name: str) -> bytes:
+        """The file with this name. Raises an HTTP error if there is none."""
+        path = self.folder / name
+        if not NAME.fullmatch(name) or not path.is_file() or time.time() - path.stat().st_mtime > KEPT:
+            raise HTTPException(404, "there is no such file; translated files are deleted after half an hour")
+        return path.read_bytes()
+
+    def _paths(self) -> list[Path]:
+        return [path for path in self.folder.iterdir() if NAME.fullmatch(path.name)]

@@ -1,6 +1,6 @@
-"""Compiles the blocks of a model for training, where that pays.
+"""Compilation of the blocks of a model for training, where that pays, and CUDA graphs of forward and backward passes.
 
-Captures forward and backward passes as CUDA graphs, one per batch size: Python launches small operations too slowly.
+There is one graph per batch size: Python launches small operations too slowly.
 """
 
 from __future__ import annotations

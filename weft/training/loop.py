@@ -17,7 +17,7 @@ from weft.data.batch import Batch, Position
 from weft.data.batching import prefetch
 from weft.errors import DataError, DeviceError, Interrupted
 from weft.garbage_collection import collect_rarely
-from weft.tasks.base import Task
+from weft.tasks.base import ScheduledTask, Task
 from weft.training.compile_and_cuda_graphs import compile_blocks
 from weft.training.distributed import World
 from weft.training.log import Log
@@ -86,7 +86,8 @@ def fit(
             update, data = progress.update + 1, next(stream)
             if step.enter(update):
                 log.note(f"step {update}: {step.layers.describe()}")
-            task.on_update_start(update)
+            if isinstance(task, ScheduledTask):
+                task.on_update_start(update)
             for index, batch in data.batches:
                 torch.manual_seed(seed_for(config.seed, *data.begin, index))
                 step.backward(batch, update)

@@ -27,7 +27,7 @@ from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
 from weft.runs.run_folder import MODEL, autocast, remove_stale
 from weft.runs.weight_files import copy_weights, read_tensors
-from weft.tasks.base import StatefulTask, Task
+from weft.tasks.base import StatefulTask, Task, find_measure
 from weft.tasks.corpus_task import CorpusTask
 from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, described, folder_of, publish, published, published_by_command
@@ -167,7 +167,7 @@ class Session:
             return False  # without validation data the newest weights are published
         self.log.validation(progress.update, self.scores)
         self._note_seen()
-        measure = self.task.measure(self.config.best_by)
+        measure = find_measure(self.task, self.config.best_by)
         by = measure.key
         if by not in self.scores:
             raise ConfigError(f"train.best_by: {by} was not measured; choose one of {', '.join(sorted(self.scores))}")

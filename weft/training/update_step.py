@@ -153,7 +153,7 @@ class UpdateStep:
     def _forget_graphs(self) -> None:
         device, few = self.world.device, self.config.packed is True
         few = few or (self.config.rounded is True and isinstance(self.model, Network) and self.model.cuda_graph_safe)
-        captured = device.type == "cuda" and few and self.task.capturable
+        captured = device.type == "cuda" and few and self.task.info.capturable
         self.work = CudaGraphSteps(self._eager, device) if captured else self._eager
 
     def enter(self, update: int) -> bool:

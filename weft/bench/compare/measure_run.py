@@ -115,7 +115,7 @@ class Measurements:
     """The measurements to take.
 
     test: data to score · sentences: number of validation sentences to decode for the speed, if there is no test data ·
-    lengths: sequence lengths at which to measure growth · alone: train again for a moment, to measure the speed · look:
+    lengths: sequence lengths at which to measure growth · alone: train again for a moment, to measure the speed · maps:
     compute the attention maps of one sentence.
     """
 
@@ -123,7 +123,7 @@ class Measurements:
     sentences: int = 0
     lengths: tuple[int, ...] = ()
     alone: bool = False
-    look: bool = False
+    maps: bool = False
 
 
 def measure(folder: Path, wanted: Measurements) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def measure(folder: Path, wanted: Measurements) -> dict[str, Any]:
     run = open_run(folder, device=config.train.device)
     measured: dict[str, Any] = {
         "parameters": run.model.count_parameters(),
-        "counts": run.task.count_unit,
+        "counts": run.task.info.count_unit,
         "headline": asdict(run.task.headline),
         "steps_a_second": probe(run.config.replaced({"data.valid": []}), MOMENT).steps_a_second if wanted.alone else None,
     }
@@ -158,7 +158,7 @@ def _predictions(run: TrainedRun, wanted: Measurements) -> dict[str, Any]:
     metrics = run.task.metrics(tokenize=chosen.name)
     texts, seconds = _decode(translator, [source for source, _ in pairs])
     scores = score(texts, [target for _, target in test], metrics) if test else {}
-    maps = _attention(translator, [source for source, _ in valid or test]) if wanted.look else []
+    maps = _attention(translator, [source for source, _ in valid or test]) if wanted.maps else []
     return {
         "test": {each.key: each.value for each in scores.values()},
         "signatures": {metric.key(): metric.signature for metric in metrics},

@@ -136,7 +136,7 @@ def _trained(runs: Iterable[Row]) -> list[Row]:
 def _facts(comparison: Comparison) -> Row:
     """The headline metric of the task and the unit of its speed, for when nothing is measured yet."""
     task = build_task(training(comparison, comparison.entries[0]).config(), comparison.out)
-    return {"headline": asdict(task.headline), "counts": task.count_unit}
+    return {"headline": asdict(task.headline), "counts": task.info.count_unit}
 
 
 def _headline(facts: Row, rows: Sequence[Row]) -> Row:

@@ -20,23 +20,23 @@ from weft.bench.compare.plan import Comparison, ComparisonRun, check, runs_of, t
 from weft.bench.compare.results import UNMEASURED, collect
 from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, Training, train, work
 from weft.errors import Interrupted
+from weft.runs.open_run import Report, silent
 from weft.runs.run_folder import RunLock, complete, records
 from weft.training.log_text import duration
 from weft.training.session import Interrupts
 
-Tell = Callable[[str], None]
 TICK = 0.3
 """Seconds between progress updates."""
 
 
 class Sweep:
-    """Runs a comparison. `say` receives messages, `show` frequent progress updates.
+    """Runs a comparison. `report` receives messages, `show` frequent progress updates.
 
     Call it to run everything. `train` and `job` run parts, for programs that run several comparisons at once.
     """
 
-    def __init__(self, comparison: Comparison, say: Tell = lambda message: None, show: Tell = lambda message: None) -> None:
-        self.comparison, self.say, self.show = comparison, say, show
+    def __init__(self, comparison: Comparison, report: Report = silent, show: Report = silent) -> None:
+        self.comparison, self.report, self.show = comparison, report, show
         self.runs = [run for entry in comparison.entries for run in runs_of(comparison, entry)]
         self.errors: dict[str, str] = {}
         self.done = 0
@@ -48,7 +48,7 @@ class Sweep:
     def __call__(self) -> dict[str, Any]:
         """The results as plain data, which `weft.bench.compare.comparison_report` writes; see `weft.bench.compare.results`."""
         for warning in check(self.comparison):
-            self.say(f"note: {warning}")
+            self.report(f"note: {warning}")
         self.comparison.out.mkdir(parents=True, exist_ok=True)
         with RunLock(self.comparison.out), Interrupts() as interrupts:
             self._interrupted = lambda: interrupts.requested
@@ -74,7 +74,7 @@ class Sweep:
             jobs.append(Job("prepare", str(file), training(self.comparison, self.runs[0].entry)))
         if missing := [job for job in jobs if job.load() is None]:
             activity = "planning how many steps fit into the time" if budget.seconds else "preparing the data"
-            self.say(f"{activity} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
+            self.report(f"{activity} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
             self._work("plan", jobs, activity)
 
     def _plan(self, run: ComparisonRun) -> Job:
@@ -87,7 +87,7 @@ class Sweep:
         left = [run for run in self.runs if not complete(run.folder)]
         self.done = count - len(left)
         done = f", {self.done} of them already done" if self.done else ""
-        self.say(f"{count} trainings{done}; their logs are in {self.logs}")
+        self.report(f"{count} trainings{done}; their logs are in {self.logs}")
         processes = Processes(self.logs, at_once=self.comparison.at_once)
         self._in_parallel([partial(self.train, run, processes) for run in self.runs], processes, self._status)
 
@@ -96,7 +96,7 @@ class Sweep:
         before = complete(run.folder)
         if not before:
             self.running[run.name] = run
-            self.say(f"training {run}")
+            self.report(f"training {run}")
         try:
             train(self._training(run), run.folder, processes, run.name)
         except Failure as failure:
@@ -105,10 +105,10 @@ class Sweep:
             self.running.pop(run.name, None)
         self.done += not before
         if run.name in self.errors:
-            self.say(f"failed: {run}: {self.errors[run.name]}")
+            self.report(f"failed: {run}: {self.errors[run.name]}")
         elif not before:
             self.durations.append(records(run.folder)[-1]["seconds"])
-            self.say(f"trained {run} ({self.done} of {len(self.runs)})")
+            self.report(f"trained {run} ({self.done} of {len(self.runs)})")
 
     def _training(self, run: ComparisonRun) -> Training:
         budget = self.comparison.budget
@@ -124,16 +124,16 @@ class Sweep:
         trained = [run for run in self.runs if run.name not in self.errors]
         jobs = [self.job(run) for run in trained]
         if missing := sum(job.load() is None for job in jobs):
-            self.say(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one at a time")
+            self.report(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one at a time")
             self._work("measure", jobs, "measured")
         for run, job in zip(trained, jobs, strict=True):
             if error := job.error():
-                self.say(f"failed: {run}: {UNMEASURED}{error}")
+                self.report(f"failed: {run}: {UNMEASURED}{error}")
 
     def job(self, run: ComparisonRun) -> Job:
         """The measurements of a run. Speed and growth do not depend on the seed: only the first run of an entry has them."""
         plan = self.comparison
-        wanted = Measurements(plan.test, plan.sentences, plan.lengths, alone=plan.at_once > 1, look=True)
+        wanted = Measurements(plan.test, plan.sentences, plan.lengths, alone=plan.at_once > 1, maps=True)
         if run.number:
             wanted = Measurements(plan.test)
         file = plan.out / "measures" / f"{run.name}.json"

@@ -26,14 +26,9 @@ from pydantic import TypeAdapter
 from weft.config.sections import Config, load_config
 from weft.errors import Interrupted
 from weft.file_access import replace_file
-from weft.layers.kernels import computes_bf16
-from weft.runs.open_run import run_config
-from weft.runs.run_folder import CONFIG, choose_device, complete
+from weft.runs.migrations import read_request
+from weft.runs.run_folder import CONFIG, complete
 from weft.runs.warm_start import started_config
-from weft.training.auto.auto_recipe import AUTO
-
-LOWERED = (("data", "vocabulary"), ("data", "hold_out"), ("train", "batch_tokens"), ("train", "average_last"))
-"""Sizes that a run lowers to what its data and its steps allow."""
 
 
 @dataclass(frozen=True)
@@ -71,33 +66,12 @@ def train(training: Training, folder: Path, processes: Processes, log: str, modu
     module: the Python module with the command line of weft
     """
     started = (folder / CONFIG).exists()
-    if started:
-        wanted = training.config()
-        chosen = training.recipe == AUTO or training.time
-        if not chosen and _as_wished(run_config(folder), wanted) != wanted:
-            raise Failure(f"{folder} holds a run with other settings; remove it, or choose another --out")
+    request = read_request(folder) if started else {}
+    wanted = json.loads(json.dumps(training.config().model_dump()))  # tuples become lists, as in the file
+    if request and request["config"] != wanted:
+        raise Failure(f"{folder} holds a run with other settings; remove it, or choose another --out")
     if not (started and complete(folder)):
         processes(log, ["train", "--resume", str(folder)] if started else training.words(folder), module)
-
-
-def _as_wished(saved: Config, wanted: Config) -> Config:
-    """The configuration of a run as it was before `auto` was resolved and sizes were lowered to what the data allows.
-
-    bf16 became float32 on a CPU that cannot compute in it.
-    """
-    resolved: dict[str, Any] = {f"train.{key}": "auto" for key in ("packed", "rounded") if getattr(wanted.train, key) == "auto"}
-    resolved["start.weights"] = wanted.start.weights
-    for section, key in LOWERED:
-        wish = getattr(getattr(wanted, section), key)
-        if getattr(getattr(saved, section), key) < wish:
-            resolved[f"{section}.{key}"] = wish
-    both = saved.train.precision, wanted.train.precision
-    if both == ("float32", "bf16") and not computes_bf16(choose_device(saved.train.device)):
-        resolved["train.precision"] = "bf16"
-    warmup = wanted.train.schedule.get("warmup", 0)
-    if saved.train.schedule.get("warmup", 0) < warmup and warmup >= wanted.train.steps:
-        resolved["train.schedule.warmup"] = warmup
-    return saved.replaced(resolved)
 
 
 INTERRUPTED = (130, -signal.SIGINT)
@@ -190,7 +164,7 @@ Result = dict[str, Any]
 class Job:
     """A job of the kind "prepare" (the data of a training), "plan" (steps for a time budget) or "measure" (a run folder).
 
-    options: the fields of `measure.Wanted`, or seconds.
+    options: the fields of `Measurements`, or seconds.
     """
 
     kind: str
