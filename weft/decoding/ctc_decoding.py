@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from weft.data.batch import BOS, EOS, UNK
+from weft.data.batch import EOS, UNK
 from weft.decoding.constraints import PrefixConstraints, constrained_ctc_path
 from weft.decoding.cpp_search import cpp_ctc_paths, path_states
 from weft.decoding.hypotheses import Hypothesis, RefinementPass
@@ -51,7 +51,8 @@ def best_paths(logits: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
 
 def alignment_marks(logits: Tensor, lengths: Tensor, ids: list[int], *, blank: int) -> NDArray[np.float32]:
     """[len(ids), T]: ones where the best path of a text through the vectors of one row says each of its tokens."""
-    text, count = torch.tensor([ids], device=logits.device), torch.tensor([len(ids)], device=logits.device)
+    text = torch.tensor([ids], dtype=torch.long, device=logits.device)
+    count = torch.tensor([len(ids)], device=logits.device)
     path = best_alignment(logits, lengths, text, count, blank=blank)[0].tolist()
     marks, place, before = np.zeros((len(ids), len(path)), np.float32), -1, blank
     for time, token in enumerate(path):
@@ -202,7 +203,7 @@ def rescore_with_ctc(
     texts = [text for some in candidates for text in [*some, *[some[-1]] * (most - len(some))]]
     owners = torch.arange(len(candidates), device=logits.device)
     many = in_chains(encoded, owners, most)
-    attention = log_probabilities(decoder, many, [[BOS]] * len(texts), [[*text, EOS] for text in texts])
+    attention = log_probabilities(decoder, many, [[*text, EOS] for text in texts])
     counts = [len(text) for text in texts]
     block = torch.zeros(len(texts), max(1, *counts), dtype=torch.long)
     for row, text in zip(block, texts, strict=True):
@@ -228,9 +229,10 @@ def path_logits(decoder: NonAutoregressiveDecoder, hidden: Tensor) -> Tensor:
 
 
 class CtcSearch(NonAutoregressiveSearch):
-    """Takes the text of the most probable path (CTC, greedy)."""
+    """Takes the text of the most probable path (CTC, greedy). A score is the log-probability of the path."""
 
     kind = "ctc"
+    length_penalty = 0.0
     instead = "set decode.search: ctc_beam for several texts, or use a model that writes one token after the other"
     accepts = frozenset({"avoid", "trace"})
     holds = frozenset({"path"})
@@ -251,11 +253,14 @@ class CtcSearch(NonAutoregressiveSearch):
 class CtcBeamSearch(NonAutoregressiveSearch):
     """Sums over the paths of each text and keeps the most probable ones (CTC prefix beam search).
 
+    A score is the log-probability of the text, plus the bonus. The search and the order of its results use this score.
+
     width: texts per source that are kept
     length_bonus: added to the log-probability for each token
     """
 
     kind = "ctc_beam"
+    length_penalty = 0.0
     accepts = frozenset({"n_best", "avoid", "trace"})
     holds = frozenset({"path"})
 
@@ -296,12 +301,12 @@ def _parts(hidden: Tensor, lengths: Tensor) -> tuple[Sequence[Tensor], Sequence[
 
 
 def _finished(results: list[list[Hypothesis]], request: SearchRequest, path: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-    """Texts of CTC with their log-probability per token, cut off at the longest length; traced, with the best path [G, T]."""
+    """Texts of CTC cut off at the longest length; traced, with the best path [G, T]."""
     passes: list[list[RefinementPass]] = [[] for _ in results]
     if request.trace:
         rows = zip(path.tolist(), lengths.tolist(), strict=True)
         passes = [[RefinementPass(symbols[:count], [True] * count)] for symbols, count in rows]
     return [
-        [Hypothesis(text.score / max(1, len(text.tokens)), text.tokens[:longest], own) for text in texts]
+        [Hypothesis(text.score, text.tokens[:longest], own) for text in texts]
         for texts, longest, own in zip(results, request.limits.max_tokens.tolist(), passes, strict=True)
     ]
