@@ -14,9 +14,6 @@ import torch
 from weft.config.sections import Config
 from weft.data.tokenizers import Tokenizer
 from weft.errors import ConfigError, DataError, InputError, RunError
-from weft.evaluation.metrics import choose_tokenization
-from weft.evaluation.report import Baseline, Evaluation
-from weft.evaluation.report import evaluate as score_system
 from weft.explain.html_page import Explained
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.inference.predictor import Prediction, Predictor, Ready
@@ -33,6 +30,7 @@ from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.predictor import TranslationPredictor
 
 if TYPE_CHECKING:
+    from weft.evaluation.report import Evaluation
     from weft.tasks.translation.documents import Format
 
 
@@ -398,6 +396,9 @@ def evaluate(
     compare, such as language modelling, it is a mapping of scores. `against` is another run, compared by a significance test.
     `options` are those of the section decode: beam=4, …
     """
+    from weft.evaluation import report  # which imports rich's tables
+    from weft.evaluation.metrics import choose_tokenization
+
     files = [data] if isinstance(data, str) else list(data)
     systems = [load_trained(each, device=device) for each in (run, against) if each is not None]
     task, config = systems[0].task, systems[0].config
@@ -408,13 +409,13 @@ def evaluate(
     chosen = choose_tokenization(config.train.tokenize, config.data.target_language, references)
     metrics = task.metrics(tokenize=chosen.name)
     ours, *theirs = [[each.text for each in system.stream(sources, **options)] for system in systems]
-    return score_system(
+    return report.evaluate(
         ours,
         references,
         system=str(run),
         data=" ".join(files),
         sources=sources if any(metric.name == "BLEU" for metric in metrics) else None,
-        baseline=Baseline(str(against), theirs[0]) if theirs else None,
+        baseline=report.Baseline(str(against), theirs[0]) if theirs else None,
         metrics=metrics,
     )
 
