@@ -197,10 +197,8 @@ class QualityColumn(Column):
         quality = row["quality"]
         if quality is None:
             return "failed" if row["error"] else NONE
-        if row.get("near_floor"):
-            return f"{self.form(quality['mean'])} (near floor)"
         half = f" ± {(quality['high'] - quality['low']) / 2:.2f}" if quality["low"] is not None else ""
-        return f"{self.form(quality['mean'])}{half}"
+        return f"{self.form(quality['mean'])}{half}{' (near floor)' if row.get('near_floor') else ''}"
 
 
 class RankColumn(Column):
