@@ -102,6 +102,12 @@ def test_common_sentences_are_given_up_only_to_a_limit(tmp_path: Path) -> None:
     assert len(choose([Stream(100)], 80, 1)) == 20, "never more than a fifth of the pairs"
 
 
+@pytest.mark.parametrize(("count", "few"), [(1, "there is only one pair"), (2, "there are only 2 pairs")])
+def test_a_few_pairs_are_too_few_to_hold_any_out(count: int, few: str) -> None:
+    with pytest.raises(DataError, match=f"stream: {few}, too few to hold any out for validation. Give more, or --valid FILES"):
+        choose([Stream(count)], 5, 1)
+
+
 def test_a_fixed_recipe_holds_out_on_request(tmp_path: Path) -> None:
     said: list[str] = []
     run, small = tmp_path / "run", {**tiny.SETTINGS, "train.steps": 2, "data.hold_out": 12}

@@ -19,8 +19,8 @@ from weft.decoding.token_selection import (
     Selection,
     SelectorState,
     TokenSelector,
-    _extend,
     candidates,
+    extend_independently,
     length_penalty,
     top_k,
 )
@@ -116,7 +116,7 @@ class GreedySelector(TokenSelector):
     def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
         # On a CPU, `max` with indices is not vectorised; `top_k` is.
         best, token = top_k(logits[:, 0], 1) if logits.device.type == "cpu" else logits.max(-1)
-        return _extend(state, token, best.float() - norm, t, limits, self.penalty, self.offset)
+        return extend_independently(state, token, best.float() - norm, t, limits, self.penalty, self.offset)
 
     def in_cpp(self) -> CppSelector | None:
         return CppSelector(0, penalty=self.penalty, offset=self.offset)

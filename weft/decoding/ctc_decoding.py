@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from weft.data.batch import BOS, EOS, UNK
+from weft.data.batch import EOS, UNK
 from weft.decoding.constraints import PrefixConstraints, constrained_ctc_path
 from weft.decoding.cpp_search import cpp_ctc_paths, path_states
 from weft.decoding.hypotheses import Hypothesis, RefinementPass
@@ -202,7 +202,7 @@ def rescore_with_ctc(
     texts = [text for some in candidates for text in [*some, *[some[-1]] * (most - len(some))]]
     owners = torch.arange(len(candidates), device=logits.device)
     many = in_chains(encoded, owners, most)
-    attention = log_probabilities(decoder, many, [[BOS]] * len(texts), [[*text, EOS] for text in texts])
+    attention = log_probabilities(decoder, many, [[*text, EOS] for text in texts])
     counts = [len(text) for text in texts]
     block = torch.zeros(len(texts), max(1, *counts), dtype=torch.long)
     for row, text in zip(block, texts, strict=True):

@@ -66,27 +66,27 @@ def refine(
     constraints: Sequence[Constraint] = (),
     owner: Tensor | None = None,
 ) -> RefinementState:
-    """Writes on a canvas: everything, then again the ⌊N (I − i) / I⌋ least sure tokens in iteration i (mask-predict).
+    """Writes on a canvas: everything, then again the ⌊N (I − i) / I⌋ least confident tokens in iteration i (mask-predict).
 
     Only masked tokens change, and only they get new log-probabilities. owner [B]: the source of each row, for constraints.
     """
     state, layout = decoder.open(source, canvas), canvas.layout
     lengths = layout.lengths
-    writing = RefinementState(
+    refined = RefinementState(
         torch.full_like(layout.positions, decoder.blank), torch.zeros_like(layout.positions, dtype=torch.float32)
     )
     for iteration in range(iterations):
         masked = layout.mask
         if iteration:
             count = lengths * (iterations - iteration) // iterations
-            sure = writing.logp.masked_fill(~layout.mask, float("inf")).argsort(dim=1, stable=True).argsort(dim=1)
-            masked = (sure < count[:, None]) & layout.mask
-        fed = writing.tokens.masked_fill(masked, decoder.blank)
+            rank = refined.logp.masked_fill(~layout.mask, float("inf")).argsort(dim=1, stable=True).argsort(dim=1)
+            masked = (rank < count[:, None]) & layout.mask
+        fed = refined.tokens.masked_fill(masked, decoder.blank)
         logits = decoder.logits(nonautoregressive_states(decoder, fed, state, layout)).float()
         for symbol in (PAD, BOS, UNK, decoder.blank):
             logits[..., symbol] = NEVER
         logits = _without_end(decoder, logits, shortest)
-        kept = None if iteration == 0 else torch.where(masked | ~layout.mask, -1, writing.tokens)
+        kept = None if iteration == 0 else torch.where(masked | ~layout.mask, -1, refined.tokens)
         if depends_on_prefix(constraints):
             rows = torch.arange(len(lengths), device=lengths.device) if owner is None else owner
             best, tokens = constrained_argmax(logits.log_softmax(-1)[..., : decoder.blank], constraints, rows, kept)
@@ -95,11 +95,11 @@ def refine(
         changed = (
             masked
             if kept is None or not depends_on_prefix(constraints)
-            else masked | ((tokens != writing.tokens) & layout.mask)
+            else masked | ((tokens != refined.tokens) & layout.mask)
         )
-        writing.tokens, writing.logp = tokens.where(changed, writing.tokens), best.where(changed, writing.logp)
-        writing.passes.append((writing.tokens, changed))
-    return writing
+        refined.tokens, refined.logp = tokens.where(changed, refined.tokens), best.where(changed, refined.logp)
+        refined.passes.append((refined.tokens, changed))
+    return refined
 
 
 def _without_end(decoder: NonAutoregressiveDecoder, logits: Tensor, shortest: Tensor | None) -> Tensor:
@@ -173,9 +173,9 @@ class OnePassSearch(NonAutoregressiveSearch):
             canvas = joined(some, ROUND.get(source.memory.device.type, 1))
             rows = torch.arange(groups, device=source.memory.device).repeat(len(some))
             many = chosen_rows(source, rows) if len(some) > 1 else source
-            writing = self._write(decoder, many, canvas, rows, request)
+            refined = self._write(decoder, many, canvas, rows, request)
             ended = decoder.canvases.holds == "ended"
-            for row, text in enumerate(_texts(writing, canvas, limits.max_tokens[rows].tolist(), ended, request.trace)):
+            for row, text in enumerate(_texts(refined, canvas, limits.max_tokens[rows].tolist(), ended, request.trace)):
                 results[row % groups].append(text)
         return results
 
@@ -193,7 +193,7 @@ class OnePassSearch(NonAutoregressiveSearch):
 
 
 class RefineSearch(OnePassSearch):
-    """Writes all tokens at once, then masks the least sure ones and writes them again (mask-predict).
+    """Writes all tokens at once, then masks the least confident ones and writes them again (mask-predict).
 
     iterations: passes over the text; the first writes all tokens
     lengths: canvases per source, which are refined side by side
@@ -214,13 +214,13 @@ def _chunks(canvases: Sequence[TargetCanvas], groups: int, device: str) -> list[
     return [canvases[start : start + size] for start in range(0, len(canvases), size)]
 
 
-def _texts(writing: RefinementState, canvas: TargetCanvas, longest: list[int], ended: bool, trace: bool) -> list[Hypothesis]:
+def _texts(refined: RefinementState, canvas: TargetCanvas, longest: list[int], ended: bool, trace: bool) -> list[Hypothesis]:
     """The text of each row. A score is the log-probability of its length and its tokens, per token."""
     results = []
     lengths = canvas.layout.lengths.tolist()
     before = [0.0] * len(lengths) if canvas.logp is None else canvas.logp.tolist()
-    passes = [(tokens.tolist(), written.tolist()) for tokens, written in writing.passes if trace]
-    rows = zip(writing.tokens.tolist(), writing.logp.tolist(), lengths, longest, before, strict=True)
+    passes = [(tokens.tolist(), written.tolist()) for tokens, written in refined.passes if trace]
+    rows = zip(refined.tokens.tolist(), refined.logp.tolist(), lengths, longest, before, strict=True)
     for row, (tokens, logp, length, most, start) in enumerate(rows):
         size = min(length, most)
         if ended and EOS in tokens[:size]:

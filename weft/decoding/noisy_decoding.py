@@ -8,7 +8,7 @@ Shapes: G sources · C chains · B = G·C rows · T tokens just fed · W width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
-from weft.data.batch import PAD, Layout
+from weft.data.batch import Layout, unpad
 from weft.decoding.beam_search import GreedySelector
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import Cancellation, SearchRequest, run_search
@@ -28,7 +28,7 @@ from weft.errors import ConfigError
 from weft.layers.decoder_state import State, select
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.recurrent import each_token
-from weft.losses.log_likelihood import log_likelihoods
+from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Decoder, Encoded, HiddenStates
 from weft.models.wrapped_decoders import WrappedDecoder
 
@@ -158,15 +158,11 @@ def _repeated(source: Encoded, rows: Tensor, times: int, extras: dict[str, Tenso
     )
 
 
-def log_probabilities(decoder: Decoder, source: Encoded, first: list[list[int]], texts: list[list[int]]) -> list[float]:
+def log_probabilities(
+    decoder: Decoder, source: Encoded, texts: Sequence[list[int]], prefixes: Sequence[list[int]] = ()
+) -> list[float]:
     """log P of each text after its prefix, without noise. source: one row per text."""
-    device, lengths = source.memory.device, [len(a) + len(b) - 1 for a, b in zip(first, texts, strict=True)]
-    fed, labels = torch.full((2, len(texts), max(lengths)), PAD, device=device)
-    for row, (prefix, text) in enumerate(zip(first, texts, strict=True)):
-        fed[row, : lengths[row]] = torch.tensor([*prefix, *text][:-1], device=device)
-        labels[row, len(prefix) - 1 : lengths[row]] = torch.tensor(text, device=device)
-    hidden = decoder.hidden_states(fed, decoder.init_state(source), Layout.padded(lengths, max(lengths)).to(device)).hidden
-    totals: list[float] = log_likelihoods(decoder, hidden, labels).double().sum(1).tolist()
+    totals: list[float] = text_log_likelihoods(decoder, source, texts, prefixes).double().sum(1).tolist()
     return totals
 
 
@@ -226,18 +222,12 @@ class NoisySearch(Search):
         results, _ = run_search(self.wrap_decoder(decoder), many, GreedySelector(self.length_penalty), in_all)
         if mine is not None and control is not None:
             control.stopped.update(row // chains for row in mine.stopped)
-        prefixes = _rows(prefix, layout)
+        prefixes = unpad(prefix, layout)
         texts = [each[0].tokens for each in results]
         with torch.inference_mode():
-            logp = log_probabilities(decoder, many, [prefixes[row] for row in rows.tolist()], texts)
+            logp = log_probabilities(decoder, many, texts, [prefixes[row] for row in rows.tolist()])
         scored = [Hypothesis(score / len(text) ** self.length_penalty, text) for score, text in zip(logp, texts, strict=True)]
         return [ranked(scored[row * chains : (row + 1) * chains])[:n_best] for row in range(prefix.size(0))], None
-
-
-def _rows(first: Tensor, layout: Layout | None) -> list[list[int]]:
-    """The prefix of each source, without padding."""
-    lengths = [first.size(1)] * first.size(0) if layout is None else layout.lengths.tolist()
-    return [row[:length] for row, length in zip(first.tolist(), lengths, strict=True)]
 
 
 def ranked(texts: list[Hypothesis]) -> list[Hypothesis]:

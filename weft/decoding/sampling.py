@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.decoding.token_selection import CppSelector, LengthLimits, Selection, SelectorState, TokenSelector, _extend, uniform
+from weft.decoding.token_selection import (
+    CppSelector,
+    LengthLimits,
+    Selection,
+    SelectorState,
+    TokenSelector,
+    extend_independently,
+    uniform,
+)
 
 
 class SamplingSelector(TokenSelector):
@@ -32,12 +40,12 @@ class SamplingSelector(TokenSelector):
             if self.top_p < 1:
                 before = chances.cumsum(-1) - chances
                 chances = chances.masked_fill(before >= self.top_p * chances.sum(-1, keepdim=True), 0.0)
-            ladder = chances.cumsum(-1)
-            throw = uniform(self.seed, limits.ids, sample, t)[..., None] * ladder[..., -1:]
-            rung = (ladder <= throw).sum(-1, keepdim=True).clamp_max(ladder.size(-1) - 1)
-            token = order.gather(-1, rung)[..., 0]
+            cumulative = chances.cumsum(-1)
+            drawn = uniform(self.seed, limits.ids, sample, t)[..., None] * cumulative[..., -1:]
+            place = (cumulative <= drawn).sum(-1, keepdim=True).clamp_max(cumulative.size(-1) - 1)
+            token = order.gather(-1, place)[..., 0]
         logp = logits.gather(-1, token[..., None])[..., 0] - norm
-        return _extend(state, token, logp, t, limits)
+        return extend_independently(state, token, logp, t, limits)
 
     def in_cpp(self) -> CppSelector | None:
         options = self.temperature, self.top_p, self.top_k, self.seed

@@ -49,7 +49,7 @@ class ActiveHypotheses:
     selector_state: SelectorState
     limits: LengthLimits
     state: State
-    noted: list[State]
+    constraint_states: list[State]
     tokens: Tensor
     hidden: Tensor
     t: Tensor
@@ -58,7 +58,7 @@ class ActiveHypotheses:
 
     def take(self, rows: Tensor, groups: Tensor | None = None) -> None:
         """Reorders, repeats or drops the rows of the state and the constraints."""
-        self.state, self.noted = select(self.state, rows, groups), select(self.noted, rows, groups)
+        self.state, self.constraint_states = select(self.state, rows, groups), select(self.constraint_states, rows, groups)
 
     def keep_rows(self, staying: Tensor) -> ActiveHypotheses:
         """The search with only the sources in `staying`; the results of the others are archived."""
@@ -71,7 +71,7 @@ class ActiveHypotheses:
             selector_state=select(self.selector_state, staying),
             limits=select(self.limits, staying),
             state=select(self.state, rows, staying),
-            noted=select(self.noted, rows, staying),
+            constraint_states=select(self.constraint_states, rows, staying),
             tokens=self.tokens[rows],
             hidden=self.hidden[rows],
         )
@@ -108,7 +108,7 @@ class SearchStep:
             selector_state=selector_state,
             limits=start.limits,
             state=fed.state,
-            noted=[constraint.init_state(sources, device) for constraint in self.constraints],
+            constraint_states=[constraint.init_state(sources, device) for constraint in self.constraints],
             tokens=start.prefix,
             hidden=last,
             t=torch.zeros((), dtype=torch.long, device=device),
@@ -138,7 +138,7 @@ class SearchStep:
         early = (now.t < now.limits.min_tokens)[:, None].expand(-1, logits.size(0) // now.limits.min_tokens.numel())
         logits[:, EOS].masked_fill_(early.reshape(-1), NEVER)
         for j, constraint in enumerate(self.constraints):
-            logits, now.noted[j] = constraint(logits, now.tokens, now.noted[j], now.layout)
+            logits, now.constraint_states[j] = constraint(logits, now.tokens, now.constraint_states[j], now.layout)
         groups, width = now.owner.numel(), self.selector.width
         if logits.size(0) < groups * width:
             now.take(torch.arange(groups, device=logits.device).repeat_interleave(width))
@@ -244,20 +244,20 @@ def run_search(
 
     start = SearchInput(source, request.prefix, request.prefix_layout, limits)
     now = runner.opening((room, length, trace, steps > 1), begin, start)
-    watch = ActiveCounter(device, request.check)
+    counter = ActiveCounter(device, request.check)
     for i in range(1, steps):
         if i > 1:
             now = runner.step(step, now)
         if cancellation is not None and i % request.check == 0:
             cancellation.stop_unwanted(now.owner, now.limits.max_tokens)
-        alive = watch(i, now.selector_state.done)
+        alive = counter(i, now.selector_state.done)
         if alive == 0:
             break
         if alive is not None:
             now = _without(now, alive)
         if prefix + i + 1 > room and i + 1 < steps:
             room = _room(prefix + i + 1, room, device)
-            now = replace(now, state=grow(now.state, room), noted=grow(now.noted, room))
+            now = replace(now, state=grow(now.state, room), constraint_states=grow(now.constraint_states, room))
     else:
         step.choose(now)
     now.tables.archive(now.owner, now.selector_state)

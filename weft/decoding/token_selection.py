@@ -119,7 +119,7 @@ def length_penalty(length: Tensor, like: Tensor, penalty: float, offset: float) 
     return (length if offset == 0 else (length + offset) / (1 + offset)) ** penalty
 
 
-def _extend(
+def extend_independently(
     state: SelectorState,
     token: Tensor,
     logp: Tensor,

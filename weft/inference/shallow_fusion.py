@@ -20,7 +20,7 @@ from weft.models.wrapped_decoders import WrappedDecoder
 
 
 class FusedDecoder(WrappedDecoder):
-    """Scores log p(y) by the decoder + weight · log p(y) by a language model. They do not sum to one and stay as they are.
+    """Scores log p(y) by the decoder + weight · log p(y) by a language model. These scores are not normalised.
 
     line_end: the token that separates lines in the language model's text. It stands for BOS and EOS, which it has never read.
     """

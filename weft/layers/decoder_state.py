@@ -43,7 +43,8 @@ def common(**options: Any) -> Any:
 class CachesDerived:
     """A part of a state that caches values derived from it, so that all layers share them.
 
-    The cached values are valid as long as its tensors are. A change in place must keep them valid, or be followed by `again`.
+    The cached values are valid as long as its tensors are. A change in place must keep them valid, or be followed by
+    `without_cached`.
     """
 
     _memory: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)

@@ -19,11 +19,11 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from weft.config.registry import Among, build
-from weft.data.batch import BOS, EOS, Layout, PairBatch, Source, pad
+from weft.data.batch import EOS, Layout, PairBatch, Source, pad, unpad
 from weft.decoding.constraints import FORBIDDEN
 from weft.errors import ConfigError
 from weft.losses.hard_attention_reinforce import MovingBaseline, others_mean
-from weft.losses.log_likelihood import log_likelihoods
+from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Model
 
 Metric = Annotated[dict[str, Any], Among("weft.evaluation:REWARDS")]
@@ -167,7 +167,7 @@ class RewardLoss:
         """The loss of a micro-batch, the mean over its sentences times its target tokens; that number; and metrics."""
         if model.copies:
             raise ConfigError("task.reward: models that copy source words (model.kind: pointer) are not supported")
-        sources, references = _rows(batch.source.values, batch.source.layout), _rows(batch.labels, batch.target_layout)
+        sources, references = unpad(batch.source.values, batch.source.layout), unpad(batch.labels, batch.target_layout)
         with without_dropout(model):
             texts = self.task.draw(model, sources, self.objective.samples)
             greedy = self.task.draw(model, sources, 0) if self.objective.compares else []
@@ -195,12 +195,11 @@ class RewardLoss:
 
     def log_probabilities(self, model: Model, sources: Sequence[list[int]], texts: list[list[list[int]]]) -> Tensor:
         """[G, K], with gradient."""
-        pairs = [(source, ids) for source, row in zip(sources, texts, strict=True) for ids in row]
-        read, labels = (pad([pair[side] for pair in pairs]).to(model.device) for side in (0, 1))
-        fed = pad([[BOS, *ids[:-1]] for _, ids in pairs]).to(model.device)
-        above, below = (Layout.padded([len(pair[side]) for pair in pairs]).to(model.device) for side in (0, 1))
-        hidden = model(Source(read, above), fed, below).hidden
-        return log_likelihoods(model.decoder, hidden, labels, FORBIDDEN).sum(1).view(len(texts), -1)
+        read = [source for source, row in zip(sources, texts, strict=True) for _ in row]
+        layout = Layout.padded([len(source) for source in read]).to(model.device)
+        encoded = model.encode(Source(pad(read).to(model.device), layout))
+        flat = [ids for row in texts for ids in row]
+        return text_log_likelihoods(model.decoder, encoded, flat, never=FORBIDDEN).sum(1).view(len(texts), -1)
 
     def rewards(
         self, texts: list[list[list[int]]], references: Sequence[list[int]], sources: Sequence[list[int]]
@@ -243,9 +242,3 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 def _text(tokenizer: Any, ids: Sequence[int]) -> str:
     return str(tokenizer.decode([token for token in ids if token != EOS]))
-
-
-def _rows(values: Tensor, layout: Layout | None) -> list[list[int]]:
-    """The tokens of each row, without padding."""
-    lengths = [values.size(1)] * values.size(0) if layout is None else layout.lengths.tolist()
-    return [row[:length] for row, length in zip(values.tolist(), lengths, strict=True)]

@@ -19,7 +19,8 @@ from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.layers.embedding import EmbeddingTables, embedding_table
-from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, output_layer, restrict_outputs
+from weft.layers.linear import linear_with
+from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, restrict_outputs
 
 Reads = Literal["tokens", "words", "frames", "image", "sentences"]
 """Kinds of source, with the shapes that `Source` describes."""
@@ -166,7 +167,7 @@ class DecoderSite:
                 f"not {table.embedding_dim} and {dim}; set them alike, or share_embeddings: output"
             )
         table = embedding_table(self.vocabulary, dim, std) if table is None else table
-        return table, output_layer(table if self.tied else embedding_table(self.vocabulary, dim, std))
+        return table, linear_with((table if self.tied else embedding_table(self.vocabulary, dim, std)).weight)
 
 
 class Decoder(Component, ABC):

@@ -113,9 +113,11 @@ class Residual(nn.Module):
         self.pre, self.dropout = block.norm == "pre", block.dropout
 
     def prenorm(self, x: Tensor) -> Tensor:
+        """The input of the sub-layer, normalised in a pre-norm block."""
         return self.norm(x) if self.pre else x
 
     def add_residual(self, x: Tensor, update: Tensor) -> Tensor:
+        """x plus the output of the sub-layer, normalised in a post-norm block."""
         if self.pre:
             return x + dropout(update, self.dropout, self.training)
         return norm_sum(self.norm, x, update, self.dropout, self.training)

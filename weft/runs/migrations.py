@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weft.config.plugins import missing_packages, packages_in
 from weft.errors import RunError
 from weft.file_access import replace_file
 from weft.version import DISTRIBUTION, VERSION
@@ -30,19 +31,36 @@ FORMAT = 2
 FORMAT_FILE = "run.json"
 
 
-def write_format(run: Path, request: Data | None = None) -> None:
-    """Marks a run as one of this format, and keeps what was requested of it: `request`, or what the run has already."""
-    request = read_request(run) if request is None else request
-    facts = {"format": FORMAT, "weft": VERSION, **({"request": request} if request else {})}
-    replace_file(run / FORMAT_FILE, json.dumps(facts, ensure_ascii=False) + "\n")
+def write_format(run: Path, request: Data | None = None, *, config: Data | None = None) -> None:
+    """Marks a run as one of this format, and keeps what was requested of it, and the other packages that it needs.
+
+    request: by default, what the run has already · config: plain data, in which the packages are named that parts come from; by
+    default, those that the run has already.
+    """
+    known = _facts(run)
+    request = known.get("request") if request is None else request
+    packages = known.get("packages") if config is None else packages_in(config)
+    noted = {name: value for name, value in (("request", request), ("packages", packages)) if value}
+    replace_file(run / FORMAT_FILE, json.dumps({"format": FORMAT, "weft": VERSION, **noted}, ensure_ascii=False) + "\n")
+
+
+def _facts(run: Path) -> Data:
+    """The content of the format file; empty if there is none."""
+    if not (run / FORMAT_FILE).is_file():
+        return {}
+    check_format(run)
+    return dict(json.loads((run / FORMAT_FILE).read_text("utf-8")))
 
 
 def read_request(run: Path) -> Data:
     """What was requested of a run, before anything was chosen; empty for runs that do not say it."""
-    if not (run / FORMAT_FILE).is_file():
-        return {}
-    check_format(run)
-    return dict(json.loads((run / FORMAT_FILE).read_text("utf-8")).get("request", {}))
+    return dict(_facts(run).get("request", {}))
+
+
+def missing_for(run: Path) -> str:
+    """A sentence about other packages that a run needs and that are not installed; empty if none is missing or known."""
+    packages = _facts(run).get("packages")
+    return missing_packages(packages) if isinstance(packages, dict) else ""
 
 
 def check_format(run: Path) -> int:

@@ -144,6 +144,11 @@ class Trained:
         self.model, self.task, self.config, self.warn = model.eval(), task, config, warn
         self.auxiliary = AuxiliaryModels(self.model, task, lambda run: load_trained(run, device=str(self.model.device)))
 
+    def __repr__(self) -> str:
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        task, model = self.config.task["kind"], self.config.model["kind"]
+        return f"<{type(self).__name__} {self.task.run}: {task}, {model} with {size:,} parameters on {self.model.device}>"
+
     @property
     def languages(self) -> Sequence[str]:
         """The two languages of a model that translates in both directions; decode.into names one. Empty for other models."""

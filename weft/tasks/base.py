@@ -247,6 +247,9 @@ class Task(ABC):
     def __init__(self, context: TaskContext) -> None:
         self.config, self.run, self.report = context.config, context.run, context.report
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.config.task['kind']}, {self.run}>"
+
     @property
     def headline(self) -> Measure:
         """The score by which trained models are compared. The loss takes its place where `evaluate` does not give it."""

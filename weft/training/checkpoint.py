@@ -360,7 +360,9 @@ def trained_config(run: Path) -> Config:
 
 def save_settings(run: Path, config: Config, identity: str, *, resume: bool) -> None:
     """Saves the configuration of a run that trains now, and a copy beside the checkpoints with the identity of its data."""
-    write_format(run) if resume else save_schema(run)
+    write_format(run, config=config.model_dump())
+    if not resume:
+        save_schema(run)
     save_config(config, run / CONFIG)
     (run / CHECKPOINTS).mkdir(exist_ok=True)
     save_config(config, run / CHECKPOINTS / CONFIG)

@@ -8,8 +8,8 @@ MODELS = [
     Bug(
         "the decoder is an encoder",
         "models.transformer",
-        'build_self(own, block.site("causal"))',
-        'build_self(own, block.site("encoder"))',
+        'mixers, crosses, block.site("causal"))',
+        'mixers, crosses, block.site("encoder"))',
         ("transformer-causality",),
     ),
     Bug(

@@ -53,10 +53,10 @@ class ImageFrontend(Frontend):
 
 
 class PatchFrontend(ImageFrontend):
-    """Square patches of pictures [G, C, H, W], each projected to a vector with a learned position (Dosovitskiy et al. 2021).
+    """Square patches of images [G, C, H, W], each projected to a vector with a learned position (Dosovitskiy et al. 2021).
 
     patch: side of a patch in pixels
-    max_patches: patches of the largest picture
+    max_patches: patches of the largest image
     """
 
     def __init__(self, site: FrontendSite, *, patch: PositiveInt = 16, max_patches: PositiveInt = 1024) -> None:
@@ -65,11 +65,11 @@ class PatchFrontend(ImageFrontend):
 
 
 class ConvolutionFrontend(ImageFrontend):
-    """A residual convolutional network (He et al. 2016) over pictures [G, C, H, W], with group normalisation (Wu & He 2018).
+    """A residual convolutional network (He et al. 2016) over images [G, C, H, W], with group normalisation (Wu & He 2018).
 
-    channels: width of each stage, a multiple of 8; each stage halves the sides of the picture
+    channels: width of each stage, a multiple of 8; each stage halves the sides of the image
     blocks: residual blocks per stage
-    max_patches: positions of the largest picture
+    max_patches: positions of the largest image
     """
 
     def __init__(
@@ -205,8 +205,8 @@ class EfficientNetLite(nn.Module):
 class EfficientNetFrontend(ImageFrontend):
     """Features of EfficientNet-Lite0 (Tan & Le 2019), trained on ImageNet and frozen, projected to the encoder's width.
 
-    resize: side in pixels that pictures are enlarged or reduced to; 224, on which the network was trained, gives 7 × 7 vectors
-    max_patches: positions of the largest picture
+    resize: side in pixels that images are enlarged or reduced to; 224, on which the network was trained, gives 7 × 7 vectors
+    max_patches: positions of the largest image
     """
 
     def __init__(self, site: FrontendSite, *, resize: PositiveInt = 224, max_patches: PositiveInt = 1024) -> None:

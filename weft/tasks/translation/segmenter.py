@@ -174,10 +174,10 @@ class Translation(Prediction):
     that are markup and parts that are not, if the source has markup · passes: see `Hypothesis`.
     """
 
-    parts: list[Translation] = field(default_factory=list)
+    parts: list[Translation] = field(default_factory=list, repr=False)
     source: str = ""
-    runs: list[Run] = field(default_factory=list)
-    passes: list[RefinementPass] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list, repr=False)
+    passes: list[RefinementPass] = field(default_factory=list, repr=False)
 
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON. It has the translations of several sentences one by one as well."""
