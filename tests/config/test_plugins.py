@@ -19,8 +19,8 @@ from weft.errors import ConfigError, WeftError
 from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Sizes
 from weft.models.composition import build_model
-from weft.serve.request_batcher import tokenize
-from weft.serve.served_models import ExplanationQuery, ModelLocation, Models
+from weft.serve.json_api import explain_text
+from weft.serve.served_models import ModelLocation, Models
 
 CODE = """
 from weft.attention.full import FullAttention
@@ -269,9 +269,7 @@ def test_an_installed_task_is_explained_by_its_own_hook(install: Install, tmp_pa
     weft("explain", tmp_path / "letter", "a cat", "-o", tmp_path / "page.html")
     assert "<p>5 characters</p>" in (tmp_path / "page.html").read_text()
     (served,) = Models([ModelLocation((str(tmp_path / "letter"),))]).served
-    (pending,) = tokenize([ExplanationQuery(served, "no dog")])
-    (shown,) = pending.run(pending.items, None).results
-    assert shown.body == "<p>6 characters</p>"
+    assert "<p>6 characters</p>" in explain_text(served, "no dog", ())
     says = ["its task, silent,", "has no explanation of its own", "weft predict"]
     weft.fails("explain", tmp_path / "silent", "a cat", "-o", tmp_path / "page.html", says=says)
 

@@ -139,3 +139,16 @@ def test_running_text_has_no_pairs_to_hold_out(tmp_path: Path) -> None:
 
 def test_recipes_hold_nothing_out_by_default() -> None:
     assert load_config("transformer-small").data.hold_out == 0
+
+
+def test_validation_on_the_training_data_is_reported(tmp_path: Path) -> None:
+    rows = "".join(f"a {number}\tb {number}\n" for number in range(40))
+    for name in ("train.tsv", "copy.tsv"):
+        (tmp_path / name).write_text(rows)
+    (tmp_path / "other.tsv").write_text("a z\tb z\n")
+    settings = {**tiny.SETTINGS, "train.steps": 1, "train.save_every": 1}
+    for name, count in (("train.tsv", 1), ("copy.tsv", 1), ("other.tsv", 0)):
+        said: list[str] = []
+        files = {"data": str(tmp_path / "train.tsv"), "valid": str(tmp_path / name)}
+        weft.train("transformer-tiny", out=tmp_path / name.removesuffix(".tsv"), set=settings, tell=said.append, **files)
+        assert sum("is both training and validation data" in line for line in said) == count

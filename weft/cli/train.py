@@ -77,7 +77,8 @@ def train(
     tag = f" --tag {shlex.quote(tags[-1] or '')}" if tags and all(tags) else ""
     for command in load(find_table("weft.tasks:TASKS"), config.task["kind"]).info.commands:
         tell(f"  {command.format(run=name)}{tag}")
-    tell(f"  weft train --resume {name} --set train.steps={2 * result.update}")
+    more = "--time 10m" if config.train.budget == "time" else f"--set train.steps={2 * result.update}"
+    tell(f"  weft train --resume {name} {more}")
 
 
 TRAIN, VALID, TEST = (

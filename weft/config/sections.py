@@ -70,7 +70,13 @@ class TrainSection(Section):
     """Optimisation, validation and checkpoints."""
 
     steps: PositiveInt = Field(default=10_000, description="number of optimiser steps")
-    seconds: float = Field(default=0.0, ge=0, description="stop after this many seconds; 0: no limit")
+    seconds: float = Field(
+        default=0.0, ge=0, description="most seconds of training, into which the schedule is made to fit; 0: no limit"
+    )
+    budget: Literal["steps", "time"] = Field(
+        default="steps",
+        description="length of training; time: all of train.seconds, over which the schedule of train.steps is stretched",
+    )
     batch_tokens: PositiveInt = Field(default=4096, description="tokens per micro-batch on the longer side, including padding")
     accumulate: PositiveInt = Field(default=1, description="micro-batches per step, a multiple of the number of processes")
     packed: bool | Literal["auto"] = Field(
