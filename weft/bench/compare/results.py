@@ -49,7 +49,9 @@ def collect(
             del run["measured"]
     sign = -1 if headline["higher_is_better"] else 1
     rows.sort(key=lambda row: (row["quality"] is None, sign * row["quality"]["mean"] if row["quality"] else 0))
-    floors = next((run["floors"][headline["key"]] for run in measured if headline["key"] in run.get("floors", {})), {})
+    floors: dict[str, float] = next(
+        (run["floors"][headline["key"]] for run in measured if headline["key"] in run.get("floors", {})), {}
+    )
     rank(rows, higher_is_better=headline["higher_is_better"], floors=floors)
     return {
         "format": FORMAT,
