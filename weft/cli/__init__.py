@@ -134,6 +134,10 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+SECTIONS = ("data", "start", "model", "task", "train", "decode")
+"""The sections of a configuration, which a setting may replace as a whole."""
+
+
 def spread_sets(arguments: list[str]) -> list[str]:
     """`--set a=1 b=2` as `--set a=1 --set b=2`."""
     spread: list[str] = []
@@ -141,7 +145,7 @@ def spread_sets(arguments: list[str]) -> list[str]:
     for argument in arguments:
         key, equals, _ = argument.partition("=")
         # No key contains a comma: such an argument is an entry of `weft compare`.
-        setting = equals and "." in key and "," not in key and not argument.startswith("-")
+        setting = equals and ("." in key or key in SECTIONS) and "," not in key and not argument.startswith("-")
         if following and setting and spread[-2:-1] == ["--set"]:
             spread.append("--set")
         following = argument == "--set" or (following and not argument.startswith("-"))

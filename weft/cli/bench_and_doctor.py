@@ -53,7 +53,7 @@ def bench(
     sets = [f"{key}={value}" for key, value in changes.items() if value is not None]
     with StatusLine() as line:
         subject = open_benchmarked_model(run, [*set, *sets], length)
-        result = measured(subject, batch=batch, beam=beam, rounds=rounds, profiled=profile is not None, say=line.show)
+        result = measured(subject, batch=batch, beam=beam, rounds=rounds, profiled=profile is not None, report=line.show)
     if as_json:
         typer.echo(json.dumps(result.document(), indent=2, ensure_ascii=False))
     else:

@@ -1,8 +1,9 @@
 """Encoding and searches that run in C++, with the plans of encoder and decoder (`weft.layers.kernels.cpp_plan`).
 
 Python is called again every few steps, to stop rows that nobody waits for. What has no native counterpart (other selectors
-and constraints, traces, decoders without a plan) uses the ordinary loop, with the same texts. The structs are those of
-cpp/search.h. Shapes: G sources · K hypotheses per source · P prefix tokens.
+and constraints, traces, decoders without a plan) uses the ordinary loop. In float32 it finds the same texts, unless two
+scores differ by no more than their rounding. In int8, where sums in another order can round a value to the next step, single
+texts may differ. The structs are those of cpp/search.h. Shapes: G sources · K hypotheses per source · P prefix tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from weft.layers.kernels.cpp_plan import (
     native_linear,
 )
 from weft.models.base import Decoder, Encoded, LinearDecoder, Model
-from weft.models.nonautoregressive import NonAutoregressiveDecoder, source_lengths
+from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.models.wrapped_decoders import ShortlistDecoder
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def prepare(decoder: Decoder, warn: Callable[[str], None]) -> None:
     try:
         plan_decoder(decoder)
     except NotPlanned as error:
-        warn(f"decode.compile: no native plan for {error}, so decoding runs one operation at a time, with the same texts")
+        warn(f"decode.compile: no native plan for {error}, so decoding runs one operation at a time, more slowly")
 
 
 def _plan(decoder: Decoder) -> PlannedDecoder:
@@ -203,8 +204,7 @@ def path_states(decoder: NonAutoregressiveDecoder, source: Encoded) -> tuple[Ten
 
 
 def _read_memory(kernels: Kernels, program: Program, source: Encoded) -> tuple[Tensor, Tensor]:
-    lengths = source_lengths(source)
-    return program.read(kernels, source.memory, lengths), lengths * program.rate
+    return program.read(kernels, source.memory, source.lengths), source.lengths * program.rate
 
 
 def cpp_ctc_paths(decoder: NonAutoregressiveDecoder, source: Encoded, barred: int) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -256,7 +256,7 @@ class CppSearch:
         banned = [token for each in request.constraints if isinstance(each, ForbidTokens) for token in each.tokens]
         steps = int(limits.max_tokens.max())
         self.tables = BackpointerTables.empty(steps, selector.init_state(sources, device), False)
-        found, room = self.tables.found, fed + steps
+        selected, room = self.tables.selector_state, fed + steps
         self._max_tokens = limits.max_tokens.contiguous()
         forbidden = torch.tensor(banned, dtype=torch.long)
         lengths = torch.full((sources,), fed) if layout is None else layout.lengths.long()
@@ -267,7 +267,7 @@ class CppSearch:
             sources, selector.width, room, fed, torch.get_num_threads(),
             *map(place, (prefix, lengths, self._max_tokens, limits.min_tokens, limits.ids, limits.bias, forbidden)),
             len(forbidden), PAD, EOS,
-            *map(place, (found.score, found.best, found.when, found.parent, found.token, found.done)),
+            *map(place, (selected.score, selected.best, selected.when, selected.parent, selected.token, selected.done)),
             place(self.tables.tokens), place(self.tables.parents),
         )  # fmt: skip
         self._kernels, self._search = kernels, kernels.open_search(ctypes.byref(task))

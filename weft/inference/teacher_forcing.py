@@ -13,21 +13,24 @@ from torch import Tensor
 
 from weft.attention.base import View
 from weft.attention.core.weight_recorder import first_row, record
-from weft.data.batch import BOS, EOS, Layout, Source, pad
+from weft.data.batch import BOS, EOS, Source, pad
 from weft.data.copy_vocabulary import CopyIds
 from weft.data.tokenizers import Tokenizer
 from weft.errors import ConfigError
 from weft.inference.predictor import Weights
 from weft.losses.ctc_loss import best_alignment
-from weft.losses.log_likelihood import log_likelihoods
+from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Model
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 
 
 @dataclass
 class TeacherForced:
-    """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] of each layer that has any, and what
-    they show."""
+    """Teacher forcing of one target.
+
+    logp [T, V]: log-probabilities of all tokens at every position, or scores if the decoder gives scores · weights [H, T, S] of
+    each layer that has any, and what they show.
+    """
 
     logp: Tensor
     weights: dict[str, Weights]
@@ -47,7 +50,7 @@ def teacher_force(model: Model, source: Sequence[int], target: Sequence[int]) ->
     with record(model) as recorded:
         encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
         logits = model.decoder(fed, model.decoder.init_state(encoded)).logits
-    return TeacherForced(logits[0].float().log_softmax(-1), *first_row(model, recorded))
+    return TeacherForced(model.decoder.token_scores(logits[0]), *first_row(model, recorded))
 
 
 def _force_at_once(
@@ -80,9 +83,9 @@ def _places(logits: Tensor, lengths: Tensor, target: Sequence[int], blank: int) 
     tokens = torch.tensor([[token for token in target if token != EOS]], device=logits.device, dtype=torch.long)
     path = best_alignment(logits, lengths, tokens, torch.tensor([tokens.size(1)], device=logits.device), blank=blank)[0]
     before = torch.cat([path.new_full((1,), blank), path[:-1]])
-    found = ((path != blank) & (path != before)).nonzero()[:, 0]
-    if len(found) == len(target):
-        return found
+    first = ((path != blank) & (path != before)).nonzero()[:, 0]
+    if len(first) == len(target):
+        return first
     return torch.arange(len(target), device=logits.device) * logits.size(1) // max(1, len(target))
 
 
@@ -97,8 +100,6 @@ def score_texts(
         raise ConfigError("decode.rerank: a model that writes all tokens at once cannot score texts; name another run")
     most, copied = model.max_target and model.max_target - 1, CopyIds(target, words)
     rows = [[*copied.find(text, ids)[:most], EOS] for text, ids in zip(texts, target.encode_batch(list(texts)))]
-    labels, block = (pad(some).to(model.device) for some in (rows, [source] * len(rows)))
-    fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
-    hidden = model(Source(block), fed, Layout.padded([len(row) for row in rows]).to(model.device)).hidden
-    scores = log_likelihoods(model.decoder, hidden, labels).sum(1).tolist()
+    encoded = model.encode(Source(pad([source] * len(rows)).to(model.device)))
+    scores = text_log_likelihoods(model.decoder, encoded, rows).sum(1).tolist()
     return [(score, len(row)) for score, row in zip(scores, rows, strict=True)]

@@ -13,20 +13,13 @@ from torch import Tensor, nn
 
 from weft.data.batch import PAD
 from weft.layers.kernels import triton_available
-from weft.layers.linear import accumulation_dtype, to_autocast_dtype
+from weft.layers.linear import accumulation_dtype, linear_with, to_autocast_dtype
 
 CACHED = 1 << 21
 """Logits per chunk on a CPU: 8 MiB of float32."""
 
 IMPOSSIBLE = 100.0
 """The loss of a label with probability 0, as if it were e⁻¹⁰⁰: high enough to be noticed, and finite."""
-
-
-def output_layer(table: nn.Embedding) -> nn.Linear:
-    """An output layer whose weights are the embedding table."""
-    layer = nn.Linear(table.embedding_dim, table.num_embeddings, bias=False, device="meta")
-    layer.weight = table.weight
-    return layer
 
 
 class RestrictableOutput(Protocol):
@@ -39,11 +32,7 @@ def restrict_outputs(layer: nn.Module, outputs: Tensor) -> nn.Module:
     """The layer restricted to some of its outputs [N]."""
     if not isinstance(layer, nn.Linear):
         return cast(RestrictableOutput, layer).rows(outputs)
-    part = nn.Linear(layer.in_features, len(outputs), bias=layer.bias is not None, device="meta")
-    part.weight = nn.Parameter(layer.weight.detach()[outputs], requires_grad=False)
-    if layer.bias is not None:
-        part.bias = nn.Parameter(layer.bias.detach()[outputs], requires_grad=False)
-    return part
+    return linear_with(layer.weight.detach()[outputs], None if layer.bias is None else layer.bias.detach()[outputs])
 
 
 def label_smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

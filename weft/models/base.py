@@ -19,7 +19,8 @@ from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.layers.embedding import EmbeddingTables, embedding_table
-from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, output_layer, restrict_outputs
+from weft.layers.linear import linear_with
+from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, restrict_outputs
 
 Reads = Literal["tokens", "words", "frames", "image", "sentences"]
 """Kinds of source, with the shapes that `Source` describes."""
@@ -56,14 +57,25 @@ class Encoded:
     final: State = None
 
     @property
+    def mask(self) -> Tensor:
+        """[G, S] bool: which positions of the memory are not padding."""
+        return torch.ones_like(self.memory[..., 0], dtype=torch.bool) if self.layout is None else self.layout.mask
+
+    @property
+    def lengths(self) -> Tensor:
+        """[G]: positions of each memory."""
+        rows, extent = self.memory.shape[:2]
+        return torch.full((rows,), extent, device=self.memory.device) if self.layout is None else self.layout.lengths
+
+    @property
     def summary(self) -> Tensor:
         """[G, D]: the last state of an encoder that has one, otherwise the mean of the memory."""
         if self.final is not None:
             return self.final[-1][0]
         if self.layout is None:
             return self.memory.mean(1)
-        ok = self.layout.mask[..., None]
-        return torch.where(ok, self.memory, 0.0).sum(1) / ok.sum(1).clamp_min(1)
+        mask = self.mask[..., None]
+        return torch.where(mask, self.memory, 0.0).sum(1) / mask.sum(1).clamp_min(1)
 
 
 @dataclass
@@ -155,7 +167,7 @@ class DecoderSite:
                 f"not {table.embedding_dim} and {dim}; set them alike, or share_embeddings: output"
             )
         table = embedding_table(self.vocabulary, dim, std) if table is None else table
-        return table, output_layer(table if self.tied else embedding_table(self.vocabulary, dim, std))
+        return table, linear_with((table if self.tied else embedding_table(self.vocabulary, dim, std)).weight)
 
 
 class Decoder(Component, ABC):
@@ -187,6 +199,10 @@ class Decoder(Component, ABC):
 
         The result belongs to the caller, who may change it in place: it is no view of hidden states, of weights or of a state.
         """
+
+    def token_scores(self, logits: Tensor) -> Tensor:
+        """The terms that a search adds up, in float32: log-probabilities or, if they are `scores`, the logits themselves."""
+        return logits.float() if self.scores else logits.float().log_softmax(-1)
 
     def ending(self, state: State) -> Tensor | None:
         """[B], at most 0: added to the score of a hypothesis that ends now; None: nothing is."""

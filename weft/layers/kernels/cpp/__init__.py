@@ -13,8 +13,10 @@ import mmap
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -73,7 +75,8 @@ def library() -> ctypes.CDLL:
     try:
         kept = _folder() / f"kernels-{blake2b(bytes(0).join(inputs), digest_size=10).hexdigest()}.so"
         with suppress(OSError):  # missing or damaged
-            return ctypes.CDLL(str(kept))
+            if _private(kept):
+                return ctypes.CDLL(str(kept))
         _compile(compiler, flags, sources, kept)
         return ctypes.CDLL(str(kept))
     except OSError as error:
@@ -93,16 +96,26 @@ def instructions() -> str:
 
 
 def _folder() -> Path:
-    """The cache folder. It belongs to this user alone, since its contents are executed."""
+    """The cache folder, if it is private; otherwise a new folder for this process only."""
     home = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(home) if home else Path.home() / ".cache") / "weft" / "kernels"
-    try:
+    with suppress(OSError):  # no writable home
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.access(folder, os.W_OK):
+        if not _private(folder):
+            warnings.warn(
+                f"{folder}: it is not yours, or others may write to it, so compiled kernels are not loaded from there; they "
+                "are compiled in each process. To keep them, remove the folder, or make it your own (chmod 700)",
+                stacklevel=2,
+            )
+        elif os.access(folder, os.W_OK):
             return folder
-    except OSError:
-        pass  # no writable home: compile for this process only
     return Path(tempfile.mkdtemp(prefix="weft-kernels-"))
+
+
+def _private(path: Path) -> bool:
+    """Whether a file or folder belongs to this user, and nobody else may write to it: what it holds is executed."""
+    status = path.lstat()
+    return status.st_uid == os.getuid() and not (stat.S_ISLNK(status.st_mode) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _compile(compiler: str, flags: Sequence[str], sources: list[Path], into: Path) -> None:
@@ -128,15 +141,18 @@ def _call(command: list[str]) -> None:
 
 INT, POINTER = ctypes.c_int64, ctypes.c_void_p
 SIGNATURES = {
-    "weft_linear": (POINTER, INT, INT, POINTER, POINTER, POINTER, INT, POINTER, ctypes.c_int),
-    "weft_attend": (POINTER, INT, *[POINTER] * 6, *[INT] * 6, ctypes.c_int),
-    "weft_append": (POINTER, INT, POINTER, INT, POINTER, POINTER, POINTER, *[INT] * 5),
-    "weft_log_sum": (POINTER, INT, INT, POINTER, ctypes.c_int),
-    "weft_best": (POINTER, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
-    "weft_most_probable": (*[POINTER] * 3, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
-    "weft_encode": (*[POINTER] * 4, INT, INT, POINTER, ctypes.c_int),
-    "weft_search_close": (POINTER,),
+    "weft_linear": (None, POINTER, INT, INT, POINTER, POINTER, POINTER, INT, POINTER, ctypes.c_int),
+    "weft_attend": (None, POINTER, INT, *[POINTER] * 6, *[INT] * 6, ctypes.c_int),
+    "weft_append": (ctypes.c_bool, POINTER, INT, POINTER, INT, POINTER, POINTER, POINTER, *[INT] * 5),
+    "weft_log_sum": (None, POINTER, INT, INT, POINTER, ctypes.c_int),
+    "weft_best": (None, POINTER, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
+    "weft_most_probable": (None, *[POINTER] * 3, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
+    "weft_encode": (None, *[POINTER] * 4, INT, INT, POINTER, ctypes.c_int),
+    "weft_search_open": (POINTER, POINTER),
+    "weft_search_run": (INT, POINTER, INT),
+    "weft_search_close": (None, POINTER),
 }
+"""The types of the result and of the arguments of each function."""
 
 
 class HugePageArena:
@@ -199,11 +215,8 @@ class Kernels:
     """The compiled operations, for tensors."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        for name, signature in SIGNATURES.items():
-            getattr(library, name).argtypes, getattr(library, name).restype = signature, None
-        library.weft_append.restype = ctypes.c_bool
-        library.weft_search_open.argtypes, library.weft_search_open.restype = (POINTER,), POINTER
-        library.weft_search_run.argtypes, library.weft_search_run.restype = (POINTER, INT), INT
+        for name, (result, *arguments) in SIGNATURES.items():
+            getattr(library, name).restype, getattr(library, name).argtypes = result, arguments
         self.open_search, self.run_search = library.weft_search_open, library.weft_search_run
         self.close_search, self.encode = library.weft_search_close, library.weft_encode
         self._library, self._arena = library, HugePageArena()
