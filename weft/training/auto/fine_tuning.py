@@ -29,8 +29,8 @@ PASSES, FEWEST_STEPS = 12, 60
 """How often the new data is read, and the fewest steps; never more steps than the first training had."""
 
 RATE, LEAST_RATE, MANY = 0.3, 0.03, 30_000
-"""The peak learning rate as a share of that of the first training: RATE with MANY pairs or more, less in proportion to the root
-of their number, at least LEAST_RATE. Adapters are new weights and keep the whole rate."""
+"""The peak learning rate as a share of that of the first training: RATE with MANY pairs or more, fewer in proportion to the
+root of their number, at least LEAST_RATE. Adapters are new weights and keep the whole rate."""
 
 WARMUP, VALIDATIONS, PATIENCE = 0.1, 10, 4
 """Share of the steps that warm up, number of validations, and how many without improvement end training."""
