@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from weft import load
 from weft.data.formats import open_pairs
@@ -35,6 +36,9 @@ LETTERS = 4
 
 MIN_PAIRS, MIN_DICE = 5, 0.3
 """An entry's words occur together in at least this many pairs, with at least this Dice coefficient."""
+
+OPTIONS: dict[str, Any] = {"sentences": "off", "max_ratio": 1.5}
+"""How texts are decoded: whole, and not much longer than their sources."""
 
 SETS = ("from the glossary", "from the glossary, missing when free", "any word, missing when free")
 
@@ -132,7 +136,7 @@ def row(name: str, translator: Translator, chosen: Sequence[Request], beam: int)
     terms, references, free = ([getattr(each, part) for each in chosen] for part in ("term", "reference", "free"))
     began = time.monotonic()
     sources, requested = zip(*((each.source, each.terms) for each in chosen), strict=True)
-    required = translator.translate(list(sources), beam=beam, terms=list(requested), sentences="off")
+    required = translator.translate(list(sources), beam=beam, terms=list(requested), **OPTIONS)
     seconds = time.monotonic() - began
     both = (free, [each.text for each in required])
     cells = [name, *(f"{sum(map(contains, texts, terms))} of {len(terms)}" for texts in both)]
@@ -147,7 +151,7 @@ def avoided(translator: Translator, chosen: Sequence[Request], beam: int) -> str
     """How often a word of the free translation is absent when it is forbidden."""
     pairs = [(each.source, candidates[0]) for each in chosen if (candidates := words(each.free))]
     terms = [Terms(avoid=(word,)) for _, word in pairs]
-    without = translator.translate([source for source, _ in pairs], beam=beam, terms=terms, sentences="off")
+    without = translator.translate([source for source, _ in pairs], beam=beam, terms=terms, **OPTIONS)
     absent = sum(not contains(each.text, word) for each, (_, word) in zip(without, pairs, strict=True))
     return f"avoided: {absent} of {len(pairs)}"
 
@@ -159,11 +163,14 @@ def main() -> None:
     parser.add_argument("--train", required=True, help="pairs from which to learn a glossary")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--short", action="store_true", help="only the first 1,000 plain sentences of 4 to 12 words")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     translator = load(options.run, device=options.device)
     pairs, glossary = list(open_pairs(options.data)), learn_glossary(open_pairs(options.train))
-    free = [each.text for each in translator.translate([source for source, _ in pairs], beam=options.beam, sentences="off")]
+    if options.short:
+        pairs = [pair for pair in pairs if 4 <= len(pair[0].split()) <= 12 and not re.search("[<{%]", pair[0])][:1000]
+    free = [each.text for each in translator.translate([source for source, _ in pairs], beam=options.beam, **OPTIONS)]
     sets = requests(translator, pairs, free, glossary, options.count)
     print(f"{len(glossary):,} entries; BLEU of all {len(pairs):,} free translations {bleu(free, [r for _, r in pairs]):.1f}\n")
     heads = ["used when free", "used when required", "BLEU free", "required", "rest, free", "rest, required"]

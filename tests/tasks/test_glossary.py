@@ -338,3 +338,15 @@ def test_a_glossary_replaces_instead_of_adding(reverse_run: Path) -> None:
             assert each.score == pytest.approx(logp / length, abs=1e-3)
     (added,) = translator.translate(["a b c d"], terms=[Terms(("x",))])
     assert "x" in added.text.split() and added.unplaced == ["x"], "without a source word there is no place"
+
+
+def test_a_forbidden_term_does_not_become_another_fact(reverse_run: Path) -> None:
+    """The model is sure of every letter, so another one in its place would be wrong: that is said."""
+    said: list[str] = []
+    translator = load(reverse_run, device="cpu", warn=said.append)
+    kept, wrong = translator.translate(["a b c d", "f a g h c"], terms=[Terms(avoid=("x",)), Terms(avoid=("g",))])
+    assert kept.text == "d c b a" and not kept.unplaced
+    assert "g" not in wrong.text.split() and wrong.unplaced == ["g"]
+    assert len(said) == 1 and "no sure place for 'g'" in said[0]
+    pair = aligned("the big bank", "die große Bank", {0: 0, 1: 1, 2: 2})
+    assert pair.without(["große"]) == "die big Bank"

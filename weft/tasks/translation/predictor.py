@@ -155,6 +155,10 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     def join_outputs(self, given: TranslationInput, parts: list[TextSegment], results: list[list[Translation]]) -> Translation:
         """The translation of a line, from those of its segments."""
+        if doubtful := [term for part in results if part for term in part[0].unplaced]:
+            self.warn(
+                f"{given.text[:60]!r}: the translation has no sure place for {', '.join(map(repr, doubtful))}; check it there"
+            )
         if len(parts) == len(results) == 1 and results[0] and not (given.marks or given.attention):
             results[0][0].alternatives = results[0][1:]
             return results[0][0]
@@ -208,7 +212,16 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             narrow = self.shortlist.narrow(read, options.config.shortlist, options.device)
             request = replace(request, shortlist=narrow)
         with options.arithmetic(next(self.model.parameters()).dtype, options.beams):
-            return generate(self.model, [part.ids for part in parts], request)
+            results, tables = generate(self.model, [part.ids for part in parts], request)
+            if any(part.terms.avoid for part in parts) and self._searches_freely and not trace:
+                free, _ = generate(self.model, [part.ids for part in parts], replace(request, constraints=()))
+                self.terms.check_avoided(parts, free, results)
+            return results, tables
+
+    @property
+    def _searches_freely(self) -> bool:
+        """Whether a search without forbidden terms says what the model would write otherwise."""
+        return not (self.model.decoder.parallel or self.options.config.rules or self.options.search.kind == "sample")
 
     def _generate_with_terms(self, parts: list[TextSegment], request: GenerationRequest) -> list[list[Hypothesis]]:
         """Free translations with their terms in place; where there is none, those of a search that has to write the terms."""

@@ -67,7 +67,8 @@ class TextSegment(BatchItem):
 
     prefix: ids of the forced prefix · words: unknown words of the source, if the model can copy them; the first has the first
     id beyond the vocabulary, and so on · text: the text of the ids · gap: the white space before it in its line · masked:
-    whether protected parts are left out of the text · unplaced: required terms for which its translation has no place.
+    whether protected parts are left out of the text · unplaced: required terms
+    that have no place in its translation, and forbidden ones that the model has no other word for.
     """
 
     prefix: list[int]
@@ -173,7 +174,8 @@ class Translation(Prediction):
 
     parts: the translations of its sentences, if there are several · source: the text that was read · runs: the text in parts
     that are markup and parts that are not, if the source has markup · passes: see `Hypothesis` · unplaced: terms for which
-    no place was found by alignment, so that they may stand beside their usual translation.
+    no place was found by alignment, so that they may stand beside their usual translation, and forbidden terms for which the
+    model has no other word.
     """
 
     parts: list[Translation] = field(default_factory=list)

@@ -29,8 +29,12 @@ from weft.tasks.translation.attention_alignment import Span, Weights
 from weft.tasks.translation.glossary import Terms, whole_word
 from weft.tasks.translation.segmenter import TextSegment, Translation, detokenize
 
-SURE = 0.3
+SURE = 0.15
 """The least share of the attention of some words that must go to a source term, for the words to be its translation."""
+
+DOUBT = 3.0
+"""How far the log-probability of a text without forbidden terms may be below that of the free translation. If it is further
+below, the model knows no other word for the same."""
 
 STEM = 4
 """The least number of letters that two forms of a word have in common at their beginning."""
@@ -78,6 +82,14 @@ class AlignedPair:
         best = [int(self.weights[row].argmax()) for row in rows if self.weights.shape[1]]
         named = [self.source_units[column] for column in best if self._is_word(self.source, self.source_units[column])]
         return self.source[min(named)[0] : max(named)[1]] if named else ""
+
+    def without(self, terms: Sequence[str]) -> str:
+        """The translation with the words of the source in place of these terms."""
+        spans = [match.span() for term in terms for match in whole_word(term, any_case=False).finditer(self.target)]
+        text = self.target
+        for start, end in sorted(spans, reverse=True):
+            text = text[:start] + (self.words((start, end)) or text[start:end]) + text[end:]
+        return text
 
     def _spans(self, term: str) -> list[Span]:
         return [match.span() for match in whole_word(term).finditer(self.source)]
@@ -137,6 +149,36 @@ class TermPlacer:
                 segment.unplaced = segment.terms.unmet(texts[own[0]].text) if own else []
                 results.append([])
         return results
+
+    def check_avoided(
+        self, segments: Sequence[TextSegment], free: Sequence[list[Hypothesis]], results: list[list[Hypothesis]]
+    ) -> None:
+        """Sees to it that a forbidden term does not become another fact, in `results`, which do without the terms.
+
+        If the model has no other word for a term, which the probability of its text says, the words of the source take the
+        place of the term, unless they contain it; in any case, `unplaced` of the segment says so.
+        """
+        for segment, some, own in zip(segments, free, results, strict=True):
+            if not some or not own:
+                continue
+            text = detokenize(self.source, self.target, segment, some[0])
+            said = [term for term in segment.terms.avoid if whole_word(term, any_case=False).search(text.text)]
+            if not said or self._total(some[0]) - self._total(own[0]) <= DOUBT:
+                continue
+            segment.unplaced = said
+            (pair,) = align(self.model, self.source, self.target, [segment], [text])
+            if pair is None or segment.prefix or EOS not in some[0].tokens:
+                continue
+            ids = [*self.target.encode(pair.without(said)), EOS]
+            written = self.target.decode(ids[:-1])
+            if UNK not in ids and not any(whole_word(term, any_case=False).search(written) for term in segment.terms.avoid):
+                own.insert(0, Hypothesis(self._scores([(segment, ids)])[0], ids))
+
+    def _total(self, hypothesis: Hypothesis) -> float:
+        """The log-probability of a hypothesis."""
+        size = torch.tensor(len(hypothesis.tokens))
+        penalty, offset = self.search.length_penalty, self.search.length_offset
+        return hypothesis.score * float(length_penalty(size, torch.zeros(()), penalty, offset))
 
     def _placed(self, segment: TextSegment, text: Translation, pair: AlignedPair | None) -> list[int] | None:
         """The tokens of a translation with all terms in place, without the prefix; None if that is not possible."""
