@@ -1,0 +1,352 @@
+"""Folders of Hugging Face transformers: MarianMT, which is post-norm, and Pegasus, its pre-norm twin, in both directions.
+
+Both have the sines of all frequencies before the cosines, a bias of the output logits, and one id for padding that usually
+is the start of a translation too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.data.batch import BOS, EOS, PAD, UNK
+from weft.data.tokenizers import Tokenizer
+from weft.data.tokenizers.added_tokens import add_tokens
+from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenizer
+from weft.errors import ConfigError, RunError
+from weft.interop.foreign_files import find, licence_of, need, number, read_bytes, read_json, read_vocabulary, read_weights
+from weft.interop.imported_run import ImportedModel
+from weft.interop.tokenizer_files import Vocabulary, vocabulary
+from weft.interop.tokenizer_json import table, tokenizer_json
+from weft.interop.transformer_weights import (
+    BIAS,
+    NEVER,
+    TABLES,
+    Architecture,
+    NameTable,
+    Rows,
+    Tensors,
+    architecture,
+    require_sinusoids,
+    sines_first,
+)
+from weft.layers.positions import SinusoidalPosition
+from weft.losses.cross_entropy import UNWRITTEN
+from weft.runs.open_run import TrainedRun
+from weft.runs.weight_files import named_weights, write_tensors
+
+NAMES = {
+    "self": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_out": ("self_attn.out_proj",),
+    "self_norm": ("self_attn_layer_norm",),
+    "cross": ("encoder_attn.q_proj",),
+    "memory": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross_out": ("encoder_attn.out_proj",),
+    "cross_norm": ("encoder_attn_layer_norm",),
+    "up": ("fc1",),
+    "down": ("fc2",),
+    "network_norm": ("final_layer_norm",),
+}
+TABLE = NameTable(
+    "model.{side}.layers.{layer}.",
+    {role: [(f"{name}.weight", f"{name}.bias") for name in names] for role, names in NAMES.items()},
+    ("model.{side}.layer_norm.weight", "model.{side}.layer_norm.bias"),
+)
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+CLASSES = {"marian": ("post", "MarianMTModel"), "pegasus": ("pre", "PegasusForConditionalGeneration")}
+POSITIONS = 1024
+"""Positions that an exported model says it has; sinusoids would allow any number."""
+
+TAG = re.compile(r">>([\w-]+)<<")
+MEANT = {
+    "scale_embedding": True,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "static_position_embeddings": True,
+}
+"""Settings that must have these values, if a folder has them."""
+
+
+def read(folder: Path) -> ImportedModel:
+    """The model of a folder of MarianMT or Pegasus."""
+    file = need(folder, "config.json")
+    settings = read_json(file)
+    shape = read_architecture(settings, file, CLASSES[settings["model_type"]][0])
+    tensors, weights = read_weights(folder)
+    source, target, rows = _tokenizers(folder, settings, file, shape)
+    theirs = Tensors(tensors, str(weights))
+    mapped = _tables(theirs, settings, shape, rows)
+    order = sines_first(shape.dim)
+    mapped |= TABLE.read(theirs, shape, order)
+    theirs.check_rest(("shared.weight", "embed_positions.weight", "embed_tokens.weight", "lm_head.weight"))
+    fixed = bool((mapped[BIAS][:UNWRITTEN] == NEVER).all()) and not mapped[_first_table(shape)][:UNWRITTEN].any()
+    shape = Architecture(**{**vars(shape), "zero_bos": fixed})
+    names = read_json(path) if (path := find(folder, "tokenizer_config.json")) else {}
+    languages = tuple(names[key] if isinstance(names.get(key), str) else None for key in ("source_lang", "target_lang"))
+    return ImportedModel(
+        shape,
+        mapped,
+        source,
+        target,
+        program=f"transformers, {settings['model_type']}",
+        name=folder.resolve().name,
+        languages=(languages[0], languages[1]),
+        decode=decoding(folder, settings),
+        licence=licence_of(folder),
+    )
+
+
+def read_architecture(settings: Mapping[str, Any], file: Path, norm: str) -> Architecture:
+    """The architecture that a config.json describes. Raises RunError with the setting that does not fit."""
+    for key, meant in MEANT.items():
+        if settings.get(key, meant) != meant:
+            raise RunError(f"{file}: {key}: {settings[key]}: weft has no such model")
+    for key in ("layers", "attention_heads", "ffn_dim"):
+        pair = number(settings, f"encoder_{key}", file), number(settings, f"decoder_{key}", file)
+        if key != "layers" and pair[0] != pair[1]:
+            raise RunError(f"{file}: encoder_{key} and decoder_{key} differ ({pair[0]} and {pair[1]}); weft has one for both")
+    activation = settings.get("activation_function", "gelu")
+    if activation not in ACTIVATIONS:
+        raise RunError(f"{file}: activation_function: {activation}: weft has {', '.join(ACTIVATIONS)}")
+    tied, shared = settings.get("tie_word_embeddings", True), settings.get("share_encoder_decoder_embeddings", True)
+    return Architecture(
+        dim=number(settings, "d_model", file),
+        heads=number(settings, "encoder_attention_heads", file),
+        feedforward=number(settings, "encoder_ffn_dim", file),
+        encoder_layers=number(settings, "encoder_layers", file),
+        decoder_layers=number(settings, "decoder_layers", file),
+        norm=norm,
+        activation=ACTIVATIONS[activation],
+        share="none" if not tied else "all" if shared else "output",
+    )
+
+
+def decoding(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `decode`: the beam, its length penalty and its rule to stop, as in the folder."""
+    path = find(folder, "generation_config.json")
+    chosen = {**settings, **(read_json(path) if path else {})}
+    beams, penalty, most = chosen.get("num_beams"), chosen.get("length_penalty"), chosen.get("max_length")
+    search: dict[str, Any] = {"kind": "beam", "width": beams if type(beams) is int and 0 < beams <= 100 else 4}
+    search["stop"] = {True: "first", "never": "exact"}.get(chosen.get("early_stopping", False), "length")
+    if isinstance(penalty, int | float):
+        search["length_penalty"] = float(penalty)
+    return {"search": search, "max_length": most if type(most) is int and 0 < most <= 4096 else 512}
+
+
+def _tokenizers(
+    folder: Path, settings: Mapping[str, Any], file: Path, shape: Architecture
+) -> tuple[Tokenizer, Tokenizer, tuple[Rows, Rows]]:
+    """The tokenizers of both sides, and the rows of their tables."""
+    own = read_json(path) if (path := find(folder, "tokenizer_config.json")) else {}
+    size = number(settings, "vocab_size", file)
+    sizes = size, number(settings, "decoder_vocab_size", file, size)
+    names = ("vocab.json", "target_vocab.json" if own.get("separate_vocabs") else "vocab.json")
+    tables = [read_vocabulary(need(folder, name)) for name in names]
+    sides = [special_rows(settings, table, size, file) for table, size in zip(tables, sizes, strict=True)]
+    made = []
+    for model, table, (rows, pieces, tags) in zip(("source.spm", "target.spm"), tables, sides, strict=True):
+        codes = {code: rows.rows.index(table[code]) for code in tags}
+        content = need(folder, model)
+        try:
+            made.append(MappedSentencePieceTokenizer.make(read_bytes(content), pieces, codes))
+        except ValueError as error:
+            raise RunError(f"{content}: not a SentencePiece model: {error}") from None
+    if shape.share == "all" and not made[0].shares_ids(made[1]):
+        raise RunError(f"{folder}: the model has one table of embeddings, but its vocabularies differ")
+    tags = [code[2:-2] for code in sides[0][2]]
+    source, target = add_tokens(made[0], made[1], tags, needs_tag=False) if tags else (made[0], made[1])
+    return source, target, (sides[0][0], sides[1][0])
+
+
+def special_rows(
+    settings: Mapping[str, Any], table: Mapping[str, int], size: int, file: Path
+) -> tuple[Rows, list[str], list[str]]:
+    """The rows of a table for weft's ids, the pieces from RESERVED on, and the codes `>>xx<<`, which follow them.
+
+    Where translations begin with the id of padding, its row is that of BOS, and PAD is new; where they begin with the end of a
+    sentence, BOS has a copy of its row.
+    """
+    if not 0 < size < 1 << 22 or any(row >= size for row in table.values()):
+        raise RunError(f"{file}: vocab_size is {size}, but the vocabulary has ids up to {max(table.values(), default=0)}")
+    for piece in ("</s>", "<unk>"):
+        if piece not in table:
+            raise RunError(f"{file}: the vocabulary has no {piece}")
+    pad, eos, unk = number(settings, "pad_token_id", file), table["</s>"], table["<unk>"]
+    start = number(settings, "decoder_start_token_id", file, pad)
+    if max(pad, start) >= size or len({eos, unk, pad}) < 3 or start == unk:
+        raise RunError(f"{file}: the special ids (pad {pad}, end {eos}, unknown {unk}, start {start}) do not fit together")
+    first: list[int | None] = [None if start == pad else pad, start, eos, unk]
+    names = {row: piece for piece, row in table.items()}
+    rest = [row for row in range(size) if row not in first]
+    codes = [row for row in rest if TAG.fullmatch(names.get(row, ""))]
+    plain = sorted(set(rest) - set(codes))
+    never = frozenset({PAD} if start == pad else ()) | frozenset({BOS} if start == eos else ())
+    pieces = [names.get(row, f"<row {row}>") for row in plain]
+    return Rows([*first, *plain, *codes], never), pieces, [names[row] for row in codes]
+
+
+def _first_table(shape: Architecture) -> str:
+    """The table that embeds targets, by the name under which weft saves it."""
+    return TABLES["source"] if shape.share == "all" else TABLES["target"]
+
+
+def _tables(tensors: Tensors, settings: Mapping[str, Any], shape: Architecture, rows: tuple[Rows, Rows]) -> dict[str, Tensor]:
+    """The embeddings, the output layer and its bias."""
+    order, (above, below) = sines_first(shape.dim), rows
+    sizes = (len_of(above), len_of(below))
+    encoder, decoder = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+
+    def first(*names: str) -> str:
+        return next((name for name in names if name in tensors), names[0])
+
+    source = (
+        first("model.shared.weight", encoder, "lm_head.weight")
+        if shape.share == "all"
+        else first(encoder, "model.shared.weight")
+    )
+    mapped = {TABLES["source"]: above.table(tensors.take(source, sizes[0], shape.dim), order)}
+    if shape.share != "all":
+        target = first(decoder, "model.shared.weight")
+        mapped[TABLES["target"]] = below.table(tensors.take(target, sizes[1], shape.dim), order)
+    if shape.share == "none":
+        mapped[TABLES["output"]] = below.table(tensors.take("lm_head.weight", sizes[1], shape.dim), order)
+    bias = torch.zeros(sizes[1])
+    if "final_logits_bias" in tensors:
+        bias = tensors.take("final_logits_bias").flatten()
+        if bias.numel() != sizes[1]:
+            raise RunError(f"{tensors.where}: final_logits_bias has {bias.numel()} numbers, not {sizes[1]}")
+    mapped[BIAS] = below.bias(bias)
+    return mapped
+
+
+def len_of(rows: Rows) -> int:
+    """The number of rows of the other program's table."""
+    return 1 + max(row for row in rows.rows if row is not None)
+
+
+def export(run: TrainedRun, out: Path) -> list[str]:
+    """Writes a folder of MarianMT (post-norm) or Pegasus (pre-norm), and returns what to say about it."""
+    shape = architecture(run.config, "transformers")
+    require_sinusoids(shape, "transformers")
+    kind = "marian" if shape.norm == "post" else "pegasus"
+    if kind == "pegasus" and shape.share != "all":
+        raise ConfigError(
+            f"model.share_embeddings: {shape.share}: Pegasus, the pre-norm model of transformers, has one table; use norm: post or share_embeddings: all"
+        )
+    task: Any = run.task
+    sides = [vocabulary(each, "transformers") for each in (task.source, task.target)]
+    ids = [exported_ids(shape, len(side.pieces)) for side in sides]
+    weights = named_weights(run.model)
+    tensors = TABLE.write(weights, shape, sines_first(shape.dim)) | _written_tables(weights, shape, ids)
+    if kind == "pegasus":
+        positions = SinusoidalPosition(shape.dim)(torch.arange(POSITIONS)[None])[0][:, torch.argsort(sines_first(shape.dim))]
+        tensors |= {f"model.{side}.embed_positions.weight": positions for side in ("encoder", "decoder")}
+    write_tensors(out / "model.safetensors", tensors)
+    _write_json(out / "config.json", _settings(run, shape, kind, ids))
+    _write_json(out / "generation_config.json", _generation(run, ids[1]))
+    _write_tokenizer(run, out, sides, ids)
+    return [f"transformers: AutoModelForSeq2SeqLM.from_pretrained({str(out)!r}) is a {CLASSES[kind][1]}"]
+
+
+def exported_ids(shape: Architecture, size: int) -> list[int]:
+    """weft's id for each id of the folder. With a zero BOS they are those of Marian: PAD is left out, and BOS comes last."""
+    return [*range(EOS, size), BOS] if shape.zero_bos else list(range(size))
+
+
+def _written_tables(weights: Mapping[str, Tensor], shape: Architecture, ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    back = torch.argsort(sines_first(shape.dim))
+
+    def table(name: str, side: int) -> Tensor:
+        return weights[TABLES[name]][torch.tensor(ids[side])][:, back].contiguous()
+
+    bias = weights.get(BIAS, torch.zeros(len(ids[1]) + shape.zero_bos))
+    tensors = {"final_logits_bias": bias[torch.tensor(ids[1])][None]}
+    if shape.share == "all":
+        return tensors | {"model.shared.weight": table("source", 0)}
+    tensors |= {
+        "model.encoder.embed_tokens.weight": table("source", 0),
+        "model.decoder.embed_tokens.weight": table("target", 1),
+    }
+    return tensors | ({"lm_head.weight": table("output", 1)} if shape.share == "none" else {})
+
+
+def _settings(run: TrainedRun, shape: Architecture, kind: str, ids: Sequence[Sequence[int]]) -> dict[str, Any]:
+    special = {"pad_token_id": ids[1].index(BOS if shape.zero_bos else PAD), "eos_token_id": ids[1].index(EOS)}
+    both = {"layers": (shape.encoder_layers, shape.decoder_layers)}
+    both |= {"attention_heads": (shape.heads,) * 2, "ffn_dim": (shape.feedforward,) * 2}
+    return {
+        "model_type": kind,
+        "architectures": [CLASSES[kind][1]],
+        "is_encoder_decoder": True,
+        "vocab_size": len(ids[0]),
+        "decoder_vocab_size": len(ids[1]),
+        "d_model": shape.dim,
+        **{f"{side}_{key}": value[at] for key, value in both.items() for at, side in enumerate(("encoder", "decoder"))},
+        "num_hidden_layers": shape.encoder_layers,
+        "activation_function": {"silu": "swish"}.get(shape.activation, shape.activation),
+        "dropout": run.config.model["dropout"],
+        "attention_dropout": run.config.model["attention_dropout"],
+        "activation_dropout": run.config.model["feedforward_dropout"],
+        "max_position_embeddings": POSITIONS,
+        "scale_embedding": True,
+        "static_position_embeddings": True,
+        "normalize_embedding": False,
+        "normalize_before": shape.norm == "pre",
+        "share_encoder_decoder_embeddings": shape.share == "all",
+        "tie_word_embeddings": shape.share != "none",
+        **special,
+        "bos_token_id": None,
+        "decoder_start_token_id": ids[1].index(BOS),
+        "forced_eos_token_id": None,
+        "dtype": "float32",
+    }
+
+
+def _generation(run: TrainedRun, ids: Sequence[int]) -> dict[str, Any]:
+    search = run.config.decode.search
+    return {
+        "bad_words_ids": [[ids.index(each)] for each in (PAD, BOS, UNK) if each in ids],
+        "decoder_start_token_id": ids.index(BOS),
+        "eos_token_id": ids.index(EOS),
+        "pad_token_id": ids.index(PAD if PAD in ids else BOS),
+        "max_length": run.config.decode.max_length,
+        "num_beams": search.get("width", 1),
+        "length_penalty": search.get("length_penalty", 1.0),
+    }
+
+
+def _write_tokenizer(run: TrainedRun, out: Path, sides: Sequence[Vocabulary], ids: Sequence[Sequence[int]]) -> None:
+    """The files of MarianTokenizer for SentencePiece models, otherwise tokenizer.json."""
+    data = run.config.data
+    shared = sides[0].pieces == sides[1].pieces
+    settings: dict[str, Any] = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "model_max_length": 512}
+    if sides[0].model is None or sides[1].model is None:
+        if not shared:
+            raise ConfigError(
+                "data.shared_vocabulary: false: transformers has no such tokenizer; set it to true, or data.tokenizer: sentencepiece"
+            )
+        (out / "tokenizer.json").write_text(tokenizer_json(sides[0], ids[0]), "utf-8")
+        _write_json(
+            out / "tokenizer_config.json", {**settings, "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>"}
+        )
+        return
+    for name, side in zip(("source.spm", "target.spm"), sides, strict=True):
+        assert side.model is not None
+        (out / name).write_bytes(side.model)
+    for name, side, numbers in zip(("vocab.json", "target_vocab.json"), sides if not shared else sides[:1], ids):
+        _write_json(out / name, table(side, numbers))
+    languages = {"source_lang": data.source_language, "target_lang": data.target_language}
+    _write_json(
+        out / "tokenizer_config.json",
+        {**settings, "tokenizer_class": "MarianTokenizer", "separate_vocabs": not shared, **languages},
+    )
+
+
+def _write_json(file: Path, content: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", "utf-8")
