@@ -246,7 +246,7 @@ def export(run: TrainedRun, out: Path) -> list[str]:
     tensors = TABLE.write(weights, shape, sines_first(shape.dim)) | _written_tables(weights, shape, ids)
     if kind == "pegasus":
         positions = SinusoidalPosition(shape.dim)(torch.arange(POSITIONS)[None])[0][:, torch.argsort(sines_first(shape.dim))]
-        tensors |= {f"model.{side}.embed_positions.weight": positions for side in ("encoder", "decoder")}
+        tensors |= {f"model.{side}.embed_positions.weight": positions.clone() for side in ("encoder", "decoder")}
     write_tensors(out / "model.safetensors", tensors)
     _write_json(out / "config.json", _settings(run, shape, kind, ids))
     _write_json(out / "generation_config.json", _generation(run, ids[1]))

@@ -119,6 +119,16 @@ class SentencePieceTokenizer(Tokenizer):
         return self._content
 
     @property
+    def processor(self) -> Any:
+        """SentencePiece's own object."""
+        return self._inner
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The ids of SentencePiece for weft's from RESERVED on."""
+        return self._pieces
+
+    @property
     def size(self) -> int:
         return RESERVED + len(self._pieces)
 
