@@ -45,8 +45,8 @@ def _attention(prefix: str, letters: str) -> list[tuple[str, str]]:
     return [(f"{prefix}_W{letter}", f"{prefix}_b{letter}") for letter in letters]
 
 
-def _norm(name: str) -> list[tuple[str, str]]:
-    return [(f"{name}_scale", f"{name}_bias")]
+def _norm(name: str, suffix: str) -> list[tuple[str, str]]:
+    return [(f"{name}_ln_scale{suffix}", f"{name}_ln_bias{suffix}")]
 
 
 def name_table(norm: str) -> NameTable:
@@ -57,14 +57,14 @@ def name_table(norm: str) -> NameTable:
         {
             "self": _attention("self", "qkv"),
             "self_out": _attention("self", "o"),
-            "self_norm": _norm(f"self_Wo_ln{suffix}"),
+            "self_norm": _norm("self_Wo", suffix),
             "cross": _attention("context", "q"),
             "memory": _attention("context", "kv"),
             "cross_out": _attention("context", "o"),
-            "cross_norm": _norm(f"context_Wo_ln{suffix}"),
+            "cross_norm": _norm("context_Wo", suffix),
             "up": [("ffn_W1", "ffn_b1")],
             "down": [("ffn_W2", "ffn_b2")],
-            "network_norm": _norm(f"ffn_ffn_ln{suffix}"),
+            "network_norm": _norm("ffn_ffn", suffix),
         },
         ("{side}_top_ln_scale", "{side}_top_ln_bias"),
         first=1,
