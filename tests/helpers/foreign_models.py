@@ -96,3 +96,31 @@ def marian_folder(
     model.save_pretrained(folder)
     (folder / "README.md").write_text("---\nlicense: apache-2.0\ntags: [translation]\n---\n# A model\n", "utf-8")
     return model
+
+
+def m2m100_folder(folder: Path, *, nllb: bool = False) -> tuple[Any, Any]:
+    """A random M2M100 model, or one with the tokenizer of NLLB, as transformers saves them: the model and its tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    folder.mkdir(parents=True)
+    content = sentencepiece_model(TEXTS, 120, model_type="bpe", bos_id=1, eos_id=2, unk_id=0)
+    (folder / "sentencepiece.bpe.model").write_bytes(content)
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *pieces_of(content)[3:]]
+    if nllb:
+        languages = ["deu_Latn", "eng_Latn", "fra_Latn"]
+        tokenizer = transformers.NllbTokenizer.from_pretrained(folder, extra_special_tokens=languages)
+        tokenizer.save_pretrained(folder)
+        size = len(tokenizer)
+    else:
+        table = {piece: number for number, piece in enumerate(pieces)}
+        (folder / "vocab.json").write_text(json.dumps(table), "utf-8")
+        tokenizer = transformers.M2M100Tokenizer(folder / "vocab.json", folder / "sentencepiece.bpe.model")
+        size = len(pieces) + 108
+    settings: dict[str, Any] = {
+        "vocab_size": size, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
+        "activation_function": "relu", "scale_embedding": True,
+    }  # fmt: skip
+    model = transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**settings)).eval()
+    randomise(model)
+    model.save_pretrained(folder)
+    return model, tokenizer

@@ -1,0 +1,106 @@
+"""What the models of transformers share that follow BART: names of weights, settings, and special ids.
+
+Marian, Pegasus, M2M100 and NLLB are such models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.data.batch import BOS, PAD
+from weft.errors import RunError
+from weft.interop.foreign_files import find, number, read_json
+from weft.interop.transformer_weights import LARGEST, Architecture, NameTable, Rows
+
+NAMES = {
+    "self": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_out": ("self_attn.out_proj",),
+    "self_norm": ("self_attn_layer_norm",),
+    "cross": ("encoder_attn.q_proj",),
+    "memory": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross_out": ("encoder_attn.out_proj",),
+    "cross_norm": ("encoder_attn_layer_norm",),
+    "up": ("fc1",),
+    "down": ("fc2",),
+    "network_norm": ("final_layer_norm",),
+}
+TABLE = NameTable(
+    "model.{side}.layers.{layer}.",
+    {role: [(f"{name}.weight", f"{name}.bias") for name in names] for role, names in NAMES.items()},
+    ("model.{side}.layer_norm.weight", "model.{side}.layer_norm.bias"),
+)
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+MEANT = {
+    "scale_embedding": True,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "static_position_embeddings": True,
+}
+"""Settings that must have these values, if a folder has them."""
+
+
+def read_architecture(settings: Mapping[str, Any], file: Path, norm: str) -> Architecture:
+    """The architecture that a config.json describes. Raises RunError with the setting that does not fit."""
+    for key, meant in MEANT.items():
+        if settings.get(key, meant) != meant:
+            raise RunError(f"{file}: {key}: {settings[key]}: weft has no such model")
+    for key in ("layers", "attention_heads", "ffn_dim"):
+        pair = number(settings, f"encoder_{key}", file), number(settings, f"decoder_{key}", file)
+        if key != "layers" and pair[0] != pair[1]:
+            raise RunError(f"{file}: encoder_{key} and decoder_{key} differ ({pair[0]} and {pair[1]}); weft has one for both")
+    activation = settings.get("activation_function", "gelu")
+    if activation not in ACTIVATIONS:
+        raise RunError(f"{file}: activation_function: {activation}: weft has {', '.join(ACTIVATIONS)}")
+    tied, shared = settings.get("tie_word_embeddings", True), settings.get("share_encoder_decoder_embeddings", True)
+    return Architecture(
+        dim=number(settings, "d_model", file),
+        heads=number(settings, "encoder_attention_heads", file),
+        feedforward=number(settings, "encoder_ffn_dim", file),
+        encoder_layers=number(settings, "encoder_layers", file),
+        decoder_layers=number(settings, "decoder_layers", file),
+        norm=norm,
+        activation=ACTIVATIONS[activation],
+        share="none" if not tied else "all" if shared else "output",
+    )
+
+
+def decoding(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `decode`: the beam, its length penalty and its rule to stop, as in the folder."""
+    path = find(folder, "generation_config.json")
+    chosen = {**settings, **(read_json(path) if path else {})}
+    beams, penalty, most = chosen.get("num_beams"), chosen.get("length_penalty"), chosen.get("max_length")
+    search: dict[str, Any] = {"kind": "beam", "width": beams if type(beams) is int and 0 < beams <= 100 else 4}
+    search["stop"] = {True: "first", "never": "exact"}.get(chosen.get("early_stopping", False), "length")
+    if isinstance(penalty, int | float):
+        search["length_penalty"] = float(penalty)
+    return {"search": search, "max_length": most if type(most) is int and 0 < most <= 4096 else 512}
+
+
+def special_rows(
+    settings: Mapping[str, Any], table: Mapping[str, int], size: int, file: Path, code: re.Pattern[str]
+) -> tuple[Rows, list[str], list[str]]:
+    """The rows of a table for weft's ids, the pieces from RESERVED on, and the codes of languages, which follow them.
+
+    Where translations begin with the id of padding, its row is that of BOS, and PAD is new; where they begin with the end of a
+    sentence, BOS has a copy of its row.
+    """
+    if not 0 < size < LARGEST or any(row >= size for row in table.values()):
+        raise RunError(f"{file}: vocab_size is {size}, but the vocabulary has ids up to {max(table.values(), default=0)}")
+    for piece in ("</s>", "<unk>"):
+        if piece not in table:
+            raise RunError(f"{file}: the vocabulary has no {piece}")
+    pad, eos, unk = number(settings, "pad_token_id", file), table["</s>"], table["<unk>"]
+    start = number(settings, "decoder_start_token_id", file, pad)
+    if max(pad, start) >= size or len({eos, unk, pad}) < 3 or start == unk:
+        raise RunError(f"{file}: the special ids (pad {pad}, end {eos}, unknown {unk}, start {start}) do not fit together")
+    first: list[int | None] = [None if start == pad else pad, start, eos, unk]
+    names = {row: piece for piece, row in table.items()}
+    rest = [row for row in range(size) if row not in first]
+    codes = [row for row in rest if code.fullmatch(names.get(row, ""))]
+    plain = sorted(set(rest) - set(codes))
+    never = frozenset({PAD} if start == pad else ()) | frozenset({BOS} if start == eos else ())
+    pieces = [names.get(row, f"<row {row}>") for row in plain]
+    return Rows([*first, *plain, *codes], never), pieces, [names[row] for row in codes]
