@@ -5,15 +5,17 @@ Marian, Pegasus, M2M100 and NLLB are such models.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.data.batch import BOS, PAD
+from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.errors import RunError
 from weft.interop.foreign_files import find, number, read_json
 from weft.interop.transformer_weights import LARGEST, Architecture, NameTable, Rows
+from weft.runs.open_run import TrainedRun
 
 NAMES = {
     "self": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -32,6 +34,9 @@ TABLE = NameTable(
     {role: [(f"{name}.weight", f"{name}.bias") for name in names] for role, names in NAMES.items()},
     ("model.{side}.layer_norm.weight", "model.{side}.layer_norm.bias"),
 )
+CLASSES = {"marian": ("post", "MarianMTModel"), "pegasus": ("pre", "PegasusForConditionalGeneration")}
+LONGEST = 1024
+"""Positions that an exported model says it has; sinusoids would allow any number."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 MEANT = {
     "scale_embedding": True,
@@ -104,3 +109,60 @@ def special_rows(
     never = frozenset({PAD} if start == pad else ()) | frozenset({BOS} if start == eos else ())
     pieces = [names.get(row, f"<row {row}>") for row in plain]
     return Rows([*first, *plain, *codes], never), pieces, [names[row] for row in codes]
+
+
+def exported_ids(shape: Architecture, size: int) -> list[int]:
+    """weft's id for each id of the folder. With a zero BOS they are those of Marian: PAD is left out, and BOS comes last."""
+    return [*range(EOS, size), BOS] if shape.zero_bos else list(range(size))
+
+
+def exported_settings(run: TrainedRun, shape: Architecture, kind: str, ids: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The content of config.json."""
+    special = {"pad_token_id": ids[1].index(BOS if shape.zero_bos else PAD), "eos_token_id": ids[1].index(EOS)}
+    both = {"layers": (shape.encoder_layers, shape.decoder_layers)}
+    both |= {"attention_heads": (shape.heads,) * 2, "ffn_dim": (shape.feedforward,) * 2}
+    return {
+        "model_type": kind,
+        "architectures": [CLASSES[kind][1]],
+        "is_encoder_decoder": True,
+        "vocab_size": len(ids[0]),
+        "decoder_vocab_size": len(ids[1]),
+        "d_model": shape.dim,
+        **{f"{side}_{key}": value[at] for key, value in both.items() for at, side in enumerate(("encoder", "decoder"))},
+        "num_hidden_layers": shape.encoder_layers,
+        "activation_function": {"silu": "swish"}.get(shape.activation, shape.activation),
+        "dropout": run.config.model["dropout"],
+        "attention_dropout": run.config.model["attention_dropout"],
+        "activation_dropout": run.config.model["feedforward_dropout"],
+        "max_position_embeddings": LONGEST,
+        "scale_embedding": True,
+        "static_position_embeddings": True,
+        "normalize_embedding": False,
+        "normalize_before": shape.norm == "pre",
+        "share_encoder_decoder_embeddings": shape.share == "all",
+        "tie_word_embeddings": shape.share != "none",
+        **special,
+        "bos_token_id": None,
+        "decoder_start_token_id": ids[1].index(BOS),
+        "forced_eos_token_id": None,
+        "dtype": "float32",
+    }
+
+
+def exported_generation(run: TrainedRun, ids: Sequence[int]) -> dict[str, Any]:
+    """The content of generation_config.json."""
+    search = run.config.decode.search
+    return {
+        "bad_words_ids": [[ids.index(each)] for each in (PAD, BOS, UNK) if each in ids],
+        "decoder_start_token_id": ids.index(BOS),
+        "eos_token_id": ids.index(EOS),
+        "pad_token_id": ids.index(PAD if PAD in ids else BOS),
+        "max_length": run.config.decode.max_length,
+        "num_beams": search.get("width", 1),
+        "length_penalty": search.get("length_penalty", 1.0),
+    }
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file as transformers does."""
+    file.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", "utf-8")

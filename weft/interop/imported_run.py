@@ -29,8 +29,8 @@ ORIGIN = "origin.json"
 class ImportedModel:
     """A model of another program in weft's terms.
 
-    weights: by weft's names · tokenizer: data.tokenizer · decode: settings of the section · freeze: train.freeze · program: where
-    it comes from · licence: as its card says, if it has one.
+    weights: by weft's names · tokenizer: data.tokenizer · decode: settings of the section · freeze: train.freeze · program:
+    where it comes from · licence: as its card says, if it has one.
     """
 
     shape: Architecture

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.data.batch import BOS, EOS, PAD, UNK
+from weft.data.batch import BOS, PAD
 from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenizer, SentencePieceTokenizer
 from weft.errors import ConfigError, RunError
@@ -228,7 +228,7 @@ def find_vocabulary(folder: Path, side: str) -> Path:
 
 LINE = re.compile(r"""^(?:\? )?(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'|(.*?))\s*$""")
 ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)")
-ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029", "a": "\a", "e": "\x1b"}
+ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
 
 
 def read_pieces(file: Path) -> dict[str, int]:
@@ -309,7 +309,7 @@ def _exported_rows(tokenizer: Tokenizer) -> list[int]:
     rows = _rows(tokenizer).rows
     own = {row: number for number, row in enumerate(rows) if row is not None}
     if sorted(own) != list(range(len(own))):
-        raise ConfigError("data.tokenizer: the SentencePiece model has control pieces besides </s> and <unk>, which weft has no rows for")
+        raise ConfigError("data.tokenizer: the SentencePiece model has more control pieces than </s> and <unk>")
     return [own[row] for row in range(len(own))]
 
 

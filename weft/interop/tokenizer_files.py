@@ -19,8 +19,8 @@ Ids = Sequence[int]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """One side of a run's vocabulary. pieces: of all ids, the special ones first · model: its SentencePiece model, if it has one ·
-    tags: names of added tokens, whose pieces are `>>name<<`."""
+    """One side of a run's vocabulary. pieces: of all ids, the special ones first · model: its SentencePiece model, if it has
+    one · tags: the pieces of added tokens, `>>name<<`."""
 
     tokenizer: Tokenizer
     pieces: list[str]

@@ -68,7 +68,7 @@ def _renumbered(model: Mapping[str, Any], names: Mapping[str, int]) -> dict[str,
     if model["type"] == "BPE":
         inner = {piece: names[piece] for piece in model["vocab"] if piece in names}
         return {**model, "vocab": inner | {piece: number for piece, number in names.items() if piece in SPECIALS}}
-    scores = {piece: score for piece, score in model["vocab"]}
+    scores: dict[str, float] = dict(model["vocab"])
     lowest = min(scores.values())
     ordered = sorted(names, key=names.__getitem__)
     kept = [[piece, scores.get(piece, lowest)] for piece in ordered if piece in scores or piece in SPECIALS]

@@ -180,9 +180,9 @@ def sines_first(dim: int) -> Tensor:
 class NameTable:
     """The names of another program.
 
-    layer: prefix of the names in a layer, with {side} and {layer}, counted from `first` · parts: (weight, bias) of each matrix of
-    a part, by role · top: (weight, bias) of the norm above a pre-norm stack, with {side} · transposed: matrices are [in, out],
-    and vectors [1, n].
+    layer: prefix of the names in a layer, with {side} and {layer}, counted from `first` · parts: (weight, bias) of each
+    matrix of a part, by role · top: (weight, bias) of the norm above a pre-norm stack, with {side} · transposed: matrices are
+    [in, out], and vectors [1, n].
     """
 
     layer: str

@@ -6,7 +6,6 @@ is the start of a translation too.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,12 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.added_tokens import add_tokens
 from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenizer
 from weft.errors import ConfigError, RunError
-from weft.interop.bart_layout import TABLE, decoding, read_architecture, special_rows
+from weft.interop.bart_layout import (
+    CLASSES,
+    LONGEST,
+    TABLE,
+    decoding,
+    exported_generation,
+    exported_ids,
+    exported_settings,
+    read_architecture,
+    special_rows,
+    write_json,
+)
 from weft.interop.foreign_files import find, licence_of, need, number, read_bytes, read_json, read_vocabulary, read_weights
 from weft.interop.imported_run import ImportedModel
 from weft.interop.tokenizer_files import Vocabulary, vocabulary
@@ -28,9 +37,9 @@ from weft.interop.tokenizer_json import table, tokenizer_json
 from weft.interop.transformer_weights import (
     BIAS,
     NEVER,
+    PORTABLE,
     TABLES,
     Architecture,
-    NameTable,
     Rows,
     Tensors,
     architecture,
@@ -43,9 +52,7 @@ from weft.runs.open_run import TrainedRun
 from weft.runs.weight_files import named_weights, write_tensors
 
 TAG = re.compile(r">>([\w-]+)<<")
-CLASSES = {"marian": ("post", "MarianMTModel"), "pegasus": ("pre", "PegasusForConditionalGeneration")}
-POSITIONS = 1024
-"""Positions that an exported model says it has; sinusoids would allow any number."""
+
 
 def read(folder: Path) -> ImportedModel:
     """The model of a folder of MarianMT or Pegasus."""
@@ -85,10 +92,10 @@ def _tokenizers(
     sizes = size, number(settings, "decoder_vocab_size", file, size)
     names = ("vocab.json", "target_vocab.json" if own.get("separate_vocabs") else "vocab.json")
     tables = [read_vocabulary(need(folder, name)) for name in names]
-    sides = [special_rows(settings, table, size, file, TAG) for table, size in zip(tables, sizes, strict=True)]
+    sides = [special_rows(settings, each, size, file, TAG) for each, size in zip(tables, sizes, strict=True)]
     made = []
-    for model, table, (rows, pieces, tags) in zip(("source.spm", "target.spm"), tables, sides, strict=True):
-        codes = {code: rows.rows.index(table[code]) for code in tags}
+    for model, numbers, (rows, pieces, tags) in zip(("source.spm", "target.spm"), tables, sides, strict=True):
+        codes = {code: rows.rows.index(numbers[code]) for code in tags}
         content = need(folder, model)
         try:
             made.append(MappedSentencePieceTokenizer.make(read_bytes(content), pieces, codes))
@@ -147,7 +154,7 @@ def export(run: TrainedRun, out: Path) -> list[str]:
     kind = "marian" if shape.norm == "post" else "pegasus"
     if kind == "pegasus" and shape.share != "all":
         raise ConfigError(
-            f"model.share_embeddings: {shape.share}: Pegasus, the pre-norm model of transformers, has one table; use norm: post or share_embeddings: all"
+            f"model.share_embeddings: {shape.share}: the pre-norm model of transformers, Pegasus, has one table; {PORTABLE}"
         )
     task: Any = run.task
     sides = [vocabulary(each, "transformers") for each in (task.source, task.target)]
@@ -155,18 +162,13 @@ def export(run: TrainedRun, out: Path) -> list[str]:
     weights = named_weights(run.model)
     tensors = TABLE.write(weights, shape, sines_first(shape.dim)) | _written_tables(weights, shape, ids)
     if kind == "pegasus":
-        positions = SinusoidalPosition(shape.dim)(torch.arange(POSITIONS)[None])[0][:, torch.argsort(sines_first(shape.dim))]
+        positions = SinusoidalPosition(shape.dim)(torch.arange(LONGEST)[None])[0][:, torch.argsort(sines_first(shape.dim))]
         tensors |= {f"model.{side}.embed_positions.weight": positions.clone() for side in ("encoder", "decoder")}
     write_tensors(out / "model.safetensors", tensors)
-    _write_json(out / "config.json", _settings(run, shape, kind, ids))
-    _write_json(out / "generation_config.json", _generation(run, ids[1]))
+    write_json(out / "config.json", exported_settings(run, shape, kind, ids))
+    write_json(out / "generation_config.json", exported_generation(run, ids[1]))
     _write_tokenizer(run, out, sides, ids)
     return [f"transformers: AutoModelForSeq2SeqLM.from_pretrained({str(out)!r}) is a {CLASSES[kind][1]}"]
-
-
-def exported_ids(shape: Architecture, size: int) -> list[int]:
-    """weft's id for each id of the folder. With a zero BOS they are those of Marian: PAD is left out, and BOS comes last."""
-    return [*range(EOS, size), BOS] if shape.zero_bos else list(range(size))
 
 
 def _written_tables(weights: Mapping[str, Tensor], shape: Architecture, ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:
@@ -186,51 +188,6 @@ def _written_tables(weights: Mapping[str, Tensor], shape: Architecture, ids: Seq
     return tensors | ({"lm_head.weight": table("output", 1)} if shape.share == "none" else {})
 
 
-def _settings(run: TrainedRun, shape: Architecture, kind: str, ids: Sequence[Sequence[int]]) -> dict[str, Any]:
-    special = {"pad_token_id": ids[1].index(BOS if shape.zero_bos else PAD), "eos_token_id": ids[1].index(EOS)}
-    both = {"layers": (shape.encoder_layers, shape.decoder_layers)}
-    both |= {"attention_heads": (shape.heads,) * 2, "ffn_dim": (shape.feedforward,) * 2}
-    return {
-        "model_type": kind,
-        "architectures": [CLASSES[kind][1]],
-        "is_encoder_decoder": True,
-        "vocab_size": len(ids[0]),
-        "decoder_vocab_size": len(ids[1]),
-        "d_model": shape.dim,
-        **{f"{side}_{key}": value[at] for key, value in both.items() for at, side in enumerate(("encoder", "decoder"))},
-        "num_hidden_layers": shape.encoder_layers,
-        "activation_function": {"silu": "swish"}.get(shape.activation, shape.activation),
-        "dropout": run.config.model["dropout"],
-        "attention_dropout": run.config.model["attention_dropout"],
-        "activation_dropout": run.config.model["feedforward_dropout"],
-        "max_position_embeddings": POSITIONS,
-        "scale_embedding": True,
-        "static_position_embeddings": True,
-        "normalize_embedding": False,
-        "normalize_before": shape.norm == "pre",
-        "share_encoder_decoder_embeddings": shape.share == "all",
-        "tie_word_embeddings": shape.share != "none",
-        **special,
-        "bos_token_id": None,
-        "decoder_start_token_id": ids[1].index(BOS),
-        "forced_eos_token_id": None,
-        "dtype": "float32",
-    }
-
-
-def _generation(run: TrainedRun, ids: Sequence[int]) -> dict[str, Any]:
-    search = run.config.decode.search
-    return {
-        "bad_words_ids": [[ids.index(each)] for each in (PAD, BOS, UNK) if each in ids],
-        "decoder_start_token_id": ids.index(BOS),
-        "eos_token_id": ids.index(EOS),
-        "pad_token_id": ids.index(PAD if PAD in ids else BOS),
-        "max_length": run.config.decode.max_length,
-        "num_beams": search.get("width", 1),
-        "length_penalty": search.get("length_penalty", 1.0),
-    }
-
-
 def _write_tokenizer(run: TrainedRun, out: Path, sides: Sequence[Vocabulary], ids: Sequence[Sequence[int]]) -> None:
     """The files of MarianTokenizer for SentencePiece models, otherwise tokenizer.json."""
     data = run.config.data
@@ -239,10 +196,10 @@ def _write_tokenizer(run: TrainedRun, out: Path, sides: Sequence[Vocabulary], id
     if sides[0].model is None or sides[1].model is None:
         if not shared:
             raise ConfigError(
-                "data.shared_vocabulary: false: transformers has no such tokenizer; set it to true, or data.tokenizer: sentencepiece"
+                "data.shared_vocabulary: false: transformers has such tokenizers for SentencePiece only; set it to true"
             )
         (out / "tokenizer.json").write_text(tokenizer_json(sides[0], ids[0]), "utf-8")
-        _write_json(
+        write_json(
             out / "tokenizer_config.json", {**settings, "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>"}
         )
         return
@@ -250,13 +207,9 @@ def _write_tokenizer(run: TrainedRun, out: Path, sides: Sequence[Vocabulary], id
         assert side.model is not None
         (out / name).write_bytes(side.model)
     for name, side, numbers in zip(("vocab.json", "target_vocab.json"), sides if not shared else sides[:1], ids):
-        _write_json(out / name, table(side, numbers))
+        write_json(out / name, table(side, numbers))
     languages = {"source_lang": data.source_language, "target_lang": data.target_language}
-    _write_json(
+    write_json(
         out / "tokenizer_config.json",
         {**settings, "tokenizer_class": "MarianTokenizer", "separate_vocabs": not shared, **languages},
     )
-
-
-def _write_json(file: Path, content: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", "utf-8")

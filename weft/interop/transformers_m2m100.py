@@ -26,11 +26,11 @@ from weft.interop.transformer_weights import BIAS, POSITIONS, TABLES, Architectu
 LANGUAGE = re.compile(r"__([\w-]+)__|([a-z]{3}_[A-Z][a-z]{3})")
 """Tokens of languages: those of M2M100 and those of NLLB."""
 
-M2M100 = """
+LANGUAGES = """
 af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy id ig ilo is it
 ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw
 ta th tl tn tr uk ur uz vi wo xh yi yo zh zu
-""".split()
+"""
 """The languages of M2M100, in the order of their ids, for folders that do not list them."""
 
 NLLB_LICENCE = "cc-by-nc-4.0"
@@ -48,7 +48,9 @@ def read(folder: Path) -> ImportedModel:
         raise RunError(f"{file}: tie_word_embeddings: false: weft knows M2M100 with one table")
     model, table = _table(folder)
     size = number(settings, "vocab_size", file)
-    rows, pieces, codes = special_rows({"decoder_start_token_id": 2, "pad_token_id": 1, **settings}, table, size, file, LANGUAGE)
+    rows, pieces, codes = special_rows(
+        {"decoder_start_token_id": 2, "pad_token_id": 1, **settings}, table, size, file, LANGUAGE
+    )
     tensors, weights = read_weights(folder)
     theirs = Tensors(tensors, str(weights))
     name = next((each for each in ("model.shared.weight", "lm_head.weight") if each in theirs), "model.shared.weight")
@@ -56,10 +58,12 @@ def read(folder: Path) -> ImportedModel:
     mapped = {
         TABLES["source"]: rows.table(theirs.take(name, size, shape.dim), None),
         BIAS: rows.bias(torch.zeros(size)),
-        **{each: places for each in POSITIONS.values()},
+        **dict.fromkeys(POSITIONS.values(), places),
         **TABLE.read(theirs, shape, None),
     }
-    theirs.check_rest(("shared.weight", "embed_tokens.weight", "lm_head.weight", "embed_positions.weights", "final_logits_bias"))
+    theirs.check_rest(
+        ("shared.weight", "embed_tokens.weight", "lm_head.weight", "embed_positions.weights", "final_logits_bias")
+    )
     inner = MappedSentencePieceTokenizer.make(model, pieces)
     tags = ["".join(part or "" for part in LANGUAGE.fullmatch(code).groups()) for code in codes]  # type: ignore[union-attr]
     tokenizer = ExtendedTokenizer(inner, tags, needs_tag=True, directed=True)
@@ -97,7 +101,9 @@ def _table(folder: Path) -> tuple[bytes, dict[str, int]]:
         raise RunError(f"{file}: not a SentencePiece model: {error}") from None
     if (own := find(folder, "vocab.json")) is not None:  # M2M100
         table = read_vocabulary(own)
-        languages = [piece for piece in _listed(folder) if LANGUAGE.fullmatch(piece)] or [f"__{code}__" for code in M2M100]
+        languages = [piece for piece in _listed(folder) if LANGUAGE.fullmatch(piece)] or [
+            f"__{code}__" for code in LANGUAGES.split()
+        ]
         return model, table | {piece: len(table) + place for place, piece in enumerate(languages)}
     saved = find(folder, "tokenizer.json")
     if saved is not None:

@@ -229,10 +229,10 @@ class LinearDecoder(Decoder):
         return restrict_outputs(self.output, tokens)
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        weight, bias = self.output.weight, self.output.bias
+        weights: Sequence[Tensor] = (self.output.weight, self.output.bias)
         if self.zero_bos:
-            weight, bias = unwritten_fixed(weight), unwritten_fixed(bias)
-        return linear_cross_entropy(hidden, weight, labels, smoothing, bias=bias)
+            weights = [unwritten_fixed(each) for each in weights]
+        return linear_cross_entropy(hidden, weights[0], labels, smoothing, bias=weights[1])
 
 
 class Network(Supports, ABC):

@@ -119,7 +119,7 @@ def add_tokens(
 ) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers with further tokens, which the source has, and the target if it has the same ids."""
     inner, other = (each.inner if isinstance(each, ExtendedTokenizer) else each for each in (source, target))
-    directed = directed or isinstance(source, ExtendedTokenizer) and source.directed
+    directed = directed or (isinstance(source, ExtendedTokenizer) and source.directed)
     every = [*source.added, *(token for token in tokens if token not in source.added)]
     if not every:
         return source, target

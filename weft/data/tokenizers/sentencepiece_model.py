@@ -156,7 +156,7 @@ class MappedSentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def make(cls, model: bytes, pieces: Sequence[str], codes: Mapping[str, int] | None = None) -> MappedSentencePieceTokenizer:
-        """A tokenizer with the ids RESERVED, … for `pieces`. codes: what may stand before a text, with its ids; None: nothing."""
+        """A tokenizer with the ids RESERVED, … for `pieces`. codes: what may precede a text, with its ids; None: nothing."""
         content = {"pieces": list(pieces), "codes": codes, "model": base64.b64encode(model).decode()}
         made = cls()
         made.restore(json.dumps(content, ensure_ascii=False).encode())
@@ -182,7 +182,7 @@ class MappedSentencePieceTokenizer(Tokenizer):
         return self._content
 
     def shares_ids(self, other: Tokenizer) -> bool:
-        return self is other or isinstance(other, MappedSentencePieceTokenizer) and self.pieces == other.pieces
+        return self is other or (isinstance(other, MappedSentencePieceTokenizer) and self.pieces == other.pieces)
 
     @property
     def size(self) -> int:
