@@ -124,3 +124,51 @@ def m2m100_folder(folder: Path, *, nllb: bool = False) -> tuple[Any, Any]:
     randomise(model)
     model.save_pretrained(folder)
     return model, tokenizer
+
+
+def random_run(folder: Path, tokenizer: dict[str, Any] | None = None, size: int = 90, shared: bool = True, **model: Any) -> Path:
+    """A run with random weights, by default of the portable kind."""
+    from weft.config.registry import build
+    from weft.config.sections import Config, save_config
+    from weft.data.tokenizers.added_tokens import save_extended
+    from weft.models.base import Sizes
+    from weft.runs.migrations import write_format
+    from weft.runs.open_run import build_network, build_task
+    from weft.runs.weight_files import named_weights, write_tensors
+
+    kind = tokenizer or {"kind": "sentencepiece"}
+    sides = []
+    for texts in [TEXTS] if shared else [TEXTS[:40], TEXTS[20:]]:
+        sides.append(build("weft.data:TOKENIZERS", kind))
+        sides[-1].train(texts, size)
+    small = {"kind": "transformer", "dim": 32, "heads": 4, "feedforward": 48, "encoder_layers": 2, "decoder_layers": 3}
+    settings = {**small, "output_bias": True, "zero_bos": True, **model}
+    data = {"data.tokenizer": kind, "data.vocabulary": size, "data.shared_vocabulary": shared}
+    languages = {"data.source_language": "en", "data.target_language": "de"}
+    config = Config().replaced({**data, **languages, "model": settings, "decode.search": {"kind": "beam", "width": 4}})
+    folder.mkdir(parents=True)
+    write_format(folder)
+    save_extended(folder, sides[0], sides[-1])
+    save_config(config, folder / "config.yaml")
+    network = build_network(build_task(config, folder), config, Sizes(sides[0].size, sides[-1].size, shared))
+    fixed = {name: weight[:2].clone() for name, weight in network.named_parameters() if "table" in name or "output" in name}
+    randomise(network, 3)
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if settings["zero_bos"] and name in fixed:
+                weight[:2] = fixed[name]
+    write_tensors(folder / "model.safetensors", named_weights(network), {"by": "train", "weights": "last", "step": "1"})
+    return folder
+
+
+ROTARY: dict[str, Any] = {
+    "tokenizer": {"kind": "bpe"},
+    "size": 340,
+    "position": "none",
+    "encoder_self": {"kind": "full", "position": "rotary", "bias": False},
+    "decoder_self": {"kind": "full", "position": "rotary", "bias": False},
+    "cross": {"kind": "full", "bias": False},
+    "output_bias": False,
+    "zero_bos": False,
+}
+"""Options of `random_run` for a small model of the kind of transformer-small."""

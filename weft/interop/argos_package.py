@@ -1,4 +1,4 @@
-"""Packages of Argos Translate, which LibreTranslate runs too: a zip with a folder of CTranslate2 and one SentencePiece model."""
+"""Packages of Argos Translate, which LibreTranslate runs too: a folder of CTranslate2 and one SentencePiece model in a zip."""
 
 from __future__ import annotations
 
