@@ -126,7 +126,9 @@ def m2m100_folder(folder: Path, *, nllb: bool = False) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def random_run(folder: Path, tokenizer: dict[str, Any] | None = None, size: int = 90, shared: bool = True, **model: Any) -> Path:
+def random_run(
+    folder: Path, tokenizer: dict[str, Any] | None = None, size: int = 90, shared: bool = True, **model: Any
+) -> Path:
     """A run with random weights, by default of the portable kind."""
     from weft.config.registry import build
     from weft.config.sections import Config, save_config

@@ -31,7 +31,9 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def logits_differ(theirs: Any, ours: Translator, rows: tuple[Rows, Rows], start: int, lines: list[str], tags: list[int]) -> float:
+def logits_differ(
+    theirs: Any, ours: Translator, rows: tuple[Rows, Rows], start: int, lines: list[str], tags: list[int]
+) -> float:
     """The largest difference of logits, with random targets."""
     worst, model = 0.0, ours.model
     for line in lines:
@@ -64,7 +66,9 @@ def test_marian_gives_the_same_ids_logits_and_beams(kind: str, tmp_path: Path) -
         assert [rows[0].rows[i] for i in [*ours.source.encode(line), EOS]] == tokenizer(line).input_ids, line
     assert logits_differ(theirs, ours, rows, settings["decoder_start_token_id"], lines[:12], []) < 1e-5
     bad = [[settings["pad_token_id"]], [tokenizer.unk_token_id]]
-    found = theirs.generate(**tokenizer(lines, return_tensors="pt", padding=True), num_beams=4, max_length=21, bad_words_ids=bad)
+    found = theirs.generate(
+        **tokenizer(lines, return_tensors="pt", padding=True), num_beams=4, max_length=21, bad_words_ids=bad
+    )
     expected = tokenizer.batch_decode(found, skip_special_tokens=True)
     assert [each.text for each in ours.translate(lines, **PLAIN)] == expected
 

@@ -112,13 +112,13 @@ def special_rows(
 
 
 def exported_ids(shape: Architecture, size: int) -> list[int]:
-    """weft's id for each id of the folder. With a zero BOS they are those of Marian: PAD is left out, and BOS comes last."""
-    return [*range(EOS, size), BOS] if shape.zero_bos else list(range(size))
+    """weft's id for each id of the folder. With a zero BOS in one table, as in Marian, PAD is left out, and BOS comes last."""
+    return [*range(EOS, size), BOS] if shape.zero_bos and shape.share == "all" else list(range(size))
 
 
 def exported_settings(run: TrainedRun, shape: Architecture, kind: str, ids: Sequence[Sequence[int]]) -> dict[str, Any]:
     """The content of config.json."""
-    special = {"pad_token_id": ids[1].index(BOS if shape.zero_bos else PAD), "eos_token_id": ids[1].index(EOS)}
+    special = {"pad_token_id": ids[1].index(PAD if PAD in ids[1] else BOS), "eos_token_id": ids[1].index(EOS)}
     both = {"layers": (shape.encoder_layers, shape.decoder_layers)}
     both |= {"attention_heads": (shape.heads,) * 2, "ffn_dim": (shape.feedforward,) * 2}
     return {

@@ -177,7 +177,7 @@ def _written_tables(weights: Mapping[str, Tensor], shape: Architecture, ids: Seq
     def table(name: str, side: int) -> Tensor:
         return weights[TABLES[name]][torch.tensor(ids[side])][:, back].contiguous()
 
-    bias = weights.get(BIAS, torch.zeros(len(ids[1]) + shape.zero_bos))
+    bias = weights.get(BIAS, torch.zeros(len(ids[1])))
     tensors = {"final_logits_bias": bias[torch.tensor(ids[1])][None]}
     if shape.share == "all":
         return tensors | {"model.shared.weight": table("source", 0)}
