@@ -87,8 +87,11 @@ def marian_folder(
     settings: dict[str, Any] = {
         "vocab_size": size, "decoder_vocab_size": size, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
         "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
-        "max_position_embeddings": 64, "pad_token_id": pad, "eos_token_id": eos, "bos_token_id": 0, "decoder_start_token_id": pad,
-        "forced_eos_token_id": None, "scale_embedding": True, "activation_function": "swish", "share_encoder_decoder_embeddings": not separate,
+        "max_position_embeddings": 64, "pad_token_id": pad, "eos_token_id": eos,
+        "bos_token_id": 0,
+        "decoder_start_token_id": pad,
+        "forced_eos_token_id": None, "scale_embedding": True, "activation_function": "swish",
+        "share_encoder_decoder_embeddings": not separate,
     }  # fmt: skip
     model = transformers.MarianMTModel(transformers.MarianConfig(**{**settings, **changes})).eval()
     randomise(model)

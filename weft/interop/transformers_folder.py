@@ -208,6 +208,8 @@ def _write_tokenizer(run: TrainedRun, out: Path, sides: Sequence[Vocabulary], id
         (out / name).write_bytes(side.model)
     for name, side, numbers in zip(("vocab.json", "target_vocab.json"), sides if not shared else sides[:1], ids):
         write_json(out / name, table(side, numbers))
+    if PAD in ids[0]:
+        settings["bos_token"] = "<s>"
     languages = {"source_lang": data.source_language, "target_lang": data.target_language}
     write_json(
         out / "tokenizer_config.json",
