@@ -29,7 +29,7 @@ from trainings import about, add_options, common_settings, deadline, markdown, s
 
 from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
 from weft.data.tokenizers import RESERVED
-from weft.runs.generator import load_generator
+from weft.runs.translator import load_generator
 
 RECIPE = "lm-words"
 SYSTEMS = {

@@ -28,8 +28,7 @@ from weft.bench.speed_report import empty_figure, save_figure
 from weft.data.text_lines import read_lines
 from weft.runs.run_folder import records
 from weft_studies.deciphering.data import windows
-from weft_studies.deciphering.predictor import DecipheringPredictor
-from weft_studies.deciphering.task import DecipheringTask
+from weft_studies.deciphering.task import DecipheringPredictor, DecipheringTask
 
 CHARACTERS = (
     "data.tokenizer={kind: characters, byte_fallback: false}", "data.vocabulary=80", "task.split=halves", "train.steps=300",

@@ -30,8 +30,8 @@ from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Traini
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import load_tokenizers
 from weft.models.language_model import LanguageModel
-from weft.runs.generator import load_generator
 from weft.runs.run_folder import complete
+from weft.runs.translator import load_generator
 from weft.tasks.language_modeling.data import TextFile, read_text
 
 RECIPE = "lm-rnn-attention"

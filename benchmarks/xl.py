@@ -27,7 +27,7 @@ from trainings import about, add_options, common_settings, deadline, markdown, s
 
 from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
 from weft.config.sections import load_config
-from weft.runs.generator import load_generator
+from weft.runs.translator import load_generator
 
 PLAIN, XL = "lm-shakespeare-transformer", "lm-shakespeare-xl"
 ROTARY = ("model.position=none", "model.decoder_self={kind: full, position: rotary, bias: true}")

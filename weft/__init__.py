@@ -17,16 +17,15 @@ __all__ = ["Generator", "Translation", "Translator", "WeftError", "__version__",
 
 if TYPE_CHECKING:
     from weft.errors import WeftError
-    from weft.runs.generator import Generator, load_generator
-    from weft.runs.translator import Translator, load
+    from weft.runs.translator import Generator, Translator, load, load_generator
     from weft.tasks.translation.segmenter import Translation
     from weft.training.train_run import train
 
 _PLACES = {
     "train": "weft.training.train_run",
     "WeftError": "weft.errors",
-    "Generator": "weft.runs.generator",
-    "load_generator": "weft.runs.generator",
+    "Generator": "weft.runs.translator",
+    "load_generator": "weft.runs.translator",
     "Translation": "weft.tasks.translation.segmenter",
     "Translator": "weft.runs.translator",
     "load": "weft.runs.translator",

@@ -133,13 +133,13 @@ def score_couplets(firsts: Sequence[str], seconds: Sequence[str], references: Se
     """The scores of second lines. Without any repeat in the first lines, `mirrored` is 100."""
     check_texts(seconds, firsts, ("second lines", "first lines"))
     check_texts(seconds, references, ("second lines", "references"))
-    bleu, pairs = CharacterBleu2(), list(zip(firsts, seconds, strict=True))
+    pairs = list(zip(firsts, seconds, strict=True))
     repeating = [pair for pair in pairs if repeats(pair[0])]
     return CoupletScores(
         length=_percent([len(first) == len(second) for first, second in pairs]),
         mirrored=_percent([mirrors(*pair) for pair in repeating]) if repeating else 100.0,
         shared=_percent([shares(*pair) for pair in pairs]),
-        bleu2=bleu.score(bleu.count(seconds, references)).value,
+        bleu2=CharacterBleu2().inner.corpus_score(list(seconds), [list(references)]).score,
     )
 
 
@@ -160,5 +160,5 @@ def shares(first: str, second: str) -> bool:
     return any(character.isalnum() for character in set(first) & set(second))
 
 
-def _percent(found: Sequence[bool]) -> float:
-    return 100 * sum(found) / len(found)
+def _percent(flags: Sequence[bool]) -> float:
+    return 100 * sum(flags) / len(flags)

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from weft.bench import flop_counter as formulas
 from weft.bench.flop_counter import Cost, FlopCounter
-from weft.bench.inference_workloads import inference_work
 from weft.bench.machine import Ceilings
 from weft.bench.profiler import OUTPUT, OVERHEAD, profile_step
 from weft.bench.speed_report import amount, count, duration
-from weft.bench.workloads import TrainingWorkload, open_benchmarked_model
+from weft.bench.workloads import TrainingWorkload, inference_work, open_benchmarked_model
 from weft.data.batch import PAD
 from weft.layers.int8 import in_int8
 
@@ -136,7 +135,7 @@ def test_a_training_step_of_a_transformer() -> None:
 
 
 def test_a_decoding_step_reads_every_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.bench.inference_workloads.STEPS", 4)
+    monkeypatch.setattr("weft.bench.workloads.STEPS", 4)
     subject = open_benchmarked_model("transformer-tiny", PLAIN, length=8)
     work = inference_work(subject, 3, 2, print)
     found = count(work)

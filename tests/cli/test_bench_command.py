@@ -24,7 +24,7 @@ FAMILIES = {
 @pytest.fixture(autouse=True)
 def _few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """One product, three copies and four steps are enough to try the command by."""
-    monkeypatch.setattr("weft.bench.inference_workloads.STEPS", 4)
+    monkeypatch.setattr("weft.bench.workloads.STEPS", 4)
     monkeypatch.setitem(ceilings.PRODUCTS, "cpu", ((512, 512, 512),))
     monkeypatch.setitem(ceilings.COPIES, "cpu", (1 << 16, 1 << 22, 1 << 25))
 

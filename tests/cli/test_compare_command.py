@@ -154,12 +154,11 @@ def test_a_time_is_turned_into_steps_that_fit(
     ]
     weft(*arguments, *settings())
     [row] = results(out)["entries"]
-    [plan] = [json.loads(file.read_text()) for file in (out / "plans").glob("*.json")]
     [run] = row["runs"]
-    assert run["stopped"] in ("steps", "time") and 1 <= run["steps"] <= plan["steps"]
+    assert run["stopped"] == "time" and run["steps"] >= 1
     assert row["growth"] is None and row["decoding"] is None
     weft(*arguments, *settings())
-    assert len(begun) == 3, "the plan of the first time holds"
+    assert len(begun) == 2, "a training and its measurement"
 
 
 def test_trainings_side_by_side_are_timed_afterwards_and_scored_on_the_test(
@@ -181,7 +180,7 @@ def test_trainings_side_by_side_are_timed_afterwards_and_scored_on_the_test(
     for row in found["entries"]:
         assert row["quality"]["mean"] == row["runs"][0]["test"]["accuracy"]
         assert row["speed"]["mean"] != row["runs"][0]["speed"], "measured alone, not while others were trained"
-    assert begun[0] == "plan" and begun[-1] == "measure"
+    assert begun[-1] == "measure"
 
 
 def one_thread(at_once: int) -> Any:
@@ -220,8 +219,7 @@ def test_what_cannot_be_compared_is_said_before_anything_is_trained(weft: tiny.S
 def test_a_run_that_had_to_use_float32_is_the_wished_one(
     weft: tiny.Shell, tmp_path: Path, begun: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("weft.training.prepare_run", "weft.bench.compare.training_jobs"):
-        monkeypatch.setattr(f"{module}.computes_bf16", lambda device: False)
+    monkeypatch.setattr("weft.training.prepare_run.computes_bf16", lambda device: False)
     out = tmp_path / "out"
     common = ["compare", "transformer-tiny", *DATA, "--lengths", "none", "--sentences", "0", "--out", out, *settings()]
     for _ in range(2):

@@ -19,8 +19,8 @@ from weft.errors import ConfigError, WeftError
 from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Sizes
 from weft.models.composition import build_model
-from weft.serve.query_jobs import tokenize
-from weft.serve.served_models import ExplanationQuery, ModelLocation, Models
+from weft.serve.json_api import explain_text
+from weft.serve.served_models import ModelLocation, Models
 
 CODE = """
 from weft.attention.full import FullAttention
@@ -269,8 +269,21 @@ def test_an_installed_task_is_explained_by_its_own_hook(install: Install, tmp_pa
     weft("explain", tmp_path / "letter", "a cat", "-o", tmp_path / "page.html")
     assert "<p>5 characters</p>" in (tmp_path / "page.html").read_text()
     (served,) = Models([ModelLocation((str(tmp_path / "letter"),))]).served
-    (pending,) = tokenize([ExplanationQuery(served, "no dog")])
-    (shown,) = pending.run(pending.items, None).results
-    assert shown.body == "<p>6 characters</p>"
+    assert "<p>6 characters</p>" in explain_text(served, "no dog", ())
     says = ["its task, silent,", "has no explanation of its own", "weft predict"]
     weft.fails("explain", tmp_path / "silent", "a cat", "-o", tmp_path / "page.html", says=says)
+
+
+def test_a_run_names_the_package_that_it_lacks(
+    install: Install, tmp_path: Path, weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = install("parts_of_ann", {"task.letter": "parts_of_ann:LetterTask"}, TASK)
+    data = tmp_path / "texts.tsv"
+    data.write_text("a cat\tyes\nno dog\tno\n" * 20)
+    tiny.train(tmp_path / "run", settings={"task": "letter", "train.steps": 1}, data=str(data), valid=str(data))
+    weft("predict", tmp_path / "run", "a cat")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(site)])
+    forget()
+    says = ["trained with parts of the package parts_of_ann, not installed here", "pip install parts_of_ann==1.0"]
+    weft.fails("predict", tmp_path / "run", "a cat", says=says)
+    weft.fails("train", "--resume", tmp_path / "run", "--set", "train.steps=2", says=says)

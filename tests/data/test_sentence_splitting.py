@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,41 +62,26 @@ def translator(reverse_run: Path) -> Translator:
     ],
 )
 def test_lines_are_split_into_sentences(language: str, text: str, count: int) -> None:
-    pytest.importorskip("sentencex")
     found = split(text, language)
     assert len(found) == count, found
     assert "".join(found) == text
 
 
-def test_a_line_of_300_sentences_has_300(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_300_sentences_has_300() -> None:
     line = " ".join(["A dog runs."] * 300)
     assert len(split(line, "en")) == len(SentenceSplitter("en")(line)) == 300
-    monkeypatch.setattr(sentences, "segmenter", lambda: None)
-    assert len(split(line, "en")) == 300
 
 
-def test_without_the_package_a_plain_rule_splits_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentences, "segmenter", lambda: None)
-    said: list[str] = []
-    splitter = SentenceSplitter("en", warn=said.append)
-    assert [each.text for each in splitter("No mark")] == ["No mark"] and not said
-    found = splitter("Mr. J. Smith ran 2.5 km, i.e. far.  Is it late? Yes!")
-    assert [(each.text, each.gap) for each in found] == [
-        ("Mr. J. Smith ran 2.5 km, i.e. far.", ""),
-        ("Is it late?", "  "),
-        ("Yes!", " "),
-    ]
-    assert len(splitter("狗在跑。猫在睡觉。")) == 2
-    assert len(said) == 1 and "sentencex" in said[0]
+def test_what_the_library_cannot_read_is_kept() -> None:
+    """It refuses halves of surrogate pairs, and panics at a capital letter, a space that is not ASCII, and a full stop."""
+    assert split("A \ud800 dog. A cat.", "en") == ["A \ud800 dog. ", "A cat."]
+    assert "".join(split("Plan A\u00a0. It is A\u3000. Good.", "en")) == "Plan A\u00a0. It is A\u3000. Good."
 
 
-def test_a_missing_package_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentencex", None)
-    sentences.segmenter.cache_clear()
-    try:
-        assert sentences.segmenter() is None and len(split("A dog runs. A cat sleeps.", "en")) == 2
-    finally:
-        sentences.segmenter.cache_clear()
+def test_a_line_longer_than_a_window_has_the_same_sentences() -> None:
+    line = " ".join(f"The {'very ' * (number % 9)}old dog number {number} runs." for number in range(2000))
+    assert len(line) > 5 * sentences.WINDOW and len(split(line, "en")) == 2000
+    assert split("word " * 5000 + "ends. Here.", "en") == ["word " * 5000 + "ends. ", "Here."]
 
 
 def test_parts_have_as_many_sentences_as_usual_and_one_is_the_line_itself() -> None:

@@ -14,8 +14,9 @@ from weft.data.batch import BOS, EOS, UNK, Source
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.generate import GenerationRequest, generate, max_tokens
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.lexical_constraints import ForbiddenTerms, TermAutomata
 from weft.decoding.search_methods import BeamSearch, GreedySearch, SampleSearch
-from weft.models.base import Model
+from weft.models.base import Encoded, Model
 from weft.models.wrapped_decoders import BatchVocabulary
 from weft.runs.open_run import open_run
 from weft.runs.translator import load
@@ -78,6 +79,33 @@ def test_captured_searches_are_padded_to_few_sizes_and_find_the_same(model: Mode
         assert [[text.tokens for text in some] for some in found] == [[text.tokens for text in some] for some in plain]
     rows = {shapes[0][0][0] for what, _, shapes in recorder.graphs if what == "work"}
     assert recorder.graphs and rows == {4}
+
+
+def test_batches_with_constraints_terms_or_a_shortlist_are_padded_too(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such searches are not captured, but their batches come in few sizes as well, and padding changes no text."""
+    follow = torch.zeros(2, 3, SIZE, dtype=torch.long)
+    follow[1, 1:] = 2
+    follow[1, 1:, 9] = 0  # the term is token 9
+    numbers = torch.tensor([[-1] * 3, [-1, -1, 9]]), torch.tensor([[0] * 3, [0, 1, 1]])
+    term = TermAutomata(follow, *numbers, torch.ones(SIZE, dtype=torch.bool), torch.tensor([[0], [1], [0]]))
+    bias = torch.zeros(3, 8, dtype=torch.float64)
+    bias[0, 7] = -torch.inf
+    narrow = BatchVocabulary(torch.tensor([*range(UNK + 1), 5, 6, 9, 10]), bias)
+    recorder, sizes, start = SearchGraphs(lambda work: work), list[tuple[int, ...]](), model.decoder.init_state
+
+    def watched(source: Encoded, *, room: int | None = None) -> Any:
+        sizes.append(source.memory.shape[:2])
+        return start(source, room=room)
+
+    monkeypatch.setattr(model.decoder, "init_state", watched)
+    options: list[dict[str, Any]] = [{"constraints": [ForbiddenTerms(term)]}, {"required": term}, {"shortlist": narrow}]
+    for each in options:
+        request = GenerationRequest(BeamSearch(width=2), [6, 8, 7], n_best=2, **each)
+        plain, padded = (texts(model, replace(request, runner=runner)) for runner in (None, recorder.runner("one")))
+        assert [[text.tokens for text in some] for some in padded] == [[text.tokens for text in some] for some in plain]
+        assert sizes[-2:] == [(3, 6), (4, 16)]
+    assert any(9 in text.tokens for text in texts(model, replace(request, shortlist=None, required=term))[1])
+    assert not recorder.graphs
 
 
 def test_texts_of_a_shortlist_are_ids_of_the_whole_vocabulary(model: Model) -> None:

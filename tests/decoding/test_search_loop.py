@@ -16,9 +16,9 @@ from weft.data.batch import BOS, EOS, PAD, Layout, Source
 from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens, NoRepeatNgram
 from weft.decoding.cuda_graph_search import SearchGraphs
-from weft.decoding.sampling import SamplingSelector, uniform
+from weft.decoding.sampling import SamplingSelector
 from weft.decoding.search_loop import SearchRequest, run_search
-from weft.decoding.token_selection import LengthLimits, candidates, top_k
+from weft.decoding.token_selection import LengthLimits, candidates, top_k, uniform
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Decoder, Encoded, HiddenStates, Sizes
 from weft.models.composition import build_model

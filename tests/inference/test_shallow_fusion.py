@@ -12,8 +12,7 @@ import weft
 from tests.helpers import tiny
 from weft.data.batch import BOS, EOS, Source
 from weft.errors import RunError
-from weft.runs.generator import load_generator
-from weft.runs.translator import Translator, load
+from weft.runs.translator import Translator, load, load_generator
 
 SOURCES = ["a b c", "d e", "b", "c a b d e"]
 

@@ -139,7 +139,7 @@ def read(cache: KeyValueCache) -> list[list[float]]:
     """The tokens that each row sees, in order."""
     beams, (k, v) = cache.k.size(2), cache.dense()
     assert torch.equal(k, -v)
-    return [row[0, : int(cache.ledger.length[i // beams]), 0].tolist() for i, row in enumerate(k)]
+    return [row[0, : int(cache.index.length[i // beams]), 0].tolist() for i, row in enumerate(k)]
 
 
 def fed(cache: KeyValueCache, numbers: list[float], layout: Layout | None = None) -> KeyValueCache:
@@ -202,7 +202,7 @@ def test_layers_that_begin_together_keep_one_ledger() -> None:
         else:
             state = select(state, torch.tensor(rows))
         state = [(fed(cache, [3.0, 4.0]), None) for cache, _ in state]
-        assert len({id(cache.ledger) for cache, _ in state}) == 1
+        assert len({id(cache.index) for cache, _ in state}) == 1
         assert len({cache.k.data_ptr() for cache, _ in state}) == 3
     assert [read(cache) for cache, _ in state] == [[[4.0, 3.0, 3.0, 3.0], [3.0, 4.0, 4.0, 4.0]]] * 3
 
@@ -210,27 +210,27 @@ def test_layers_that_begin_together_keep_one_ledger() -> None:
 def test_only_layers_of_one_kind_share_a_ledger() -> None:
     """Two kinds in turn, whose caches have different sizes."""
     states = share_common([(KeyValueCache.empty(1, 1, 4 + layer % 2, 1, torch.zeros(1)), None) for layer in range(4)], 2)
-    ledgers = [cache.ledger for cache, _ in states]
+    ledgers = [cache.index for cache, _ in states]
     assert ledgers[0] is ledgers[2] and ledgers[1] is ledgers[3] and ledgers[0] is not ledgers[1]
 
 
 def test_layers_that_are_alone_count_alone() -> None:
     one, other = (KeyValueCache.empty(1, 1, 4, 1, torch.zeros(1)) for _ in range(2))
     one = fed(one, [1.0])
-    assert (one.ledger.length.tolist(), other.ledger.length.tolist()) == ([1], [0])
+    assert (one.index.length.tolist(), other.index.length.tolist()) == ([1], [0])
 
 
 def test_what_stands_twice_is_copied_once_and_stays_one() -> None:
     state = layers()
     assert len(leaves(state)) == 2 * 3 + 2
     copied = clone(state)
-    assert len({id(cache.ledger) for cache, _ in copied}) == 1 and copied[0][0].ledger is not state[0][0].ledger
+    assert len({id(cache.index) for cache, _ in copied}) == 1 and copied[0][0].index is not state[0][0].index
     assert not {leaf.data_ptr() for leaf in leaves(state)} & {leaf.data_ptr() for leaf in leaves(copied)}
 
 
 def test_a_tree_made_again_has_forgotten_what_was_derived() -> None:
     """After tensors are changed in place, values derived from the old ones must not be reused."""
-    ledger = layers(1)[0][0].ledger
+    ledger = layers(1)[0][0].index
     assert ledger.plan(1, None).positions.tolist() == [[0]]
     ledger.length.fill_(2)
     assert ledger.plan(1, None).positions.tolist() == [[0]]

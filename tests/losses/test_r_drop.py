@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.helpers.translation_task import make_model, make_task, random_batch, the_loss, value
 from weft.losses import log_likelihood as likelihoods
-from weft.losses.r_drop import divergence
+from weft.losses.r_drop_and_unlikelihood import divergence
 
 SHAPE = {"kind": "transformer", "dim": 8, "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 1}
 

@@ -17,7 +17,7 @@ from weft.data.batch import EOS, UNK, PairBatch
 from weft.data.sentence_pairs import make_pairs
 from weft.errors import ConfigError
 from weft.losses import log_likelihood as likelihoods
-from weft.losses.unlikelihood import unlikelihood
+from weft.losses.r_drop_and_unlikelihood import unlikelihood
 
 SHAPE: dict[str, Any] = {
     "kind": "transformer",
@@ -72,7 +72,7 @@ def test_it_is_added_to_the_loss_and_logged() -> None:
     plain, loss = (the_loss(made(unlikelihood=weight), model, batch) for weight in (0.0, 0.7))
     assert value(loss) == pytest.approx(value(plain) + 0.7 * float(loss.metrics["unlikelihood"]))
     assert "unlikelihood" not in plain.metrics and loss.count == plain.count
-    assert made(unlikelihood=0.7).capturable  # it can be recorded on a GPU
+    assert made(unlikelihood=0.7).info.capturable  # it can be recorded on a GPU
 
 
 def test_a_model_learns_not_to_copy() -> None:

@@ -115,7 +115,7 @@ def test_groups_of_queries_are_the_masked_matrix(
         ]
         (grad,) = torch.autograd.grad((context * torch.linspace(-1, 1, context.numel()).view_as(context)).sum(), x)
         found.append((context, grad[layout.mask]))
-        monkeypatch.setattr("weft.attention.core.block_sparse.attend", None)
+        monkeypatch.setattr("weft.attention.core.sparsity_patterns.attend", None)
     for wanted, mine in zip(*found, strict=True):
         torch.testing.assert_close(mine, wanted, atol=2e-4, rtol=1e-3)
 

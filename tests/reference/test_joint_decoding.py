@@ -10,7 +10,7 @@ from weft.data.batch import BOS, EOS, Layout, Source
 from weft.decoding.ctc_decoding import IMPOSSIBLE, rescore_with_ctc
 from weft.models.base import Sizes
 from weft.models.composition import build_encoder_decoder
-from weft.models.ctc_model import JointModel
+from weft.tasks.transcription.model import JointModel
 
 SPEC = {
     "kind": "composed",

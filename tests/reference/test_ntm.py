@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.data.batch import Layout, Source
 from weft.models.base import Sizes
 from weft.models.composition import build_encoder
-from weft_studies.bits.neural_turing_machine import FIRST, TINY, TuringEncoder, Wishes, focus, write
+from weft_studies.bits.neural_turing_machine import FIRST, TINY, HeadParameters, TuringEncoder, focus, write
 
 SLOTS, WIDTH = 5, 3
 
@@ -44,22 +44,22 @@ def by_hand(memory: Tensor, before: Tensor, key: Tensor, beta: float, gate: floa
 def test_focus_equals_a_loop() -> None:
     torch.manual_seed(0)
     memory, before = torch.randn(2, SLOTS, WIDTH).double(), torch.rand(2, 2, SLOTS).double().softmax(-1)
-    wishes = Wishes.of(3 * torch.randn(2, 2, WIDTH + 6).double(), WIDTH)
-    assert (wishes.sharpness >= 1).all()
-    found = focus(memory, before, wishes)
+    heads = HeadParameters.of(3 * torch.randn(2, 2, WIDTH + 6).double(), WIDTH)
+    assert (heads.sharpness >= 1).all()
+    found = focus(memory, before, heads)
     for row in range(2):
         for head in range(2):
-            single = [float(getattr(wishes, name)[row, head]) for name in ("strength", "gate", "sharpness")]
+            single = [float(getattr(heads, name)[row, head]) for name in ("strength", "gate", "sharpness")]
             expected = by_hand(
-                memory[row], before[row, head], wishes.key[row, head], single[0], single[1], wishes.shift[row, head], single[2]
+                memory[row], before[row, head], heads.key[row, head], single[0], single[1], heads.shift[row, head], single[2]
             )
             torch.testing.assert_close(found[row, head], torch.tensor(expected, dtype=torch.float64))
 
 
-def wish(**values: Any) -> Wishes:
+def wish(**values: Any) -> HeadParameters:
     """One head that stays where it is."""
     usual = {"key": [0.0] * WIDTH, "strength": [0.0], "gate": [0.0], "shift": [0.0, 1.0, 0.0], "sharpness": [1.0]}
-    return Wishes(**{name: torch.tensor([[value]], dtype=torch.float64) for name, value in {**usual, **values}.items()})
+    return HeadParameters(**{name: torch.tensor([[value]], dtype=torch.float64) for name, value in {**usual, **values}.items()})
 
 
 def test_limits_of_focus() -> None:
@@ -80,7 +80,7 @@ def test_a_memory_of_zeros_has_a_finite_gradient() -> None:
     memory = torch.zeros(1, SLOTS, WIDTH, requires_grad=True)
     raw = torch.zeros(1, 1, WIDTH + 6, requires_grad=True)
     before = F.one_hot(torch.zeros(1, 1, dtype=torch.long), SLOTS).float()
-    focus(memory, before, Wishes.of(raw, WIDTH)).square().sum().backward()
+    focus(memory, before, HeadParameters.of(raw, WIDTH)).square().sum().backward()
     assert memory.grad is not None
     assert raw.grad is not None
     assert memory.grad.isfinite().all()

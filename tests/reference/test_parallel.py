@@ -14,17 +14,15 @@ from weft.config.registry import build
 from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.decoding.constraints import NoRepeatNgram
 from weft.decoding.cpp_search import cpp_ctc_paths, path_states
-from weft.decoding.ctc_decoding import best_paths
+from weft.decoding.ctc_decoding import best_paths, path_logits
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.hypotheses import Hypothesis
-from weft.decoding.mask_predict import HashedUniform, path_logits, refine
-from weft.decoding.nonautoregressive_search import ROUND
+from weft.decoding.mask_predict import ROUND, HashedUniform, refine
 from weft.errors import ConfigError
 from weft.layers.kernels import cpp
 from weft.layers.kernels.cpp import CannotBuild
 from weft.models.base import Encoded
-from weft.models.length_predictors import FertilityPredictor
-from weft.models.nonautoregressive import NonAutoregressiveDecoder
+from weft.models.nonautoregressive import FertilityPredictor, NonAutoregressiveDecoder
 
 
 @torch.inference_mode()

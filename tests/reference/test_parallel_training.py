@@ -13,13 +13,18 @@ from tests.reference.parallel_models import BLANK, SOURCES, decoder_of, make, pa
 from weft.config.sections import load_config
 from weft.data.batch import EOS, PAD, Source
 from weft.decoding.cpp_search import path_states
-from weft.decoding.ctc_decoding import collapse
-from weft.decoding.mask_predict import path_logits
+from weft.decoding.ctc_decoding import collapse, path_logits
 from weft.losses.ctc_loss import best_alignment
-from weft.models.length_predictors import LengthClassifier
+from weft.models.nonautoregressive import LengthClassifier
 from weft.tasks.base import TaskContext
 from weft.tasks.nonautoregressive.fertility import TranslationTable, linked
-from weft.tasks.nonautoregressive.task import NonAutoregressiveTranslationTask, glance, mask_some, opened, with_fertilities
+from weft.tasks.nonautoregressive.task import (
+    NonAutoregressiveTranslationTask,
+    decoder_pass,
+    glance,
+    mask_some,
+    with_fertilities,
+)
 from weft.tasks.translation.attention_alignment import TokenWeights
 
 
@@ -104,7 +109,7 @@ def test_a_glance_at_a_path_shows_tokens_of_the_best_alignment() -> None:
     """With everything to be shown, what the decoder reads is the best alignment itself, and it spells the target."""
     model, task = make("upsampled"), task_of()
     batch = pairs(TARGETS)
-    decoder, written = opened(model, batch)
+    decoder, written = decoder_pass(model, batch)
     with torch.no_grad():
         shown = task._glance(decoder, model.encode(batch.source), written, torch.tensor(1.0))
         hidden, lengths = path_states(decoder, model.encode(batch.source))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use
 from weft.attention.bigbird import BigBird, Random
-from weft.attention.core import block_sparse
+from weft.attention.core import sparsity_patterns
 from weft.attention.core.packed_sequences import RaggedPacking
 from weft.attention.core.sparsity_patterns import Pattern
 from weft.attention.local import Local
@@ -79,7 +79,7 @@ def test_the_short_way_is_the_masked_matrix(name: str, rows: str, use: Use, monk
     part, (layout, shape) = make(LONG[name], use), LAYOUTS[rows]
     x = torch.randn(*shape, DIM)
     wanted = found_and_gradients(part, x, layout, need_weights=True)
-    monkeypatch.setattr(block_sparse, "attend", None)
+    monkeypatch.setattr(sparsity_patterns, "attend", None)
     for mine, theirs in zip(found_and_gradients(part, x, layout, need_weights=False), wanted, strict=True):
         same(mine, theirs, atol=2e-4)
 
@@ -101,8 +101,8 @@ def test_a_fused_window_gets_what_it_can_serve(name: str, rows: str, use: Use, m
     part, (layout, shape) = make(LONG[name], use), LAYOUTS[rows]
     x = torch.randn(*shape, DIM)
     wanted = found_and_gradients(part, x, layout, need_weights=True)
-    monkeypatch.setattr(block_sparse, "flash_available", lambda q: True)
-    monkeypatch.setattr(block_sparse, "attend_window", windowed)
+    monkeypatch.setattr(sparsity_patterns, "flash_available", lambda q: True)
+    monkeypatch.setattr(sparsity_patterns, "attend_window", windowed)
     for mine, theirs in zip(found_and_gradients(part, x, layout, need_weights=False), wanted, strict=True):
         same(mine, theirs, atol=2e-4)
 
@@ -238,7 +238,7 @@ def test_a_saved_mixture_has_every_default() -> None:
 
 
 def pairs(pattern: Pattern, extent: int) -> int:
-    return sum(visit.area(extent) for visit in block_sparse.plan(pattern, causal=True))
+    return sum(visit.area(extent) for visit in sparsity_patterns.plan(pattern, causal=True))
 
 
 @pytest.mark.parametrize("pattern", [Local(True), Longformer(True), BigBird(True)], ids=lambda pattern: type(pattern).__name__)
@@ -250,6 +250,6 @@ def test_the_short_way_grows_with_the_length(pattern: Pattern) -> None:
 
 def test_short_rows_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """If all tokens fit into a window, nothing is cut into groups."""
-    monkeypatch.setattr(block_sparse, "mix", None)
+    monkeypatch.setattr(sparsity_patterns, "mix", None)
     part = make({"kind": "local", "window": 64}, "encoder")
     assert whole(part, torch.randn(1, 120, DIM)).isfinite().all()

@@ -13,7 +13,16 @@ import weft as package
 from tests.helpers import tiny
 from weft.config.sections import load_config
 from weft.errors import RunError
-from weft.runs.migrations import FORMAT, MIGRATIONS, check_format, find_file, migrate_config, migrate_metadata, migrate_weights
+from weft.runs.migrations import (
+    FORMAT,
+    MIGRATIONS,
+    check_format,
+    find_file,
+    migrate_config,
+    migrate_metadata,
+    migrate_weights,
+    read_request,
+)
 from weft.runs.open_run import open_run
 from weft.runs.weight_files import read_tensors
 from weft.tasks.tokenizer_setup import tokenizers_of
@@ -24,7 +33,8 @@ OLD = Path(__file__).parents[1] / "fixtures" / "old_runs"
 
 
 def test_a_new_run_says_its_format(reverse_run: Path) -> None:
-    assert json.loads((reverse_run / "run.json").read_text()) == {"format": FORMAT, "weft": VERSION}
+    written = json.loads((reverse_run / "run.json").read_text())
+    assert written == {"format": FORMAT, "weft": VERSION, "request": read_request(reverse_run)}
     assert check_format(reverse_run) == FORMAT == MIGRATIONS[-1].format
     assert check_format(OLD / "transformer") == 1
 

@@ -57,7 +57,7 @@ def test_prefixes_lines_and_sentences_to_explain_are_checked_too(translator: Tra
 
 
 def test_generating_from_what_is_not_text() -> None:
-    from weft.runs.generator import Generator
+    from weft.runs.translator import Generator
 
     with pytest.raises(weft.WeftError, match="prompt must be a string, not None"):
         Generator.generate(Generator.__new__(Generator), None)  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ def test_a_dead_thread_is_replaced(serve: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(TranslationPredictor, "run", run)
     shown.post("/v1/translate", status=500, text="end", model="reverse")
     assert shown.translate("a b", model="reverse")[0]["text"] == "b a"
-    assert "weft_worker_restarts_total 1" in shown.client.get("/metrics").text
+    assert "weft_worker_restarts_total 1.0" in shown.client.get("/metrics").text
     assert any("starting another" in each["event"] for each in shown.lines)
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,7 +16,7 @@ import pytest
 
 from tests.helpers.serving import wait_for
 from weft.serve.bounded_cache import BoundedCache, bytes_of
-from weft.serve.prometheus import Metrics, summed
+from weft.serve.prometheus import FOLDER
 
 
 def test_the_log_names_each_request_its_client_and_its_key(serve: Any) -> None:
@@ -41,22 +45,37 @@ def test_metrics_show_batches_queues_routes_and_the_cache(serve: Any) -> None:
     shown.translate(["a b", "c d", "e f"], model="reverse")
     lines = shown.client.get("/metrics").text.splitlines()
     found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert found['weft_batch_sentences_sum{model="reverse"}'] == "3"
-    assert found['weft_queue_seconds_count{model="reverse"}'] == "3"
+    assert found['weft_batch_sentences_sum{model="reverse"}'] == "3.0"
+    assert found['weft_queue_seconds_count{model="reverse"}'] == "3.0"
     assert float(found['weft_batch_seconds_sum{model="reverse"}']) > 0
-    assert found['weft_request_seconds_count{route="/v1/translate"}'] == "1"
-    assert float(found["weft_cache_bytes"]) > 1000 and found["weft_failed_reloads_total"] == "0"
+    assert found['weft_request_seconds_count{route="/v1/translate"}'] == "1.0"
+    assert float(found["weft_cache_bytes"]) > 1000 and found["weft_failed_reloads_total"] == "0.0"
 
 
-def test_metrics_of_several_processes_are_added() -> None:
-    one, other = Metrics(), Metrics()
-    for metrics, route in ((one, "/a"), (other, "/a"), (other, "/b")):
-        metrics.count(texts=2)
-        metrics.request(route, 200, 0.02)
-    lines = summed([one.text(), other.text()]).splitlines()
-    assert "weft_texts_total 6" in lines and 'weft_requests_total{route="/a",status="200"} 2' in lines
-    assert 'weft_request_seconds_bucket{route="/b",le="0.025"} 1' in lines
-    assert lines.count("# TYPE weft_texts_total counter") == 1
+COUNTING = """
+from weft.serve.prometheus import Metrics
+import sys
+metrics = Metrics()
+metrics.add_gauge("models", "models in memory", lambda: 3)
+for route in sys.argv[1:]:
+    metrics.count(texts=2)
+    metrics.request(route, 200, 0.02)
+metrics.refresh_gauges()
+print(metrics.text())
+"""
+
+
+def test_metrics_of_several_processes_are_added(tmp_path: Path) -> None:
+    def text(*routes: str) -> str:
+        command, environment = [sys.executable, "-c", COUNTING, *routes], {**os.environ, FOLDER: str(tmp_path)}
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+    text("/a")
+    lines = text("/a", "/b").splitlines()
+    assert "weft_texts_total 6.0" in lines and 'weft_requests_total{route="/a",status="200"} 2.0' in lines
+    assert 'weft_request_seconds_bucket{le="0.025",route="/b"} 1.0' in lines
+    assert lines.count("# TYPE weft_texts_total counter") == 1 and "# HELP weft_texts_total texts decoded" in lines
+    assert "weft_models 6.0" in lines
 
 
 def test_the_cache_is_bounded_by_bytes(serve: Any) -> None:

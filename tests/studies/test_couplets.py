@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
+from sacrebleu.metrics.bleu import BLEU
 
 from weft.errors import DataError
 from weft_studies.couplets import mirrors, repeats, score_couplets, shares
@@ -31,3 +34,11 @@ def test_scores_are_shares_of_the_lines_they_are_about() -> None:
     assert score_couplets(["花"], ["鸟"], ["鸟"]).mirrored == 100
     with pytest.raises(DataError, match="2 second lines for 1 first lines"):
         score_couplets(["花"], ["鸟", "鸟"], ["鸟"])
+
+
+def test_bleu_is_that_of_sacrebleu_to_the_last_bit() -> None:
+    random = Random(7)
+    lines = [["".join(random.choices("天地山水风月云雨花鸟", k=random.randint(3, 9))) for _ in range(300)] for _ in range(3)]
+    firsts, seconds, references = lines
+    expected = BLEU(max_ngram_order=2, tokenize="char").corpus_score(seconds, [references]).score
+    assert score_couplets(firsts, seconds, references).bleu2 == expected

@@ -13,7 +13,7 @@ from weft.data.batch import Layout, PairBatch, Source
 from weft.data.file_lists import open_listed, read_listed
 from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.errors import DataError
-from weft.tasks.transcription.data import count_unalignable, prepare_recordings
+from weft.tasks.transcription.data import count_unalignable, recording_encoding
 from weft.tasks.transcription.log_mel import LogMel, features, read_wav, resample, wav_size
 from weft.tasks.transcription.spec_augment import SpecAugment
 
@@ -128,7 +128,7 @@ def test_recordings_that_ctc_cannot_align_are_counted(tmp_path: Path) -> None:
     (tmp_path / "list.tsv").write_text("".join(f"{number}.wav\t{text}\n" for number, text in enumerate(texts)))
     pairs = open_listed(str(tmp_path / "list.tsv"))
     mel = LogMel(tones.RATE, 8, 0.025, 0.01)  # 40 samples between frames
-    corpus = prepare_recordings([pairs], tokenizer, mel, folder=tmp_path / "cache", max_length=50)
+    corpus = recording_encoding(tokenizer, mel, 50).prepare([pairs], folder=tmp_path / "cache")
     assert corpus.lengths[:, 0].tolist() == [3, 3, 7, 1, 9]
     assert corpus.values["source"].shape == (23, 8)
     assert count_unalignable(corpus, 1) == 0
@@ -173,7 +173,7 @@ def test_tempo_and_pitch_change_length_and_bands_within_their_limits() -> None:
     assert 90 <= min(lengths) < 97
     assert 103 < max(lengths) <= 110
     assert tops == {9, 10, 11}
-    assert len(SpecAugment(tempo=0.5, longest=100)(frames, np.random.default_rng(2))) <= 100
+    assert len(SpecAugment(tempo=0.5)(frames, np.random.default_rng(2), 100)) <= 100
     assert not SpecAugment(2, 0, 0, 5)
 
 

@@ -26,10 +26,9 @@ from weft.tasks.base import TaskContext
 from weft.tasks.classification.data import (
     Labels,
     TextReader,
-    collate_labels,
+    label_encoding,
     make_labelled,
     multi_hot,
-    prepare_labels,
     sentences_of,
 )
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
@@ -112,11 +111,13 @@ def test_a_corpus_keeps_the_sentences_and_cuts_the_last(tmp_path: Path) -> None:
     )
     tokenizer, labels = ByteTokenizer(), Labels(["x", "y"])
     reader = TextReader(tokenizer, 4, by_sentence=True)
-    corpus = prepare_labels([open_pairs(str(path))], reader, labels, folder=tmp_path / "cache")
+    corpus = label_encoding(reader, labels).prepare([open_pairs(str(path))], folder=tmp_path / "cache")
     assert corpus.report.left_out["with an empty side"] == 2
     assert corpus.row("source", 0).tolist() == tokenizer.encode("abcd")
     assert [corpus.row("sentences", row).tolist() for row in (0, 1)] == [[2, 2], [2]]
-    batch = collate_labels(corpus, np.array([1, 0]), labels)
+    task = ClassificationTask(TaskContext(Config(task={"kind": "classification"}), Path()))
+    task.labels = labels
+    batch = task.collate(corpus, np.array([1, 0]))
     assert batch.source.values.tolist() == [tokenizer.encode(text) for text in ("gh", "ab", "cd")]
     assert batch.source.documents is not None
     assert batch.source.documents.segments.tolist() == [[1, 0], [1, 1]]

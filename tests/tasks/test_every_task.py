@@ -180,7 +180,7 @@ def test_the_run_is_used_from_the_command_line(trained: Trained, tmp_path: Path,
 
 
 def test_runs_are_compared(trained: Trained) -> None:
-    found = measure(trained.run, Measurements(test=(trained.data,), sentences=2, look=True))
+    found = measure(trained.run, Measurements(test=(trained.data,), sentences=2, maps=True))
     assert found["parameters"] > 0 and found["headline"]["key"] in found["test"]
 
 
@@ -216,5 +216,5 @@ def test_a_picture_is_a_png_file() -> None:
 
 
 def test_only_translation_is_introduced_with_translate() -> None:
-    found = {name for name in TASKS if any("weft translate" in command for command in load(TASKS, name).commands)}
+    found = {name for name in TASKS if any("weft translate" in command for command in load(TASKS, name).info.commands)}
     assert found == {"translation", "parallel_translation", "unsupervised"}

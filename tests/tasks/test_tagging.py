@@ -21,7 +21,8 @@ from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
 from weft.models.composition import build_encoder
 from weft.tasks.tagging.crf import LinearChainCrf
-from weft.tasks.tagging.data import Lexicon, Vocabulary, join_words, make_tagged, open_tagged, split_tags, split_words
+from weft.tasks.tagging.data import Lexicon, Vocabulary, join_words, make_tagged, open_tagged, split_words
+from weft.tasks.tagging.metrics import split_tags
 from weft.tasks.tagging.model import PerWord, Tagger
 from weft.tasks.tagging.predictor import Tagged
 from weft.training import train_run

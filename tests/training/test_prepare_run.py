@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +82,41 @@ def test_a_run_that_was_killed_before_its_first_step_can_be_started_again(tmp_pa
     assert (run / "tokenizer.json").read_text() == "of another training"
     tiny.train(run, settings=QUICK)
     assert "another" not in (run / "train.log").read_text()
+
+
+KILLED = """
+import json, os, signal, sys
+import weft
+from weft.tasks.corpus_task import CorpusTask
+from weft.training.auto import choose_settings
+
+def killed(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[1] == "auto":
+    choose_settings.train_tokenizers = killed
+else:
+    CorpusTask.learn = killed
+weft.train(sys.argv[1], **json.loads(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("recipe", ["transformer-tiny", "auto"])
+def test_a_run_that_was_killed_while_its_data_was_prepared_can_be_resumed(recipe: str, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"one {n} dog {n % 7}\t{n % 7} hund {n} ein\n" for n in range(300)))
+    small = {"model.dim": 16, "model.heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 1, "train.device": "cpu"}
+    settings = {**QUICK, **small, "train.steps": 2, "data.vocabulary": 300, "data.hold_out": 20}
+    options: dict[str, Any] = {"data": str(pairs), "set": settings}
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    command = [sys.executable, "-c", KILLED, recipe, json.dumps({**options, "out": str(run)})]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert not (run / "config.yaml").exists()
+    weft.train(out=run, resume=True, set={"train.steps": 3})
+    weft.train(recipe, out=whole, **{**options, "set": {**settings, "train.steps": 3}})
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert sections.load_config(run / "config.yaml") == sections.load_config(whole / "config.yaml")
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "model.safetensors", "notes.txt"])

@@ -82,7 +82,7 @@ def add_extras(extras: dict[str, Tensor], more: dict[str, Tensor]) -> None:
 class Facts(RenamedMembers, nn.Module):
     """Declared properties of a mechanism, each verified by the contract tests.
 
-    Configuration checks, pictures and the trainer, which decides whether to pack batches, read them. An option that changes a
+    Configuration checks, plots and the trainer, which decides whether to pack batches, read them. An option that changes a
     fact, as rotary positions change `ignores_key_order`, overrides it on the instance.
 
     supports_packing: the mechanism accepts packed rows

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from weft.attention.core.block_sparse import PatternAttention
-from weft.attention.core.sparsity_patterns import Pattern, neighbours
+from weft.attention.core.sparsity_patterns import Pattern, PatternAttention, neighbours
 from weft.attention.longformer import Longformer
 
 

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Mixer, Site, add_extras, combine_packing
-from weft.attention.core.block_sparse import PatternAttention
-from weft.attention.core.sparsity_patterns import Joined, PatternSpec, build_patterns
+from weft.attention.core.sparsity_patterns import Joined, PatternAttention, PatternSpec, build_patterns
 from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError

@@ -152,7 +152,7 @@ def _check(site: Site, parts: int, span: int) -> None:
 
 
 def _over_all_tokens(weights: Tensor, length: Tensor) -> Tensor:
-    """Weights over the last L states [B, T, L] → over all tokens fed [B, 1, T, S]. For pictures: it synchronises."""
+    """Weights over the last L states [B, T, L] → over all tokens fed [B, 1, T, S]. For display only: it synchronises."""
     rows, extent, span = weights.shape
     at = torch.arange(extent, device=length.device)[:, None] - span + torch.arange(span, device=length.device)
     place = length[:, None, None] + at

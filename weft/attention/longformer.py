@@ -8,8 +8,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from weft.attention.core.block_sparse import PatternAttention
-from weft.attention.core.sparsity_patterns import Pattern, Union, for_each_group
+from weft.attention.core.sparsity_patterns import Pattern, PatternAttention, Union, for_each_group
 from weft.attention.local import Local
 from weft.errors import ConfigError
 

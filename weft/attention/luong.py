@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC
+
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
@@ -80,23 +82,29 @@ class LocationAttention(ScoredAttention):
         return super().read(memory, layout)
 
 
-class LocalMonotonicAttention(SourceAttention):
-    """Query t attends to source positions t − D … t + D only: α = softmax(e) over this window, context Σ α_j h_j.
+class WindowedAttention(SourceAttention, ABC):
+    """Attention to a window of the source.
 
-    The paper does not say what happens past the end of the source. Here the window stays centred on the last token.
-
-    window: D, how far to either side a query sees
+    window: D, how far to either side of its centre a query sees
     score: dot sᵀh, general sᵀWh, or concat vᵀtanh(W[s; h])
     """
 
-    paper = "Luong et al. 2015, local-m"
-    weights_sum = "one"
-    receptive_field = "pattern"
     supports_packing = packing_is_quadratic = True
 
     def __init__(self, site: Site, *, window: PositiveInt = 10, score: LuongScore = "general") -> None:
         super().__init__(site, luong_score(score, site))
         self.window = window
+
+
+class LocalMonotonicAttention(WindowedAttention):
+    """Query t attends to source positions t − D … t + D only: α = softmax(e) over this window, context Σ α_j h_j.
+
+    The paper does not say what happens past the end of the source. Here the window stays centred on the last token.
+    """
+
+    paper = "Luong et al. 2015, local-m"
+    weights_sum = "one"
+    receptive_field = "pattern"
 
     def sees(self, length: int) -> Tensor:
         place = torch.arange(length)
@@ -114,23 +122,18 @@ class LocalMonotonicAttention(SourceAttention):
         return Attended(self.head.mix(weights, source), state.after(query, layout), weights[:, None] if need_weights else None)
 
 
-class LocalPredictiveAttention(SourceAttention):
+class LocalPredictiveAttention(WindowedAttention):
     """A query attends around p = S·σ(vᵀ tanh(W s)): weights softmax(e)_j · exp(−(j − p)²/2σ²) with σ = D/2.
 
     The softmax covers p − D … p + D, and S is the source length. As published, the Gaussian makes weights sum to less than 1.
-
-    window: D, how far to either side of p a query sees
-    score: dot sᵀh, general sᵀWh, or concat vᵀtanh(W[s; h])
     """
 
     paper = "Luong et al. 2015, local-p"
     weights_sum = "at most one"
     receptive_field = "data"
-    supports_packing = packing_is_quadratic = True
 
     def __init__(self, site: Site, *, window: PositiveInt = 10, score: LuongScore = "general") -> None:
-        super().__init__(site, luong_score(score, site))
-        self.window = window
+        super().__init__(site, window=window, score=score)
         self.inner = ExactLinear(site.dim, site.dim, bias=False)
         self.place = ExactLinear(site.dim, 1, bias=False)
 

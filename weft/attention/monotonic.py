@@ -53,7 +53,7 @@ class MonotonicAttention(SourceAttention):
         positions per target token. If the first queries lag behind or run ahead, training finds no alignment
     noise: standard deviation of the noise added to e in training
     stops: outside training, a scan stops at the first position with p > 1/2 (each, as published), or where it has stopped with
-        probability 1/2 in all (total). In sound a word is heard at many positions, and training can stop at any of them with a
+        probability 1/2 in all (total). In speech a word is heard at many positions, and training can stop at any of them with a
         small p; then `each` runs to the end
     forced: whether each query must move on, so that no position is attended to twice
     hold: whether a scan that would run off the end stops at the last token instead; weights then sum to 1

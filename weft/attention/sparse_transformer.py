@@ -8,8 +8,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from weft.attention.core import sparsity_patterns
-from weft.attention.core.block_sparse import PatternAttention
-from weft.attention.core.sparsity_patterns import Pattern, Union
+from weft.attention.core.sparsity_patterns import Pattern, PatternAttention, Union
 from weft.errors import ConfigError
 
 

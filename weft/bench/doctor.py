@@ -37,7 +37,7 @@ CORE = [
 """The packages that weft always needs."""
 
 EXTRAS = {
-    "serve": (("fastapi", "uvicorn", "python_multipart"), "weft serve"),
+    "serve": (("fastapi", "uvicorn", "python_multipart", "prometheus_client", "py3langid"), "weft serve"),
     "sentencepiece": (("sentencepiece",), "tokenizers of SentencePiece, BLEU with flores200"),
     "datasets": (("datasets",), "data of the Hugging Face hub (hf:NAME)"),
     "tensorboard": (("tensorboard",), "training curves in TensorBoard"),

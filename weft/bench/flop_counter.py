@@ -168,13 +168,19 @@ FORMULAS: dict[str, Callable[[Named, Any], int]] = {
 WRITTEN_ONLY = {"copy_", "fill_", "zero_", "random_", "bernoulli_", "uniform_", "normal_", "exponential_", "_foreach_zero_"}
 """Operations that do not read what they overwrite."""
 
-PICKED = {"embedding": "weight", "_embedding_bag": "weight", "index": "self", "index_select": "self", "gather": "self"}
+PARTLY_READ = {"embedding": "weight", "_embedding_bag": "weight", "index": "self", "index_select": "self", "gather": "self"}
 """Operations that read only part of this argument: as much as they return."""
 
-PUT = {"index_put_": "values", "scatter_": "src", "index_copy_": "source", "index_add_": "source", "scatter_add_": "src"}
+PARTLY_WRITTEN = {
+    "index_put_": "values",
+    "scatter_": "src",
+    "index_copy_": "source",
+    "index_add_": "source",
+    "scatter_add_": "src",
+}
 """Operations that write only as much as this argument holds."""
 
-AGAIN = {"weight_buf"}
+REPEATED = {"weight_buf"}
 """Arguments that repeat others: the flat copy of a recurrent layer's weights."""
 
 UNTOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense"}
@@ -187,16 +193,16 @@ def bytes_moved(func: OpOverload, named: Named, out: Any) -> int:
     if name in UNTOUCHED:
         return 0
     targets = tensors([named.get(each.name) for each in func._schema.arguments if each.alias_info and each.alias_info.is_write])
-    left_out = {PICKED.get(name), *AGAIN}
+    left_out = {PARTLY_READ.get(name), *REPEATED}
     read = tensors([value for key, value in named.items() if key not in left_out])
     results = tensors(out)
     if not targets and results and _storages(results) <= _storages(tensors(list(named.values()))):
         return 0  # a view
-    if name in PICKED:
+    if name in PARTLY_READ:
         return sum(map(size, read)) + 2 * sum(map(size, results))
-    if name in PUT:
+    if name in PARTLY_WRITTEN:
         others = [each for each in read if each is not targets[0]]
-        return sum(map(size, others)) + sum(map(size, tensors(named.get(PUT[name]))))
+        return sum(map(size, others)) + sum(map(size, tensors(named.get(PARTLY_WRITTEN[name]))))
     if name in WRITTEN_ONLY:
         read = [each for each in read if all(each is not target for target in targets)]
     written = {id(each): each for each in (*targets, *results)}

@@ -6,7 +6,6 @@ Its report is a table, and a bar chart of where the time of a step goes. The sty
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,11 +15,11 @@ import torch
 from rich.table import Table
 
 from weft.bench.flop_counter import Cost, FlopCounter
-from weft.bench.inference_workloads import inference_work
 from weft.bench.machine import Ceilings, about, measure_copies, measure_products, timed
 from weft.bench.profiler import GROUPS, OVERHEAD, Profile, profile_step
-from weft.bench.workloads import BenchmarkedModel, TrainingWorkload, Workload
+from weft.bench.workloads import BenchmarkedModel, TrainingWorkload, Workload, inference_work
 from weft.errors import ConfigError
+from weft.runs.open_run import Report, silent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,20 +141,20 @@ def bench(
     beam: int | None,
     rounds: int,
     profiled: bool,
-    say: Callable[[str], None] = lambda message: None,
+    report: Report = silent,
 ) -> Bench:
     """Measures a training step, and a decoding step with `batch` rows, on the device of the subject."""
     figures: list[Figures] = []
     profiles: list[Profile] = []
     device = subject.device
-    say("the limits of this machine")
+    report("the limits of this machine")
     ceilings = Ceilings({"float32": measure_products(device, "float32", rounds)}, measure_copies(device, rounds))
     # One after the other, because both use the same model, first in training mode and then not.
-    for make in (partial(TrainingWorkload, subject), partial(inference_work, subject, batch, beam, say)):
+    for make in (partial(TrainingWorkload, subject), partial(inference_work, subject, batch, beam, report)):
         work = make()
         if work.precision not in ceilings.products:
             ceilings.products[work.precision] = measure_products(device, work.precision, rounds)
-        say(f"{work.name}: {work.about}")
+        report(f"{work.name}: {work.about}")
         cost = count(work)
         step = profile_step(work, subject) if profiled else None
         figures.append(_figures(subject, work, cost, ceilings, rounds))
@@ -172,7 +171,7 @@ def _figures(subject: BenchmarkedModel, work: Workload, cost: Cost, ceilings: Ce
         name=work.name,
         about=work.about,
         precision=work.precision,
-        counts=subject.task.count_unit,
+        counts=subject.task.info.count_unit,
         count=work.count / work.steps,
         flops=cost.flops / work.steps,
         bytes=cost.bytes / work.steps,

@@ -1,4 +1,4 @@
-"""Workloads of a benchmark, as weft does them, on random tokens: their interface, and a training step.
+"""Workloads of a benchmark, as weft does them, on random tokens: a training step, a search, or a forward pass.
 
 The model is that of a run, or that of a recipe with its initial weights. No data is read.
 """
@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from weft.config.sections import Config, load_config
+from weft.data.batch import Source
 from weft.data.tokenizers.word_character_byte import ByteTokenizer
+from weft.decoding.cpp_search import encode
+from weft.decoding.cuda_graph_search import search_graphs_of
+from weft.decoding.generate import GenerationRequest, generate
 from weft.errors import ConfigError
+from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
+from weft.layers.kernels.cpp import using
+from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Network, Sizes
 from weft.runs.open_run import build_task, open_run
 from weft.runs.run_folder import choose_device
-from weft.tasks.base import Task
+from weft.runs.translator import AuxiliaryModels, load_trained
+from weft.tasks.base import Task, typical_length
 from weft.training.compile_and_cuda_graphs import compile_blocks
 from weft.training.distributed import World
 from weft.training.prepare_run import resolve_batches
@@ -27,6 +36,9 @@ from weft.training.update_step import UpdateStep
 
 WARM_UP = 4
 """Warm-up runs on a GPU. After that many, the work is captured."""
+
+STEPS = 32
+"""Tokens that a search writes, if the model has positions for that many."""
 
 CHARACTERS = 100
 """The assumed number of different characters in a text, if a recipe only gives a maximum."""
@@ -82,7 +94,7 @@ def _sizes(config: Config) -> Sizes:
 def _length(wanted: int | None, task: Task, model: Network) -> int:
     most = model.max_length
     if wanted is None:
-        return task.typical_length if most is None else min(task.typical_length, most)
+        return typical_length(task) if most is None else min(typical_length(task), most)
     if most is not None and wanted > most:
         raise ConfigError(f"--length {wanted}: the model has {most} positions; give at most that many tokens")
     return wanted
@@ -149,3 +161,83 @@ class TrainingWorkload(Workload):
         sums = self.step.finish(1, 0.0)
         if not captured:  # reading a number would wait for the device, which is not part of a step
             self.count = float(sums[1].sum())
+
+
+class SearchWorkload(Workload):
+    """Encodes random sources, if the model reads a source, and writes `STEPS` tokens for each. Figures are per step."""
+
+    name = "decoding step"
+
+    def __init__(self, subject: BenchmarkedModel, options: DecodingOptions, rows: int, warn: Callable[[str], None]) -> None:
+        self.device, self.options, self.rows = subject.device, options, rows
+        models = AuxiliaryModels(subject.model.eval(), subject.task, load_trained)
+        model: Any = models.converted(options)
+        self.model = model
+        # Compiled kernels hide their operations, so the torch operations that they replace are counted instead.
+        self.counted = models.converted(replace(options, kernels=None))
+        reads = subject.task.info.inference_kind == "search"
+        self.source = random_source(subject, rows) if reads else None
+        self.precision = options.precision
+        self.autocast = options.autocasts(next(self.model.parameters()).dtype, options.beams)
+        self.steps = STEPS if model.max_target is None else min(STEPS, model.max_target - 1)
+        recorder = search_graphs_of(model) if reads else None
+        compiler = Compiler(warn) if options.config.compile else None
+        self.request = GenerationRequest(
+            options.search,
+            max_tokens=[self.steps] * rows,
+            min_tokens=self.steps - 1,
+            selector=options.search.selector(1, length_penalty=1.0),
+            runner=None if recorder is None else recorder.runner("bench", compiler),
+        )
+        what, beam = "sources" if reads else "texts", options.search.width(1)
+        self.about = f"{rows} {what}, beam {beam}, {self.precision}, mean of {self.steps}"
+        self.count = float(rows * self.steps)
+
+    def __call__(self) -> None:
+        with using(self.options.kernels):
+            self._search(self.model, self.request)
+
+    def eagerly(self) -> None:
+        self._search(self.counted, replace(self.request, runner=None))
+
+    @torch.inference_mode()
+    def _search(self, model: Any, request: GenerationRequest) -> None:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            if self.source is None:
+                source = model.nothing(self.rows)
+            elif request.runner is not None:
+                source = request.runner.encode(model, self.source)
+            else:
+                source = encode(model, self.source)
+            generate(model, source, request)
+
+
+def random_source(subject: BenchmarkedModel, rows: int) -> Source:
+    """Random full rows."""
+    batch: Any = subject.task.dummy_batch(subject.length, subject.sizes, rows)
+    return Source(batch.source.values.to(subject.device))
+
+
+class ForwardWorkload(Workload):
+    """One forward pass over random texts, for models that write no text."""
+
+    name = "labelling a batch"
+
+    def __init__(self, subject: BenchmarkedModel, options: DecodingOptions, rows: int) -> None:
+        self.options, self.precision = replace(options, kernels=None), options.precision
+        self.model = AuxiliaryModels(subject.model.eval(), subject.task, load_trained).converted(self.options)
+        self.source = random_source(subject, rows)
+        self.about, self.count = f"{rows} × {subject.length} tokens, {self.precision}", float(rows)
+
+    def __call__(self) -> None:
+        with self.options.arithmetic(next(self.model.parameters()).dtype):
+            self.model(self.source)
+
+
+def inference_work(subject: BenchmarkedModel, rows: int, beam: int | None, warn: Callable[[str], None]) -> Workload:
+    """The workload of a trained model. Without a source, texts are continued greedily unless `beam` is given."""
+    decode, inference = subject.config.decode, subject.task.info.inference_kind
+    width = beam or (decode.search.get("width", 1) if inference == "search" else 1)
+    search = {"kind": "beam", "width": width, "stop": decode.search.get("stop", "exact")}
+    options = resolve_options(changed(decode, {"search": search, "rerank": "none", "n_best": 1}), subject.device, warn=warn)
+    return ForwardWorkload(subject, options, rows) if inference == "forward" else SearchWorkload(subject, options, rows, warn)

@@ -27,13 +27,13 @@ COMMANDS = {
     "serve": "serve:serve",
     "evaluate": "evaluate:evaluate",
     "explain": "explain:explain",
-    "align": "align:align",
+    "align": "align_and_dictionary:align",
     "generate": "predict:generate",
     "compare": "compare:compare",
     "bench": "bench_and_doctor:bench",
     "distill": "distill_and_backtranslate:distill",
-    "dictionary": "dictionary:dictionary",
-    "vectors": "dictionary:vectors",
+    "dictionary": "align_and_dictionary:dictionary",
+    "vectors": "align_and_dictionary:vectors",
     "iterate": "distill_and_backtranslate:iterate",
     "backtranslate": "distill_and_backtranslate:backtranslate",
     "shortlist": "after_training:shortlist",
@@ -51,7 +51,7 @@ COMMANDS = {
 """The module and the function of each command."""
 
 HELP = {"translate": "Translate a file, a text, or standard input line by line as it comes."}
-"""The help of commands whose function describes another one."""
+"""Help texts of commands that share a function with another one."""
 
 
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -137,6 +137,10 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+SECTIONS = ("data", "start", "model", "task", "train", "decode")
+"""The sections of a configuration, which a setting may replace as a whole."""
+
+
 def spread_sets(arguments: list[str]) -> list[str]:
     """`--set a=1 b=2` as `--set a=1 --set b=2`."""
     spread: list[str] = []
@@ -144,7 +148,7 @@ def spread_sets(arguments: list[str]) -> list[str]:
     for argument in arguments:
         key, equals, _ = argument.partition("=")
         # No key contains a comma: such an argument is an entry of `weft compare`.
-        setting = equals and "." in key and "," not in key and not argument.startswith("-")
+        setting = equals and ("." in key or key in SECTIONS) and "," not in key and not argument.startswith("-")
         if following and setting and spread[-2:-1] == ["--set"]:
             spread.append("--set")
         following = argument == "--set" or (following and not argument.startswith("-"))

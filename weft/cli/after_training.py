@@ -66,7 +66,7 @@ def _copy_run(run: Path, out: Path, config: Config) -> None:
         shutil.copyfile(file, out / file.name)  # a read-only run gives a run that can be written
     save_schema(out)
     save_config(config, out / CONFIG)
-    write_format(out)
+    write_format(out, config=config.model_dump())
 
 
 def merge(

@@ -31,7 +31,7 @@ def bench(
         None, help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.", min=1
     ),
     fast: bool = FAST,
-    rounds: int = typer.Option(5, help="Most measurements of each step.", min=1),
+    rounds: int = typer.Option(5, help="Maximum number of measurements of each step.", min=1),
     profile: Path = typer.Option(None, help="Draw where the time goes into this file, .png or .svg."),
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     set: list[str] = ANY_SET,
@@ -53,7 +53,7 @@ def bench(
     sets = [f"{key}={value}" for key, value in changes.items() if value is not None]
     with StatusLine() as line:
         subject = open_benchmarked_model(run, [*set, *sets], length)
-        result = measured(subject, batch=batch, beam=beam, rounds=rounds, profiled=profile is not None, say=line.show)
+        result = measured(subject, batch=batch, beam=beam, rounds=rounds, profiled=profile is not None, report=line.show)
     if as_json:
         typer.echo(json.dumps(result.document(), indent=2, ensure_ascii=False))
     else:

@@ -22,7 +22,7 @@ def distill(
     run: str = RUN,
     data: list[str] = typer.Option(..., help=f"Training pairs: {PAIRS}. Repeatable.", metavar="FILES"),
     out: Path = typer.Option(
-        ..., help="File for the translations, one per line; as pairs with their sources if it ends in .jsonl."
+        ..., help="File for the translations, one per line; as pairs with their sources if it ends in .jsonl.", metavar="FILE"
     ),
     beam: int = BEAM,
     tag: str = TAG,
@@ -48,6 +48,7 @@ def backtranslate(
     out: Path = typer.Option(
         ...,
         help="File for the pairs, if it ends in .jsonl: translations as sources, the text as targets; else translations only.",
+        metavar="FILE",
     ),
     beam: int = BEAM,
     tag: str = TAG,
@@ -59,8 +60,8 @@ def backtranslate(
     """Translate text of the target language back into the source language, as further training pairs.
 
     RUN translates in the opposite direction. --set decode.search=sample draws translations instead of searching for the best.
-    Train with `--data '{files: OUT, tag: bt}'` to mark the sources as machine-made; `noise` in the same braces changes them in
-    every epoch anew. Continues where an earlier call was interrupted.
+    Train with `--data '{files: OUT, tag: bt}'` to mark the sources as machine-made; `noise` in the same braces changes them
+    anew in every epoch. Continues where an earlier call was interrupted.
     """
     from weft.data.formats import is_table
     from weft.runs.distillation_and_backtranslation import Texts, check_out
@@ -101,7 +102,7 @@ def iterate(
     out: Path = typer.Option(..., help="Folder for all runs."),
     set: list[str] = ANY_SET,
 ) -> None:
-    """Train models of both directions that translate text for each other, in rounds; the best of each stays.
+    """Train models of both directions that translate text for each other, in rounds; keep the best of each.
 
     OUT/forward and OUT/backward are the best runs by train.best_by, or by BLEU if that is the loss; OUT/rounds.json has all
     scores. The same command continues after an interruption. --set changes all runs; decode settings apply to translating the

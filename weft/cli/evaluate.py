@@ -58,7 +58,7 @@ def evaluate(
     """Score a run on test data by the metrics of its task.
 
     Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification, answering: accuracy, macro F1.
-    Tagging: accuracy, also on unknown words, F1 of entities. Captioning: CIDEr-D and BLEU-4 against all captions of a picture.
+    Tagging: accuracy, also on unknown words, F1 of entities. Captioning: CIDEr-D and BLEU-4 against all captions of an image.
     Transcription: word and character error rates. Language models: loss, perplexity, bits per character;
     --set task.evaluation_memory=1024 and the like change how they read.
     """

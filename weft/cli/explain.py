@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
     from weft.explain.html_page import Section
 
-PICTURES = (".png", ".svg", ".pdf")
+IMAGES = (".png", ".svg", ".pdf")
 
 
 AttentionKind = StrEnum("AttentionKind", ["cross", "encoder", "decoder"])
@@ -27,22 +27,22 @@ AttentionKind = StrEnum("AttentionKind", ["cross", "encoder", "decoder"])
 
 def explain(
     run: str = RUN,
-    text: str = typer.Argument(None, help="The sentence, or the picture or recording, to explain; or give --file."),
+    text: str = typer.Argument(None, help="The sentence, or the image or recording, to explain; or give --file."),
     target: str = typer.Option(None, "--target", help="Explain this translation instead, and where the model would differ."),
     file: Path = typer.Option(None, "--file", help="A file of sentences instead of one, or of documents as JSON lines."),
     targets: Path = typer.Option(None, "--targets", help="A file with a translation for each sentence."),
     against: list[str] = typer.Option([], "--against", help="Another run to show next to it. Repeatable.", metavar="RUN"),
     output: Path = typer.Option(
-        Path("explain.html"), "-o", "--output", help="A page (.html), or a picture (.png, .svg, .pdf) of one attention."
+        Path("explain.html"), "-o", "--output", help="A page (.html), or an image (.png, .svg, .pdf) of one attention."
     ),
     look: AttentionKind = typer.Option(
         AttentionKind.cross,
         "--look",
-        help="For a picture: attention to the source, among source tokens, or among target tokens.",
+        help="For an image: attention to the source, among source tokens, or among target tokens.",
     ),
-    layer: int = typer.Option(None, "--layer", help="For a picture: the layer, counted from 1; default: the mean of all."),
-    head: str = typer.Option("mean", "--head", help="For a picture: a head, counted from 1, or mean, or max."),
-    words: bool = typer.Option(False, "--words", help="For a picture: whole words instead of tokens."),
+    layer: int = typer.Option(None, "--layer", help="For an image: the layer, counted from 1; default: the mean of all."),
+    head: str = typer.Option("mean", "--head", help="For an image: a head, counted from 1, or mean, or max."),
+    words: bool = typer.Option(False, "--words", help="For an image: whole words instead of tokens."),
     influence: bool = typer.Option(False, "--influence", help="Also show the effect of removing each source token."),
     beam: int = BEAM,
     device: str = DEVICE,
@@ -50,59 +50,59 @@ def explain(
 ) -> None:
     """Show how a sentence is translated: attention, the probability of each token, what the search dropped and why.
 
-    Writes one page that needs no network, or one picture for a paper. Nothing is reranked. For other tasks the page shows what
-    the output is based on, such as weights of words, probabilities of labels, or attention over a picture or a spectrogram.
+    Writes one page that needs no network, or one image for a paper. Nothing is reranked. For other tasks the page shows what
+    the output is based on, such as weights of words, probabilities of labels, or attention over an image or a spectrogram.
     """
     suffix = output.suffix.lower()
-    if suffix not in (".html", *PICTURES):
-        raise ConfigError(f"{output}: the file name decides what is written; end it in .html, {', '.join(PICTURES)}")
+    if suffix not in (".html", *IMAGES):
+        raise ConfigError(f"{output}: the file name decides what is written; end it in .html, {', '.join(IMAGES)}")
     chosen = _head(head)
-    if suffix in PICTURES and against:
-        raise ConfigError(f"{output}: a picture shows one sentence of one run; for more, write a page (-o page.html)")
-    given = ExplainInput(text, target, file, targets)
-    found = _explanations([run, *against], given, device, influence or None, decode_options(set, beam=beam))
-    if suffix in PICTURES:
+    if suffix in IMAGES and against:
+        raise ConfigError(f"{output}: an image shows one sentence of one run; for more, write a page (-o page.html)")
+    inputs = ExplainInput(text, target, file, targets)
+    explanations = _explanations([run, *against], inputs, device, influence or None, decode_options(set, beam=beam))
+    if suffix in IMAGES:
         from weft.explain.attention_heatmap import draw, view_of
         from weft.explain.explanation import Explanation
 
-        if len(found) > 1:
+        if len(explanations) > 1:
             raise ConfigError(
-                f"{output}: a picture shows one sentence, and there are {len(found)}; write a page (-o page.html)"
+                f"{output}: an image shows one sentence, and there are {len(explanations)}; write a page (-o page.html)"
             )
-        if not isinstance(found[0], Explanation):
-            raise ConfigError(f"{output}: only translations are drawn as a picture; write a page (-o page.html)")
-        own: View = "target" if found[0].views("target") else "causal"
+        if not isinstance(explanations[0], Explanation):
+            raise ConfigError(f"{output}: only translations are drawn as an image; write a page (-o page.html)")
+        own: View = "target" if explanations[0].views("target") else "causal"
         uses: dict[AttentionKind, View] = {
             AttentionKind.cross: "cross",
             AttentionKind.encoder: "encoder",
             AttentionKind.decoder: own,
         }
-        draw(view_of(found[0], uses[look], layer=layer, head=chosen, words=words), output, warn=warn)
+        draw(view_of(explanations[0], uses[look], layer=layer, head=chosen, words=words), output, warn=warn)
     else:
         from weft.explain.html_page import explain_page
 
-        page = explain_page(found)
+        page = explain_page(explanations)
         with opened(output) as written:
             written.write(page)
     tell(f"wrote {output}")
 
 
 def _explanations(
-    names: Sequence[str], given: ExplainInput, device: str, influence: bool | None, options: dict[str, Any]
+    names: Sequence[str], inputs: ExplainInput, device: str, influence: bool | None, options: dict[str, Any]
 ) -> list[Explanation | Section]:
     """One per sentence and run. Runs are loaded one by one, so that only one is in memory."""
     from weft.runs.translator import load_trained
 
-    found: list[Explanation | Section] = []
+    explanations: list[Explanation | Section] = []
     for name in names:
         trained = load_trained(runs(name), device=device, warn=warn)
-        pairs = given.pairs(trained.task.data_format.inputs)
+        pairs = inputs.pairs(trained.task.data_format.inputs)
         for number, (text, target) in enumerate(pairs, start=1):
             try:
-                found += trained.explain_sentences(text, target=target, influence=influence, run=name, **options)
+                explanations += trained.explain_sentences(text, target=target, influence=influence, run=name, **options)
             except DataError as error:
                 raise DataError(f"sentence {number}: {error}" if len(pairs) > 1 else str(error)) from None
-    return found
+    return explanations
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ class ExplainInput:
         if self.text is not None:
             return [(self.text, self.target)]
         lines = list(read(check_file(self.file or "")))
-        given: list[str | None] = [None] * len(lines) if self.targets is None else list(read_lines(self.targets))
-        if len(given) != len(lines):
+        inputs: list[str | None] = [None] * len(lines) if self.targets is None else list(read_lines(self.targets))
+        if len(inputs) != len(lines):
             raise DataError(
-                f"{self.targets} has {len(given):,} lines, and {self.file} has {len(lines):,}; there must be one for each"
+                f"{self.targets} has {len(inputs):,} lines, and {self.file} has {len(lines):,}; there must be one for each"
             )
-        pairs = [pair for pair in zip(lines, given, strict=True) if pair[0].strip()]
+        pairs = [pair for pair in zip(lines, inputs, strict=True) if pair[0].strip()]
         if not pairs:
             raise DataError(f"{self.file}: there is no sentence in it")
         return pairs

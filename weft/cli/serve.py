@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def serve(
     api_keys: Path = typer.Option(None, help="File with a key per line, then optionally name=NAME, rate=NUMBER and admin."),
     admin_key: list[str] = typer.Option([], help="A key that may also reload the runs.", metavar="KEY"),
     rate: int = typer.Option(0, help="Requests per minute for each key or address; 0: no limit.", min=0),
-    char_limit: int = typer.Option(10_000, help="Most characters per request.", min=1),
+    char_limit: int = typer.Option(10_000, help="Maximum characters per text.", min=1),
     queue: int = typer.Option(2_000, help="Sentences that may wait; beyond that, 503 with Retry-After.", min=1),
     timeout: float = typer.Option(60.0, help="Seconds that a request may take.", min=0.1),
     window: float = typer.Option(4.0, help="Milliseconds in which requests are collected into a batch.", min=0),
@@ -37,7 +38,7 @@ def serve(
     cache: int = typer.Option(64, help="MiB of translations kept in the cache.", min=0),
     max_beam: int = typer.Option(16, help="The widest beam that a request may ask for.", min=1),
     cors: list[str] = typer.Option([], help="Site whose pages may send requests, or *. Repeatable.", metavar="ORIGIN"),
-    proxy: str = typer.Option("", help="Address of a proxy that names its clients.", show_default=False),
+    proxy: str = typer.Option("", help="Address of a proxy whose X-Forwarded-For header is trusted.", show_default=False),
     allowed_host: list[str] = typer.Option(
         [], help="Name under which the server answers, such as that of a proxy. Repeatable.", metavar="NAME"
     ),
@@ -78,9 +79,8 @@ def serve(
 
 def _check_packages() -> None:
     try:
-        import fastapi  # noqa: F401
-        import python_multipart  # noqa: F401
-        import uvicorn  # noqa: F401
+        for package in ("fastapi", "prometheus_client", "py3langid", "python_multipart", "uvicorn"):
+            import_module(package)
     except ImportError as error:
         raise ConfigError(f"weft serve needs the package {error.name}: {install('serve')}") from None
 

@@ -75,9 +75,10 @@ def train(
     name, config = shlex.quote(str(folder)), run_config(folder)
     tags = [corpus.tag for corpus in weighed(config.data.train)]
     tag = f" --tag {shlex.quote(tags[-1] or '')}" if tags and all(tags) else ""
-    for command in load(find_table("weft.tasks:TASKS"), config.task["kind"]).commands:
+    for command in load(find_table("weft.tasks:TASKS"), config.task["kind"]).info.commands:
         tell(f"  {command.format(run=name)}{tag}")
-    tell(f"  weft train --resume {name} --set train.steps={2 * result.update}")
+    more = "--time 10m" if config.train.budget == "time" else f"--set train.steps={2 * result.update}"
+    tell(f"  weft train --resume {name} {more}")
 
 
 TRAIN, VALID, TEST = (

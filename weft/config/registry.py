@@ -1,6 +1,4 @@
-"""The types that an option's annotation is made of.
-
-Tables of named parts, and building a part from its options.
+"""Tables of named parts, and the construction of a part from its options.
 
 A table is a literal dict, so that a search for a name finds its file::
 
@@ -15,7 +13,7 @@ every default; `build` constructs the part. A run saves the result of `fill`, so
 Only the kinds in use are imported, and only when their options are checked. So a module may declare an option `Among` a
 table that lists the module itself.
 
-Patterns of names, such as `encoder.*`: which weights or modules of a model a setting means.
+`matching` resolves patterns of names, such as `encoder.*`, that select weights or modules of a model.
 """
 
 from __future__ import annotations

@@ -70,7 +70,13 @@ class TrainSection(Section):
     """Optimisation, validation and checkpoints."""
 
     steps: PositiveInt = Field(default=10_000, description="number of optimiser steps")
-    seconds: float = Field(default=0.0, ge=0, description="stop after this many seconds; 0: no limit")
+    seconds: float = Field(
+        default=0.0, ge=0, description="most seconds of training, into which the schedule is made to fit; 0: no limit"
+    )
+    budget: Literal["steps", "time"] = Field(
+        default="steps",
+        description="length of training; time: all of train.seconds, over which the schedule of train.steps is stretched",
+    )
     batch_tokens: PositiveInt = Field(default=4096, description="tokens per micro-batch on the longer side, including padding")
     accumulate: PositiveInt = Field(default=1, description="micro-batches per step, a multiple of the number of processes")
     packed: bool | Literal["auto"] = Field(
@@ -287,17 +293,21 @@ def override_texts(set: Mapping[str, Any] | Sequence[str]) -> list[str]:
     return [f"{key}={yaml_document.scalar(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
 
 
-def load_config(path_or_recipe: str | Path, sets: Sequence[str] = (), *, over: Mapping[str, Any] | None = None) -> Config:
-    """Loads a YAML file or a named recipe and applies `sets` ("train.steps=500"). `over` replaces values first, by path.
+Source = str | Path | Mapping[str, Any]
+"""A named recipe, a YAML file, or the plain data of a configuration."""
+
+
+def load_config(source: Source, sets: Sequence[str] = (), *, over: Mapping[str, Any] | None = None) -> Config:
+    """Loads a configuration and applies `sets` ("train.steps=500"). `over` replaces values first, by path.
 
     Relative data paths in a file belong to its folder or, if they are not there, to the current folder. Raises ConfigError
     with the file, the line and the nearest known key.
     """
-    base = _read(path_or_recipe)
+    base = yaml_document.Document("configuration", dict(source)) if isinstance(source, Mapping) else _read(source)
     overrides = [parse_override(text) for text in sets]
     data = expand(Config, migrate_config(base.data))
-    if str(path_or_recipe) not in recipes():
-        _locate_data(data.get("data"), Path(path_or_recipe).absolute().parent)
+    if not isinstance(source, Mapping) and str(source) not in recipes():
+        _locate_data(data.get("data"), Path(source).absolute().parent)
     for path, value in (over or {}).items():
         put(data, tuple(path.split(".")), value, path)
     written = apply_overrides(data, overrides, base)

@@ -36,6 +36,12 @@ def pad(rows: Sequence[Sequence[int]], multiple: int = 1) -> Tensor:
     return torch.tensor([[*row, *[PAD] * (extent - len(row))] for row in rows])
 
 
+def unpad(block: Tensor, layout: Layout | None) -> list[list[int]]:
+    """The rows of a padded block of ids [B, T], without padding."""
+    lengths = [block.size(1)] * block.size(0) if layout is None else layout.lengths.tolist()
+    return [row[:length] for row, length in zip(block.tolist(), lengths, strict=True)]
+
+
 class Position(NamedTuple):
     """A place in the endless stream of training batches, from which training can resume."""
 

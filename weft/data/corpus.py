@@ -1,4 +1,4 @@
-"""Corpora on disk: named ragged columns, written once into a cache folder and memory-mapped ever after.
+"""Corpora on disk: named ragged columns, written once into a cache folder and memory-mapped from then on.
 
 NAME          the entries of all rows, one row after the other: token ids, labels, word starts, frames, image bytes
 NAME.offsets  [N + 1] where each row begins
@@ -261,3 +261,21 @@ def _write(
     about = {"report": asdict(report), "columns": dict(columns), "length": "uint32", "sized": len(sized)}
     (aside / "about.json").write_text(json.dumps(about, indent=1))
     return report
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How examples become the rows of a corpus. The fields are the arguments of `prepare`."""
+
+    key: Any
+    encode: Encode
+    columns: Mapping[str, str]
+    sized: Sequence[str]
+    unit: str = "pairs"
+    made: str = ""
+    none: str = ""
+    chunk: int = CHUNK
+
+    def prepare(self, sources: Sequence[Examples], *, folder: Path, progress: Callable[[int], None] | None = None) -> Corpus:
+        """The corpus of all examples, from the cache in `folder` if it is there, otherwise encoded now."""
+        return prepare(sources, **vars(self), folder=folder, progress=progress)

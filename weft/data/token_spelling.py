@@ -91,8 +91,8 @@ class Spelling:
     def _automaton(self, term: str, early: bool = False) -> Automaton:
         """The automaton of a term. Raises DataError if the vocabulary cannot spell it.
 
-        early: a token of several letters that completes the term counts as the term, although letters may follow. So long a
-        piece mostly ends a word, and after it, it would be too late to avoid the term.
+        early: a token of several letters that completes the term counts as the term, although letters may follow. Such a
+        long token mostly ends a word, and after it, it would be too late to avoid the term.
         """
         tokenizer = self._tokenizer()
         assert tokenizer is not None

@@ -154,7 +154,7 @@ class CorpusNoise:
 
     def growth(self, corpus: Corpus) -> float:
         """The factor by which noise makes the rows of a corpus longer, with some room, measured on a few rows; 1 if not."""
-        if all(noiser.variants is None for noiser in self.columns.values()):
+        if all(encoder.variants is None for encoder in self.columns.values()):
             return 1.0
         rows = np.unique(np.linspace(0, len(corpus) - 1, SAMPLE).astype(np.int64))
         grown = []

@@ -5,10 +5,10 @@ SEARCHES = {
     "beam": "weft.decoding.search_methods:BeamSearch",
     "sample": "weft.decoding.search_methods:SampleSearch",
     "noisy": "weft.decoding.noisy_decoding:NoisySearch",
-    "one_pass": "weft.decoding.nonautoregressive_search:OnePassSearch",
-    "refine": "weft.decoding.nonautoregressive_search:RefineSearch",
-    "ctc": "weft.decoding.nonautoregressive_search:CtcSearch",
-    "ctc_beam": "weft.decoding.nonautoregressive_search:CtcBeamSearch",
+    "one_pass": "weft.decoding.mask_predict:OnePassSearch",
+    "refine": "weft.decoding.mask_predict:RefineSearch",
+    "ctc": "weft.decoding.ctc_decoding:CtcSearch",
+    "ctc_beam": "weft.decoding.ctc_decoding:CtcBeamSearch",
 }
 
 RULES: dict[str, str] = {}

@@ -19,8 +19,8 @@ from weft.decoding.token_selection import (
     Selection,
     SelectorState,
     TokenSelector,
-    _extend,
     candidates,
+    extend_independently,
     length_penalty,
     top_k,
 )
@@ -48,12 +48,12 @@ class BeamSelector(TokenSelector):
         self.width, self.penalty, self.keep, self.stop, self.offset = width, penalty, keep or width, stop, offset
 
     def init_state(self, sources: int, device: torch.device) -> SelectorState:
-        found = SelectorState.empty(sources, self.width, self.keep, device)
-        found.score[:, 1:] = NEVER  # all hypotheses are equal at first, so only one of them counts
-        return found
+        state = SelectorState.empty(sources, self.width, self.keep, device)
+        state.score[:, 1:] = NEVER  # all hypotheses are equal at first, so only one of them counts
+        return state
 
-    def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
-        top, parent, token = candidates(logits, found.score - norm, 2 * self.width)
+    def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
+        top, parent, token = candidates(logits, state.score - norm, 2 * self.width)
         last = (t + 1 >= limits.max_tokens)[:, None]
         ends, width = (token == EOS) | last, self.width
         may_end = (logits[:, :, EOS] > NEVER).gather(1, parent)
@@ -61,15 +61,15 @@ class BeamSelector(TokenSelector):
         final = self._final(top, parent, t, limits)
         # A hypothesis that is cut off where EOS is forbidden ranks below all others.
         final = torch.where(may_end, final, final - WORST_SCORE)
-        final = torch.where(ends & (rank < width) & (top > NEVER) & ~found.done[:, None], final, NEVER)
-        kept = self._keep(found, final, parent, token, t)
+        final = torch.where(ends & (rank < width) & (top > NEVER) & ~state.done[:, None], final, NEVER)
+        kept = self._keep(state, final, parent, token, t)
         score, chosen = torch.where(ends, NEVER, top).topk(min(width, top.size(1)))
         if score.size(1) < width:
             missing = width - score.size(1)
             score, chosen = F.pad(score, (0, missing), value=NEVER), F.pad(chosen, (0, missing))
-        done = found.done | last[:, 0] | self._decided(score.amax(1), kept.best, t, limits)
-        found = replace(kept, score=score, done=done)
-        return Selection(token.gather(1, chosen), parent.gather(1, chosen), found, BeamCandidates(top, parent, token))
+        done = state.done | last[:, 0] | self._decided(score.amax(1), kept.best, t, limits)
+        state = replace(kept, score=score, done=done)
+        return Selection(token.gather(1, chosen), parent.gather(1, chosen), state, BeamCandidates(top, parent, token))
 
     def in_cpp(self) -> CppSelector | None:
         return CppSelector(1, self.keep, STOPS.index(self.stop), self.penalty, self.offset)
@@ -79,15 +79,15 @@ class BeamSelector(TokenSelector):
         final = score / length_penalty(t + 1, score, self.penalty, self.offset)
         return final if limits.ending is None else final + limits.ending.gather(1, parent)
 
-    def _keep(self, found: SelectorState, final: Tensor, parent: Tensor, token: Tensor, t: Tensor) -> SelectorState:
+    def _keep(self, state: SelectorState, final: Tensor, parent: Tensor, token: Tensor, t: Tensor) -> SelectorState:
         """The table of finished hypotheses, with the new ones sorted in."""
-        best, place = torch.cat([found.best, final], 1).topk(self.keep)
+        best, place = torch.cat([state.best, final], 1).topk(self.keep)
 
         def merge(old: Tensor, new: Tensor) -> Tensor:
             return torch.cat([old, new], 1).gather(1, place)
 
-        when = merge(found.when, t.expand_as(parent))
-        return replace(found, best=best, when=when, parent=merge(found.parent, parent), token=merge(found.token, token))
+        when = merge(state.when, t.expand_as(parent))
+        return replace(state, best=best, when=when, parent=merge(state.parent, parent), token=merge(state.token, token))
 
     def _decided(self, lead: Tensor, best: Tensor, t: Tensor, limits: LengthLimits) -> Tensor:
         """[G]: whether no running hypothesis can enter the table any more."""
@@ -113,10 +113,10 @@ class GreedySelector(TokenSelector):
     def init_state(self, sources: int, device: torch.device) -> SelectorState:
         return SelectorState.empty(sources, 1, 1, device)
 
-    def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
+    def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
         # On a CPU, `max` with indices is not vectorised; `top_k` is.
         best, token = top_k(logits[:, 0], 1) if logits.device.type == "cpu" else logits.max(-1)
-        return _extend(found, token, best.float() - norm, t, limits, self.penalty, self.offset)
+        return extend_independently(state, token, best.float() - norm, t, limits, self.penalty, self.offset)
 
     def in_cpp(self) -> CppSelector | None:
         return CppSelector(0, penalty=self.penalty, offset=self.offset)

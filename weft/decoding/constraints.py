@@ -89,6 +89,20 @@ class NoRepeatNgram:
         return logits.masked_fill(hits[:, :-1], NEVER), [said, count]
 
 
+class PaddedConstraint:
+    """A constraint on `sources` texts, with `more` rows after them, whose texts do not matter: they follow the last source."""
+
+    def __init__(self, constraint: Constraint, sources: int, more: int) -> None:
+        self.constraint, self.sources, self.more = constraint, sources, more
+
+    def init_state(self, rows: int, device: torch.device) -> State:
+        source = torch.arange(self.sources + self.more, device=device).clamp_max(self.sources - 1)
+        return select(self.constraint.init_state(self.sources, device), source)
+
+    def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        return self.constraint(logits, tokens, state, layout)
+
+
 def append(written: Tensor, count: Tensor, tokens: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
     """Writes the tokens just fed [B, T] into written [B, N] at the places from count [B] on.
 
@@ -101,10 +115,10 @@ def append(written: Tensor, count: Tensor, tokens: Tensor, layout: Layout | None
 
 def usual_constraints(no_repeat_ngram: int, longest: int) -> list[Constraint]:
     """The constraints on every text; `longest`: the most tokens of any of them, prefix included."""
-    found: list[Constraint] = [ForbidTokens(list(FORBIDDEN))]
+    constraints: list[Constraint] = [ForbidTokens(list(FORBIDDEN))]
     if 0 < no_repeat_ngram <= longest:
-        found.append(NoRepeatNgram(no_repeat_ngram, longest + 1))
-    return found
+        constraints.append(NoRepeatNgram(no_repeat_ngram, longest + 1))
+    return constraints
 
 
 class RuleConstraint(Constraint, Protocol):

@@ -5,15 +5,13 @@ Shapes: G sources · B rows · T tokens just fed · S source positions · H head
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from weft.attention.base import Attended, Attention
-from weft.attention.core.weight_recorder import observe
+from weft.attention.base import Attention
+from weft.attention.core.weight_recorder import cross_attentions, record_weights
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
@@ -48,25 +46,16 @@ class CoverageDecoder(WrappedDecoder):
 
     def __init__(self, decoder: Decoder, weight: float) -> None:
         super().__init__(decoder)
-        self.weight, self.looks = weight, cross_attentions_of(decoder)
+        self.weight, self.attentions = weight, weighted_cross_attentions(decoder)
 
     def init_state(self, source: Encoded, *, room: int | None = None) -> CoverageState:
-        rows, extent = source.memory.shape[:2]
-        seen = torch.zeros(rows, extent, device=source.memory.device)
-        real = torch.ones_like(seen, dtype=torch.bool) if source.layout is None else source.layout.mask
-        return CoverageState(self.decoder.init_state(source, room=room), seen, self.weight, real)
+        seen = torch.zeros(source.memory.shape[:2], device=source.memory.device)
+        return CoverageState(self.decoder.init_state(source, room=room), seen, self.weight, source.mask)
 
     def hidden_states(self, tokens: Tensor, state: CoverageState, layout: Layout | None = None) -> HiddenStates:
-        noted: list[list[Tensor]] = [[] for _ in self.looks]
-
-        def note(place: int) -> Callable[[Attended], None]:
-            return lambda found: noted[place].append(_weights(found))
-
-        with ExitStack() as stack:
-            for place, look in enumerate(self.looks):
-                stack.enter_context(observe(look, note(place)))
+        with record_weights(self.attentions) as recorded:
             fed = self.decoder.hidden_states(tokens, state.inner, layout)
-        each = [torch.cat(steps, 2).float().mean(1) for steps in noted]
+        each = [torch.cat(steps, 2).float().mean(1) for steps in recorded]
         if any(weights.size(-1) != state.seen.size(1) for weights in each):
             raise ConfigError(
                 "decode.search.coverage_penalty: the models of this ensemble have memories of different lengths; set it to 0"
@@ -80,20 +69,15 @@ class CoverageDecoder(WrappedDecoder):
         return state.penalty()
 
 
-def cross_attentions_of(decoder: Decoder) -> list[Attention]:
+def weighted_cross_attentions(decoder: Decoder) -> list[Attention]:
     """The attentions of a decoder to its source. Raises ConfigError if there are none, or if one shows no weights."""
-    looks = [part for part in decoder.modules() if isinstance(part, Attention) and part.site.use == "cross"]
-    if not looks:
+    attentions = list(cross_attentions(decoder).values())
+    if not attentions:
         raise ConfigError("decode.search.coverage_penalty: this model does not attend to a source; set it to 0")
-    for look in looks:
-        if look.weights_sum is None:
+    for attention in attentions:
+        if attention.weights_sum is None:
             raise ConfigError(
-                f"decode.search.coverage_penalty: {type(look).__name__} shows no attention weights, which the penalty needs; "
-                "set it to 0"
+                f"decode.search.coverage_penalty: {type(attention).__name__} shows no attention weights, which the penalty "
+                "needs; set it to 0"
             )
-    return looks
-
-
-def _weights(found: Attended) -> Tensor:
-    assert found.weights is not None
-    return found.weights
+    return attentions

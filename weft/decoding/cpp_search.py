@@ -37,7 +37,7 @@ from weft.layers.kernels.cpp_plan import (
     native_linear,
 )
 from weft.models.base import Decoder, Encoded, LinearDecoder, Model
-from weft.models.nonautoregressive import NonAutoregressiveDecoder, source_lengths
+from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.models.wrapped_decoders import ShortlistDecoder
 
 if TYPE_CHECKING:
@@ -203,8 +203,7 @@ def path_states(decoder: NonAutoregressiveDecoder, source: Encoded) -> tuple[Ten
 
 
 def _read_memory(kernels: Kernels, program: Program, source: Encoded) -> tuple[Tensor, Tensor]:
-    lengths = source_lengths(source)
-    return program.read(kernels, source.memory, lengths), lengths * program.rate
+    return program.read(kernels, source.memory, source.lengths), source.lengths * program.rate
 
 
 def cpp_ctc_paths(decoder: NonAutoregressiveDecoder, source: Encoded, barred: int) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -256,7 +255,7 @@ class CppSearch:
         banned = [token for each in request.constraints if isinstance(each, ForbidTokens) for token in each.tokens]
         steps = int(limits.max_tokens.max())
         self.tables = BackpointerTables.empty(steps, selector.init_state(sources, device), False)
-        found, room = self.tables.found, fed + steps
+        selected, room = self.tables.selector_state, fed + steps
         self._max_tokens = limits.max_tokens.contiguous()
         forbidden = torch.tensor(banned, dtype=torch.long)
         lengths = torch.full((sources,), fed) if layout is None else layout.lengths.long()
@@ -267,7 +266,7 @@ class CppSearch:
             sources, selector.width, room, fed, torch.get_num_threads(),
             *map(place, (prefix, lengths, self._max_tokens, limits.min_tokens, limits.ids, limits.bias, forbidden)),
             len(forbidden), PAD, EOS,
-            *map(place, (found.score, found.best, found.when, found.parent, found.token, found.done)),
+            *map(place, (selected.score, selected.best, selected.when, selected.parent, selected.token, selected.done)),
             place(self.tables.tokens), place(self.tables.parents),
         )  # fmt: skip
         self._kernels, self._search = kernels, kernels.open_search(ctypes.byref(task))

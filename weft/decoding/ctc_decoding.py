@@ -17,15 +17,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from weft.data.batch import BOS, EOS
-from weft.decoding.constraints import PrefixConstraints
-from weft.decoding.hypotheses import Hypothesis
+from weft.data.batch import EOS, UNK
+from weft.decoding.constraints import PrefixConstraints, constrained_ctc_path
+from weft.decoding.cpp_search import cpp_ctc_paths, path_states
+from weft.decoding.hypotheses import Hypothesis, RefinementPass
+from weft.decoding.mask_predict import POSITIONS, NonAutoregressiveSearch, depends_on_prefix
 from weft.decoding.noisy_decoding import in_chains, log_probabilities
+from weft.decoding.search_loop import SearchRequest
 from weft.decoding.token_selection import most_probable
 from weft.losses.ctc_loss import best_alignment, ctc_loss
 from weft.models.base import Decoder, Encoded
+from weft.models.nonautoregressive import NonAutoregressiveDecoder
 
 NEVER = -float("inf")
 FACTOR = 6364136223846793005
@@ -134,8 +139,8 @@ def prefix_beams(
             old, new = getattr(beam, name), getattr(after, name)
             setattr(beam, name, torch.where(running.view(-1, *[1] * (new.dim() - 1)), new, old))
     scores = beam.total + bonus * beam.size
-    found = zip(*(each[:, :best].tolist() for each in (beam.tokens, beam.size, scores)), strict=True)
-    return [[Hypothesis(score, text[:size]) for text, size, score in zip(*row, strict=True) if score > NEVER] for row in found]
+    texts = zip(*(each[:, :best].tolist() for each in (beam.tokens, beam.size, scores)), strict=True)
+    return [[Hypothesis(score, text[:size]) for text, size, score in zip(*row, strict=True) if score > NEVER] for row in texts]
 
 
 def _advance(
@@ -197,19 +202,106 @@ def rescore_with_ctc(
     texts = [text for some in candidates for text in [*some, *[some[-1]] * (most - len(some))]]
     owners = torch.arange(len(candidates), device=logits.device)
     many = in_chains(encoded, owners, most)
-    attention = log_probabilities(decoder, many, [[BOS]] * len(texts), [[*text, EOS] for text in texts])
+    attention = log_probabilities(decoder, many, [[*text, EOS] for text in texts])
     counts = [len(text) for text in texts]
     block = torch.zeros(len(texts), max(1, *counts), dtype=torch.long)
     for row, text in zip(block, texts, strict=True):
         row[: len(text)] = torch.tensor(text)
     rows = owners.repeat_interleave(most)
-    found = ctc_loss(
+    loss = ctc_loss(
         logits[rows], lengths[rows], block.to(logits.device), torch.tensor(counts, device=logits.device), blank=blank
     )
-    aligned = (-found.nll).where(found.alignable, IMPOSSIBLE).tolist()
+    aligned = (-loss.nll).where(loss.alignable, IMPOSSIBLE).tolist()
     scores = [weight * ours + (1 - weight) * theirs for ours, theirs in zip(aligned, attention, strict=True)]
     ranked = []
     for number, some in enumerate(candidates):
         own = zip(scores[number * most :], some, strict=False)
         ranked.append(sorted((Hypothesis(score, [*text, EOS]) for score, text in own), key=lambda each: -each.score))
     return ranked
+
+
+def path_logits(decoder: NonAutoregressiveDecoder, hidden: Tensor) -> Tensor:
+    """Logits [G, T, V] of paths, without special tokens."""
+    logits = decoder.logits(hidden).float()
+    logits[..., : UNK + 1] = NEVER
+    return logits
+
+
+class CtcSearch(NonAutoregressiveSearch):
+    """Takes the text of the most probable path (CTC, greedy)."""
+
+    kind = "ctc"
+    instead = "set decode.search: ctc_beam for several texts, or use a model that writes one token after the other"
+    accepts = frozenset({"avoid", "trace"})
+    holds = frozenset({"path"})
+
+    def __init__(self) -> None:
+        """There is nothing to set."""
+
+    def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, request: SearchRequest) -> list[list[Hypothesis]]:
+        if depends_on_prefix(request.constraints):
+            hidden, lengths = path_states(decoder, source)
+            path, scores = constrained_ctc_path(path_logits(decoder, hidden), lengths, decoder.blank, request.constraints)
+        else:
+            path, scores, lengths = request.runner.opening("ctc", lambda given: _best(decoder, given), source)
+        results = [[text] for text in texts_of(path, scores, lengths, blank=decoder.blank)]
+        return _finished(results, request, path, lengths)
+
+
+class CtcBeamSearch(NonAutoregressiveSearch):
+    """Sums over the paths of each text and keeps the most probable ones (CTC prefix beam search).
+
+    width: texts per source that are kept
+    length_bonus: added to the log-probability for each token
+    """
+
+    kind = "ctc_beam"
+    accepts = frozenset({"n_best", "avoid", "trace"})
+    holds = frozenset({"path"})
+
+    def __init__(self, *, width: PositiveInt = 8, length_bonus: NonNegativeFloat = 0.0) -> None:
+        self.beam, self.length_bonus = width, length_bonus
+
+    def width(self, n_best: int) -> int:
+        return max(self.beam, n_best)
+
+    def texts(self, decoder: NonAutoregressiveDecoder, source: Encoded, request: SearchRequest) -> list[list[Hypothesis]]:
+        hidden, lengths = request.runner.opening("states", lambda given: path_states(decoder, given), source)
+        width, results, paths = self.width(request.n_best or 1), list[list[Hypothesis]](), []
+        options = {"blank": decoder.blank, "width": width, "best": request.n_best or 1}
+        for some, counts in zip(*_parts(hidden, lengths), strict=True):
+            logits, following = path_logits(decoder, some), None
+            if depends_on_prefix(request.constraints):
+                owner = torch.arange(len(results), len(results) + len(some), device=some.device).repeat_interleave(width)
+                following = PrefixConstraints.start(request.constraints, owner)
+            results += prefix_beams(logits, counts, bonus=self.length_bonus, following=following, **options)
+            paths.append(logits.argmax(-1))
+        return _finished(results, request, torch.cat(paths), lengths)
+
+
+def _best(decoder: NonAutoregressiveDecoder, source: Encoded) -> tuple[Tensor, Tensor, Tensor]:
+    """The most probable paths, their log-probabilities and their lengths."""
+    if (paths := cpp_ctc_paths(decoder, source, UNK + 1)) is not None:
+        return paths
+    hidden, lengths = path_states(decoder, source)
+    parts = zip(*_parts(hidden, lengths), strict=True)
+    paths, scores = zip(*(best_paths(path_logits(decoder, some), counts) for some, counts in parts), strict=True)
+    return torch.cat(paths), torch.cat(scores), lengths
+
+
+def _parts(hidden: Tensor, lengths: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Rows whose logits are computed together, within the limit of positions."""
+    size = max(1, POSITIONS.get(hidden.device.type, POSITIONS["cpu"]) // max(1, hidden.size(1)))
+    return hidden.split(size), lengths.split(size)
+
+
+def _finished(results: list[list[Hypothesis]], request: SearchRequest, path: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+    """Texts of CTC with their log-probability per token, cut off at the longest length; traced, with the best path [G, T]."""
+    passes: list[list[RefinementPass]] = [[] for _ in results]
+    if request.trace:
+        rows = zip(path.tolist(), lengths.tolist(), strict=True)
+        passes = [[RefinementPass(symbols[:count], [True] * count)] for symbols, count in rows]
+    return [
+        [Hypothesis(text.score / max(1, len(text.tokens)), text.tokens[:longest], own) for text in texts]
+        for texts, longest, own in zip(results, request.limits.max_tokens.tolist(), passes, strict=True)
+    ]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import Layout, Source
-from weft.decoding.search_loop import ActiveHypotheses, SearchInput, SearchStep, StepRunner
-from weft.layers.decoder_state import State, clone, leaves, refill, without_cached, write_
+from weft.decoding.search_loop import ActiveHypotheses, SearchStep, StepRunner
+from weft.layers.decoder_state import State, clone, leaves, map_children, refill, without_cached, write_
 from weft.layers.kernels.cuda_graph_capture import Compiler, CudaGraphs, GraphRecorder, Key, Work
 from weft.models.base import Encoded, Model
 
@@ -152,19 +152,9 @@ def _advance(step: SearchStep, state: ActiveHypotheses) -> State:
     return write_(state, after)
 
 
-def _without_lengths(given: State) -> State:
+def _without_lengths(inputs: State, _: object = None) -> State:
     """The same without the lengths that the host knows, which must not influence the graph."""
-    if isinstance(given, Layout):
-        return replace(given, known=None)
-    if isinstance(given, Source):
-        return replace(given, layout=_without_lengths(given.layout))
-    if isinstance(given, tuple):
-        return tuple(_without_lengths(each) for each in given)
-    if isinstance(given, SearchInput):
-        return replace(given, source=_without_lengths(given.source), layout=_without_lengths(given.layout))
-    if isinstance(given, Encoded):
-        return replace(given, layout=_without_lengths(given.layout), parts=[_without_lengths(part) for part in given.parts])
-    return given
+    return replace(inputs, known=None) if isinstance(inputs, Layout) else map_children(_without_lengths, inputs)
 
 
 _RECORDERS: WeakKeyDictionary[Model, SearchGraphs] = WeakKeyDictionary()

@@ -10,22 +10,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.batch import BOS, EOS, Layout, Source, pad, power_of_two
-from weft.decoding.constraints import Constraint, usual_constraints
+from weft.decoding.constraints import Constraint, PaddedConstraint, usual_constraints
 from weft.decoding.cpp_search import encode
 from weft.decoding.cuda_graph_search import CapturedStepRunner
-from weft.decoding.hypotheses import BackpointerTables, Hypothesis
 from weft.decoding.lexical_constraints import TermAutomata
 from weft.decoding.search_loop import CHECK, EAGER, Cancellation, SearchRequest
-from weft.decoding.search_methods import Search
+from weft.decoding.search_methods import Search, SearchResult
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.models.base import Decoder, Encoded, Model
 from weft.models.wrapped_decoders import BatchVocabulary, ShortlistDecoder
 
 ROUND = 16
-"""Sources of captured searches are padded to a multiple of this many tokens, so that they come in few sizes."""
+"""On a GPU, sources are padded to a multiple of this many tokens, so that searches come in few sizes."""
 
 
 class Writer(Protocol):
@@ -47,8 +47,9 @@ class GenerationRequest:
     BOS; they are not part of the result · seeds: numbers that name the sources to sampling · no_repeat_ngram: the length of
     n-grams that no text may repeat; 0: it may repeat any · constraints: further ones · required: terms that texts must contain
     · bias [G, V]: added to the logits · shortlist: the tokens to choose from, if not all · selector: in place of that of the
-    search · runner: captures searches as CUDA graphs, if they have no constraints, terms or shortlist of their own · trace:
-    keep the beam tree, or all passes · cancellation: stops sources that nobody waits for.
+    search · runner: captures searches as CUDA graphs, if they have no constraints, terms or shortlist of their own; with it,
+    all batches are padded to few sizes · trace: keep the beam tree, or all passes · cancellation: stops sources that nobody
+    waits for.
     """
 
     search: Search
@@ -69,20 +70,20 @@ class GenerationRequest:
 
     @property
     def captured(self) -> bool:
+        """Whether the search is captured."""
         return self.runner is not None and not (self.required or self.constraints or self.shortlist)
 
 
-def generate(
-    model: Writer, sources: Sequence[Sequence[int]] | Encoded, request: GenerationRequest
-) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
+def generate(model: Writer, sources: Sequence[Sequence[int]] | Encoded, request: GenerationRequest) -> SearchResult:
     """The texts of each source, best first, and the tables of the search, if it has any.
 
     sources: ids that end with EOS, or sources that are encoded already. The caller chooses the precision
     (`DecodingOptions.arithmetic`), and whether the model is in training.
     """
-    count, shortlist = len(request.max_tokens), request.shortlist
-    if request.captured and not isinstance(sources, Encoded):
+    count = len(request.max_tokens)
+    if request.runner is not None and not isinstance(sources, Encoded):
         sources, request = _padded(sources, request)
+    shortlist = request.shortlist
     prefixes = request.prefixes or [[BOS]] * len(request.max_tokens)
     if shortlist is not None:
         prefixes = [shortlist.numbers(prefix) for prefix in prefixes]
@@ -90,7 +91,7 @@ def generate(
     least = [min(request.min_tokens, each - 1) for each in most]
     longest, shortest, seeds = torch.tensor([most, least, request.seeds or [0] * len(most)], device=model.device)  # one copy
     decoder: Decoder = model.decoder if shortlist is None else ShortlistDecoder(model.decoder, shortlist.ids)
-    found, tables = request.search.find(
+    results, tables = request.search.find(
         decoder,
         sources if isinstance(sources, Encoded) else _encode(model, sources, request),
         SearchRequest(
@@ -108,8 +109,8 @@ def generate(
         ),
     )
     if shortlist is not None:
-        found = [[replace(text, tokens=shortlist.tokens(text.tokens)) for text in texts] for texts in found]
-    return found[:count], tables
+        results = [[replace(text, tokens=shortlist.tokens(text.tokens)) for text in texts] for texts in results]
+    return results[:count], tables
 
 
 def max_tokens(model: Writer, request: GenerationRequest) -> list[int]:
@@ -121,23 +122,30 @@ def max_tokens(model: Writer, request: GenerationRequest) -> list[int]:
 
 
 def _padded(sources: Sequence[Sequence[int]], request: GenerationRequest) -> tuple[list[Sequence[int]], GenerationRequest]:
-    """Captured searches come in few sizes, so sources without words make up a power of two. Their texts end at once."""
+    """On a GPU, searches come in few sizes, so sources without words make up a power of two. Their texts end at once."""
     missing = power_of_two(len(sources)) - len(sources)
-    bias = request.bias
+    bias, terms, shortlist = request.bias, request.required, request.shortlist
+
+    def more_rows(table: Tensor) -> Tensor:
+        return F.pad(table, (0, 0, 0, missing))
+
     return [*sources, *[[EOS]] * missing], replace(
         request,
         max_tokens=[*request.max_tokens, *[1] * missing],
         prefixes=[*request.prefixes, *[[BOS]] * missing] if request.prefixes else (),
         seeds=[*request.seeds, *[0] * missing] if request.seeds else (),
-        bias=None if bias is None else torch.cat([bias, bias.new_zeros(missing, bias.size(1))]),
+        constraints=[PaddedConstraint(each, len(sources), missing) for each in request.constraints],
+        required=None if terms is None else replace(terms, which=more_rows(terms.which)),
+        bias=None if bias is None else more_rows(bias),
+        shortlist=None if shortlist is None else replace(shortlist, bias=more_rows(shortlist.bias)),
     )
 
 
 def _encode(model: Writer, sources: Sequence[Sequence[int]], request: GenerationRequest) -> Encoded:
     assert isinstance(model, Model)
-    runner = request.runner if request.captured else None
+    runner = request.runner
     block, lengths = pad(sources, 1 if runner is None else ROUND).to(model.device), [len(source) for source in sources]
     # Searches with and without a layout would be captured separately, so they always have one.
     full = set(lengths) == {block.size(1)} and runner is None
     source = Source(block, None if full else Layout.padded(lengths, block.size(1)).to(model.device))
-    return encode(model, source) if runner is None else runner.encode(model, source)
+    return runner.encode(model, source) if runner is not None and request.captured else encode(model, source)

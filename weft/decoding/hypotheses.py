@@ -44,45 +44,46 @@ class BackpointerTables:
     tokens: Tensor
     parents: Tensor
     scores: Tensor | None
-    found: SelectorState
+    selector_state: SelectorState
     candidates: BeamCandidates | None = None
 
     @staticmethod
-    def empty(steps: int, found: SelectorState, trace: bool) -> BackpointerTables:
-        sources, width = found.score.shape
-        tokens = torch.zeros(steps, sources, width, dtype=torch.long, device=found.score.device)
-        kept = replace(found, **{part.name: getattr(found, part.name).clone() for part in fields(found)})
+    def empty(steps: int, state: SelectorState, trace: bool) -> BackpointerTables:
+        sources, width = state.score.shape
+        tokens = torch.zeros(steps, sources, width, dtype=torch.long, device=state.score.device)
+        kept = replace(state, **{part.name: getattr(state, part.name).clone() for part in fields(state)})
         scores = torch.full_like(tokens, float("nan"), dtype=torch.float32) if trace else None
         own = torch.arange(width, device=tokens.device).expand_as(tokens).contiguous()
         return BackpointerTables(tokens, own, scores, kept)
 
-    def write(self, step: Tensor, owner: Tensor, choice: Selection) -> None:
-        """Writes the choice of step number `step`, a scalar on the device."""
+    def write(self, step: Tensor, owner: Tensor, selection: Selection) -> None:
+        """Writes the selection of step number `step`, a scalar on the device."""
         place = (step.expand_as(owner), owner)
-        self.tokens.index_put_(place, choice.tokens)
-        if choice.parents is not None:
-            self.parents.index_put_(place, choice.parents)
+        self.tokens.index_put_(place, selection.tokens)
+        if selection.parents is not None:
+            self.parents.index_put_(place, selection.parents)
         if self.scores is not None:
-            self.scores.index_put_(place, choice.found.score)
-        if self.scores is not None and choice.candidates is not None:
-            parts = vars(choice.candidates)
+            self.scores.index_put_(place, selection.selector_state.score)
+        if self.scores is not None and selection.candidates is not None:
+            parts = vars(selection.candidates)
             if self.candidates is None:
-                size = (*self.tokens.shape[:2], choice.candidates.score.size(1))
+                size = (*self.tokens.shape[:2], selection.candidates.score.size(1))
                 self.candidates = BeamCandidates(**{name: part.new_zeros(size) for name, part in parts.items()})
             for name, part in parts.items():
                 getattr(self.candidates, name).index_put_(place, part)
 
-    def archive(self, owner: Tensor, found: SelectorState) -> None:
+    def archive(self, owner: Tensor, state: SelectorState) -> None:
         """Stores the results of sources that are dropped, or of all at the end."""
-        for part in fields(found):
-            getattr(self.found, part.name).index_copy_(0, owner, getattr(found, part.name))
+        for part in fields(state):
+            getattr(self.selector_state, part.name).index_copy_(0, owner, getattr(state, part.name))
 
 
 def backtrace(tables: BackpointerTables, most: int | None = None) -> list[list[Hypothesis]]:
     """The best `most` finished texts of every source, by tracing the tables backwards on the host."""
-    best, order = tables.found.best.cpu().sort(dim=1, descending=True, stable=True)
+    state = tables.selector_state
+    best, order = state.best.cpu().sort(dim=1, descending=True, stable=True)
     best, order = best[:, :most], order[:, :most]
-    at, when, end = (part.cpu().gather(1, order) for part in (tables.found.parent, tables.found.when, tables.found.token))
+    at, when, end = (part.cpu().gather(1, order) for part in (state.parent, state.when, state.token))
     steps = int(when.max()) + 1
     tokens, parents = tables.tokens[:steps].cpu(), tables.parents[:steps].cpu()
     places = [at]

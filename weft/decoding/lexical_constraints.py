@@ -99,58 +99,58 @@ class ConstrainedBeamSelector(BeamSelector):
         at = self.at[:, None].expand(-1, self.width, -1)
         return ConstrainedBeamState(**vars(super().init_state(sources, device)), which=self.automata.which, at=at.contiguous())
 
-    def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
-        assert isinstance(found, ConstrainedBeamState)
+    def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
+        assert isinstance(state, ConstrainedBeamState)
         width, size = logits.shape[1:]
-        scores = logits.float() + (found.score - norm)[..., None]
-        parent, token = self._candidates(scores, found)
-        at = self.automata.after(found.which[:, None], _of(found.at, parent), token)
-        complete = (self._left(found, at) == 0).all(-1)
+        scores = logits.float() + (state.score - norm)[..., None]
+        parent, token = self._candidates(scores, state)
+        at = self.automata.after(state.which[:, None], _of(state.at, parent), token)
+        complete = (self._left(state, at) == 0).all(-1)
         value = scores.flatten(1).gather(1, parent * size + token)
         number = parent * size + token
         twice = (number[:, :, None] == number[:, None, :]).tril(-1).any(-1)  # the same candidate occurs earlier
         value = value.masked_fill(twice | ((token == EOS) & ~complete), NEVER)
-        order = self._order(found, at, value)
+        order = self._order(state, at, value)
         value, parent, token, complete = (part.gather(1, order) for part in (value, parent, token, complete))
         last = (t + 1 >= limits.max_tokens)[:, None]
         ends = (token == EOS) | last
         place = torch.arange(order.size(1), device=order.device)
         final = self._final(value, parent, t, limits)
-        may = ends & (place < width) & (value > NEVER) & ~found.done[:, None]
+        may = ends & (place < width) & (value > NEVER) & ~state.done[:, None]
         # If the longest length comes first, a text without its terms is better than none and worse than any other.
-        alone = (found.best[:, :1] == NEVER) & ~(may & complete).any(1, keepdim=True)
+        alone = (state.best[:, :1] == NEVER) & ~(may & complete).any(1, keepdim=True)
         final = torch.where(complete, final, torch.where(alone, final - WORST_SCORE, NEVER)).masked_fill(~may, NEVER)
-        kept = self._keep(found, final, parent, token, t)
+        kept = self._keep(state, final, parent, token, t)
         going = torch.where(ends | (value == NEVER), place + order.size(1), place).argsort(1)[:, :width]
         score = torch.where(ends, NEVER, value).gather(1, going)
-        done = found.done | last[:, 0] | self._decided(score.amax(1), kept.best, t, limits)
+        done = state.done | last[:, 0] | self._decided(score.amax(1), kept.best, t, limits)
         tracked = ConstrainedBeamState(**{**vars(kept), "score": score, "done": done, "at": _of(_of(at, order), going)})
         return Selection(token.gather(1, going), parent.gather(1, going), tracked, BeamCandidates(value, parent, token))
 
     def in_cpp(self) -> None:
         return None
 
-    def _candidates(self, scores: Tensor, found: ConstrainedBeamState) -> tuple[Tensor, Tensor]:
+    def _candidates(self, scores: Tensor, state: ConstrainedBeamState) -> tuple[Tensor, Tensor]:
         """parent, token [G, C]: the best of all and, for every hypothesis, its best token, its best token that ends a word, and
         the tokens that advance a term. A hypothesis that has no such token repeats its best one."""
         sources, width, size = scores.shape
         best = top_k(scores.view(sources, width * size), min(2 * width, width * size))[1]
         own = scores.argmax(-1)
         breaking = scores.masked_fill(~self.automata.breaks, NEVER).argmax(-1)
-        forced = self.automata.force[found.which[:, None], found.at]
+        forced = self.automata.force[state.which[:, None], state.at]
         forced = torch.where(forced >= 0, forced, own[..., None])
         tokens = torch.cat([own[..., None], breaking[..., None], forced], -1)
         parents = torch.arange(width, device=scores.device)[:, None].expand_as(tokens)
         return torch.cat([best // size, parents.flatten(1)], 1), torch.cat([best % size, tokens.flatten(1)], 1)
 
-    def _left(self, found: ConstrainedBeamState, at: Tensor) -> Tensor:
+    def _left(self, state: ConstrainedBeamState, at: Tensor) -> Tensor:
         """[G, C, M]: the number of missing tokens of each term."""
-        return self.automata.left[found.which[:, None], at]
+        return self.automata.left[state.which[:, None], at]
 
-    def _order(self, found: ConstrainedBeamState, at: Tensor, value: Tensor) -> Tensor:
+    def _order(self, state: ConstrainedBeamState, at: Tensor, value: Tensor) -> Tensor:
         """[G, C]: the order in which candidates get a place in the beam."""
-        whole = self.automata.left[found.which, torch.where(found.which > 0, START, MET)]
-        bank = (whole[:, None] - self._left(found, at)).clamp_min(0).sum(-1)
+        whole = self.automata.left[state.which, torch.where(state.which > 0, START, MET)]
+        bank = (whole[:, None] - self._left(state, at)).clamp_min(0).sum(-1)
         bank = bank.masked_fill(value == NEVER, -1)
         by_value = value.argsort(dim=1, descending=True, stable=True)
         bank = bank.gather(1, by_value)

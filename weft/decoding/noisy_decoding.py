@@ -8,7 +8,7 @@ Shapes: G sources · C chains · B = G·C rows · T tokens just fed · W width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,17 +18,17 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
-from weft.data.batch import PAD, Layout
+from weft.data.batch import Layout, unpad
 from weft.decoding.beam_search import GreedySelector
-from weft.decoding.hypotheses import BackpointerTables, Hypothesis
+from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import Cancellation, SearchRequest, run_search
-from weft.decoding.search_methods import Search
+from weft.decoding.search_methods import Search, SearchResult
 from weft.decoding.token_selection import TokenSelector, hashed
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, select
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.recurrent import each_token
-from weft.losses.log_likelihood import log_likelihoods
+from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Decoder, Encoded, HiddenStates
 from weft.models.wrapped_decoders import WrappedDecoder
 
@@ -80,11 +80,11 @@ class NoisyDecoder(WrappedDecoder):
         if self.where == "embeddings":
             place = state.fed[:, None] + torch.arange(tokens.size(1), device=tokens.device)
             with self._added(state, place):
-                found = self.decoder.hidden_states(tokens, state.inner, layout)
+                features = self.decoder.hidden_states(tokens, state.inner, layout)
         else:
-            found = self._step_by_step(tokens, state, layout)
+            features = self._step_by_step(tokens, state, layout)
         fed = state.fed + (tokens.size(1) if layout is None else layout.lengths)
-        return replace(found, state=replace(state, inner=found.state, fed=fed))
+        return replace(features, state=replace(state, inner=features.state, fed=fed))
 
     def _step_by_step(self, tokens: Tensor, state: NoisyDecoderState, layout: Layout | None) -> HiddenStates:
         """Disturbs the state before each token; in rows whose token is padding, the state stays as it was."""
@@ -93,9 +93,9 @@ class NoisyDecoder(WrappedDecoder):
         for t, column in enumerate(each_token(layout, tokens.size(1))):
             noise = self._maker(state, state.fed[:, None] + t, None if column is None else column.mask)
             inner = self.recurrent.disturb(inner, partial(_add, noise))
-            found = self.decoder.hidden_states(tokens[:, t : t + 1], inner, column)
-            inner = found.state
-            hidden.append(found.hidden)
+            features = self.decoder.hidden_states(tokens[:, t : t + 1], inner, column)
+            inner = features.state
+            hidden.append(features.hidden)
         return HiddenStates(torch.cat(hidden, 1), inner)
 
     @contextmanager
@@ -158,16 +158,12 @@ def _repeated(source: Encoded, rows: Tensor, times: int, extras: dict[str, Tenso
     )
 
 
-def log_probabilities(decoder: Decoder, source: Encoded, first: list[list[int]], texts: list[list[int]]) -> list[float]:
+def log_probabilities(
+    decoder: Decoder, source: Encoded, texts: Sequence[list[int]], prefixes: Sequence[list[int]] = ()
+) -> list[float]:
     """log P of each text after its prefix, without noise. source: one row per text."""
-    device, lengths = source.memory.device, [len(a) + len(b) - 1 for a, b in zip(first, texts, strict=True)]
-    fed, labels = torch.full((2, len(texts), max(lengths)), PAD, device=device)
-    for row, (prefix, text) in enumerate(zip(first, texts, strict=True)):
-        fed[row, : lengths[row]] = torch.tensor([*prefix, *text][:-1], device=device)
-        labels[row, len(prefix) - 1 : lengths[row]] = torch.tensor(text, device=device)
-    hidden = decoder.hidden_states(fed, decoder.init_state(source), Layout.padded(lengths, max(lengths)).to(device)).hidden
-    found: list[float] = log_likelihoods(decoder, hidden, labels).double().sum(1).tolist()
-    return found
+    totals: list[float] = text_log_likelihoods(decoder, source, texts, prefixes).double().sum(1).tolist()
+    return totals
 
 
 @dataclass(kw_only=True, eq=False)
@@ -209,9 +205,7 @@ class NoisySearch(Search):
             "decode.search: sample"
         )
 
-    def find(
-        self, decoder: Decoder, source: Any, request: SearchRequest
-    ) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
+    def find(self, decoder: Decoder, source: Any, request: SearchRequest) -> SearchResult:
         n_best, prefix, layout, control = request.n_best or 1, request.prefix, request.prefix_layout, request.cancellation
         chains = self.width(n_best)
         rows = torch.arange(prefix.size(0), device=prefix.device).repeat_interleave(chains)
@@ -225,21 +219,15 @@ class NoisySearch(Search):
             n_best=None,
             cancellation=mine,
         )
-        found, _ = run_search(self.wrap_decoder(decoder), many, GreedySelector(self.length_penalty), in_all)
+        results, _ = run_search(self.wrap_decoder(decoder), many, GreedySelector(self.length_penalty), in_all)
         if mine is not None and control is not None:
             control.stopped.update(row // chains for row in mine.stopped)
-        prefixes = _rows(prefix, layout)
-        texts = [each[0].tokens for each in found]
+        prefixes = unpad(prefix, layout)
+        texts = [each[0].tokens for each in results]
         with torch.inference_mode():
-            logp = log_probabilities(decoder, many, [prefixes[row] for row in rows.tolist()], texts)
+            logp = log_probabilities(decoder, many, texts, [prefixes[row] for row in rows.tolist()])
         scored = [Hypothesis(score / len(text) ** self.length_penalty, text) for score, text in zip(logp, texts, strict=True)]
         return [ranked(scored[row * chains : (row + 1) * chains])[:n_best] for row in range(prefix.size(0))], None
-
-
-def _rows(first: Tensor, layout: Layout | None) -> list[list[int]]:
-    """The prefix of each source, without padding."""
-    lengths = [first.size(1)] * first.size(0) if layout is None else layout.lengths.tolist()
-    return [row[:length] for row, length in zip(first.tolist(), lengths, strict=True)]
 
 
 def ranked(texts: list[Hypothesis]) -> list[Hypothesis]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.decoding.token_selection import CppSelector, LengthLimits, Selection, SelectorState, TokenSelector, _extend, hashed
+from weft.decoding.token_selection import (
+    CppSelector,
+    LengthLimits,
+    Selection,
+    SelectorState,
+    TokenSelector,
+    extend_independently,
+    uniform,
+)
 
 
 class SamplingSelector(TokenSelector):
@@ -20,7 +28,7 @@ class SamplingSelector(TokenSelector):
     def init_state(self, sources: int, device: torch.device) -> SelectorState:
         return SelectorState.empty(sources, self.width, self.width, device)
 
-    def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
+    def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
         logits, sample = logits.float(), torch.arange(self.width, device=logits.device)
         if self.temperature == 0:
             token = logits.argmax(-1)
@@ -32,18 +40,13 @@ class SamplingSelector(TokenSelector):
             if self.top_p < 1:
                 before = chances.cumsum(-1) - chances
                 chances = chances.masked_fill(before >= self.top_p * chances.sum(-1, keepdim=True), 0.0)
-            ladder = chances.cumsum(-1)
-            throw = uniform(self.seed, limits.ids, sample, t)[..., None] * ladder[..., -1:]
-            rung = (ladder <= throw).sum(-1, keepdim=True).clamp_max(ladder.size(-1) - 1)
-            token = order.gather(-1, rung)[..., 0]
+            cumulative = chances.cumsum(-1)
+            drawn = uniform(self.seed, limits.ids, sample, t)[..., None] * cumulative[..., -1:]
+            place = (cumulative <= drawn).sum(-1, keepdim=True).clamp_max(cumulative.size(-1) - 1)
+            token = order.gather(-1, place)[..., 0]
         logp = logits.gather(-1, token[..., None])[..., 0] - norm
-        return _extend(found, token, logp, t, limits)
+        return extend_independently(state, token, logp, t, limits)
 
     def in_cpp(self) -> CppSelector | None:
         options = self.temperature, self.top_p, self.top_k, self.seed
         return CppSelector(2, self.width, 0, 0.0, 0.0, *options)
-
-
-def uniform(seed: int, ids: Tensor, sample: Tensor, t: Tensor) -> Tensor:
-    """[G, K] numbers in [0, 1), one per sentence, sample and step."""
-    return hashed(ids[:, None] * 0x1E3779B97F4A7C15 + sample * 0x3F4A7C15D1B54A33 + t * 0x5851F42D4C957F2D, seed)

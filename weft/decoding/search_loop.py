@@ -46,10 +46,10 @@ class ActiveHypotheses:
     """
 
     owner: Tensor
-    found: SelectorState
+    selector_state: SelectorState
     limits: LengthLimits
     state: State
-    noted: list[State]
+    constraint_states: list[State]
     tokens: Tensor
     hidden: Tensor
     t: Tensor
@@ -58,20 +58,20 @@ class ActiveHypotheses:
 
     def take(self, rows: Tensor, groups: Tensor | None = None) -> None:
         """Reorders, repeats or drops the rows of the state and the constraints."""
-        self.state, self.noted = select(self.state, rows, groups), select(self.noted, rows, groups)
+        self.state, self.constraint_states = select(self.state, rows, groups), select(self.constraint_states, rows, groups)
 
     def keep_rows(self, staying: Tensor) -> ActiveHypotheses:
         """The search with only the sources in `staying`; the results of the others are archived."""
-        self.tables.archive(self.owner, self.found)
+        self.tables.archive(self.owner, self.selector_state)
         width = self.tokens.size(0) // self.owner.numel()
         rows = (staying[:, None] * width + torch.arange(width, device=staying.device)).flatten()
         return replace(
             self,
             owner=self.owner[staying],
-            found=select(self.found, staying),
+            selector_state=select(self.selector_state, staying),
             limits=select(self.limits, staying),
             state=select(self.state, rows, staying),
-            noted=select(self.noted, rows, staying),
+            constraint_states=select(self.constraint_states, rows, staying),
             tokens=self.tokens[rows],
             hidden=self.hidden[rows],
         )
@@ -99,31 +99,31 @@ class SearchStep:
         """The search before its first choice, with stores for `room` tokens and tables for texts of `length` tokens."""
         sources, device = start.prefix.size(0), start.prefix.device
         fed = self.decoder.hidden_states(start.prefix, self.decoder.init_state(start.source, room=room), start.layout)
-        found = self.selector.init_state(sources, device)
+        selector_state = self.selector.init_state(sources, device)
         last = fed.hidden[:, -1]
         if start.layout is not None:
             last = fed.hidden[torch.arange(sources, device=device), (start.layout.lengths - 1).clamp_min(0)]
         return ActiveHypotheses(
             owner=torch.arange(sources, device=device),
-            found=found,
+            selector_state=selector_state,
             limits=start.limits,
             state=fed.state,
-            noted=[constraint.init_state(sources, device) for constraint in self.constraints],
+            constraint_states=[constraint.init_state(sources, device) for constraint in self.constraints],
             tokens=start.prefix,
             hidden=last,
             t=torch.zeros((), dtype=torch.long, device=device),
-            tables=BackpointerTables.empty(length, found, trace),
+            tables=BackpointerTables.empty(length, selector_state, trace),
             layout=start.layout,
         )
 
     def __call__(self, now: ActiveHypotheses) -> ActiveHypotheses:
         """Chooses the next token of every hypothesis and feeds it to the decoder."""
-        choice = self.choose(now)
-        groups, width = choice.tokens.shape
-        if choice.parents is not None and width > 1:
+        selection = self.choose(now)
+        groups, width = selection.tokens.shape
+        if selection.parents is not None and width > 1:
             row = torch.arange(groups, device=now.owner.device)[:, None] * width
-            now.take((choice.parents + row).flatten())
-        now.tokens, now.layout = choice.tokens.reshape(-1, 1), None
+            now.take((selection.parents + row).flatten())
+        now.tokens, now.layout = selection.tokens.reshape(-1, 1), None
         fed = self.decoder.hidden_states(now.tokens, now.state)
         now.hidden, now.state, now.t = fed.hidden[:, -1], fed.state, now.t + 1
         return now
@@ -138,7 +138,7 @@ class SearchStep:
         early = (now.t < now.limits.min_tokens)[:, None].expand(-1, logits.size(0) // now.limits.min_tokens.numel())
         logits[:, EOS].masked_fill_(early.reshape(-1), NEVER)
         for j, constraint in enumerate(self.constraints):
-            logits, now.noted[j] = constraint(logits, now.tokens, now.noted[j], now.layout)
+            logits, now.constraint_states[j] = constraint(logits, now.tokens, now.constraint_states[j], now.layout)
         groups, width = now.owner.numel(), self.selector.width
         if logits.size(0) < groups * width:
             now.take(torch.arange(groups, device=logits.device).repeat_interleave(width))
@@ -146,10 +146,12 @@ class SearchStep:
         limits, ending = now.limits, self.decoder.ending(now.state)
         if ending is not None:
             limits = replace(limits, ending=ending.view(groups, width))
-        choice = self.selector.step(logits.view(groups, width, -1), norm.view(groups, width), now.found, now.t, limits)
-        now.found = choice.found
-        now.tables.write(now.t, now.owner, choice)
-        return choice
+        selection = self.selector.step(
+            logits.view(groups, width, -1), norm.view(groups, width), now.selector_state, now.t, limits
+        )
+        now.selector_state = selection.selector_state
+        now.tables.write(now.t, now.owner, selection)
+        return selection
 
 
 class StepRunner:
@@ -242,23 +244,23 @@ def run_search(
 
     start = SearchInput(source, request.prefix, request.prefix_layout, limits)
     now = runner.opening((room, length, trace, steps > 1), begin, start)
-    watch = ActiveCounter(device, request.check)
+    counter = ActiveCounter(device, request.check)
     for i in range(1, steps):
         if i > 1:
             now = runner.step(step, now)
         if cancellation is not None and i % request.check == 0:
             cancellation.stop_unwanted(now.owner, now.limits.max_tokens)
-        alive = watch(i, now.found.done)
+        alive = counter(i, now.selector_state.done)
         if alive == 0:
             break
         if alive is not None:
             now = _without(now, alive)
         if prefix + i + 1 > room and i + 1 < steps:
             room = _room(prefix + i + 1, room, device)
-            now = replace(now, state=grow(now.state, room), noted=grow(now.noted, room))
+            now = replace(now, state=grow(now.state, room), constraint_states=grow(now.constraint_states, room))
     else:
         step.choose(now)
-    now.tables.archive(now.owner, now.found)
+    now.tables.archive(now.owner, now.selector_state)
     return backtrace(now.tables, request.n_best), now.tables
 
 
@@ -293,7 +295,7 @@ def _without(now: ActiveHypotheses, alive: int) -> ActiveHypotheses:
     count = max(power_of_two(alive), FEWEST) if cuda else alive
     if count > now.owner.numel() // 2:
         return now
-    return now.keep_rows(now.found.done.byte().argsort(stable=True)[:count])
+    return now.keep_rows(now.selector_state.done.byte().argsort(stable=True)[:count])
 
 
 def _norm(logits: Tensor) -> Tensor:

@@ -25,6 +25,9 @@ from weft.models.base import Decoder
 BANKS = 8
 """The narrowest beam for required terms: hypotheses that already contain them share it with those that do not."""
 
+SearchResult = tuple[list[list[Hypothesis]], BackpointerTables | None]
+"""The texts of each source, best first, and the tables of the search, if it has any."""
+
 FEATURES = {
     "n_best": "several texts per source (decode.n_best, decode.rerank)",
     "prefix": "a forced prefix",
@@ -81,9 +84,7 @@ class Search(ABC):
         """Whether a token is part of the text as soon as it is chosen, because hypotheses do not compete."""
         return True
 
-    def find(
-        self, decoder: Decoder, source: Any, request: SearchRequest
-    ) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
+    def find(self, decoder: Decoder, source: Any, request: SearchRequest) -> SearchResult:
         """The texts of each source, best first, and the tables of the search, if it has any."""
         n_best, required = request.n_best or 1, request.required
         selector = request.selector or self.selector(n_best)

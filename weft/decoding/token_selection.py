@@ -77,7 +77,7 @@ class Selection:
 
     tokens: Tensor
     parents: Tensor | None
-    found: SelectorState
+    selector_state: SelectorState
     candidates: BeamCandidates | None = None
 
 
@@ -105,7 +105,7 @@ class TokenSelector(ABC):
         """The state before the first step."""
 
     @abstractmethod
-    def step(self, logits: Tensor, norm: Tensor, found: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
+    def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
         """logits [G, K, V], −inf where a constraint forbids; norm [G, K] = logsumexp before constraints; t counts from 0."""
 
     def in_cpp(self) -> CppSelector | None:
@@ -119,8 +119,8 @@ def length_penalty(length: Tensor, like: Tensor, penalty: float, offset: float) 
     return (length if offset == 0 else (length + offset) / (1 + offset)) ** penalty
 
 
-def _extend(
-    found: SelectorState,
+def extend_independently(
+    state: SelectorState,
     token: Tensor,
     logp: Tensor,
     t: Tensor,
@@ -129,15 +129,15 @@ def _extend(
     offset: float = 0.0,
 ) -> Selection:
     """Extends hypotheses that do not compete: each runs until its EOS or its limit."""
-    running = found.best == NEVER
-    score = torch.where(running, found.score + logp, found.score)
+    running = state.best == NEVER
+    score = torch.where(running, state.score + logp, state.score)
     ends = running & ((token == EOS) | (t + 1 >= limits.max_tokens)[:, None])
     own = torch.arange(token.size(1), device=token.device).expand_as(token)
     final = score / length_penalty(t + 1, score, penalty, offset)
-    best = torch.where(ends, final if limits.ending is None else final + limits.ending, found.best)
-    when = torch.where(ends, t, found.when)
-    found = SelectorState(score, best, when, own, torch.where(ends, token, found.token), (~running | ends).all(1))
-    return Selection(torch.where(running, token, PAD), None, found)
+    best = torch.where(ends, final if limits.ending is None else final + limits.ending, state.best)
+    when = torch.where(ends, t, state.when)
+    state = SelectorState(score, best, when, own, torch.where(ends, token, state.token), (~running | ends).all(1))
+    return Selection(torch.where(running, token, PAD), None, state)
 
 
 def hashed(x: Tensor, seed: int) -> Tensor:
@@ -147,6 +147,11 @@ def hashed(x: Tensor, seed: int) -> Tensor:
         x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
     x = x ^ ((x >> 31) & ((1 << 33) - 1))
     return ((x >> 16) & ((1 << 24) - 1)).float() / (1 << 24)
+
+
+def uniform(seed: int, ids: Tensor, sample: Tensor, place: Tensor) -> Tensor:
+    """[G, K] numbers in [0, 1), one per sentence `ids` [G], sample and place, of which one is [K] and the other a scalar."""
+    return hashed(ids[:, None] * 0x1E3779B97F4A7C15 + sample * 0x3F4A7C15D1B54A33 + place * 0x5851F42D4C957F2D, seed)
 
 
 def candidates(logits: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,6 @@ Right-to-left text along the top starts at the right. Joining its letters needs 
 from __future__ import annotations
 
 import math
-import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from rich.cells import cell_len
 
 from weft.attention.base import View as Shown
 from weft.data.batch import BOS, SPECIALS
@@ -178,7 +178,7 @@ class Labels:
 
     def width(self, name: str) -> float:
         """The width of a label in inches, roughly."""
-        return columns_of(name) * self.size * 0.65 / 72
+        return cell_len(name) * self.size * 0.65 / 72
 
     @property
     def longest(self) -> float:
@@ -198,12 +198,6 @@ def _labels(tokens: Sequence[str]) -> Labels:
     places = range(0, len(tokens), every)
     names = [elided(shown(tokens[place])) for place in places]
     return Labels(places, names, size, cell * every, cell * len(tokens))
-
-
-def columns_of(name: str) -> int:
-    """The width of a text in Latin letters: Chinese, Japanese and Korean characters are twice as wide, marks take no room."""
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in name)
-    return len(name) + wide - sum(unicodedata.combining(character) > 0 for character in name)
 
 
 def elided(name: str) -> str:

@@ -171,7 +171,7 @@ def source_influence(
 ) -> dict[str, Weights]:
     """Returns arrays [T, S]: the change at each target token when a source token is replaced by UNK. Rows sum to one.
 
-    The key "" holds the change of the token's log-probability; the name of each `wrap_decoder` attention, that of its context.
+    The key "" holds the change of the token's log-probability; the name of each watched attention holds that of its context.
     """
     device, count = model.device, len(source)
     ids = torch.tensor([list(source)] * (count + 1), device=device)

@@ -27,7 +27,7 @@ class BeamTree:
         assert tables.candidates is not None and tables.scores is not None
         self.names, self.width, self.penalty, self.longest = names, width, penalty, longest
         count = int((~tables.scores[:, 0].isnan().any(-1)).sum())
-        tried, found = tables.candidates, tables.found
+        tried, found = tables.candidates, tables.selector_state
         self.steps = _tuples(*(part[:count, 0] for part in (tried.score, tried.parent, tried.token)))
         self.running = _tuples(tables.parents[:count, 0], tables.tokens[:count, 0])
         (ended,) = _tuples(*(part[:1] for part in (found.when, found.parent, found.token, found.best)))

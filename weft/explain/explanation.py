@@ -8,7 +8,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from typing import Literal
 
 import numpy as np
@@ -149,12 +148,9 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """Shows the page in a notebook, isolated from the notebook's styles."""
-        from weft.explain.html_page import page
+        from weft.explain.html_page import in_frame, page
 
-        return (
-            f'<iframe srcdoc="{escape(page([self]))}" title="weft explain" '
-            'style="width:100%;height:46em;border:0" sandbox="allow-scripts"></iframe>'
-        )
+        return in_frame(page([self]), "46em", "allow-scripts")
 
 
 Weights = NDArray[np.float32]
@@ -178,38 +174,38 @@ class Side:
 def make_side(tokenizer: Tokenizer, ids: Sequence[int]) -> Side:
     """Builds a side from token ids. Spaces separate words; without spaces, and for special tokens, each token is a word."""
     text = tokenizer.decode([token for token in ids if token != EOS])
-    tokens, pieces = tokenizer.tokens(ids), token_texts(tokenizer, ids)
-    words = find_words(ids, pieces, apart=True)
-    names = ["".join(pieces[first:last]).strip() or shown(tokens[first]) for first, last in words]
+    tokens, texts = tokenizer.tokens(ids), token_texts(tokenizer, ids)
+    words = find_words(ids, texts, apart=True)
+    names = ["".join(texts[first:last]).strip() or shown(tokens[first]) for first, last in words]
     return Side(text, tokens, words, names, right_to_left(text))
 
 
-def find_words(ids: Sequence[int], pieces: Sequence[str], *, apart: bool) -> list[Span]:
+def find_words(ids: Sequence[int], texts: Sequence[str], *, apart: bool) -> list[Span]:
     """Returns the token span of each word. apart: in scripts without spaces, make each token a word instead of joining them."""
     words: list[Span] = []
     begin, word, after_special, after_unspaced = 0, "", False, False
-    for first, piece in _characters(ids, pieces):
-        special, unspaced = ids[first] < RESERVED, any(map(is_unspaced, piece))
-        spaced = bool(word.strip()) and (piece[:1].isspace() or word[-1].isspace())
+    for first, text in _characters(ids, texts):
+        special, unspaced = ids[first] < RESERVED, any(map(is_unspaced, text))
+        spaced = bool(word.strip()) and (text[:1].isspace() or word[-1].isspace())
         alone = apart and bool(word.strip()) and (unspaced or after_unspaced)
         if first > begin and (special or after_special or spaced or alone):
             words.append((begin, first))
             begin, word, after_unspaced = first, "", False
-        word, after_special, after_unspaced = word + piece, special, unspaced or after_unspaced
+        word, after_special, after_unspaced = word + text, special, unspaced or after_unspaced
     return [*words, (begin, len(ids))] if ids else []
 
 
-def _characters(ids: Sequence[int], pieces: Sequence[str]) -> list[tuple[int, str]]:
+def _characters(ids: Sequence[int], texts: Sequence[str]) -> list[tuple[int, str]]:
     """Returns (first token, text) of groups of tokens: the bytes of one character, or a single token."""
     groups: list[tuple[int, str]] = []
     begin = 0
-    for place, (token, piece) in enumerate(zip(ids, pieces, strict=True)):
+    for place, (token, text) in enumerate(zip(ids, texts, strict=True)):
         special = token < RESERVED
         if special and begin < place:
             groups.append((begin, ""))
             begin = place
-        if piece or special:
-            groups.append((begin, piece))
+        if text or special:
+            groups.append((begin, text))
             begin = place + 1
     return [*groups, (begin, "")] if begin < len(ids) else groups
 

@@ -38,7 +38,7 @@ def page(explanations: Sequence[Explanation], title: str = "weft explain") -> st
         "data": data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
     }
     before, *rest = asset("page.html").split("{{")
-    return before + "".join(parts[name] + text for name, text in (piece.split("}}", 1) for piece in rest))
+    return before + "".join(parts[name] + text for name, text in (part.split("}}", 1) for part in rest))
 
 
 def document(explanation: Explanation) -> dict[str, Any]:
@@ -94,20 +94,23 @@ class Section:
 
     def _repr_html_(self) -> str:
         """Shows the page in a notebook, isolated from the notebook's styles."""
-        return (
-            f'<iframe srcdoc="{escape(static_page([self]))}" title="weft explain" '
-            'style="width:100%;height:30em;border:0" sandbox=""></iframe>'
-        )
+        return in_frame(static_page([self]), "30em")
+
+
+def in_frame(page: str, height: str, sandbox: str = "") -> str:
+    """A page inside another one, which can neither change it nor read from it."""
+    style = f"width:100%;height:{height};border:0"
+    return f'<iframe srcdoc="{escape(page)}" title="weft explain" style="{style}" sandbox="{sandbox}"></iframe>'
 
 
 Explained = Explanation | Section
 """The explanation of a translation, or of a prediction of another task."""
 
 
-def explain_page(found: Sequence[Explained], title: str = "weft explain") -> str:
+def explain_page(explanations: Sequence[Explained], title: str = "weft explain") -> str:
     """The page of explanations, all of translations or none."""
-    sections = [each for each in found if isinstance(each, Section)]
-    translations = [each for each in found if isinstance(each, Explanation)]
+    sections = [each for each in explanations if isinstance(each, Section)]
+    translations = [each for each in explanations if isinstance(each, Explanation)]
     if sections and translations:
         raise ConfigError("one run translates and another does not; explain them one by one")
     return static_page(sections, title) if sections else page(translations, title)

@@ -48,12 +48,12 @@ class Prediction:
 
     text: str
     score: float
-    ids: list[int] = field(default_factory=list)
-    tokens: list[str] = field(default_factory=list)
-    source_tokens: list[str] = field(default_factory=list)
-    attention: dict[str, Weights] = field(default_factory=dict)
-    alternatives: list[Any] = field(default_factory=list)
-    uses: dict[str, View] = field(default_factory=dict)
+    ids: list[int] = field(default_factory=list, repr=False)
+    tokens: list[str] = field(default_factory=list, repr=False)
+    source_tokens: list[str] = field(default_factory=list, repr=False)
+    attention: dict[str, Weights] = field(default_factory=dict, repr=False)
+    alternatives: list[Any] = field(default_factory=list, repr=False)
+    uses: dict[str, View] = field(default_factory=dict, repr=False)
 
     def lines(self) -> str:
         """The text as it is written to a file, without the last line end: one line."""
@@ -71,16 +71,18 @@ class Prediction:
 class BatchItem:
     """One row of a batch: an input, or a segment of a long one.
 
-    ids: the tokens to read · number: of the input in its stream, from 0.
+    ids: the tokens to read · number: of the input in its stream, from 0 · length: the positions that it takes, if they are not
+    as many as its ids.
     """
 
     ids: list[int]
     number: int = field(default=0, kw_only=True)
+    length: int | None = field(default=None, kw_only=True)
 
     @property
     def size(self) -> int:
         """Its share of the size of a batch."""
-        return len(self.ids)
+        return len(self.ids) if self.length is None else self.length
 
 
 def seed_of(content: bytes) -> int:
@@ -89,7 +91,7 @@ def seed_of(content: bytes) -> int:
 
 
 class ExpectedCost(NamedTuple):
-    """The expected cost of a part: `rows` computed side by side, for `steps` steps."""
+    """The expected cost of a batch item: `rows` computed side by side, for `steps` steps."""
 
     rows: int
     steps: int
@@ -120,6 +122,9 @@ class Predictor(ABC, Generic[In, Out]):
 
     def __init__(self, model: Any, options: DecodingOptions, warn: Callable[[str], None] | None = None) -> None:
         self.model, self.options, self.warn = model, options, warn or (lambda message: None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {type(self.model).__name__} on {self.model.device}, {self.options.search.kind} search>"
 
     def parse_input(self, line: str, **fields: Any) -> Any:
         """The input for a line of text: the line, unless inputs have `fields` such as prefix.
@@ -208,14 +213,14 @@ class Predictor(ABC, Generic[In, Out]):
         def work(batch: list[BatchItem]) -> list[Any]:
             return self.run(batch, None if wanted is None else Cancellation(len(batch), lambda row: wanted(batch[row].number)))
 
-        with Workers(self.workers, work) as crew:
+        with Workers(self.workers, work) as workers:
             while window := list(_window(stream, sizes[min(turn, len(sizes) - 1)], ready)):
                 groups = self.encode_input(window, first_line + start)
                 for number, parts in enumerate(groups, start=start):
                     for part in parts:
                         part.number = number
                 results: dict[BatchItem, Any] = {}
-                for batch, outputs in crew.run(self._batches([part for parts in groups for part in parts], wanted)):
+                for batch, outputs in workers.run(self._batches([part for parts in groups for part in parts], wanted)):
                     results.update(zip(batch, outputs, strict=True))
                 for given, parts in zip(window, groups, strict=True):
                     # Parts are missing if their input was cancelled before they were run.

@@ -107,9 +107,9 @@ class ModelScore(Rerank):
 
     def scores(self, source: str, candidates: Sequence[Prediction]) -> list[float]:
         texts = list(dict.fromkeys(each.text for each in candidates))
-        found = dict(zip(texts, self.scorer.log_likelihoods(source, texts), strict=True))
+        likelihoods = dict(zip(texts, self.scorer.log_likelihoods(source, texts), strict=True))
         weight, alpha = self.weight, self.length_penalty
-        pairs = [(each.score, *found[each.text]) for each in candidates]
+        pairs = [(each.score, *likelihoods[each.text]) for each in candidates]
         return [weight * logp / length**alpha + (1 - weight) * score for score, logp, length in pairs]
 
 
@@ -149,8 +149,8 @@ def _matches(counts: Sequence[Counter[Any]]) -> Matrix:
     table = np.zeros((len(counts), len(places)), np.float32)
     for row, each in enumerate(counts):
         table[row, [places[gram] for gram in each]] = list(each.values())
-    found = np.zeros((len(counts), len(counts)), np.float64)
+    matches = np.zeros((len(counts), len(counts)), np.float64)
     for least in range(1, int(table.max(initial=0)) + 1):
         has = (table >= least).astype(np.float32)
-        found += has[:, has.any(0)] @ has[:, has.any(0)].T
-    return found
+        matches += has[:, has.any(0)] @ has[:, has.any(0)].T
+    return matches

@@ -20,7 +20,7 @@ from weft.models.wrapped_decoders import WrappedDecoder
 
 
 class FusedDecoder(WrappedDecoder):
-    """Scores log p(y) by the decoder + weight · log p(y) by a language model. They do not sum to one and stay as they are.
+    """Scores log p(y) by the decoder + weight · log p(y) by a language model. These scores are not normalised.
 
     line_end: the token that separates lines in the language model's text. It stands for BOS and EOS, which it has never read.
     """
@@ -35,12 +35,12 @@ class FusedDecoder(WrappedDecoder):
         return [self.decoder.init_state(source, room=room), self.language.decoder.init_state(nothing, room=room)]
 
     def hidden_states(self, tokens: Tensor, state: list[State], layout: Layout | None = None) -> HiddenStates:
-        found = self.decoder(tokens, state[0], layout)
+        decoded = self.decoder(tokens, state[0], layout)
         read = self.language.decoder(tokens.masked_fill(tokens == BOS, self.line_end), state[1], layout)
         likely = read.logits.float().log_softmax(-1)
         likely = torch.cat([likely[..., :EOS], likely[..., self.line_end, None], likely[..., EOS + 1 :]], -1)
         return HiddenStates(
-            found.logits.float().log_softmax(-1) + self.weight * likely, [found.state, read.state], found.extras
+            decoded.logits.float().log_softmax(-1) + self.weight * likely, [decoded.state, read.state], decoded.extras
         )
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from weft.attention.base import View
 from weft.attention.core.weight_recorder import first_row, record
-from weft.data.batch import BOS, EOS, Layout, Source, pad
+from weft.data.batch import BOS, EOS, Source, pad
 from weft.data.copy_vocabulary import CopyIds
 from weft.data.tokenizers import Tokenizer
 from weft.errors import ConfigError
 from weft.inference.predictor import Weights
 from weft.losses.ctc_loss import best_alignment
-from weft.losses.log_likelihood import log_likelihoods
+from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Model
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 
@@ -80,9 +80,9 @@ def _places(logits: Tensor, lengths: Tensor, target: Sequence[int], blank: int) 
     tokens = torch.tensor([[token for token in target if token != EOS]], device=logits.device, dtype=torch.long)
     path = best_alignment(logits, lengths, tokens, torch.tensor([tokens.size(1)], device=logits.device), blank=blank)[0]
     before = torch.cat([path.new_full((1,), blank), path[:-1]])
-    found = ((path != blank) & (path != before)).nonzero()[:, 0]
-    if len(found) == len(target):
-        return found
+    first = ((path != blank) & (path != before)).nonzero()[:, 0]
+    if len(first) == len(target):
+        return first
     return torch.arange(len(target), device=logits.device) * logits.size(1) // max(1, len(target))
 
 
@@ -97,8 +97,6 @@ def score_texts(
         raise ConfigError("decode.rerank: a model that writes all tokens at once cannot score texts; name another run")
     most, copied = model.max_target and model.max_target - 1, CopyIds(target, words)
     rows = [[*copied.find(text, ids)[:most], EOS] for text, ids in zip(texts, target.encode_batch(list(texts)))]
-    labels, block = (pad(some).to(model.device) for some in (rows, [source] * len(rows)))
-    fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
-    hidden = model(Source(block), fed, Layout.padded([len(row) for row in rows]).to(model.device)).hidden
-    scores = log_likelihoods(model.decoder, hidden, labels).sum(1).tolist()
+    encoded = model.encode(Source(pad([source] * len(rows)).to(model.device)))
+    scores = text_log_likelihoods(model.decoder, encoded, rows).sum(1).tolist()
     return [(score, len(row)) for score, row in zip(scores, rows, strict=True)]

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class Workers(Generic[Job, Result]):
-    """`count` processes that do `work`; with one, it is this process. So it is for single jobs before processes have started.
+    """`count` processes that do `work`. With one it is this process, which also does single jobs before others have started.
 
     Jobs and results are pickled; `work` itself is inherited.
     """

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.data.batch import PAD
 from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.added_tokens import add_tokens
 from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenizer

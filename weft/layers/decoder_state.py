@@ -43,7 +43,8 @@ def common(**options: Any) -> Any:
 class CachesDerived:
     """A part of a state that caches values derived from it, so that all layers share them.
 
-    The cached values are valid as long as its tensors are. A change in place must keep them valid, or be followed by `again`.
+    The cached values are valid as long as its tensors are. A change in place must keep them valid, or be followed by
+    `without_cached`.
     """
 
     _memory: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
@@ -71,7 +72,7 @@ def select(state: State, rows: Tensor, groups: Tensor | None = None) -> State:
             return select(value, rows, groups)
         return value if groups is None else _map(lambda leaf: leaf.index_select(0, groups), value)
 
-    return _children(change, state)
+    return map_children(change, state)
 
 
 def grow(state: State, room: int) -> State:
@@ -88,7 +89,7 @@ def grow(state: State, room: int) -> State:
         missing = max(0, room - value.size(axis))
         return F.pad(value, (0, 0) * (value.dim() - 1 - axis) + (0, missing)) if missing else value
 
-    return _children(change, state)
+    return map_children(change, state)
 
 
 def share_common(states: Sequence[State], kinds: int = 1) -> list[State]:
@@ -108,7 +109,7 @@ def share_common(states: Sequence[State], kinds: int = 1) -> list[State]:
             inside = (*place, part.name)
             return known.setdefault(inside, value) if part.metadata.get("common") else join(value, inside)
 
-        return _children(change, state)
+        return map_children(change, state)
 
     return [join(state, (layer % kinds,)) for layer, state in enumerate(states)]
 
@@ -165,7 +166,7 @@ def _map(change: Callable[[Tensor], Tensor], state: State) -> State:
 
     def walk(state: State, _: Field[Any] | None = None) -> State:
         if id(state) not in done:
-            new = change(state) if isinstance(state, Tensor) else _children(walk, state)
+            new = change(state) if isinstance(state, Tensor) else map_children(walk, state)
             if not isinstance(state, Tensor) and not is_dataclass(state):
                 return new
             done[id(state)] = new
@@ -180,7 +181,7 @@ def _fields(kind: type) -> tuple[Field[Any], ...]:
     return tuple(part for part in fields(kind) if part.init)
 
 
-def _children(change: Callable[..., State], state: State) -> State:
+def map_children(change: Callable[..., State], state: State) -> State:
     """The same node with changed children. `change` receives each child, and its field if the node is a dataclass."""
     if is_dataclass(state) and not isinstance(state, type):
         return replace(state, **{part.name: change(getattr(state, part.name), part) for part in _fields(type(state))})

@@ -35,6 +35,15 @@ def xavier(layer: nn.Linear, parts: int = 1) -> None:
         nn.init.zeros_(layer.bias)
 
 
+def linear_with(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """A layer with this weight [outputs, inputs] and bias, which become parameters unless they are."""
+    layer = nn.Linear(weight.size(1), weight.size(0), bias=bias is not None, device="meta")
+    layer.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = bias if isinstance(bias, nn.Parameter) else nn.Parameter(bias, requires_grad=False)
+    return layer
+
+
 def replace_layers(model: nn.Module, layers: Mapping[nn.Module, nn.Module]) -> None:
     """Puts other layers in the place of some, wherever the model uses them."""
     for name, layer in list(model.named_modules(remove_duplicate=False)):

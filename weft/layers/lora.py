@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from weft.config.registry import Options, matching
 from weft.errors import ConfigError
-from weft.layers.linear import replace_layers
+from weft.layers.linear import linear_with, replace_layers
 
 ADAPTER = (".lora_a", ".lora_b")
 """How the names of adapter weights end."""
@@ -49,7 +49,8 @@ class LoraLinear(nn.Linear):
     @torch.no_grad()
     def merged(self) -> nn.Linear:
         """A plain layer with the same outputs."""
-        return _linear(self, nn.Parameter(self.weight + self.scale * self.lora_b @ self.lora_a))
+        merged = nn.Parameter(self.weight + self.scale * self.lora_b @ self.lora_a)
+        return linear_with(merged, self.bias).train(self.training)
 
 
 class LoraTable(nn.Module, ABC):
@@ -105,7 +106,7 @@ class LoraOutput(LoraTable, nn.Linear):  # type: ignore[override]  # a property 
         self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
 
     def plain(self, weight: nn.Parameter) -> nn.Linear:
-        return _linear(self, weight)
+        return linear_with(weight, self.bias).train(self.training)
 
 
 def add_adapters(model: nn.Module, lora: Lora) -> None:
@@ -169,10 +170,3 @@ def _factors(weight: Tensor, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
     a, b = nn.Parameter(weight.new_empty(rank, weight.size(1))), nn.Parameter(weight.new_zeros(weight.size(0), rank))
     nn.init.kaiming_uniform_(a, a=math.sqrt(5))
     return a, b
-
-
-def _linear(layer: nn.Linear, weight: nn.Parameter) -> nn.Linear:
-    """A plain layer with the bias of `layer`."""
-    plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
-    plain.weight, plain.bias = weight, layer.bias
-    return plain.train(layer.training)

@@ -6,14 +6,14 @@ Shapes: B rows · H heads · T target positions · S source positions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from weft.attention.base import Attended, Attention
-from weft.attention.core.weight_recorder import observe
+from weft.attention.base import Attention
+from weft.attention.core.weight_recorder import cross_attentions, record_weights
 from weft.data.batch import Layout, PairBatch
 from weft.errors import ConfigError
 from weft.layers.linear import to_float32
@@ -88,15 +88,7 @@ class Penalties:
     def recording(self, model: Model) -> Iterator[Recorded]:
         """Inside this context the chosen attentions record their weights."""
         attentions = self._attentions(model) if any(self.weights.values()) else []
-        recorded: list[list[Tensor]] = [[] for _ in attentions]
-        with ExitStack() as stack:
-            for attention, slices in zip(attentions, recorded, strict=True):
-
-                def record(attended: Attended, slices: list[Tensor] = slices) -> None:
-                    assert attended.weights is not None
-                    slices.append(attended.weights)
-
-                stack.enter_context(observe(attention, record))
+        with record_weights(attentions) as recorded:
             yield recorded
 
     def sums(self, recorded: Recorded, batch: PairBatch) -> dict[str, Tensor]:
@@ -125,7 +117,7 @@ class Penalties:
 
     def _attentions(self, model: Model) -> list[Attention]:
         """The attentions that `layers` names."""
-        layers = [each for each in _cross_attentions(model.decoder) if each.weights_sum is not None]
+        layers = [each for each in cross_attentions(model.decoder).values() if each.weights_sum is not None]
         if not layers:
             raise ConfigError(f"{self._option} needs a model whose cross-attention has weights; set it to 0")
         if wrong := [layer for layer in self.layers if not -len(layers) <= layer < len(layers)]:
@@ -134,12 +126,3 @@ class Penalties:
                 f"the model has {len(layers)} with weights, 0 to {len(layers) - 1}"
             )
         return [layers[layer] for layer in self.layers]
-
-
-def _cross_attentions(module: nn.Module) -> Iterator[Attention]:
-    """The cross-attentions inside a module, in order; parts of an attention are not listed."""
-    for child in module.children():
-        if not isinstance(child, Attention):
-            yield from _cross_attentions(child)
-        elif child.site.use == "cross":
-            yield child

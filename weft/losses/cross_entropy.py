@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import BOS, PAD
 from weft.layers.kernels import triton_available
-from weft.layers.linear import accumulation_dtype, to_autocast_dtype
+from weft.layers.linear import accumulation_dtype, linear_with, to_autocast_dtype
 
 CACHED = 1 << 21
 """Logits per chunk on a CPU: 8 MiB of float32."""
@@ -23,15 +23,6 @@ IMPOSSIBLE = 100.0
 
 UNWRITTEN = 2
 """The ids PAD and BOS, which come first, and which no text contains."""
-
-
-def output_layer(table: nn.Embedding, bias: bool = False) -> nn.Linear:
-    """An output layer whose weights are the embedding table. A bias starts at 0."""
-    layer = nn.Linear(table.embedding_dim, table.num_embeddings, bias=False, device="meta")
-    layer.weight = table.weight
-    if bias:
-        layer.bias = nn.Parameter(torch.zeros(table.num_embeddings))
-    return layer
 
 
 @torch.no_grad()
@@ -58,11 +49,7 @@ def restrict_outputs(layer: nn.Module, outputs: Tensor) -> nn.Module:
     """The layer restricted to some of its outputs [N]."""
     if not isinstance(layer, nn.Linear):
         return cast(RestrictableOutput, layer).rows(outputs)
-    part = nn.Linear(layer.in_features, len(outputs), bias=layer.bias is not None, device="meta")
-    part.weight = nn.Parameter(layer.weight.detach()[outputs], requires_grad=False)
-    if layer.bias is not None:
-        part.bias = nn.Parameter(layer.bias.detach()[outputs], requires_grad=False)
-    return part
+    return linear_with(layer.weight.detach()[outputs], None if layer.bias is None else layer.bias.detach()[outputs])
 
 
 def label_smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from weft.data.batch import PAD
+from weft.data.batch import BOS, PAD, Layout, pad
 from weft.layers.linear import accumulation_dtype
 from weft.losses.cross_entropy import IMPOSSIBLE
-from weft.models.base import Decoder
+from weft.models.base import Decoder, Encoded
 
 CHUNK = 4096
 """Tokens whose logits are held at once; at least one position per row."""
@@ -31,6 +31,25 @@ def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor, never: Seq
         return logits.gather(-1, labels[..., None])[..., 0] - logits.logsumexp(-1)
 
     return torch.cat(in_slices(likelihoods, hidden, labels), 1).clamp_min(-IMPOSSIBLE).where(labels != PAD, 0.0)
+
+
+def text_log_likelihoods(
+    decoder: Decoder,
+    source: Encoded,
+    texts: Sequence[Sequence[int]],
+    prefixes: Sequence[Sequence[int]] = (),
+    never: Sequence[int] = (),
+) -> Tensor:
+    """[B, T]: log p of each token of the texts after their prefixes, by default BOS; 0 at tokens of prefixes and at padding.
+
+    source: a row for each text · never: see `log_likelihoods`.
+    """
+    pairs = list(zip(prefixes or [[BOS]] * len(texts), texts, strict=True))
+    rows = [[*prefix, *text][:-1] for prefix, text in pairs]
+    device, layout = source.memory.device, Layout.padded([len(row) for row in rows])
+    labels = pad([[*[PAD] * (len(prefix) - 1), *text] for prefix, text in pairs]).to(device)
+    hidden = decoder.hidden_states(pad(rows).to(device), decoder.init_state(source), layout.to(device)).hidden
+    return log_likelihoods(decoder, hidden, labels, never)
 
 
 def in_slices(compute: Callable[..., Tensor], hidden: Tensor, *others: Tensor) -> list[Tensor]:

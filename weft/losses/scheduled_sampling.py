@@ -70,7 +70,7 @@ class Sampling:
     """The tokens that a decoder is fed.
 
     inputs: model, batch and update → [B, T] token ids in place of `batch.target`, BOS first; the model learns from each of them
-    steady: whether every update runs the same operations
+    capturable: whether every update runs the same operations
     """
 
     inputs: Callable[[Model, PairBatch, int], list[Tensor]]
@@ -142,8 +142,8 @@ def step_by_step(model: Model, batch: PairBatch, truth: float, choice: Choice) -
     keep, fed = _kept(batch, truth), batch.target.clone()
     state = model.decoder.init_state(model.encode(batch.source))
     for t in range(fed.size(1) - 1):
-        found = model.decoder.hidden_states(fed[:, t : t + 1], state)
-        said, state = predictions(model.decoder, found.hidden, choice)[:, 0], found.state
+        features = model.decoder.hidden_states(fed[:, t : t + 1], state)
+        said, state = predictions(model.decoder, features.hidden, choice)[:, 0], features.state
         fed[:, t + 1] = fed[:, t + 1].where(keep[:, t + 1], said)
     return fed
 
@@ -156,8 +156,8 @@ def all_at_once(model: Model, batch: PairBatch, truth: float, choice: Choice, pa
     keep, fed = _kept(batch, truth), batch.target
     encoded = model.encode(batch.source)
     for _ in range(passes):
-        found = model.decoder.hidden_states(fed, model.decoder.init_state(encoded), batch.target_layout)
-        fed = batch.target.where(keep, predictions(model.decoder, found.hidden, choice).roll(1, 1))
+        features = model.decoder.hidden_states(fed, model.decoder.init_state(encoded), batch.target_layout)
+        fed = batch.target.where(keep, predictions(model.decoder, features.hidden, choice).roll(1, 1))
     return fed
 
 

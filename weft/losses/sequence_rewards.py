@@ -19,11 +19,11 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from weft.config.registry import Among, build
-from weft.data.batch import BOS, EOS, Layout, PairBatch, Source, pad
+from weft.data.batch import EOS, Layout, PairBatch, Source, pad, unpad
 from weft.decoding.constraints import FORBIDDEN
 from weft.errors import ConfigError
 from weft.losses.hard_attention_reinforce import MovingBaseline, others_mean
-from weft.losses.log_likelihood import log_likelihoods
+from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Model
 
 Metric = Annotated[dict[str, Any], Among("weft.evaluation:REWARDS")]
@@ -47,16 +47,27 @@ class SampledTexts:
 class RewardObjective(ABC):
     """A loss on the rewards of sampled texts.
 
-    samples: texts that are drawn per source · weight, teacher_weight: of the reward and of cross-entropy · with_reference: the
-    reference is one of the texts · compares: greedy texts are rewarded as well · moving: the baseline is a moving mean of
-    rewards, which the task keeps.
+    with_reference: the reference is one of the texts · compares: greedy texts are rewarded as well · moving: the baseline is a
+    moving mean of rewards, which the task keeps.
+
+    metric: what rewards a text
+    samples: texts per source that are drawn
+    weight: weight of the reward, whose loss is a mean over sentences
+    teacher_weight: weight of the cross-entropy of the true tokens, a mean over tokens
     """
 
     with_reference: bool = False
     compares: bool = False
     moving: bool = False
 
-    def __init__(self, metric: dict[str, Any], samples: int, weight: float, teacher_weight: float) -> None:
+    def __init__(
+        self,
+        *,
+        metric: Metric = BLEU,
+        samples: PositiveInt = 1,
+        weight: NonNegativeFloat = 1.0,
+        teacher_weight: NonNegativeFloat = 0.0,
+    ) -> None:
         self.metric, self.samples, self.weight, self.teacher_weight = metric, samples, weight, teacher_weight
 
     @abstractmethod
@@ -71,11 +82,7 @@ def no_reward() -> None:
 class MinimumRisk(RewardObjective):
     """Minimum risk (Shen et al. 2016): −Σ_y Q(y) R(y), with Q ∝ p(y)^α over different drawn texts and the reference.
 
-    metric: what rewards a text
-    samples: texts per source that are drawn
     alpha: α, the sharpness of Q
-    weight: weight of the reward, whose loss is a mean over sentences
-    teacher_weight: weight of the cross-entropy of the true tokens, a mean over tokens
     """
 
     with_reference = True
@@ -89,7 +96,7 @@ class MinimumRisk(RewardObjective):
         weight: NonNegativeFloat = 1.0,
         teacher_weight: NonNegativeFloat = 0.0,
     ) -> None:
-        super().__init__(metric, samples, weight, teacher_weight)
+        super().__init__(metric=metric, samples=samples, weight=weight, teacher_weight=teacher_weight)
         self.alpha = alpha
 
     def loss(self, drawn: SampledTexts, moving: Tensor | None = None) -> Tensor:
@@ -100,11 +107,7 @@ class MinimumRisk(RewardObjective):
 class SequenceReinforce(RewardObjective):
     """REINFORCE (Williams 1992; Ranzato et al. 2016): −(R(y) − b) log p(y) of drawn texts y; the baseline b adds no bias.
 
-    metric: what rewards a text
-    samples: texts per source that are drawn
     baseline: the mean reward of the other texts of the source (samples), a moving mean of all rewards, or none
-    weight: weight of the reward, whose loss is a mean over sentences
-    teacher_weight: weight of the cross-entropy of the true tokens, a mean over tokens
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class SequenceReinforce(RewardObjective):
         weight: NonNegativeFloat = 1.0,
         teacher_weight: NonNegativeFloat = 0.0,
     ) -> None:
-        super().__init__(metric, samples, weight, teacher_weight)
+        super().__init__(metric=metric, samples=samples, weight=weight, teacher_weight=teacher_weight)
         self.baseline, self.moving = baseline, baseline == "moving"
         if baseline == "samples" and samples < 2:
             raise ConfigError("task.reward.samples: the baseline `samples` needs two or more texts; raise it, or use moving")
@@ -129,25 +132,9 @@ class SequenceReinforce(RewardObjective):
 
 
 class SelfCritical(RewardObjective):
-    """Self-critical training (Rennie et al. 2017): REINFORCE whose baseline is the reward of the greedy text.
-
-    metric: what rewards a text
-    samples: texts per source that are drawn
-    weight: weight of the reward, whose loss is a mean over sentences
-    teacher_weight: weight of the cross-entropy of the true tokens, a mean over tokens
-    """
+    """Self-critical training (Rennie et al. 2017): REINFORCE whose baseline is the reward of the greedy text."""
 
     compares = True
-
-    def __init__(
-        self,
-        *,
-        metric: Metric = BLEU,
-        samples: PositiveInt = 1,
-        weight: NonNegativeFloat = 1.0,
-        teacher_weight: NonNegativeFloat = 0.0,
-    ) -> None:
-        super().__init__(metric, samples, weight, teacher_weight)
 
     def loss(self, drawn: SampledTexts, moving: Tensor | None = None) -> Tensor:
         assert drawn.greedy is not None
@@ -180,7 +167,7 @@ class RewardLoss:
         """The loss of a micro-batch, the mean over its sentences times its target tokens; that number; and metrics."""
         if model.copies:
             raise ConfigError("task.reward: models that copy source words (model.kind: pointer) are not supported")
-        sources, references = _rows(batch.source.values, batch.source.layout), _rows(batch.labels, batch.target_layout)
+        sources, references = unpad(batch.source.values, batch.source.layout), unpad(batch.labels, batch.target_layout)
         with without_dropout(model):
             texts = self.task.draw(model, sources, self.objective.samples)
             greedy = self.task.draw(model, sources, 0) if self.objective.compares else []
@@ -208,12 +195,11 @@ class RewardLoss:
 
     def log_probabilities(self, model: Model, sources: Sequence[list[int]], texts: list[list[list[int]]]) -> Tensor:
         """[G, K], with gradient."""
-        pairs = [(source, ids) for source, row in zip(sources, texts, strict=True) for ids in row]
-        read, labels = (pad([pair[side] for pair in pairs]).to(model.device) for side in (0, 1))
-        fed = pad([[BOS, *ids[:-1]] for _, ids in pairs]).to(model.device)
-        above, below = (Layout.padded([len(pair[side]) for pair in pairs]).to(model.device) for side in (0, 1))
-        hidden = model(Source(read, above), fed, below).hidden
-        return log_likelihoods(model.decoder, hidden, labels, FORBIDDEN).sum(1).view(len(texts), -1)
+        read = [source for source, row in zip(sources, texts, strict=True) for _ in row]
+        layout = Layout.padded([len(source) for source in read]).to(model.device)
+        encoded = model.encode(Source(pad(read).to(model.device), layout))
+        flat = [ids for row in texts for ids in row]
+        return text_log_likelihoods(model.decoder, encoded, flat, never=FORBIDDEN).sum(1).view(len(texts), -1)
 
     def rewards(
         self, texts: list[list[list[int]]], references: Sequence[list[int]], sources: Sequence[list[int]]
@@ -256,9 +242,3 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 def _text(tokenizer: Any, ids: Sequence[int]) -> str:
     return str(tokenizer.decode([token for token in ids if token != EOS]))
-
-
-def _rows(values: Tensor, layout: Layout | None) -> list[list[int]]:
-    """The tokens of each row, without padding."""
-    lengths = [values.size(1)] * values.size(0) if layout is None else layout.lengths.tolist()
-    return [row[:length] for row, length in zip(values.tolist(), lengths, strict=True)]

@@ -19,7 +19,7 @@ FRONTS = {
     "vectors": "weft.models.frontends.base:VectorFrontend",
     "patches": "weft.models.frontends.images:PatchFrontend",
     "convolutions": "weft.models.frontends.images:ConvolutionFrontend",
-    "efficientnet": "weft.models.frontends.efficientnet:EfficientNetFrontend",
+    "efficientnet": "weft.models.frontends.images:EfficientNetFrontend",
     "sentences": "weft.models.frontends.hierarchical_sentences:SentenceFrontend",
 }
 
@@ -36,14 +36,14 @@ DECODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SDecoder",
     "bytenet": "weft.models.bytenet:ByteNetDecoder",
     "rnn": "weft.models.rnn:RecurrentDecoder",
-    "parallel": "weft.models.nonautoregressive_transformer:NonAutoregressiveTransformerDecoder",
+    "parallel": "weft.models.transformer:NonAutoregressiveTransformerDecoder",
 }
 
 CANVASES = {
-    "ratio": "weft.models.length_predictors:LengthRatio",
-    "length": "weft.models.length_predictors:LengthClassifier",
-    "fertility": "weft.models.length_predictors:FertilityPredictor",
-    "upsampled": "weft.models.length_predictors:Upsampling",
+    "ratio": "weft.models.nonautoregressive:LengthRatio",
+    "length": "weft.models.nonautoregressive:LengthClassifier",
+    "fertility": "weft.models.nonautoregressive:FertilityPredictor",
+    "upsampled": "weft.models.nonautoregressive:Upsampling",
 }
 
 POOLINGS = {

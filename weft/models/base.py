@@ -19,13 +19,8 @@ from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.layers.embedding import EmbeddingTables, embedding_table
-from weft.losses.cross_entropy import (
-    label_smoothed_cross_entropy,
-    linear_cross_entropy,
-    output_layer,
-    restrict_outputs,
-    unwritten_fixed,
-)
+from weft.layers.linear import linear_with
+from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, restrict_outputs, unwritten_fixed
 
 Reads = Literal["tokens", "words", "frames", "image", "sentences"]
 """Kinds of source, with the shapes that `Source` describes."""
@@ -62,14 +57,25 @@ class Encoded:
     final: State = None
 
     @property
+    def mask(self) -> Tensor:
+        """[G, S] bool: which positions of the memory are not padding."""
+        return torch.ones_like(self.memory[..., 0], dtype=torch.bool) if self.layout is None else self.layout.mask
+
+    @property
+    def lengths(self) -> Tensor:
+        """[G]: positions of each memory."""
+        rows, extent = self.memory.shape[:2]
+        return torch.full((rows,), extent, device=self.memory.device) if self.layout is None else self.layout.lengths
+
+    @property
     def summary(self) -> Tensor:
         """[G, D]: the last state of an encoder that has one, otherwise the mean of the memory."""
         if self.final is not None:
             return self.final[-1][0]
         if self.layout is None:
             return self.memory.mean(1)
-        ok = self.layout.mask[..., None]
-        return torch.where(ok, self.memory, 0.0).sum(1) / ok.sum(1).clamp_min(1)
+        mask = self.mask[..., None]
+        return torch.where(mask, self.memory, 0.0).sum(1) / mask.sum(1).clamp_min(1)
 
 
 @dataclass
@@ -161,7 +167,8 @@ class DecoderSite:
                 f"not {table.embedding_dim} and {dim}; set them alike, or share_embeddings: output"
             )
         table = embedding_table(self.vocabulary, dim, std) if table is None else table
-        return table, output_layer(table if self.tied else embedding_table(self.vocabulary, dim, std), bias)
+        weight = (table if self.tied else embedding_table(self.vocabulary, dim, std)).weight
+        return table, linear_with(weight, nn.Parameter(torch.zeros(self.vocabulary)) if bias else None)
 
 
 class Decoder(Component, ABC):

@@ -105,7 +105,7 @@ class TransformerLanguageDecoder(SourcelessDecoder):
         return StackState(own, [], self._zeros(rows))
 
     def recall(self, memory: Sequence[Tensor]) -> StackState:
-        own = [layer.mixer.recall(layer.around_mixer.enter(each)) for layer, each in zip(self._each(), memory, strict=True)]
+        own = [layer.mixer.recall(layer.around_mixer.prenorm(each)) for layer, each in zip(self._each(), memory, strict=True)]
         return StackState(own, [], self._zeros(memory[0].size(0)))
 
     def read(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> tuple[HiddenStates, list[Tensor]]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention
 from weft.attention.core.single_head import fold, unfold
-from weft.attention.core.weight_recorder import observe
+from weft.attention.core.weight_recorder import cross_attentions, observe
 from weft.config.registry import Among
 from weft.data.batch import EOS, UNK, Layout, Source
 from weft.errors import ConfigError
@@ -184,7 +184,7 @@ def _known(tokens: Tensor, size: int) -> Tensor:
 
 def _pointing(decoder: Decoder, layer: int) -> str:
     """The name, inside the base decoder, of the attention that points."""
-    crosses = {name: part for name, part in decoder.named_modules() if isinstance(part, Attention) and part.site.use == "cross"}
+    crosses = cross_attentions(decoder)
     if not crosses:
         raise ConfigError(
             "model.base: its decoder has no attention over the source, so nothing in it can point; "

@@ -112,10 +112,12 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(block.dim)
         self.pre, self.dropout = block.norm == "pre", block.dropout
 
-    def enter(self, x: Tensor) -> Tensor:
+    def prenorm(self, x: Tensor) -> Tensor:
+        """The input of the sub-layer, normalised in a pre-norm block."""
         return self.norm(x) if self.pre else x
 
-    def leave(self, x: Tensor, update: Tensor) -> Tensor:
+    def add_residual(self, x: Tensor, update: Tensor) -> Tensor:
+        """x plus the output of the sub-layer, normalised in a post-norm block."""
         if self.pre:
             return x + dropout(update, self.dropout, self.training)
         return norm_sum(self.norm, x, update, self.dropout, self.training)
@@ -148,10 +150,10 @@ class EncoderLayer(nn.Module):
 
     def read(self, x: Tensor, state: State, layout: Layout | None, extras: dict[str, Tensor]) -> tuple[Tensor, State]:
         """Tokens [B, T, D] that follow the state → [B, T, D] and the state after them."""
-        mixed: Attended = self.mixer(self.around_mixer.enter(x), state, layout=layout)
+        mixed: Attended = self.mixer(self.around_mixer.prenorm(x), state, layout=layout)
         add_extras(extras, mixed.extras)
-        x = self.around_mixer.leave(x, mixed.context)
-        return self.around_network.leave(x, self._feed(x, layout)), mixed.state
+        x = self.around_mixer.add_residual(x, mixed.context)
+        return self.around_network.add_residual(x, self._feed(x, layout)), mixed.state
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         x = draft.part(self.around_mixer, x, lambda y: draft.part(self.mixer, y))
@@ -162,14 +164,14 @@ class EncoderLayer(nn.Module):
 
         def mix(x: Tensor) -> Attended:
             return replace(
-                self.mixer(self.around_mixer.enter(x), self.mixer.init_state(rows=x.size(0)), layout=layout), state=None
+                self.mixer(self.around_mixer.prenorm(x), self.mixer.init_state(rows=x.size(0)), layout=layout), state=None
             )
 
         feed = self.around_network.sublayer(lambda x: Attended(self._feed(x, layout)), self.network)
         return [self.around_mixer.sublayer(mix, self.mixer), feed]
 
     def _feed(self, x: Tensor, layout: Layout | None) -> Tensor:
-        return self.network.run(self.around_network.enter(x), None, layout)[0]
+        return self.network.run(self.around_network.prenorm(x), None, layout)[0]
 
 
 @dataclass
@@ -219,13 +221,13 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, State, State]:
         before, tail = own
         mixed = self._mix(x, before, layout)
-        x = self.around_mixer.leave(x, mixed.context)
+        x = self.around_mixer.add_residual(x, mixed.context)
         attended = self._attend(x, source, layout)
-        x = self.around_cross.leave(x, attended.context)
+        x = self.around_cross.add_residual(x, attended.context)
         add_extras(extras, mixed.extras)
         add_extras(extras, attended.extras)
-        update, tail = self.network.run(self.around_network.enter(x), tail, layout)
-        return self.around_network.leave(x, update), (mixed.state, tail), attended.state
+        update, tail = self.network.run(self.around_network.prenorm(x), tail, layout)
+        return self.around_network.add_residual(x, update), (mixed.state, tail), attended.state
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         x = draft.part(self.around_mixer, x, lambda y: draft.part(self.mixer, y))
@@ -241,7 +243,7 @@ class DecoderLayer(nn.Module):
             return self._attend(x, read, layout)
 
         def feed(x: Tensor) -> Attended:
-            return Attended(*self.network.run(self.around_network.enter(x), tail, layout))
+            return Attended(*self.network.run(self.around_network.prenorm(x), tail, layout))
 
         memory = [source.memory] if isinstance(source, UnprojectedMemory) else []
         return [
@@ -251,8 +253,8 @@ class DecoderLayer(nn.Module):
         ]
 
     def _mix(self, x: Tensor, before: State, layout: Layout | None) -> Attended:
-        return self.mixer(self.around_mixer.enter(x), before, layout=layout)
+        return self.mixer(self.around_mixer.prenorm(x), before, layout=layout)
 
     def _attend(self, x: Tensor, source: State, layout: Layout | None) -> Attended:
-        attended: Attended = self.cross(self.around_cross.enter(x), source, layout=layout)
+        attended: Attended = self.cross(self.around_cross.prenorm(x), source, layout=layout)
         return replace(attended, context=self.project(attended.context))

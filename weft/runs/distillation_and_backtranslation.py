@@ -34,7 +34,7 @@ from weft.inference.worker_processes import cores
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.run_folder import MODEL
 from weft.runs.translator import Translator, load
-from weft.tasks.teacher import TeacherRun
+from weft.tasks.base import TeacherRun
 from weft.tasks.translation.attention_alignment import Align, CharacterCounter, weights_of
 
 

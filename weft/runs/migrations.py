@@ -1,8 +1,8 @@
 """The format of run folders, and everything that lets runs of earlier formats load.
 
-`run.json` says the format of a run; runs without that file have format 1. A run of a newer format is refused. Whatever reads a
-file of a run passes the content through the function of that kind of file here. A migration knows old content by its form, so
-it also holds for a file that was copied out of its run.
+`run.json` says the format of a run, and what was requested of it; runs without that file have format 1. A run of a newer
+format is refused. Whatever reads a file of a run passes the content through the function of that kind of file here. A migration
+recognises old content by its form, so it also works for a file that was copied out of its run.
 
 Some additions need no migration. A setting, a tokenizer option or a value in `state.json` that an older run does not have
 takes its default, which must mean what older runs did. `sentences.json` and `checkpoints/data.id` are optional.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weft.config.plugins import missing_packages, packages_in
 from weft.errors import RunError
 from weft.file_access import replace_file
 from weft.version import DISTRIBUTION, VERSION
@@ -30,9 +31,36 @@ FORMAT = 2
 FORMAT_FILE = "run.json"
 
 
-def write_format(run: Path) -> None:
-    """Marks a new run as one of this format."""
-    replace_file(run / FORMAT_FILE, json.dumps({"format": FORMAT, "weft": VERSION}) + "\n")
+def write_format(run: Path, request: Data | None = None, *, config: Data | None = None) -> None:
+    """Marks a run as one of this format, and keeps what was requested of it, and the other packages that it needs.
+
+    request: by default, what the run has already · config: plain data, in which the packages are named that parts come from; by
+    default, those that the run has already.
+    """
+    known = _facts(run)
+    request = known.get("request") if request is None else request
+    packages = known.get("packages") if config is None else packages_in(config)
+    noted = {name: value for name, value in (("request", request), ("packages", packages)) if value}
+    replace_file(run / FORMAT_FILE, json.dumps({"format": FORMAT, "weft": VERSION, **noted}, ensure_ascii=False) + "\n")
+
+
+def _facts(run: Path) -> Data:
+    """The content of the format file; empty if there is none."""
+    if not (run / FORMAT_FILE).is_file():
+        return {}
+    check_format(run)
+    return dict(json.loads((run / FORMAT_FILE).read_text("utf-8")))
+
+
+def read_request(run: Path) -> Data:
+    """What was requested of a run, before anything was chosen; empty for runs that do not say it."""
+    return dict(_facts(run).get("request", {}))
+
+
+def missing_for(run: Path) -> str:
+    """A sentence about other packages that a run needs and that are not installed; empty if none is missing or known."""
+    packages = _facts(run).get("packages")
+    return missing_packages(packages) if isinstance(packages, dict) else ""
 
 
 def check_format(run: Path) -> int:

@@ -8,16 +8,15 @@ from pathlib import Path
 
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
-from weft.errors import RunError
+from weft.errors import ConfigError, RunError
 from weft.file_access import why_unreadable
 from weft.layers.lora import Lora, add_adapters, merge_adapters
 from weft.models.base import Network, Sizes
-from weft.runs.migrations import FORMAT_FILE, check_format
+from weft.runs.migrations import FORMAT_FILE, check_format, missing_for
 from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import CONFIG, MODEL, choose_device
 from weft.runs.weight_files import load_weights, zero_initialized
-from weft.tasks.base import Task, TaskContext
-from weft.tasks.teacher import TeacherRun
+from weft.tasks.base import Task, TaskContext, TeacherRun
 
 Report = Callable[[str], None]
 """Receives messages about the progress."""
@@ -48,7 +47,12 @@ def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
         problem = stopped if (folder / FORMAT_FILE).is_file() else f"this is not a run folder: it has no {CONFIG}"
         raise RunError(f"{folder}: {problem}")
     check_format(folder)
-    return load_config(folder / CONFIG, sets)
+    try:
+        return load_config(folder / CONFIG, sets)
+    except ConfigError:
+        if missing := missing_for(folder):
+            raise RunError(f"{folder}: {missing}") from None
+        raise
 
 
 def build_task(config: Config, folder: Path, report: Report = silent, teacher: TeacherRun | None = None) -> Task:

@@ -1,4 +1,4 @@
-"""The folder of a run: never overwritten silently, and used by one process at a time. And the device it is used on."""
+"""Run folders, which are never overwritten silently and are used by one process at a time; and the device of a run."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def create_folder(out: Path) -> None:
     """Creates the folder of a new run. Raises RunError if it would overwrite something."""
     if out.exists() and not out.is_dir():
         raise RunError(f"{out}: this is a file; a run needs its own folder")
-    if out.is_dir() and any(entry.name != LOCK for entry in out.iterdir()) and not _unbegun(out):
+    if out.is_dir() and any(entry.name != LOCK for entry in out.iterdir()) and not unbegun(out):
         hint = f"continue the run with `weft train --resume {out}`, or choose another folder"
         raise RunError(f"{out}: the folder is not empty, and weft does not overwrite files; {hint}")
     out.mkdir(parents=True, exist_ok=True)
 
 
-def _unbegun(out: Path) -> bool:
+def unbegun(out: Path) -> bool:
     """Whether a process was killed here before the first step of a new run, when it writes the settings."""
     return (out / FORMAT_FILE).is_file() and not any((out / name).exists() for name in (CONFIG, MODEL, CHECKPOINTS))
 
 
 def clear_unbegun(out: Path) -> None:
     """Removes the files of a run that has not begun. The caller holds its `RunLock`."""
-    for entry in out.iterdir() if _unbegun(out) else ():
-        if entry.name != LOCK:
+    for entry in out.iterdir() if unbegun(out) else ():
+        if entry.name not in (LOCK, FORMAT_FILE):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
@@ -83,8 +83,11 @@ class RunLock:
 
 
 @contextmanager
-def locked_folder(out: Path, resume: bool) -> Iterator[None]:
-    """Locks the folder of the run. If a new run fails before anything was trained, its files are removed again."""
+def locked_folder(out: Path, resume: bool, request: dict[str, Any]) -> Iterator[None]:
+    """Locks the folder of the run. If a new run fails before anything was trained, its files are removed again.
+
+    request: what is requested of a new run, for a process that resumes it although it has not begun.
+    """
     was_there = out.is_dir()
     if not resume:
         create_folder(out)
@@ -92,7 +95,7 @@ def locked_folder(out: Path, resume: bool) -> Iterator[None]:
         try:
             if not resume:
                 clear_unbegun(out)
-                write_format(out)
+                write_format(out, request)
             yield
         except BaseException:
             logged = (out / LOG).exists() and (out / LOG).stat().st_size

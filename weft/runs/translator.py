@@ -1,9 +1,10 @@
-"""Trained runs at work: the `Translator` that `weft.load` returns, and what it shares with other trained models."""
+"""Trained runs at work: the `Translator` that `weft.load` returns, the `Generator` of `weft.load_generator`, and their base."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -14,13 +15,17 @@ from weft.config.sections import Config
 from weft.data.tokenizers import Tokenizer
 from weft.errors import ConfigError, DataError, InputError, RunError
 from weft.explain.html_page import Explained
-from weft.inference.decoding_options import changed, resolve_options
+from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.inference.predictor import Prediction, Predictor, Ready
-from weft.models.base import Network
-from weft.runs.auxiliary_models import AuxiliaryModels
-from weft.runs.open_run import open_run
-from weft.tasks.base import Task
+from weft.inference.reranking import Scorer
+from weft.layers.int8 import in_precision
+from weft.models.base import Model, Network
+from weft.models.language_model import LanguageModel
+from weft.runs.open_run import TrainedRun, open_run
+from weft.tasks.base import Ensembles, Task
 from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.language_modeling.predictor import Generated, GenerationPredictor, Prompt
+from weft.tasks.language_modeling.task import LanguageModelTask
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.predictor import TranslationPredictor
 
@@ -82,6 +87,53 @@ def make_inputs(
         raise DataError(f"there are more prefixes than lines to translate: line {number + 1} is missing")
 
 
+class AuxiliaryModels:
+    """The models that decoding with a trained one needs. `load` loads a run onto its device. Each is made once."""
+
+    def __init__(self, model: Network, task: Task, load: Callable[[str], Any]) -> None:
+        self.model, self.task, self._load = model, task, load
+        self.scorer, self.language = cache(self._open_scorer), cache(self._open_language)
+        self._converted: dict[tuple[str, bool], Network] = {}
+        self._fused: dict[str, Network] = {}
+
+    def _open_scorer(self, run: str) -> Scorer:
+        """The run that reranks translations."""
+        other = self._load(run)
+        if not hasattr(other, "translation_predictor"):
+            raise RunError(f"{run}: its task, {other.config.task['kind']}, does not translate lines of text")
+        scorer: Scorer = other.translation_predictor("decode.rerank", rerank="none")
+        return scorer
+
+    def _open_language(self, run: str) -> tuple[LanguageModel, int]:
+        """A language model over the vocabulary of the targets, and its token for the end of a line."""
+        other = self._load(run)
+        if not (isinstance(other.model, LanguageModel) and isinstance(other.task, LanguageModelTask)):
+            raise RunError(f"{run}: its task, {other.config.task['kind']}, is not language_model")
+        if not isinstance(self.task, Ensembles) or self.task.vocabularies()[-1:] != other.task.vocabularies():
+            raise RunError(f"{run}: its vocabulary differs from that of the targets; train it with data.tokenizer_of")
+        return other.model, other.task.tokenizer.encode("\n")[-1]
+
+    def decoded(self, resolved: DecodingOptions) -> Network:
+        """The model in the chosen precision, fused with a language model if the options say so."""
+        model = self.converted(resolved)
+        if resolved.fusion is None or not isinstance(model, Model):
+            return model
+        key = json.dumps([resolved.precision, resolved.kernels is not None, resolved.config.fusion])
+        if key not in self._fused:
+            self._fused[key] = resolved.fusion(model)
+        return self._fused[key]
+
+    def converted(self, resolved: DecodingOptions) -> Network:
+        """The model with its weights in the chosen precision."""
+        if resolved.precision == "bf16" and not self.task.info.bf16_weights:
+            return self.model
+        kernels = resolved.kernels if resolved.precision == "int8" else None
+        key = resolved.precision, kernels is not None
+        if key not in self._converted:
+            self._converted[key] = in_precision(self.model, resolved.precision, kernels)
+        return self._converted[key]
+
+
 Warn = Callable[[str], None]
 
 
@@ -91,6 +143,11 @@ class Trained:
     def __init__(self, model: Network, task: Task, config: Config, warn: Warn | None = None) -> None:
         self.model, self.task, self.config, self.warn = model.eval(), task, config, warn
         self.auxiliary = AuxiliaryModels(self.model, task, lambda run: load_trained(run, device=str(self.model.device)))
+
+    def __repr__(self) -> str:
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        task, model = self.config.task["kind"], self.config.model["kind"]
+        return f"<{type(self).__name__} {self.task.run}: {task}, {model} with {size:,} parameters on {self.model.device}>"
 
     @property
     def languages(self) -> Sequence[str]:
@@ -281,15 +338,52 @@ def load_trained(
         raise RunError("there is no run to load; name at least one folder")
     first, *others = (open_run(folder, set, device=device) for folder in folders)
     task, config = first.task, first.config
+    model = _ensemble(first, others) if others else first.model
+    model = model.to(first.model.device)
+    return Translator(model, task, config, warn) if isinstance(task, CorpusTask) else Trained(model, task, config, warn)
+
+
+def _ensemble(first: TrainedRun, others: Sequence[TrainedRun]) -> Network:
+    """The models of several runs as one. Raises RunError if they do not belong together."""
     for other in others:
-        if other.config.task["kind"] != config.task["kind"]:
-            raise RunError(
-                f"{other.folder}: its task is {other.config.task['kind']}, that of {first.folder} is {config.task['kind']}"
-            )
-        if task.vocabularies() != other.task.vocabularies():
+        kind, expected = other.config.task["kind"], first.config.task["kind"]
+        if kind != expected:
+            raise RunError(f"{other.folder}: its task is {kind}, that of {first.folder} is {expected}")
+        if not (isinstance(first.task, Ensembles) and isinstance(other.task, Ensembles)):
+            raise RunError("models of this task cannot form an ensemble; name one run")
+        if first.task.vocabularies() != other.task.vocabularies():
             raise RunError(
                 f"{other.folder}: its tokenizer differs from that of {first.folder}; the runs of an ensemble share one"
             )
-    model = task.ensemble([run.model for run in (first, *others)]) if others else first.model
-    model = model.to(first.model.device)
-    return Translator(model, task, config, warn) if isinstance(task, CorpusTask) else Trained(model, task, config, warn)
+    assert isinstance(first.task, Ensembles)
+    return first.task.ensemble([run.model for run in (first, *others)])
+
+
+class Generator(Trained):
+    """A trained language model that continues texts and scores them."""
+
+    def generate(
+        self, prompt: str = "", *, tokens: int = 200, count: int = 1, hear: Callable[[str], None] | None = None, **options: Any
+    ) -> list[Generated]:
+        """`count` continuations of the prompt with `tokens` tokens each.
+
+        They are sampled unless the options name a `beam` (1: greedy) or a `search`; `options` are those of the section decode:
+        temperature=0.8, top_k=40, seed=3, … Samples differ, other continuations are all the same. `hear` receives the text of
+        the first as it comes.
+        """
+        check_text(prompt, "prompt")
+        if tokens < 1 or count < 1:
+            raise ConfigError(f"there must be at least one token and one text, not {tokens} and {count}")
+        wanted = options if {"beam", "search", "sample"} & options.keys() else {"sample": True, **options}
+        predictor = self.predictor(**wanted)
+        assert isinstance(predictor, GenerationPredictor)
+        prompts = [Prompt(prompt, tokens, draw) for draw in range(count)]
+        return predictor.generate(prompts, hear) if hear else list(predictor.predict(prompts, together=True))
+
+
+def load_generator(run: str | Path, *, device: str = "auto", set: Sequence[str] = ()) -> Generator:
+    """The language model of a run folder; `set` changes its settings: ["task.evaluation_memory=1024"]."""
+    trained = load_trained(run, device=device, set=set)
+    if trained.config.task["kind"] != "language_model":
+        raise RunError(f"{run}: its task, {trained.config.task['kind']}, is not language_model, so it cannot continue a text")
+    return Generator(trained.model, trained.task, trained.config)

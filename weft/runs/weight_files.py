@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from weft.errors import RunError
-from weft.file_access import ASIDE, default_mode, denied, why_unreadable
+from weft.file_access import ASIDE, default_mode, denied, sync, why_unreadable
 from weft.models.base import Network
 from weft.runs.migrations import migrate_metadata, migrate_weights
 
@@ -57,15 +57,6 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     save_file(ready, file, {"weft": json.dumps(dict(metadata), sort_keys=True)} if metadata else None)
     file.chmod(default_mode())  # safetensors creates private files
     sync(file)
-
-
-def sync(path: Path) -> None:
-    """Syncs a file, or the entries of a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:

@@ -36,7 +36,10 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 @dataclass(frozen=True)
 class Key:
-    """A key as it is kept. rate: its own requests per minute; None: as for all · admin: whether it may reload the models."""
+    """An API key, of which only the hash is kept.
+
+    rate: its own requests per minute; None: as for all · admin: whether it may reload the models.
+    """
 
     digest: bytes
     name: str

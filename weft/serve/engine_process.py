@@ -49,7 +49,7 @@ WORDS, COPIES, TIMES = (8, 24), (32, 64, 128, 256, 512), 3
 Each is translated three times: as it is, while it is captured, and from the CUDA graph."""
 
 SWITCH_INTERVAL = 0.0005
-"""Seconds after which a thread that makes texts lets the one that feeds the GPU go on."""
+"""Seconds after which a thread that makes texts must let the one that feeds the GPU run."""
 
 Finish = Callable[[], list[Any]]
 """Makes the results of a batch from the tensors on the device."""
@@ -137,7 +137,7 @@ class Engine:
             assert isinstance(ready, Connection)
             try:
                 self._take(ready, ready.recv())
-            except Exception:  # it was closed, or sends what nobody understands
+            except Exception:  # it was closed, or sent something unknown
                 self._drop(ready)
 
     def _take(self, link: Connection, message: object) -> None:
@@ -210,7 +210,7 @@ class Engine:
         return predictor.begin([each.task.items[row] for each, row in rows], control)
 
     def _answer(self, batch: Sequence[WaitingTask]) -> None:
-        """Runs a batch. If that fails, runs each of its tasks alone. Another thread makes texts of the results."""
+        """Runs a batch. If that fails, runs each of its tasks alone. Another thread turns the results into texts."""
         rows = [(each, row) for each in batch for row in range(len(each.task.items))]
         began, predictor = time.monotonic(), batch[0].predictor
         try:

@@ -1,13 +1,19 @@
-"""A queue in which clients take turns, and batches that a machine can run in a bounded time."""
+"""Queries in progress, a queue in which clients take turns, and batches that a machine can run in a bounded time."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
+from weft.decoding.search_loop import Cancellation
+from weft.inference.predictor import BatchItem, ExpectedCost, Predictor
 from weft.serve.bounded_cache import BoundedCache
-from weft.serve.query_jobs import Job, RequestTicket
+from weft.serve.served_models import BatchResult, TranslationQuery
 
 KINDS, CLIENTS = 1000, 10_000
 """Kinds of work whose time, and clients whose work, is remembered."""
@@ -17,6 +23,90 @@ DECAY = 0.9
 
 GROWTH = 4
 """How many times as large as the largest batch so far the next may be."""
+
+
+SHORT = 2_000
+"""Characters of a text, or of all texts of a request, that this process may read and join itself."""
+
+Parts = tuple[Any, list[BatchItem], list[Any]]
+"""The input of a predictor, its batch items and their results."""
+
+
+@dataclass(eq=False)
+class PendingQuery:
+    """A query with the batch items that a model computes for it, and their results so far."""
+
+    query: TranslationQuery
+    input: Any
+    predictor: Predictor[Any, Any]
+    items: list[BatchItem]
+    results: dict[BatchItem, Any] = field(default_factory=dict)
+
+    def run(self, items: list[BatchItem], control: Cancellation | None) -> BatchResult:
+        """Runs items of this and other queries of one group."""
+        return self.query.model.run_batch(self.predictor, self.query.options, items, control)
+
+    @property
+    def parts(self) -> Parts:
+        """The input, its items and their results."""
+        return self.input, self.items, [self.results[item] for item in self.items]
+
+    @property
+    def plain(self) -> bool:
+        """Whether its answer is simply the result of its only item, so that there is nothing to join."""
+        if self.query.attention or self.query.marks:
+            return False
+        return len(self.items) == 1 or (not self.items and len(self.query.text) <= SHORT)
+
+
+@dataclass(eq=False)
+class Job:
+    """A batch item in the queue.
+
+    group: only items of one group are run together · kind: items of one kind take about the same time per row and step ·
+    since: when it was added.
+    """
+
+    ticket: RequestTicket
+    pending: PendingQuery
+    item: BatchItem
+    group: Hashable
+    kind: Hashable
+    cost: ExpectedCost
+    since: float
+
+
+@dataclass(eq=False)
+class RequestTicket:
+    """The queries of one request, which wait together. `client` names who sent it."""
+
+    client: str
+    queries: list[PendingQuery]
+    future: asyncio.Future[None]
+    jobs: list[Job] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits for the answers."""
+        return not self.future.done()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all results are known."""
+        return all(len(each.results) == len(each.items) for each in self.queries)
+
+    def settle(self, error: Exception | None = None) -> None:
+        """Tells the request that all results are known, or an error. Any thread may call this."""
+        with suppress(RuntimeError):  # the event loop is closed, so no request is waiting
+            self.future.get_loop().call_soon_threadsafe(self._settle, error)
+
+    def _settle(self, error: Exception | None) -> None:
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(None)
 
 
 @dataclass
@@ -50,22 +140,28 @@ class _LinearFit:
 
 
 class BatchTimeModel:
-    """Learns how long batches take on this machine, by kind of work: the time per step grows with the number of rows."""
+    """Learns how long batches take on this machine, by kind of work: the time per step grows with the number of rows.
+
+    Several threads may use it.
+    """
 
     def __init__(self, first: float = 1e-3) -> None:
         self.first = first
         self._fits: BoundedCache[Hashable, _LinearFit] = BoundedCache(KINDS)
+        self._lock = threading.Lock()
 
     def learn(self, kind: Hashable, rows: float, steps: int, seconds: float, weight: float = 1.0) -> None:
         """Remembers a batch."""
-        fit = self._fits.get(kind) or _LinearFit()
-        fit.add(rows, seconds / max(1, steps), weight)
-        self._fits[kind] = fit
+        with self._lock:
+            fit = self._fits.get(kind) or _LinearFit()
+            fit.add(rows, seconds / max(1, steps), weight)
+            self._fits[kind] = fit
 
     def seconds(self, kind: Hashable, rows: float, steps: int) -> float:
         """The time that a batch of this kind is expected to take. `first` seconds per row and step if none was seen yet."""
-        fit = self._fits.get(kind)
-        return steps * (self.first * rows if fit is None else fit.at(rows))
+        with self._lock:
+            fit = self._fits.get(kind)
+            return steps * (self.first * rows if fit is None else fit.at(rows))
 
     def known(self, kind: Hashable, rows: float) -> bool:
         """Whether the batches so far tell how long this many rows take. Batches grow step by step."""
@@ -105,8 +201,8 @@ class Batch:
 class FairQueue:
     """Tickets in turns: the client that has used the least work comes next, and of its tickets the one that got the least.
 
-    A new client or ticket starts at what the others have got on average, so that nobody saves up turns and nobody is overtaken
-    for ever. Not thread-safe.
+    A new client or ticket starts at the average of the others, so that nobody saves up turns or is overtaken forever. Not
+    thread-safe.
     """
 
     def __init__(self, times: BatchTimeModel) -> None:

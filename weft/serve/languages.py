@@ -1,8 +1,7 @@
-"""Languages: codes in requests, the languages of a run, and detection, which needs no model and no download.
+"""Languages: codes in requests, the languages of a run, and detection, which needs no download.
 
-Detection scores a few candidates by character n-grams and frequent words. The n-gram counts of a language come from Babel's
-locale data: names of languages, countries, months and units in that language. Frequent words are listed below; a language
-without a list relies on its n-grams.
+Detection scores a few candidates by py3langid and by character n-grams. The n-gram counts of a language come from Babel's
+locale data: names of languages, countries, months and units. They tell languages apart that py3langid does not know.
 """
 
 from __future__ import annotations
@@ -66,39 +65,8 @@ def languages_of(config: Config, two: Sequence[str] = (), run: str = "the run") 
     return data.source_language or guess[0], data.target_language or guess[1]
 
 
-WORDS = {
-    "bg": "и на в за се да от е с по не че са като това",
-    "ca": "de la i el que a en es per un una amb no els les del al",
-    "cs": "a se v na je že o s z do to i za pro jsou by jako ve u ale k po si",
-    "da": "og i at det en den til er som på de med han af for ikke der var et",
-    "de": "der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es an er sie",
-    "el": "και το να του η της με που την από για είναι ο οι στο",
-    "en": "the of and to in is that for it was on are as with his they at be this from have or by one had not but a an",
-    "es": "de la que el en y a los se del las un por con no una su para es al lo como más",
-    "et": "ja on ei et see kui ta oli ma mis ka aga",
-    "fi": "ja on ei että se hän oli mutta joka kun ovat myös niin",
-    "fr": "de la le et les des en un du une que est pour qui dans a par plus pas au sur ne se il",
-    "hr": "i je u na se da za su od s a što kao koji iz",
-    "hu": "a az és hogy nem is egy ez van volt de csak meg már",
-    "id": "yang dan di itu dengan untuk tidak ini dari dalam akan pada saya",
-    "it": "di e il la che in a per un è una con non del si da le i sono al",
-    "lt": "ir kad į yra su ne iš tai kaip bet jo",
-    "lv": "un ir ar no ka par uz bet tas kas tika",
-    "nl": "de van een het en in is dat op te zijn voor met die niet aan er om ook als",
-    "nb": "og i det er en på til som for at med de av ikke den har jeg var et",
-    "pl": "i w na z się do nie to że jest o jak a po co tak za od dla",
-    "pt": "de a o que e do da em um para com não uma os no se na por mais as dos é",
-    "ro": "de și în a la cu pe nu o un că din este pentru mai care",
-    "ru": "и в не на что с он по это как к но его из у за от так все она",
-    "sk": "a v na sa je že s z do to o i pre ako sú by za",
-    "sl": "in je v na se da za so ki z s pa ne tudi bi",
-    "sv": "och i att det som en på är av för med till den har de inte om ett han var",
-    "tr": "ve bir bu da için ile de ne çok gibi daha var ama o",
-    "uk": "і в не на що з до як у це за та від він але є",
-    "vi": "và của là có không được cho một trong người với các này",
-}
-WORD_BONUS = 2.5
-"""Nats added to a language's score for each of its frequent words in the text."""
+NGRAM_WEIGHT = 0.3
+"""Weight of the n-grams next to py3langid's scores, which know more text; chosen on software strings and captions."""
 
 NOT_LETTERS = re.compile(r"[\W\d_]+")
 ORDER = 3
@@ -124,15 +92,14 @@ def _locale(code: str) -> Locale | None:
 def detect_language(text: str, codes: Sequence[str]) -> list[dict[str, Any]]:
     """Ranks all of `codes`, the likeliest first, each with a confidence in percent.
 
-    A language is scored by the likelihood of the text's character n-grams and by its frequent words in the text.
+    A language is scored by py3langid and by the likelihood of the text's character n-grams.
     """
-    words = NOT_LETTERS.split(text[:2000].lower())
-    grams = [gram for word in words if word for gram in _grams(word)]
-    scores = {}
+    text = text[:2000]
+    grams = [gram for word in NOT_LETTERS.split(text.lower()) if word for gram in _grams(word)]
+    scores = _langid_scores(text, codes)
     for code in codes:
         counts, total = _gram_counts(code)
-        logp = sum(math.log((counts[gram] + 0.1) / (total + 2000)) for gram in grams)
-        scores[code] = logp + WORD_BONUS * sum(word in _frequent_words(code) for word in words)
+        scores[code] += NGRAM_WEIGHT * sum(math.log((counts[gram] + 0.1) / (total + 2000)) for gram in grams)
     best = max(scores.values())
     # Neighbouring n-grams overlap, so the sum of their log-probabilities is overconfident.
     weights = {code: math.exp((score - best) / 4) for code, score in scores.items()}
@@ -141,14 +108,26 @@ def detect_language(text: str, codes: Sequence[str]) -> list[dict[str, Any]]:
     return [{"confidence": round(100 * weights[code] / total_weight, 1), "language": code} for code in ranked]
 
 
-def _frequent_words(code: str) -> list[str]:
-    return WORDS.get(code.split("-")[0].lower(), "").split()
+def _langid_scores(text: str, codes: Sequence[str]) -> dict[str, float]:
+    """The log-probabilities of languages by py3langid. One that it does not know gets the best of those not in `codes`."""
+    bases = {code: code.split("-")[0].lower() for code in codes}
+    names = {code: ALIASES["nb"] if base == "nb" else base for code, base in bases.items()}
+    ranked = dict(_identifier().rank(text))
+    others = [score for name, score in ranked.items() if name not in names.values()]
+    return {code: ranked.get(name, max(others)) for code, name in names.items()}
+
+
+@cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # its model takes half a second to load
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE)
 
 
 @cache
 def _gram_counts(code: str) -> tuple[Counter[str], int]:
-    """Counts the character n-grams in the known words of a language; returns the counts and their sum."""
-    locale, texts = _locale(code), _frequent_words(code) * 3
+    """Counts the character n-grams in Babel's names of a language; returns the counts and their sum."""
+    locale, texts = _locale(code), list[str]()
     if locale is not None:
         for names in (locale.languages, locale.territories, locale.currencies):
             texts += map(str, names.values())

@@ -19,7 +19,7 @@ from weft.data.batch import EOS
 from weft.data.token_spelling import token_texts
 from weft.explain.attention_heatmap import cross_attention
 from weft.explain.explanation import Side, join_words, make_side
-from weft.inference.predictor import Prediction, Weights
+from weft.inference.predictor import Prediction
 from weft.serve.served_models import ServedModel
 from weft.tasks.translation.segmenter import Translation
 
@@ -121,11 +121,11 @@ CHARACTER_LEVEL = 1.5
 
 
 class AlignmentDocument(BaseModel):
-    """Source pieces, target pieces (usually words), and the attention from each target piece to each source piece."""
+    """Units of the source and of the target, usually words, and the attention from each target unit to each source unit."""
 
-    source: list[str] = Field(description="pieces of the text; the end of the text is an empty string")
-    target: list[str] = Field(description="pieces of the translation")
-    weights: list[list[float]] = Field(description="for each piece of the translation, its attention to each piece of the text")
+    source: list[str] = Field(description="words or tokens of the text; the end of the text is an empty string")
+    target: list[str] = Field(description="words or tokens of the translation")
+    weights: list[list[float]] = Field(description="for each unit of the translation, its attention to each unit of the text")
 
 
 class TranslationDocument(BaseModel):
@@ -188,16 +188,6 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def rounded(weights: Weights) -> Any:
-    """Weights as lists, with four digits."""
-    return np.round(weights.astype(np.float64), 4).tolist()
-
-
-def encode(response: TranslateResponse) -> bytes:
-    """A response as compact JSON. Large ones take a while: do not call this in the event loop."""
-    return response.model_dump_json(exclude_none=True).encode()
-
-
 def cells(predictions: Iterable[Prediction]) -> int:
     """The number of attention weights."""
     return sum(weights.size for each in predictions for weights in each.attention.values())
@@ -211,7 +201,9 @@ def document(model: ServedModel, text: str, best: Prediction, *, attention: bool
     if alignment and "cross" in best.uses.values():
         response.alignment = _alignment(model, text, best)
     if attention:
-        response.attention = {name: rounded(weights) for name, weights in best.attention.items()}
+        response.attention = {
+            name: np.round(weights.astype(np.float64), 4).tolist() for name, weights in best.attention.items()
+        }
     return response
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import ctypes
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
+from prometheus_client.multiprocess import mark_process_dead
+
 from weft.errors import WeftError
-from weft.serve.file_store import SHARED, shared_folder
 from weft.serve.http_protocol import CONNECTIONS
 from weft.serve.middleware import log_line
+from weft.serve.prometheus import FOLDER
 from weft.serve.settings import Settings
 
 LISTEN_FD, REPLACES = "WEFT_LISTEN_FD", "WEFT_REPLACES"
@@ -28,7 +34,13 @@ WORKER, READY_FD = "WEFT_WORKER", "WEFT_READY_FD"
 ENGINE_FD, ENGINE_PATH = "WEFT_MODELS_FD", "WEFT_MODELS"
 """Environment variables of the process that runs the models, and of those that use it: its socket's number, and its path."""
 
+SHARED = "WEFT_SHARED"
+"""Environment variable with the folder that the processes of a server share."""
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+ATTACH_FILTER = 26
+"""The socket option SO_ATTACH_FILTER of Linux."""
 
 SYSTEMD_FD = 3
 """The number of the first socket that systemd passes on."""
@@ -37,8 +49,17 @@ PAUSE = 1.0
 """Seconds before a worker that ended is started again."""
 
 
+def shared_folder() -> Path:
+    """The folder that the processes of a server share, which the first of them makes and deletes in the end."""
+    if path := os.environ.get(SHARED):
+        return Path(path)
+    folder = tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
 def command() -> list[str]:
-    """Starts this program again, with the same arguments."""
+    """The command that starts this program again, with the same arguments."""
     return [sys.executable, "-m", "weft", *sys.argv[1:]]
 
 
@@ -65,6 +86,15 @@ def listener(host: str, port: int) -> socket.socket:
         problem = f"cannot listen on {host} port {port}: {error.strerror}"
         raise WeftError(f"{problem}; choose another with --host and --port") from None
     return listening
+
+
+def refuse_handshakes(listening: socket.socket) -> None:
+    """Lets no new connection begin. Those that wait to be accepted, or are about to, stay. Linux only."""
+    # A filter of packets: drops those with the flag SYN, byte 13 of the TCP header.
+    program = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
+    with suppress(OSError):
+        listening.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("HP", len(program), ctypes.addressof(code)))
 
 
 def hand_over(listening: socket.socket) -> None:
@@ -109,8 +139,7 @@ class Workers:
         self._sockets = [_unix_listener(self._folder / f"models-{number}") for number in range(settings.engines)]
         self._running: dict[int, Process] = {}
         self._engines: dict[int, Process] = {}
-        self._stopping = False
-        self._failed = False
+        self._stopping = self._failed = self._handed_over = False
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT. Raises an error if a worker cannot start."""
@@ -124,7 +153,7 @@ class Workers:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
-        loop.add_signal_handler(signal.SIGUSR2, hand_over, self._listener)
+        loop.add_signal_handler(signal.SIGUSR2, self._hand_over)
         ready = await asyncio.gather(*map(self._start_engine, range(len(self._sockets))))
         restarting = [asyncio.create_task(self._watch(self._engines, number, self._start_engine)) for number in self._engines]
         if all(ready):
@@ -144,7 +173,7 @@ class Workers:
 
     async def _start(self, number: int) -> bool:
         """Starts a worker; returns whether it serves."""
-        own = {LISTEN_FD: str(self._listener.fileno()), SHARED: str(self._folder)}
+        own = {LISTEN_FD: str(self._listener.fileno()), SHARED: str(self._folder), FOLDER: str(self._folder)}
         if self._sockets:
             own[ENGINE_PATH] = self._sockets[number % len(self._sockets)].getsockname()
         return await self._spawn(self._running, number, own, self._listener)
@@ -177,6 +206,7 @@ class Workers:
         """Starts a process again whenever it ends, until all are stopped."""
         while True:
             status = await among[number].wait()
+            mark_process_dead(among[number].pid, self._folder)
             if self._stopping:
                 return
             what = "a worker" if among is self._running else "the model process"
@@ -185,8 +215,14 @@ class Workers:
             if not self._stopping:
                 await start(number)
 
+    def _hand_over(self) -> None:
+        self._handed_over = True
+        hand_over(self._listener)
+
     def _stop(self) -> None:
         """Stops all workers gracefully at the first call, and at once at the second."""
+        if not (self._handed_over or "LISTEN_FDS" in os.environ):
+            refuse_handshakes(self._listener)
         self._stopping = True
         self._signal(signal.SIGTERM)
 

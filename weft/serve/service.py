@@ -1,28 +1,40 @@
-"""The state that all APIs of a server share: models, batcher, access control, files, metrics and health."""
+"""The state that all APIs of a server share: models, batcher, access control, translated files, metrics and health."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
+import secrets
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weft.errors import WeftError
 from weft.inference.predictor import Prediction
+from weft.inference.worker_processes import LINUX
 from weft.serve.access_control import AccessControl
-from weft.serve.file_store import FileStore, shared_folder
+from weft.serve.fair_queue import SHORT
 from weft.serve.middleware import Log
-from weft.serve.prometheus import Metrics, summed
+from weft.serve.prometheus import Metrics
 from weft.serve.request_batcher import Batcher
-from weft.serve.served_models import Models, Query, ServedModel, TranslationQuery
+from weft.serve.served_models import Models, ServedModel, TranslationQuery
+from weft.serve.server_processes import shared_folder
 from weft.serve.settings import Settings
+from weft.tasks.translation.documents import SUFFIXES, fill_all, open_document
+from weft.tasks.translation.documents.html import Segment
+from weft.tasks.translation.segmenter import Translation
 
 SURROGATE = re.compile("[\ud800-\udfff]")
+
+T = TypeVar("T")
+
+MAX_PREFIX = 1_000
+"""Characters of a forced prefix. Its tokens take steps of the search that bring nothing."""
 
 RECENT = 5.0
 """Seconds for which an answer of a model counts as a sign of health."""
@@ -32,6 +44,14 @@ STUCK = 60.0
 
 WITHIN = 10.0
 """Seconds in which a model must answer the test text."""
+
+KEPT = 30 * 60.0
+"""Seconds for which a translated file can be downloaded."""
+
+TOTAL = 256 << 20
+"""Bytes of all translated files; beyond that the oldest are deleted."""
+
+NAME = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,5})")
 
 
 class Health:
@@ -74,13 +94,16 @@ class Service:
 
     def __init__(self, settings: Settings, models: Models, log: Log = lambda facts: None) -> None:
         self.settings, self.models, self.metrics = settings, models, Metrics()
-        self.batcher = Batcher(settings, self.metrics, log)
+        # A forked process cannot use a GPU.
+        forks = LINUX and all(model.translator.model.device.type == "cpu" for model in models.served)
+        self.batcher = Batcher(settings, self.metrics, log, forks=forks)
+        self.readers = self.batcher.readers
         self.health = Health(self.batcher, models)
         self.access = AccessControl(settings, self.metrics)
         self.files = FileStore(shared_folder())
-        self.metrics.gauges["queue_length"] = ("sentences waiting in the queue", lambda: self.batcher.length)
-        self.metrics.gauges["cache_bytes"] = ("memory of cached translations", lambda: self.batcher.cache.used)
-        self.metrics.gauges["models"] = ("models in memory, in all processes", lambda: len(self.models.served))
+        self.metrics.add_gauge("queue_length", "sentences waiting in the queue", lambda: self.batcher.length)
+        self.metrics.add_gauge("cache_bytes", "memory of cached translations", lambda: self.batcher.cache.used)
+        self.metrics.add_gauge("models", "models in memory, in all processes", lambda: len(self.models.served))
         self._reloading = asyncio.Lock()
 
     def admit(self, request: Request, key: Any = None, *, admin: bool = False) -> None:
@@ -88,9 +111,12 @@ class Service:
         self.access.admit(request, key, admin=admin)
         note(request, key=request.scope.get("weft.key"))
 
-    def check(self, texts: Sequence[str], others: Sequence[str] = ()) -> None:
-        """Refuses too many texts, a text with too many characters, and invalid Unicode. `others`: terms and prefixes."""
-        settings, longest = self.settings, max(map(len, (*texts, *others)), default=0)
+    def check(self, texts: Sequence[str], others: Sequence[str] = (), prefixes: Sequence[str] = ()) -> None:
+        """Refuses too many texts, texts and prefixes with too many characters, and invalid Unicode. `others`: terms."""
+        settings, others = self.settings, (*others, *prefixes)
+        longest = max(map(len, (*texts, *others)), default=0)
+        if any(len(prefix) > MAX_PREFIX for prefix in prefixes):
+            raise HTTPException(400, f"Invalid request: a prefix has more than {MAX_PREFIX:,} characters")
         if len(texts) > settings.texts:
             raise HTTPException(400, f"Invalid request: {len(texts)} texts exceed the limit of {settings.texts}")
         if longest > settings.characters:
@@ -98,17 +124,32 @@ class Service:
         if any(SURROGATE.search(text) for text in (*texts, *others)):
             raise HTTPException(400, "Invalid request: the text is not valid Unicode")  # JSON allows unpaired surrogates
 
-    async def answer(self, request: Request, queries: Sequence[Query], cells: int | None = None) -> list[Prediction]:
-        """Answers each query. Cancels the queries if the client disconnects or the time is up.
-
-        cells: the most attention weights that the queries may compute.
-        """
+    async def answer(self, request: Request, queries: Sequence[TranslationQuery], cells: int | None = None) -> list[Prediction]:
+        """Answers each query. cells: the most attention weights that the queries may compute."""
         note(request, texts=len(queries), characters=sum(len(query.text) for query in queries))
         if self.settings.log_text:
             note(request, text=[query.text for query in queries])
         if queries:
             note(request, model=queries[0].model.name)
-        task = asyncio.ensure_future(self.batcher.answer(queries, client_of(request), cells))
+        return await self.batcher.answer(queries, client_of(request), cells)
+
+    async def segments(self, request: Request, texts: Sequence[str], form: str, language: str | None) -> list[list[Segment]]:
+        """The segments of documents in this format. Long ones and markup are read by another process."""
+        if form == "text" and sum(map(len, texts)) <= SHORT:
+            return read_documents(texts, form, language)
+        return await self.readers.do(client_of(request), read_documents, texts, form, language)
+
+    async def filled(
+        self, request: Request, texts: Sequence[str], form: str, language: str | None, answers: Sequence[Any]
+    ) -> list[Translation]:
+        """The documents with the translations of their segments."""
+        if form == "text" and sum(map(len, texts)) <= SHORT:
+            return write_documents(texts, form, language, answers)
+        return await self.readers.do(client_of(request), write_documents, texts, form, language, answers)
+
+    async def attend(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+        """Does the work of a request. Cancels it if the client disconnects or the time is up."""
+        task = asyncio.ensure_future(work)
         disconnect = asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait({task, disconnect}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -122,17 +163,6 @@ class Service:
             if not task.done():
                 task.cancel()
 
-    def share_metrics(self) -> None:
-        """Writes the metrics of this process for the others of the server."""
-        path = self.files.folder / f"metrics-{os.getpid()}"
-        path.with_suffix(".new").write_text(self.metrics.text(), encoding="utf-8")
-        path.with_suffix(".new").replace(path)
-
-    def all_metrics(self) -> str:
-        """The metrics of all processes of the server."""
-        others = [path for path in self.files.folder.glob("metrics-*[0-9]") if path.name != f"metrics-{os.getpid()}"]
-        return summed([self.metrics.text(), *(path.read_text(encoding="utf-8") for path in others)])
-
     async def reload(self) -> None:
         """Reloads the models while the old ones keep answering. Batches in progress finish with the old models."""
         async with self._reloading:
@@ -143,6 +173,7 @@ class Service:
                 self.metrics.count(failed_reloads=1)
                 raise
             self.batcher.clear_cache()
+            self.readers.restart()
             self.metrics.count(reloads=1)
 
 
@@ -162,3 +193,55 @@ async def _disconnect(request: Request) -> None:
     """Returns when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def read_documents(texts: Sequence[str], form: str, language: str | None) -> list[list[Segment]]:
+    """The segments of documents."""
+    return [open_document(text, form, language).segments for text in texts]
+
+
+def write_documents(texts: Sequence[str], form: str, language: str | None, answers: Sequence[Translation]) -> list[Translation]:
+    """The documents with the translations of their segments. They are read again, since a document may hold anything."""
+    return fill_all([open_document(text, form, language) for text in texts], answers)
+
+
+def suffixes() -> list[str]:
+    """Suffixes of the files that this server translates."""
+    return [*SUFFIXES, *([".docx"] if find_spec("docx") else [])]
+
+
+def suffix_of(name: str) -> str:
+    """The suffix of a file name. Raises an HTTP error if such files are not translated."""
+    suffix = Path(name).suffix.lower()
+    if suffix not in suffixes():
+        raise HTTPException(400, f"Invalid request: file format not supported; send one of {', '.join(suffixes())}")
+    return suffix
+
+
+class FileStore:
+    """Files under random names in a folder, which all processes of a server share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, content: bytes, suffix: str) -> str:
+        """Stores a file; returns its name."""
+        name = f"{secrets.token_hex(16)}{suffix}"
+        files = sorted(((path.stat(), path) for path in self._paths()), key=lambda each: each[0].st_mtime)
+        total = len(content) + sum(status.st_size for status, _ in files)
+        for status, path in files:
+            if total > TOTAL or time.time() - status.st_mtime > KEPT:
+                path.unlink(missing_ok=True)
+                total -= status.st_size
+        (self.folder / name).write_bytes(content)
+        return name
+
+    def get(self, name: str) -> bytes:
+        """The file with this name. Raises an HTTP error if there is none."""
+        path = self.folder / name
+        if not NAME.fullmatch(name) or not path.is_file() or time.time() - path.stat().st_mtime > KEPT:
+            raise HTTPException(404, "there is no such file; translated files are deleted after half an hour")
+        return path.read_bytes()
+
+    def _paths(self) -> list[Path]:
+        return [path for path in self.folder.iterdir() if NAME.fullmatch(path.name)]

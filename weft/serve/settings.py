@@ -11,17 +11,18 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 class Settings:
     """Address, limits and options of a server.
 
-    keys: accepted API keys with their names; empty: no key is needed · admin_keys: those that may reload the models · rate:
-    requests per minute and key, or per client address if there are no keys; 0: unlimited · characters, texts, body: maximum
-    characters per text, texts and bytes per request · queue: maximum number of waiting sentences · cells: attention weights
-    per response · timeout: seconds until a request must be answered · arrive: seconds until its body must have arrived ·
-    window: seconds to wait for further requests before decoding a batch · slice: seconds that a batch may take ·
-    batch_tokens: source tokens per batch; 0: no batching · cache: bytes of cached translations · beam: largest beam that a
-    request may set · origins: allowed CORS origins · hosts: names under which a server on loopback answers · prefix: path
-    before all others, as a proxy shows it · suggestions: file for suggested translations; empty: none are taken · proxies:
-    proxy addresses whose X-Forwarded-For header is trusted · log_text: write texts to the log · workers: processes that serve
-    on one port · engines: processes that run the models for them; 0: each does so itself · threads: CPU threads of the
-    model; 0: torch's default · grace: seconds that running requests may take during shutdown.
+    keys: accepted API keys with their names; empty: no key is needed · admin_keys: those that may reload the models ·
+    key_file: file with further keys · rate: requests per minute and key, or per client address if there are no keys; 0:
+    unlimited · characters, texts, body: maximum characters per text, texts and bytes per request · queue: maximum number of
+    waiting sentences · cells: attention weights per response · timeout: seconds until a request must be answered · arrive:
+    seconds until its body must have arrived · window: seconds to wait for further requests before decoding a batch · slice:
+    seconds that a batch may take · batch_tokens: source tokens per batch; 0: no batching · cache: bytes of cached
+    translations · beam: largest beam that a request may set · origins: allowed CORS origins · hosts: names under which a
+    server on loopback answers · prefix: path before all others, as a proxy shows it · suggestions: file for suggested
+    translations; empty: none are taken · proxies: proxy addresses whose X-Forwarded-For header is trusted · log_text: write
+    texts to the log · workers: processes that serve on one port · engines: processes that run the models for them; 0: each
+    does so itself · threads: CPU threads of the model; 0: torch's default · alone: CPU threads for a single request; 0: as
+    many · grace: seconds that running requests may take during shutdown.
     """
 
     host: str = "127.0.0.1"

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.config.corpus_entries import weighed
 from weft.config.registry import build
 from weft.config.sections import Config
 from weft.data.batch import Batch, Position
 from weft.data.batching import round_up
 from weft.data.data_format import DataFormat
+from weft.data.formats import Pairs
 from weft.data.sentence_pairs import random_pairs
-from weft.errors import ConfigError, DataError, RunError
+from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import Metric
 from weft.explain.html_page import Explained, Section
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder_decoder
-from weft.tasks.teacher import TeacherRun
+
+if TYPE_CHECKING:
+    from weft.tasks.translation.attention_alignment import Align
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TeacherRun(ABC):
+    """The run that data.teacher names, whose translations and attention a task learns from."""
+
+    @abstractmethod
+    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, report: Callable[[str], None]) -> None:
+        """Writes the pairs with its translations as targets into `out`. They are made once and kept in the cache."""
+
+    @abstractmethod
+    def aligner(self, config: Config) -> Align: ...
 
 
 @dataclass(frozen=True)
@@ -83,6 +99,30 @@ class Measure:
 LOSS = Measure("loss", "loss", higher_is_better=False)
 
 
+@dataclass(frozen=True)
+class TaskInfo:
+    """Facts about a task for training, benchmarks and the command line.
+
+    commands: how to use a trained {run} on the command line, shown after training.
+    count_unit: what the count of a loss counts, and so the unit of training speed.
+    inference_kind: what a trained model does: search texts for sources, continue texts without a source, or a forward pass.
+    capturable: whether `losses` runs the same operations for all batches of one size, so that a CUDA graph can hold them.
+    bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
+    typical_length: tokens of a typical text, for benchmarks.
+    fixed_length: the positions of every row, if all rows have as many; None: as many as the texts have.
+    metric_types: the metrics that compare predictions with references; see `Task.metrics`.
+    """
+
+    commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
+    count_unit: str = "target tokens"
+    inference_kind: Literal["search", "continue", "forward"] = "search"
+    capturable: bool = False
+    bf16_weights: bool = True
+    typical_length: int = 32
+    fixed_length: int | None = None
+    metric_types: Sequence[type[Metric]] = ()
+
+
 @runtime_checkable
 class MultiOptimizerTask(Protocol):
     """A task with several optimisers. Each `Loss` names its own."""
@@ -105,6 +145,25 @@ class StatefulTask(Protocol):
         """Continues with what `extra_state` returned in all processes when a checkpoint was written."""
 
 
+@runtime_checkable
+class ScheduledTask(Protocol):
+    """A task whose losses follow a schedule and can be captured in a CUDA graph."""
+
+    def on_update_start(self, update: int) -> None:
+        """Called before each update, outside of captured work: sets the tensors from which that work reads the schedule."""
+
+
+@runtime_checkable
+class Ensembles(Protocol):
+    """A task whose trained models can form an ensemble."""
+
+    def vocabularies(self) -> list[str]:
+        """Identifies what the model reads and writes, which must be the same in all models of an ensemble."""
+
+    def ensemble(self, models: Sequence[Network]) -> Network:
+        """Several trained models as one."""
+
+
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that are not frozen."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -117,13 +176,45 @@ def optimizer_groups(task: Task, model: nn.Module) -> tuple[dict[str, list[nn.Pa
     return {"model": trainable(model)}, {}
 
 
+def find_measure(task: Task, key: str) -> Measure:
+    """The measure of this key, whose number may be left out: chrf for chrf2. Raises ConfigError if there is none."""
+    for measure in task.measures:
+        if key in (measure.key, measure.key.rstrip("0123456789")):
+            return measure
+    known = ", ".join(measure.key for measure in task.measures)
+    raise ConfigError(f"train.best_by: the task does not measure {key!r}; it measures {known}")
+
+
+def lower_setting(task: Task, path: str, possible: int) -> None:
+    """Lowers a size of the task's configuration to what the data allows, and reports it."""
+    section, key = path.split(".")
+    wish: int = getattr(getattr(task.config, section), key)
+    if possible < wish:
+        task.config = task.config.replaced({path: possible})
+        task.report(f"{path}: {possible:,}, because this data does not allow {wish:,}")
+
+
+def typical_length(task: Task) -> int:
+    """Tokens of a typical row, for benchmarks."""
+    return task.info.fixed_length or min(task.info.typical_length, task.config.data.max_length)
+
+
+def max_row_length(task: Task, *, rounded: bool = False) -> int:
+    """The most positions of a row for texts of up to data.max_length tokens. rounded: if batches come in few sizes."""
+    if task.info.fixed_length:
+        return task.info.fixed_length
+    tags = max((len(part.tags) for part in weighed(task.config.data.train)), default=0)
+    positions = task.config.data.max_length + tags + 1
+    return round_up(positions) if rounded else positions
+
+
 def check_length(task: Task, model: Network) -> None:
     """Raises ConfigError if texts of data.max_length tokens exceed the model's positions."""
-    longest, limit = task.config.data.max_length, model.max_length
-    if limit is not None and task.row_length(longest) > limit:
+    longest, limit = max_row_length(task), model.max_length
+    if limit is not None and longest > limit:
         raise ConfigError(
-            f"data.max_length: texts of {task.row_length(longest) - 1} tokens and their end do not fit the model's {limit} "
-            f"positions; set data.max_length to at most {limit - 1}, or raise max_length of the model or of its mixers"
+            f"data.max_length: texts of {longest - 1} tokens and their end do not fit the model's {limit} positions; set "
+            f"data.max_length to at most {limit - 1}, or raise max_length of the model or of its mixers"
         )
 
 
@@ -134,52 +225,39 @@ class Task(ABC):
     `explanation` and `dummy_batch`. Everything else has a default that suits pairs of texts.
 
     measures: the scores that `evaluate` can give. `train.best_by` may name any of them.
-    metric_types: the metrics that compare predictions with references; see `metrics`.
-    capturable: whether `losses` runs the same operations for all batches of one size, so that a CUDA graph can hold them.
-    count_unit: what the count of a loss counts, and so the unit of training speed.
-    commands: how to use a trained {run} on the command line, shown after training.
-    bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
+    info: facts for training, benchmarks and the command line.
     data_format: how its data is written in files.
-    inference_kind: what a trained model does: search texts for sources, continue texts without a source, or a forward pass.
     config: the configuration of the run. `prepare` may lower sizes in it to what the data allows; the run saves the result.
     """
 
     measures: Sequence[Measure] = (LOSS,)
-    metric_types: Sequence[type[Metric]] = ()
-    capturable: bool = False
-    count_unit: str = "target tokens"
-    commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
-    bf16_weights: bool = True
+    info: TaskInfo = TaskInfo()
     data_format: DataFormat = DataFormat()
-    inference_kind: Literal["search", "continue", "forward"] = "search"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Takes over facts that a class has as attributes of its own, as tasks had before `info`."""
+        super().__init_subclass__(**options)
+        names = [each.name for each in fields(TaskInfo) if not isinstance(vars(cls).get(each.name, property()), property)]
+        own = {name: vars(cls)[name] for name in names}
+        if own:
+            message = f"{cls.__qualname__}: write {', '.join(own)} into the task's info = TaskInfo(…)"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            cls.info = replace(cls.info, **own)
 
     def __init__(self, context: TaskContext) -> None:
         self.config, self.run, self.report = context.config, context.run, context.report
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.config.task['kind']}, {self.run}>"
 
     @property
     def headline(self) -> Measure:
         """The score by which trained models are compared. The loss takes its place where `evaluate` does not give it."""
         return self.measures[0]
 
-    def measure(self, key: str) -> Measure:
-        """The declared measure of this key. Raises ConfigError if there is none."""
-        for measure in self.measures:
-            if measure.key == key:
-                return measure
-        known = ", ".join(measure.key for measure in self.measures)
-        raise ConfigError(f"train.best_by: the task does not measure {key!r}; it measures {known}")
-
     @abstractmethod
     def prepare(self) -> Sizes:
         """Makes the data ready and returns the sizes of the vocabularies. Called once, before anything else."""
-
-    def lower_setting(self, path: str, possible: int) -> None:
-        """Lowers a size of the configuration to what the data allows, and says so."""
-        section, key = path.split(".")
-        wish: int = getattr(getattr(self.config, section), key)
-        if possible < wish:
-            self.config = self.config.replaced({path: possible})
-            self.report(f"{path}: {possible:,}, because this data does not allow {wish:,}")
 
     def reopen(self) -> Sizes:
         """The sizes that `prepare` returns, for a trained run: reads its folder and, if the task can, no data."""
@@ -192,14 +270,6 @@ class Task(ABC):
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         """The model that `spec` (the section model) describes, with its initial weights. A task may build on top of it."""
         return build_encoder_decoder(spec, sizes)
-
-    def vocabularies(self) -> list[str]:
-        """Identifies what the model reads and writes, which must be the same in all models of an ensemble."""
-        return []
-
-    def ensemble(self, models: Sequence[Network]) -> Network:
-        """Several trained models as one, an ensemble."""
-        raise RunError("models of this task cannot form an ensemble; name one run")
 
     def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> Predictor[Any, Any]:
         """A trained model that answers inputs."""
@@ -224,7 +294,7 @@ class Task(ABC):
         """HTML that shows what a prediction for an input is based on. `weft.explain.html_parts` has images and bars for it."""
         raise ConfigError(
             f"{self.run}: its task, {self.config.task['kind']}, does not translate lines of text and has no explanation of its "
-            f"own; use the run with: {self.commands[0].format(run=self.run)}"
+            f"own; use the run with: {self.info.commands[0].format(run=self.run)}"
         )
 
     def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
@@ -239,7 +309,7 @@ class Task(ABC):
 
         The options are sacreBLEU's.
         """
-        return [metric() for metric in self.metric_types]
+        return [metric() for metric in self.info.metric_types]
 
     def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
         """The scores of `evaluate` on other data."""
@@ -249,24 +319,12 @@ class Task(ABC):
         other.prepare()
         return other.evaluate(model)
 
-    def row_length(self, longest: int, *, rounded: bool = False) -> int:
-        """The most positions of a row for texts of up to `longest` tokens. rounded: if batches come in few sizes."""
-        return round_up(longest + 1) if rounded else longest + 1
-
-    @property
-    def typical_length(self) -> int:
-        """Tokens of a typical text, for benchmarks."""
-        return min(32, self.config.data.max_length)
-
     @abstractmethod
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         """Endless training batches from `position` on, each with the position of the next one.
 
         The stream is the same for every process: the trainer takes the batches that belong to it.
         """
-
-    def on_update_start(self, update: int) -> None:  # noqa: B027 — most tasks have no schedule
-        """Called before each update, outside of recorded work: sets the tensors from which that work reads a schedule."""
 
     @abstractmethod
     def losses(self, model: nn.Module, batch: Any, update: int) -> Iterator[Loss]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from weft.config.corpus_entries import NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, labels, weighed
 from weft.data.batch import Batch, Position
 from weft.data.batching import Batches, evaluation_batches
-from weft.data.corpus import Corpus, Rows, cache_folder
+from weft.data.corpus import Corpus, Encoding, Rows, cache_folder
 from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
 from weft.data.formats import Pairs, combine, open_pairs
 from weft.data.sentence_pairs import collate_pairs
@@ -23,8 +24,10 @@ from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.data.validation_split import HELD_OUT, split
 from weft.data.word_noise import CorpusNoise
 from weft.errors import ConfigError
-from weft.models.base import Sizes
-from weft.tasks.base import Task, TaskContext
+from weft.evaluation.metrics import Metric, score
+from weft.inference.decoding_options import changed, resolve_options
+from weft.models.base import Network, Sizes
+from weft.tasks.base import Task, TaskContext, lower_setting
 
 DISTILLED = "distilled.jsonl"
 """The training pairs that a teacher translated, in the folder of a run; a file for `--data` like any other."""
@@ -54,13 +57,14 @@ class CorpusTask(Task):
     turns: how several training corpora take turns; None if there is one.
     mixes: whether it can train on several corpora with weights of their own.
     supports_distillation: whether a teacher may translate the training data (data.teacher).
+    quick: settings of decode with which `evaluate` decodes validation inputs.
     """
 
-    commands = ('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET")
     example: ClassVar[str]
     sentences: ClassVar[Sequence[int]] = (0, 1)
     mixes: ClassVar[bool] = True
     supports_distillation: ClassVar[bool] = False
+    quick: Mapping[str, Any] = {}
     references: Sequence[Pairs] = ()
     source: Tokenizer
     target: Tokenizer
@@ -94,6 +98,7 @@ class CorpusTask(Task):
         if new:
             for pairs in (*train, *valid):
                 self.data_format.check(pairs, self.report)
+            self._report_shared_data(train, valid)
         if data.hold_out:
             if not valid and any(corpus.tag for corpus in corpora):
                 raise ConfigError(
@@ -109,7 +114,7 @@ class CorpusTask(Task):
         self.learn(train)
         sizes = self.reopen()
         if new and has_tokenizers(self.run) and self.source.learns:
-            self.lower_setting("data.vocabulary", self.vocabulary_size(sizes))
+            lower_setting(self, "data.vocabulary", self.vocabulary_size(sizes))
         self.check(valid)
         self.train, self.turns = self._mix(corpora, train)
         self.directions = [
@@ -119,8 +124,18 @@ class CorpusTask(Task):
         parts = [direction.corpus for direction in self.directions]
         self.valid = (parts[0] if len(parts) == 1 else Mixture(parts)) if parts else None
         if len(self.train) < self.config.train.batch_tokens:  # each row has at least one token
-            self.lower_setting("train.batch_tokens", len(self.train) * self.train.longest)
+            lower_setting(self, "train.batch_tokens", len(self.train) * self.train.longest)
         return sizes
+
+    def _report_shared_data(self, train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
+        """Says which validation data the model is trained on."""
+        digests = {pairs.digest() for pairs in train} if valid else set()
+        for pairs in valid:
+            if pairs.digest() in digests:
+                self.report(
+                    f"warning: {pairs.name} is both training and validation data, so its scores say nothing about "
+                    "new text; give other pairs"
+                )
 
     def vocabulary_size(self, sizes: Sizes) -> int:
         """The size of the larger tokenizer."""
@@ -148,10 +163,6 @@ class CorpusTask(Task):
         """The noise of a training corpus, for tasks that have any."""
         return None
 
-    def row_length(self, longest: int, *, rounded: bool = False) -> int:
-        tags = max((len(part.tags) for part in weighed(self.config.data.train)), default=0)
-        return super().row_length(longest + tags, rounded=rounded)
-
     def identity(self) -> str:
         parts = [self.train.identity]
         if isinstance(self.train, Mixture):
@@ -173,7 +184,7 @@ class CorpusTask(Task):
         train, held = split(train, self.run, self.config.data.hold_out, self.config.train.seed, self.sentences)
         if new:
             count = sum(1 for _ in held)
-            self.lower_setting("data.hold_out", count)
+            lower_setting(self, "data.hold_out", count)
             self.report(f"held out {count:,} pairs for validation (seed {self.config.train.seed}): {self.run / HELD_OUT}")
         return train, held
 
@@ -205,8 +216,12 @@ class CorpusTask(Task):
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         """The corpus of these pairs, from the cache `folder` if it is there. `progress` receives the number of lines read.
 
-        A task has this method, or `encode_part`.
+        A task has this method, `encoding` or `encode_part`.
         """
+        return self.encoding(training=training).prepare(pairs, folder=folder, progress=progress)
+
+    def encoding(self, *, training: bool) -> Encoding:
+        """How pairs become rows of a corpus. training: of training data, from which some pairs may be left out."""
         raise NotImplementedError
 
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> Batch:
@@ -241,6 +256,50 @@ class CorpusTask(Task):
         for direction in self.directions if directions is None else directions:
             for rows in evaluation_batches(direction.corpus, self.config.train.batch_tokens):
                 yield self.collate(direction.corpus, rows).to(device)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """The mean loss on all validation data; the metrics of decoded texts on `decoded_examples`."""
+        if self.valid is None:
+            return {}
+        examples = self.decoded_examples
+        return {"loss": self.mean_loss(model)[0], **(self.decoded_scores(model, examples, self.metrics()) if examples else {})}
+
+    @cached_property
+    def decoded_examples(self) -> list[tuple[str, str]]:
+        """The validation inputs that `evaluate` decodes, with their references."""
+        return list(islice(chain.from_iterable(self.references), self.config.train.validate_sentences or None))
+
+    def decoded_scores(
+        self, model: nn.Module, examples: Sequence[tuple[str, str]], metrics: Sequence[Metric], **changes: Any
+    ) -> dict[str, float]:
+        """The metrics of quickly decoded texts by their keys. changes: options of `decode`."""
+        hypotheses = self.decode(model, (source for source, _ in examples), **changes)
+        results = score(hypotheses, [reference for _, reference in examples], metrics)
+        return {each.key: each.value for each in results.values()}
+
+    def decode(self, model: nn.Module, inputs: Iterable[str], *, together: bool = True, **changes: Any) -> list[str]:
+        """The texts that `quick` decoding writes for some inputs. together: see `Predictor` · changes: settings of decode."""
+        assert isinstance(model, Network)
+        section = changed(self.config.decode, {**self.quick, **changes})
+        predictor = self.predictor(model, resolve_options(section, model.device))
+        return [each.text for each in predictor.predict(map(predictor.parse_input, inputs), together=together)]
+
+    def mean_loss(self, model: nn.Module, directions: Sequence[Direction] | None = None) -> tuple[float, int]:
+        """The mean of `validation_loss` over validation data, by default over all, and what it was divided by."""
+        total, count = 0.0, 0
+        for batch in self.validation(model, directions):
+            loss, counted = self.validation_loss(model, batch)
+            total, count = total + float(loss), count + int(counted)
+        return total / max(1, count), count
+
+    def validation_loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        """The loss of a validation batch without label smoothing, summed, and what it is to be divided by."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        unit = self.train.parts[0].report.made or self.train.parts[0].report.unit
+        facts = {f"training {unit}": len(self.train)}
+        return facts | ({} if self.valid is None else {f"validation {unit}": len(self.valid)})
 
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
         """The corpus of an entry of data.train or data.valid. A task that has tags, noise and filters overrides this."""

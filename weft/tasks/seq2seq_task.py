@@ -1,32 +1,167 @@
-"""Tasks that write a text for a source of any kind, with an encoder and a decoder."""
+"""Tasks that write a text for a source of any kind with an encoder and a decoder, and their losses.
+
+The losses are cross-entropy with teacher forcing and what can be added to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
 
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
+from weft.config.registry import Among, build
 from weft.data.batch import PairBatch
 from weft.data.formats import Pairs
 from weft.data.tokenizers import Tokenizer
 from weft.errors import ConfigError, RunError
-from weft.evaluation.metrics import Metric, score
-from weft.inference.decoding_options import changed, resolve_options
+from weft.losses.attention_penalties import Penalties
+from weft.losses.hard_attention_reinforce import Baseline, MovingBaseline, Reinforce
+from weft.losses.log_likelihood import log_likelihoods
+from weft.losses.r_drop_and_unlikelihood import divergence, unlikelihood
+from weft.losses.scheduled_sampling import Sampling
+from weft.losses.sequence_rewards import DrawsTexts, RewardLoss, RewardObjective
 from weft.models.base import Model, Network, Sizes
 from weft.models.wrapped_decoders import Ensemble
-from weft.tasks.base import Loss, TaskContext
-from weft.tasks.corpus_task import CorpusTask, Direction
-from weft.tasks.seq2seq_objective import Seq2SeqLoss, Seq2SeqObjective
+from weft.tasks.base import Loss, Share, TaskContext
+from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.tokenizer_setup import learn_tokenizer
+
+
+@dataclass(frozen=True)
+class Seq2SeqObjective:
+    """Losses of a decoder that writes a text.
+
+    label_smoothing: share of the probability that is spread evenly over the vocabulary
+    reinforce_weight: weight of REINFORCE for attention that samples (hard)
+    reinforce_discount: discount of the reward per later token; 1: all count in full, without bias; less: biased, but less noisy
+    entropy_weight: reward for the entropy of such an attention, per nat
+    reinforce_baseline: the reward that is expected: that of other samples, or a moving average (Xu et al. 2015)
+    draws: samples per sentence and step; from 2 on, the other samples of a sentence are its baseline
+    guided_weight: penalty on attention away from the diagonal (Tachibana et al. 2017)
+    guided_width: width of the diagonal that costs little, as a share of the sentence
+    coverage_weight: penalty on attending to the same source token again (See et al. 2017)
+    doubly_stochastic_weight: penalty on source tokens whose total attention is not one (Xu et al. 2015)
+    penalty_layers: the cross-attentions that these penalties apply to; 0: the first, −1: the last
+    sampling: what the decoder is fed in training: the true tokens, or some of its own predictions
+    r_drop: weight of the divergence between two passes with different dropout (Liang et al. 2021), which take twice the time;
+        0: one pass
+    unlikelihood: penalty on the probability of tokens that the source has and the target does not (Welleck et al. 2020), for
+        texts that should not copy
+    reward: learn from a score of whole texts that the model writes, instead of or beside cross-entropy
+    """
+
+    label_smoothing: Share = 0.1
+    reinforce_weight: NonNegativeFloat = 1.0
+    reinforce_discount: Annotated[float, Field(ge=0, le=1)] = 0.5
+    entropy_weight: NonNegativeFloat = 0.01
+    reinforce_baseline: Baseline = "samples"
+    draws: PositiveInt = 1
+    guided_weight: NonNegativeFloat = 0.0
+    guided_width: PositiveFloat = 0.2
+    coverage_weight: NonNegativeFloat = 0.0
+    doubly_stochastic_weight: NonNegativeFloat = 0.0
+    penalty_layers: Annotated[list[int], Field(min_length=1)] = field(default_factory=lambda: [-1])
+    sampling: Annotated[dict[str, Any], Among("weft.losses:SAMPLINGS")] = field(default_factory=lambda: {"kind": "none"})
+    r_drop: NonNegativeFloat = 0.0
+    unlikelihood: NonNegativeFloat = 0.0
+    reward: Annotated[dict[str, Any], Among("weft.losses:REWARD_OBJECTIVES")] = field(default_factory=lambda: {"kind": "none"})
+
+
+class Seq2SeqLoss:
+    """The losses of a batch for an objective. task: has the tokenizers, and writes the texts that are rewarded."""
+
+    def __init__(self, objective: Seq2SeqObjective, task: DrawsTexts) -> None:
+        self.smoothing, self.r_drop, self.unlikelihood = objective.label_smoothing, objective.r_drop, objective.unlikelihood
+        self.reinforce = Reinforce(
+            objective.reinforce_weight,
+            objective.entropy_weight,
+            objective.reinforce_discount,
+            objective.draws,
+            objective.reinforce_baseline,
+        )
+        weights = {
+            "guided": objective.guided_weight,
+            "coverage": objective.coverage_weight,
+            "doubly_stochastic": objective.doubly_stochastic_weight,
+        }
+        self.penalties = Penalties(weights, objective.guided_width, objective.penalty_layers)
+        self.baseline = MovingBaseline("baseline") if objective.reinforce_baseline == "moving" else None
+        self.sampling: Sampling = build("weft.losses:SAMPLINGS", objective.sampling)
+        self.task = task
+        rewarded: RewardObjective | None = build("weft.losses:REWARD_OBJECTIVES", objective.reward, where="task.reward")
+        self.rewarding = None if rewarded is None else RewardLoss(rewarded, task)
+
+    @property
+    def capturable(self) -> bool:
+        """See `Task`. Attention weights of a packed row would cover every pair of its sentences."""
+        return self.sampling.capturable and not any(self.penalties.weights.values()) and self.rewarding is None
+
+    def __call__(self, model: Model, batch: PairBatch, update: int) -> Iterator[Loss]:
+        """The losses of the true texts, and that of texts that the model writes if there is a reward."""
+        teacher = self.rewarding.objective.teacher_weight if self.rewarding else 1.0
+        if teacher:
+            for loss in self._forced(model, batch, update):
+                yield loss if teacher == 1 else replace(loss, total=teacher * loss.total)
+        if self.rewarding:
+            loss = Loss(*self.rewarding(model, batch))
+            yield replace(loss, count=torch.zeros_like(loss.count)) if teacher else loss
+
+    def _baselines(self) -> list[MovingBaseline]:
+        return [each for each in (self.baseline, self.rewarding and self.rewarding.baseline) if each]
+
+    def extra_state(self) -> dict[str, Tensor]:
+        return {name: tensor for each in self._baselines() for name, tensor in each.extra_state().items()}
+
+    def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
+        for each in self._baselines():
+            each.load_extra_state(tensors)
+
+    def _forced(self, model: Model, batch: PairBatch, update: int) -> Iterator[Loss]:
+        """One loss for each way of feeding the batch. A sentence counts once, however often it is sampled and fed."""
+        drawn = self.reinforce.repeat(model, batch)
+        inputs = self.sampling.inputs(model, drawn, update)
+        for fed in inputs:
+            times = self.reinforce.draws * len(inputs)
+            loss, hidden = self._loss(model, drawn, fed, times)
+            if self.r_drop:
+                other, again = self._loss(model, drawn, fed, times)
+                apart = divergence(model.decoder, hidden, again, drawn.target_layout.mask) / times
+                loss = loss.mean(other).plus("divergence", apart, self.r_drop / 2)
+            yield loss
+
+    def _loss(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> tuple[Loss, Tensor]:
+        """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`; and the hidden states."""
+        with self.penalties.recording(model) as recorded:
+            features = model(batch.source, fed, batch.target_layout)
+        total, nll = model.decoder.loss(features.hidden, batch.labels, self.smoothing)
+        ok, metrics = batch.target_layout.mask, {"nll": nll}
+        if "log_prob" in features.extras:
+            with torch.no_grad():
+                gained = log_likelihoods(model.decoder, features.hidden, batch.labels)
+            terms = features.extras["log_prob"], features.extras["entropy"]
+            total = total + self.reinforce.loss(gained, *terms, ok, self.baseline.on(gained.device) if self.baseline else None)
+            if self.baseline:
+                self.baseline.move(gained, ok)
+            metrics["entropy"] = features.extras["entropy"].detach().where(ok, 0.0).sum()
+        for name, value in self.penalties.sums(recorded, batch).items():
+            total = total + self.penalties.weights[name] * value
+            metrics[name] = value.detach()
+        if self.unlikelihood:
+            value = unlikelihood(model.decoder, features.hidden, batch, self.task.target.size)
+            total, metrics["unlikelihood"] = total + self.unlikelihood * value, value.detach()
+        if not self.sampling.capturable:
+            metrics["true_inputs"] = ((fed == batch.target) & ok).sum()
+        return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()}), features.hidden
 
 
 class Seq2SeqTask(CorpusTask):
     """A task whose models are an encoder and a decoder that writes the target token by token.
 
     rewards: whether it can learn from rewards of texts that the model writes.
-    quick: settings of decode with which validation inputs are decoded.
     """
 
     rewards: ClassVar[bool] = False
@@ -35,7 +170,7 @@ class Seq2SeqTask(CorpusTask):
     def __init__(self, context: TaskContext, *, objective: Seq2SeqObjective) -> None:
         super().__init__(context)
         self.objective, self.smoothing = Seq2SeqLoss(objective, self), objective.label_smoothing
-        self.capturable, self.rewarding = self.objective.capturable, self.objective.rewarding
+        self.info, self.rewarding = replace(self.info, capturable=self.objective.capturable), self.objective.rewarding
         if self.rewarding is not None and not self.rewards:
             raise ConfigError(f"task.reward: the task {self.config.task['kind']} has no rewards; remove it")
         if self.rewarding is not None and self.config.train.packed is True:
@@ -53,9 +188,7 @@ class Seq2SeqTask(CorpusTask):
         return tokenizer, tokenizer
 
     def describe(self) -> dict[str, Any]:
-        unit = self.train.parts[0].report.unit
-        facts = {"ids": self.target.size, f"training {unit}": len(self.train)}
-        return facts | ({} if self.valid is None else {f"validation {unit}": len(self.valid)})
+        return {"ids": self.target.size, **super().describe()}
 
     def ensemble(self, models: Sequence[Network]) -> Network:
         parts = [model for model in models if isinstance(model, Model)]
@@ -79,42 +212,8 @@ class Seq2SeqTask(CorpusTask):
     def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
         self.objective.load_extra_state(tensors)
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The loss per token on all validation data; the metrics of quickly decoded texts on some of it."""
-        if self.valid is None:
-            return {}
-        examples = self.decoded_examples()
-        return {"loss": self.mean_loss(model)[0], **(self.decoded_scores(model, examples, self.metrics()) if examples else {})}
-
-    def decoded_examples(self) -> list[tuple[str, str]]:
-        """The validation inputs that `evaluate` decodes, with their references."""
-        return list(islice(chain.from_iterable(self.references), self.config.train.validate_sentences or None))
-
-    def decoded_scores(
-        self, model: nn.Module, examples: Sequence[tuple[str, str]], metrics: Sequence[Metric], **changes: Any
-    ) -> dict[str, float]:
-        """The metrics of quickly decoded texts by their keys. changes: further settings of decode."""
-        hypotheses = self.decode(model, (source for source, _ in examples), **changes)
-        results = score(hypotheses, [reference for _, reference in examples], metrics)
-        return {each.key: each.value for each in results.values()}
-
-    def decode(self, model: nn.Module, inputs: Iterable[str], **changes: Any) -> list[str]:
-        """The texts that `quick` decoding writes for some inputs. changes: further settings of decode."""
-        assert isinstance(model, Network)
-        section = changed(self.config.decode, {**self.quick, **changes})
-        predictor = self.predictor(model, resolve_options(section, model.device))
-        return [each.text for each in predictor.predict(map(predictor.parse_input, inputs), together=True)]
-
-    def mean_loss(self, model: nn.Module, directions: Sequence[Direction] | None = None) -> tuple[float, int]:
-        """The negative log-likelihood per token of validation targets, by default of all, and the number of tokens."""
-        total, count = 0.0, 0
-        for batch in self.validation(model, directions):
-            nll, tokens = self.validation_loss(model, batch)
-            total, count = total + float(nll), count + int(tokens)
-        return total / max(1, count), count
-
     def validation_loss(self, model: nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        """The negative log-likelihood of a batch, and the number of tokens it sums."""
+        """The negative log-likelihood, and the number of tokens it sums."""
         assert isinstance(model, Model)
         features = model(batch.source, batch.target, batch.target_layout)
         return model.decoder.loss(features.hidden, batch.labels)[1], batch.target_layout.mask.sum()

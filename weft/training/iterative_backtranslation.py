@@ -26,7 +26,7 @@ from weft.file_access import replace_file
 from weft.runs.distillation_and_backtranslation import Texts, translate_corpus
 from weft.runs.open_run import Report, build_task, run_config, silent
 from weft.runs.run_folder import CONFIG, complete, records
-from weft.tasks.base import Measure
+from weft.tasks.base import Measure, find_measure
 from weft.tasks.language_modeling.data import LineFile
 from weft.training.train_run import train
 
@@ -146,7 +146,7 @@ def _score(run: Path) -> tuple[Measure, dict[str, float]]:
     """
     config = run_config(run)
     by = "bleu" if config.train.best_by == "loss" else config.train.best_by
-    measure = build_task(config, run).measure(by)
+    measure = find_measure(build_task(config, run), by)
     found = {key: value for key, value in records(run)[-1].items() if isinstance(value, float) and key != "seconds"}
     if measure.key not in found:
         raise ConfigError(

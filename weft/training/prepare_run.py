@@ -16,7 +16,7 @@ from weft.layers.kernels import computes_bf16, modern
 from weft.models.base import Network
 from weft.runs.distillation_and_backtranslation import OpenTeacher
 from weft.runs.open_run import Report, build_network, build_task, silent
-from weft.tasks.base import Task, check_length
+from weft.tasks.base import Task, check_length, find_measure, max_row_length
 
 
 def lower_to_steps(config: Config, report: Report = silent) -> Config:
@@ -46,7 +46,7 @@ def prepare_run(config: Config, out: Path, device: torch.device, report: Report 
         outline = build_network(task, config, task.placeholder_sizes())
     check_length(task, outline)
     if config.data.validates:
-        task.measure(config.train.best_by)
+        find_measure(task, config.train.best_by)
     if config.train.precision == "bf16" and not computes_bf16(device):
         report("train.precision: this CPU has no arithmetic in bf16, so training uses float32")
         config = config.replaced({"train.precision": "float32"})
@@ -61,8 +61,8 @@ def resolve_batches(config: Config, outline: Network, task: Task, device: torch.
     """Resolves `auto` in train.packed and train.rounded. A resumed run keeps them: its position in the data depends on them."""
     packed, rounded = config.train.packed, config.train.rounded
     # Whether work on batches of one size can be captured on this device and for this task.
-    repeats = task.capturable and device.type == "cuda" and config.train.precision == "bf16"
-    fits = outline.max_length is None or task.row_length(config.data.max_length, rounded=True) <= outline.max_length
+    repeats = task.info.capturable and device.type == "cuda" and config.train.precision == "bf16"
+    fits = outline.max_length is None or max_row_length(task, rounded=True) <= outline.max_length
     if packed == "auto":
         packed = repeats and modern(device) and outline.supports_packing and not outline.packing_is_quadratic
     if rounded == "auto":

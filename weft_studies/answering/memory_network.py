@@ -110,8 +110,8 @@ class MemoryEncoder(Encoder):
             scores = (kept[address] @ state[..., None])[..., 0]
             weights = scores if linear else scores.masked_fill(~story.facts, torch.finfo(scores.dtype).min).softmax(-1)
             weights = weights * story.facts
-            found = (weights[:, None] @ kept[content])[:, 0]
-            state = found + (state if self.update is None else self.update(state))
+            content_read = (weights[:, None] @ kept[content])[:, 0]
+            state = content_read + (state if self.update is None else self.update(state))
             looks.append(weights)
         return state, torch.stack(looks, 1)
 

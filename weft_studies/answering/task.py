@@ -1,29 +1,76 @@
-"""Answering: a story, a question about it and an answer; cross-entropy over the answers, scored by accuracy."""
+"""Answering: a story, a question about it and an answer; cross-entropy over the answers, scored by accuracy.
+
+Answers come with the facts that a memory network looked at.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
 from pydantic import NonNegativeInt
 from torch import nn
 
-from weft.data.batch import EOS, UNK, LabelBatch
-from weft.data.corpus import Corpus
-from weft.data.formats import Pairs
+from weft.data.batch import EOS, UNK, LabelBatch, Layout, Source, pad
+from weft.data.corpus import Encoding
+from weft.decoding.search_loop import Cancellation
+from weft.explain.html_parts import meter
+from weft.inference.predictor import BatchItem, TextInput
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
 from weft.models.pooling import MeanPooling
-from weft.tasks.base import TaskContext
-from weft.tasks.classification.data import make_labelled, prepare_labels, random_words
+from weft.tasks.base import TaskContext, TaskInfo
+from weft.tasks.classification.data import label_encoding, make_labelled, random_words
 from weft.tasks.classification.model import Classifier, ClassifierOutput
-from weft.tasks.classification.predictor import Label, LabelPredictor
+from weft.tasks.classification.predictor import Label, LabelPredictor, probability_table
 from weft.tasks.classification.task import LabelTask
-from weft_studies.answering.data import FORMAT, StoryReader
+from weft_studies.answering.data import FORMAT, StoryReader, join_story, read_story, split_story
 from weft_studies.answering.memory_network import MemoryEncoder, MemoryNetwork
-from weft_studies.answering.predictor import AnsweringPredictor, hop_table
+
+
+class AnsweringPredictor(LabelPredictor):
+    """A model that answers questions. The text of an input has the sentences of a story, as `join_story` joins them."""
+
+    reader: StoryReader
+
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TextInput:
+        return super().parse_input(join_story(read_story(line)), attention=attention, **fields)
+
+    def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[BatchItem]]:
+        stories = [split_story(each.text) for each in inputs]
+        encoded = self.reader.encode_stories(stories)
+        for line, (story, ids) in enumerate(zip(stories, encoded, strict=True), start=first_line):
+            if (read := ids.count(EOS)) < len(story):
+                self.warn(f"line {line} has {len(story):,} sentences; only the latest {read:,} are read")
+            for word in dict.fromkeys(word for sentence in story for word in self.reader.tokenizer.unknown(sentence)):
+                self.warn(f"line {line}: the word {word!r} did not occur in training")
+        return [[BatchItem(ids)] if ids else [] for ids in encoded]
+
+    def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[Label]:
+        rows = [part.ids for part in parts]
+        output = self.classify(Source(pad(rows), Layout.padded([len(ids) for ids in rows])))
+        results = [
+            self.give(logits, self.reader.tokenizer.tokens(ids)) for logits, ids in zip(output.logits.float().cpu(), rows)
+        ]
+        if isinstance(self.model, MemoryNetwork) and output.weights is not None:
+            for answer, ids, weights in zip(results, rows, output.weights.float().cpu(), strict=True):
+                seen = min(ids.count(EOS) - 1, weights.size(-1))
+                answer.hops = weights[:, :seen].flip(-1).tolist()
+        return results
+
+    def join_outputs(self, given: TextInput, parts: list[BatchItem], results: list[Label]) -> Label:
+        if not results:
+            return Label("", 0.0)
+        (answer,) = results
+        if answer.hops:
+            sentences, seen = split_story(given.text), len(answer.hops[0])
+            answer.facts = sentences[len(sentences) - 1 - seen : -1]
+            if given.attention:
+                answer.attention["hops"] = np.asarray(answer.hops, np.float32)[:, None]
+        return answer
+
 
 WORDS = 6
 """Words of a typical sentence."""
@@ -39,10 +86,14 @@ class AnsweringTask(LabelTask):
     """
 
     example = "stories.jsonl (story, question and answer on each line)"
-    commands = ('weft predict {run} "A story. Its end. A question?"', "weft evaluate {run} --data FILES")
+    info = TaskInfo(
+        commands=('weft predict {run} "A story. Its end. A question?"', "weft evaluate {run} --data FILES"),
+        count_unit="questions",
+        inference_kind="forward",
+        typical_length=64,
+    )
     noun = "answer"
     data_format = FORMAT
-    count_unit = "questions"
     predictor_class = AnsweringPredictor
 
     def __init__(self, context: TaskContext, *, linear_start: NonNegativeInt = 0) -> None:
@@ -56,14 +107,14 @@ class AnsweringTask(LabelTask):
     @property
     def answers(self) -> list[int]:
         """The id of each answer: that of the word it is, or one of its own behind the vocabulary."""
-        found, free = [], self.source.size
+        chosen, free = [], self.source.size
         for ids in self.source.encode_batch(self.labels.names):
             if len(ids) == 1 and ids[0] != UNK:
-                found.append(ids[0])
+                chosen.append(ids[0])
             else:
-                found.append(free)
+                chosen.append(free)
                 free += 1
-        return found
+        return chosen
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         encoder = build_encoder(spec, sizes)
@@ -78,14 +129,10 @@ class AnsweringTask(LabelTask):
     def explanation(self, predictor: LabelPredictor, prediction: Label, text: str) -> str:
         return hop_table(prediction, text) if prediction.hops else super().explanation(predictor, prediction, text)
 
-    def judge(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
+    def classify(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
         if isinstance(model, MemoryNetwork):
             return model(batch.source, linear=update <= self.linear_start)
-        return super().judge(model, batch, update)
-
-    @property
-    def typical_length(self) -> int:
-        return min(64, self.config.data.max_length)
+        return super().classify(model, batch, update)
 
     def dummy_batch(
         self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
@@ -96,5 +143,16 @@ class AnsweringTask(LabelTask):
         labels, lengths = np.zeros(rows, np.int64), np.full(rows, length)
         return make_labelled(words.ravel(), labels, lengths, budget=rows * length, rounded=rounded)
 
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        return prepare_labels(pairs, self.reader, self.labels, folder=folder, progress=progress)
+    def encoding(self, *, training: bool) -> Encoding:
+        return label_encoding(self.reader, self.labels)
+
+
+def hop_table(answer: Label, text: str) -> str:
+    """The probabilities of answers, and the facts of the story in order, with a bar for each hop."""
+    rows = "".join(
+        f"<tr><td>{escape(fact)}</td>{''.join(f'<td>{meter(weight)} {weight:.3f}</td>' for weight in weights)}</tr>"
+        for fact, *weights in zip(answer.facts, *answer.hops, strict=True)
+    )
+    heads = "".join(f"<th>hop {number}</th>" for number in range(1, len(answer.hops) + 1))
+    facts = f"<table><tr><th>fact</th>{heads}</tr>{rows}</table>\n<p>{escape(text)}</p>\n"
+    return probability_table(answer) + facts

@@ -11,9 +11,8 @@ target has a channel for each bit and one for the end. Blanks are at the end of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -24,8 +23,8 @@ from torch import Tensor
 
 from weft.data.batch import Batch, Source
 from weft.data.batching import lay_out, spread
-from weft.data.corpus import Columns, Corpus, Rows, prepare
-from weft.data.formats import Pairs, Texts
+from weft.data.corpus import Columns, Encoding, Rows
+from weft.data.formats import Texts
 from weft.errors import DataError
 
 BLANK, END = "_", "."
@@ -87,26 +86,18 @@ class BitBatch(Batch):
     labels: Tensor
 
 
-def prepare_bits(pairs: Sequence[Pairs], width: int, *, folder: Path, progress: Callable[[int], None]) -> Corpus:
-    """The corpus of sequences, from the cache in `folder` or read now."""
+def bit_encoding(width: int) -> Encoding:
+    """The corpus of sequences with vectors of `width` bits."""
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
         read = [(read_frames(source, width), read_target(target, width)) for source, target in texts]
-        for ((_, blanks), target), (source, said) in zip(read, texts, strict=True):
+        for ((_, blanks), target), (source, expected) in zip(read, texts, strict=True):
             if blanks != len(target):
-                raise DataError(f"{source[:40]!r} has {blanks} blanks, but {said[:40]!r} has {len(target)} vectors")
+                raise DataError(f"{source[:40]!r} has {blanks} blanks, but {expected[:40]!r} has {len(target)} vectors")
         return {"source": [frames for (frames, _), _ in read], "target": [target for _, target in read]}, {}
 
     columns = {"source": f"({width + 2},)float32", "target": f"({width + 1},)uint8"}
-    key, sized = ["bits", width], ["source"]
-    return prepare(pairs, key, encode, columns, sized=sized, folder=folder, unit="sequences", progress=progress)
-
-
-def collate_bits(corpus: Corpus, rows: Rows, *, budget: int = 0, rounded: bool = False) -> BitBatch:
-    """The sequences of some rows, laid out as `lay_out` does."""
-    rows = np.asarray(rows, np.int64)
-    (frames, lengths), (target, blanks) = corpus.gather("source", rows), corpus.gather("target", rows)
-    return make_bits(frames, target, lengths, blanks, rows, budget=budget, rounded=rounded)
+    return Encoding(["bits", width], encode, columns, ["source"], unit="sequences")
 
 
 def make_bits(
@@ -129,16 +120,16 @@ def make_bits(
 
 def bits_copy(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
     """Vectors of 8 bits to copy: 1 to 20 by default."""
-    said = _vectors(random, random.randint(shortest or 1, longest or 20), 8)
-    return said, f"{said} |{f' {BLANK}' * len(said.split())}", said
+    vectors = _vectors(random, random.randint(shortest or 1, longest or 20), 8)
+    return vectors, f"{vectors} |{f' {BLANK}' * len(vectors.split())}", vectors
 
 
 def bits_repeat(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
     """1 to 10 vectors of 8 bits, and up to as many copies of them."""
     longest = longest or 10
-    said, copies = _vectors(random, random.randint(shortest or 1, longest), 8), random.randint(1, longest)
-    target = " ".join([*[said] * copies, END])
-    return said, f"{said} *{copies}{f' {BLANK}' * len(target.split())}", target
+    vectors, copies = _vectors(random, random.randint(shortest or 1, longest), 8), random.randint(1, longest)
+    target = " ".join([*[vectors] * copies, END])
+    return vectors, f"{vectors} *{copies}{f' {BLANK}' * len(target.split())}", target
 
 
 def bits_recall(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:

@@ -27,7 +27,7 @@ CLOSED, FORWARD = -3.0, 2.0
 
 
 @dataclass(frozen=True)
-class Wishes:
+class HeadParameters:
     """The requests of heads. key: [B, H, M] · strength, gate, sharpness: [B, H, 1] · shift: [B, H, shifts]."""
 
     key: Tensor
@@ -37,24 +37,24 @@ class Wishes:
     sharpness: Tensor
 
     @staticmethod
-    def of(raw: Tensor, width: int) -> Wishes:
+    def of(raw: Tensor, width: int) -> HeadParameters:
         """Brings the controller's output [B, H, M + 3 + shifts] into the ranges of equations 5 to 9: γ ≥ 1, Σ s = 1."""
         key, strength, gate, shift, sharpness = raw.split([width, 1, 1, len(SHIFTS), 1], -1)
-        return Wishes(key.tanh(), F.softplus(strength), gate.sigmoid(), shift.softmax(-1), 1 + F.softplus(sharpness))
+        return HeadParameters(key.tanh(), F.softplus(strength), gate.sigmoid(), shift.softmax(-1), 1 + F.softplus(sharpness))
 
 
-def focus(memory: Tensor, before: Tensor, wishes: Wishes) -> Tensor:
+def focus(memory: Tensor, before: Tensor, heads: HeadParameters) -> Tensor:
     """The weights [B, H, N] of each head over the slots of a memory [B, N, M], given those of the step before.
 
     Content (equations 5 and 6), interpolation (7), circular shift (8), sharpening (9).
     """
-    norms = wishes.key.norm(dim=-1, keepdim=True) * memory.norm(dim=-1)[:, None]
-    cosine = wishes.key @ memory.transpose(1, 2) / (norms + TINY)
-    content = (wishes.strength * cosine).softmax(-1)
-    gated = wishes.gate * content + (1 - wishes.gate) * before
+    norms = heads.key.norm(dim=-1, keepdim=True) * memory.norm(dim=-1)[:, None]
+    cosine = heads.key @ memory.transpose(1, 2) / (norms + TINY)
+    content = (heads.strength * cosine).softmax(-1)
+    gated = heads.gate * content + (1 - heads.gate) * before
     # Slices: an index with a list copies from the host, and a CUDA graph could not be recorded.
-    moved = sum(wishes.shift[..., n : n + 1] * gated.roll(shift, -1) for n, shift in enumerate(SHIFTS))
-    sharp = (moved + TINY) ** wishes.sharpness
+    moved = sum(heads.shift[..., n : n + 1] * gated.roll(shift, -1) for n, shift in enumerate(SHIFTS))
+    sharp = (moved + TINY) ** heads.sharpness
     return sharp / sharp.sum(-1, keepdim=True)
 
 
@@ -92,7 +92,7 @@ class TuringEncoder(VectorEncoder):
         self.first_read = nn.Parameter(torch.zeros(heads * slot_width))
         if moving:
             with torch.no_grad():
-                # In the order of Wishes.of: key, strength, gate, shifts, sharpness.
+                # In the order of HeadParameters.of: key, strength, gate, shifts, sharpness.
                 bias = self.wish.bias.view(2 * heads, -1)
                 bias[:, slot_width + 1] = CLOSED
                 bias[:, slot_width + 2 + SHIFTS.index(1)] = FORWARD
@@ -101,16 +101,16 @@ class TuringEncoder(VectorEncoder):
         rows, heads, width = x.size(0), self.heads, self.slot_width
         memory = x.new_full((rows, self.slots, width), FIRST)
         weights = F.pad(x.new_ones(rows, 2 * heads, 1), (0, self.slots - 1))
-        found = self.first_read.tanh().expand(rows, -1)
+        content = self.first_read.tanh().expand(rows, -1)
         state = x.new_zeros(rows, x.size(2)), x.new_zeros(rows, x.size(2))
         outputs, looks = [], []
         for step in x.unbind(1):
-            state = self.controller(torch.cat([step, found], -1), state)
-            weights = focus(memory, weights, Wishes.of(self.wish(state[0]).view(rows, 2 * heads, -1), width))
-            found = (weights[:, :heads] @ memory).flatten(1)
+            state = self.controller(torch.cat([step, content], -1), state)
+            weights = focus(memory, weights, HeadParameters.of(self.wish(state[0]).view(rows, 2 * heads, -1), width))
+            content = (weights[:, :heads] @ memory).flatten(1)
             erase, add = self.change(state[0]).view(rows, 2, heads, width).unbind(1)
             memory = write(memory, weights[:, heads:], erase.sigmoid(), add.tanh())
-            outputs.append(torch.cat([state[0], found], -1))
+            outputs.append(torch.cat([state[0], content], -1))
             looks.append(weights)
         return Encoded(torch.stack(outputs, 1), layout, extras={} if self.training else {"heads": torch.stack(looks, 1)})
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.data.batch import Layout, Source
-from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs
+from weft.data.corpus import Corpus, Encoding, Rows
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, DataError
 from weft.explain.html_parts import image
@@ -29,9 +27,9 @@ from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.models.base import Encoder, Network, Sizes
 from weft.models.composition import build_encoder
-from weft.tasks.base import LOSS, Loss, Measure, TaskContext
+from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo
 from weft.tasks.corpus_task import CorpusTask
-from weft_studies.bits.data import NOTHING, BitBatch, Frames, collate_bits, make_bits, prepare_bits, read_frames, write_target
+from weft_studies.bits.data import NOTHING, BitBatch, Frames, bit_encoding, make_bits, read_frames, write_target
 
 USED = 0.05
 """The least weight of a slot of a memory that an explanation shows."""
@@ -44,10 +42,6 @@ class BitPart(BatchItem):
     frames: Frames
     blanks: int
 
-    @property
-    def size(self) -> int:
-        return len(self.frames)
-
 
 class BitsPredictor(TextPredictor[Prediction]):
     """A model that fills in blanks. `score` is the log-probability of all its bits. The reader is `read_frames`."""
@@ -59,9 +53,10 @@ class BitsPredictor(TextPredictor[Prediction]):
 
     def _parts(self, text: str, line: int) -> list[BatchItem]:
         try:
-            return [BitPart([], *self.reader(text))] if text.strip() else []
+            frames, blanks = self.reader(text) if text.strip() else ([], 0)
         except DataError as error:
             raise DataError(f"line {line}: {error}") from None
+        return [BitPart([], frames, blanks, length=len(frames))] if blanks else []
 
     def run(self, parts: list[BitPart], control: Cancellation | None = None) -> list[Prediction]:
         device, layout = self.model.device, Layout.padded([part.size for part in parts])
@@ -75,16 +70,16 @@ class BitsPredictor(TextPredictor[Prediction]):
 
     def join_outputs(self, given: TextInput, parts: list[BitPart], results: list[Prediction]) -> Prediction:
         """Weights are under "read" and "write": [heads, steps, slots]."""
-        found = results[0] if results else Prediction("", 0.0)
+        prediction = results[0] if results else Prediction("", 0.0)
         if given.attention and results:
-            found.source_tokens = given.text.split()
+            prediction.source_tokens = given.text.split()
             with torch.inference_mode():
                 frames = torch.from_numpy(parts[0].frames)[None].to(self.model.device)
                 heads = self.model.encoder(Source(frames)).extras.get("heads")
             if heads is not None:
                 read, write = heads[0].float().transpose(0, 1).chunk(2)
-                found.attention = {"read": read.cpu().numpy(), "write": write.cpu().numpy()}
-        return found
+                prediction.attention = {"read": read.cpu().numpy(), "write": write.cpu().numpy()}
+        return prediction
 
 
 class FrameClassifier(Network):
@@ -108,12 +103,15 @@ class BitsTask(CorpusTask):
     """
 
     example = "sequences.tsv (a sequence with blanks, a tab, what belongs there)"
-    commands = ('weft predict {run} "01101001 11100010 | _ _"', "weft evaluate {run} --data FILES")
+    info = TaskInfo(
+        commands=('weft predict {run} "01101001 11100010 | _ _"', "weft evaluate {run} --data FILES"),
+        count_unit="bits",
+        inference_kind="forward",
+        capturable=True,
+        typical_length=41,
+    )
     measures = (Measure("bit_errors", "bit errors (%)", higher_is_better=False), Measure("exact", "exact"), LOSS)
     sentences = (0,)
-    count_unit = "bits"
-    inference_kind = "forward"
-    capturable = True
 
     def __init__(self, context: TaskContext, *, width: PositiveInt = 8) -> None:
         super().__init__(context)
@@ -131,11 +129,13 @@ class BitsTask(CorpusTask):
     def predictor(self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None) -> BitsPredictor:
         return BitsPredictor(model, partial(read_frames, width=self.width), resolved, warn)
 
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        return prepare_bits(pairs, self.width, folder=folder, progress=progress)
+    def encoding(self, *, training: bool) -> Encoding:
+        return bit_encoding(self.width)
 
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> BitBatch:
-        return collate_bits(corpus, rows, budget=budget, rounded=rounded)
+        rows = np.asarray(rows, np.int64)
+        (frames, lengths), (target, blanks) = corpus.gather("source", rows), corpus.gather("target", rows)
+        return make_bits(frames, target, lengths, blanks, rows, budget=budget, rounded=rounded)
 
     def losses(self, model: nn.Module, batch: BitBatch, update: int) -> Iterator[Loss]:
         logits, real = model(batch.source), batch.labels != NOTHING
@@ -155,10 +155,6 @@ class BitsTask(CorpusTask):
             channels += int(real.sum())
         return {"bit_errors": 100 * wrong / bits, "exact": 100 * exact / rows, "loss": total / channels}
 
-    @property
-    def typical_length(self) -> int:
-        return min(41, self.config.data.max_length)
-
     def explanation(self, predictor: BitsPredictor, prediction: Prediction, text: str) -> str:
         """Where the heads of a Neural Turing Machine write and read: a row for each slot in use, a column for each step."""
         if not prediction.attention:
@@ -170,10 +166,6 @@ class BitsTask(CorpusTask):
                 slots = (255 * weights.T[used]).astype(np.uint8)
                 rows += f"<tr><th>{name}</th><td>{image(slots, f'slots that a head {name}s', kind='slots')}</td></tr>\n"
         return f"<table>{rows}</table>\n<p>{escape(' '.join(prediction.source_tokens))}</p>\n"
-
-    def describe(self) -> dict[str, Any]:
-        facts = {"training sequences": len(self.train)}
-        return facts | ({} if self.valid is None else {"validation sequences": len(self.valid)})
 
     def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> BitBatch:
         """Random vectors, of which the second half is blank."""

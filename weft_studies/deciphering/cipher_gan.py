@@ -7,20 +7,19 @@ Losses of generators and discriminators with a gradient penalty (Gulrajani et al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from weft.errors import ConfigError
 from weft.models.base import Network, Sizes
-from weft.models.composition import ModelFamily, build_model
+from weft.models.composition import ModelFamily
 
 SLOPE = 0.2
 """Of the leaky rectifiers of discriminators."""
@@ -47,10 +46,10 @@ class Tables(nn.Module):
         places = len(tables)
         if text.ndim == 2:
             return look_up(tables, text)
-        found = text.new_empty(text.shape) if places > 1 else text @ tables[0]
+        logits = text.new_empty(text.shape) if places > 1 else text @ tables[0]
         for place in range(places if places > 1 else 0):
-            found[:, place::places] = text[:, place::places] @ tables[place]
-        return found
+            logits[:, place::places] = text[:, place::places] @ tables[place]
+        return logits
 
     def tables(self) -> Tensor:
         """Log-probabilities [P, V, V]."""
@@ -112,8 +111,8 @@ class Discriminator(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x = F.leaky_relu(norm(layer(x)), SLOPE)
-        judged: Tensor = self.judge(x)[..., 0].mean(1)
-        return judged
+        score: Tensor = self.judge(x)[..., 0].mean(1)
+        return score
 
 
 class GeneratorOutput(NamedTuple):
@@ -142,14 +141,6 @@ class CipherGan(Network):
         self.table = nn.Parameter(torch.randn(symbols, width) / width**0.5)
         self.position = nn.Parameter(torch.randn(places, width) / width**0.5) if places > 1 else None
         self.of_plain, self.of_cipher = (Discriminator(width, dim, layers, kernel) for _ in range(2))
-
-    @staticmethod
-    def build(spec: Mapping[str, Any], sizes: Sizes) -> CipherGan:
-        """The model of the section model. Raises ConfigError if it is of another family."""
-        model = build_model(spec, sizes)
-        if not isinstance(model, CipherGan):
-            raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
-        return model
 
     def begin(self, likely: Tensor) -> None:
         """Adds logits [P, V, V] of what plain symbols become to the tables of both generators."""
@@ -266,9 +257,9 @@ def discriminator_loss(judge: Judge, real: Tensor, fake: Tensor, penalty: float,
 
 
 def generator_loss(judge: Judge, fake: Tensor, kind: AdversarialLoss) -> Tensor:
-    """The loss of a generator, summed over rows: its texts should be judged as real ones are."""
-    judged = judge(fake)
-    return (-judged if kind == "wasserstein" else (judged - 1).square()).sum()
+    """The loss of a generator, summed over rows: its texts should be score as real ones are."""
+    score = judge(fake)
+    return (-score if kind == "wasserstein" else (score - 1).square()).sum()
 
 
 def straight_through_sample(chances: Tensor) -> Tensor:
@@ -283,15 +274,19 @@ def straight_through_sample(chances: Tensor) -> Tensor:
 
 
 def replay_fakes(pool: Tensor | None, fakes: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Fakes to judge, half of them earlier ones from the pool, and the pool [size, …] after the exchange (Shrivastava 2017)."""
+    """Fakes to judge, half of them earlier ones from the pool, and the pool [size, …] after the exchange (Shrivastava 2017).
+
+    Numbers that are not finite, of a step that is skipped, are 0 in the pool.
+    """
     fakes = fakes.detach()
+    finite = fakes.nan_to_num(0.0, 0.0, 0.0)
     if pool is None:
-        pool = fakes[torch.arange(size, device=fakes.device) % len(fakes)].clone()
+        pool = finite[torch.arange(size, device=fakes.device) % len(fakes)].clone()
     slots = torch.randperm(size, device=fakes.device)[: len(fakes)]
     old = torch.rand(len(slots), device=fakes.device) < 0.5
     shown = fakes.clone()
     mask = old.view(-1, *[1] * (fakes.ndim - 1))
     shown[: len(slots)] = torch.where(mask, pool[slots], fakes[: len(slots)])
     after = pool.clone()
-    after[slots] = torch.where(mask, fakes[: len(slots)], pool[slots])
+    after[slots] = torch.where(mask, finite[: len(slots)], pool[slots])
     return shown, after

@@ -18,18 +18,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.config.sections import DataSection
 from weft.data.batch import SPECIALS, UNK, Batch
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
 from weft.data.data_format import DataFormat, accept_all
 from weft.data.formats import Pairs, Texts
-from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import ConfigError, DataError
+from weft.tasks.language_modeling.data import LineFile
 
 Kind = Literal["shift", "vigenere", "substitution"]
 Split = Literal["halves", "alternate"]
 Symbols = NDArray[np.int64]
+Progress = Callable[[int], None]
 LEAST = -8.0
 """The logit of symbols with very different frequencies, which evidence can still overcome."""
 PRIVATE = range(0xE000, 0xF900)
@@ -45,12 +45,8 @@ class Cipher:
     def __call__(self, symbols: Symbols) -> Symbols:
         """Texts [..., T] in the cipher, each from place 0 on."""
         places = np.arange(symbols.shape[-1]) % len(self.table)
-        found: Symbols = self.table[places, symbols]
-        return found
-
-    @property
-    def inverse(self) -> Cipher:
-        return Cipher(np.argsort(self.table, 1))
+        enciphered: Symbols = self.table[places, symbols]
+        return enciphered
 
 
 def make_cipher(kind: Kind, key: Sequence[int], size: int) -> Cipher:
@@ -83,17 +79,6 @@ class Alphabet:
         self.units = [self.unknown, *known]
         self._symbols = {unit: [symbol] for symbol, unit in enumerate(self.units)}
 
-    @staticmethod
-    def learn(run: Path, data: DataSection, train: Sequence[Pairs], folder: Path) -> None:
-        """Trains the tokenizer of a new run. folder: of the cache."""
-        if not has_tokenizers(run):
-            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=folder)
-            save_tokenizers(run, tokenizer, tokenizer)
-
-    @staticmethod
-    def load(run: Path, data: DataSection) -> Alphabet:
-        return Alphabet(load_tokenizers(run, data.tokenizer)[0], "" if data.tokenizer["kind"] == "characters" else " ")
-
     def write(self, symbols: Sequence[int]) -> str:
         """Symbols as a text that `read` reads back."""
         return self.separator.join(self.units[symbol] for symbol in symbols)
@@ -107,31 +92,18 @@ class Alphabet:
         return [number - UNK for number in self.tokenizer.encode(text)]
 
 
-class CipherText(Pairs):
-    """A file of text, also .gz, in lower case: pairs of a line, with a space at its end, and nothing."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = str(check_file(path))
+class CipherText(LineFile):
+    """A file of text in lower case, whose lines end with a space."""
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((f"{line.lower()} ", "") for line in read_lines(self.path))
-
-    def digest(self) -> str:
-        return file_digest(self.path)
+        return ((f"{line.lower()} ", "") for line, _ in super().__iter__())
 
 
 FORMAT = DataFormat(CipherText, check=accept_all)
 
 
 def prepare_windows(
-    files: Sequence[Pairs],
-    tokenizer: Tokenizer,
-    extent: int,
-    *,
-    least: int,
-    folder: Path,
-    progress: Callable[[int], None] | None = None,
+    files: Sequence[Pairs], tokenizer: Tokenizer, extent: int, *, least: int, folder: Path, progress: Progress | None = None
 ) -> Corpus:
     """Windows of `extent` symbols, one after the other; column `symbols`. The end of each block of lines is left out.
 
@@ -143,18 +115,9 @@ def prepare_windows(
         return {"symbols": list(ids[: len(ids) // extent * extent].reshape(-1, extent))}, {}
 
     short = f"too little text for {'one window' if least == 1 else f'{least} windows'} of {extent} symbols; give a longer text."
-    corpus = prepare(
-        files,
-        ["windows", tokenizer.digest(), extent],
-        encode,
-        {"symbols": ids_below(tokenizer.size)},
-        sized=["symbols"],
-        folder=folder,
-        unit="lines",
-        made="windows",
-        none=short,
-        progress=progress,
-    )
+    key, columns = ["windows", tokenizer.digest(), extent], {"symbols": ids_below(tokenizer.size)}
+    encoding = Encoding(key, encode, columns, ["symbols"], unit="lines", made="windows", none=short)
+    corpus = encoding.prepare(files, folder=folder, progress=progress)
     if len(corpus) < least:
         raise DataError(f"{', '.join(file.name for file in files)}: {short} {corpus.report.describe()}")
     return corpus
@@ -184,8 +147,8 @@ def compare_frequencies(plain: Symbols, cipher: Symbols, size: int, places: int,
 
 def _log_frequencies(symbols: Symbols, size: int) -> NDArray[np.float64]:
     counts = np.bincount(symbols.ravel(), minlength=size) + 1.0  # or a symbol that never occurs would have none
-    found: NDArray[np.float64] = np.log(counts / counts.sum())
-    return found
+    frequencies: NDArray[np.float64] = np.log(counts / counts.sum())
+    return frequencies
 
 
 def make_batch(rows: Rows, plain: Symbols, cipher: Symbols) -> CipherBatch:

@@ -1,9 +1,14 @@
-"""Deciphering: half of a text as it is and the other half in a cipher, without pairs; learnt by CipherGAN."""
+"""Deciphering: half of a text as it is and the other half in a cipher, without pairs; learnt by CipherGAN.
+
+Shapes: P places after which the cipher repeats · V symbols of the vocabulary.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,15 +20,22 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.config.registry import Among
-from weft.data.batch import UNK, Position
+from weft.data.batch import UNK, Position, pad
 from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
+from weft.data.tokenizers import Tokenizer, train_tokenizer
+from weft.data.tokenizers.added_tokens import load_extended
+from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
-from weft.evaluation.metrics import Metric
-from weft.inference.decoding_options import DecodingOptions
+from weft.evaluation.metrics import Counts, Metric
+from weft.explain.explanation import shown
+from weft.explain.html_parts import image
+from weft.inference.decoding_options import DecodingOptions, Warn
+from weft.inference.predictor import BatchItem, Prediction, Predictor
 from weft.models.base import Network, Sizes
-from weft.tasks.base import LOSS, Loss, Measure, TaskContext
+from weft.models.composition import build_model
+from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo
 from weft.tasks.corpus_task import CorpusTask, Direction
 from weft_studies.deciphering.cipher_gan import AdversarialLoss as Losses
 from weft_studies.deciphering.cipher_gan import (
@@ -49,7 +61,6 @@ from weft_studies.deciphering.data import (
     prepare_windows,
     windows,
 )
-from weft_studies.deciphering.predictor import DecipheringPredictor, SymbolAccuracy, learnt_mapping
 
 
 def count_pairs(texts: NDArray[np.int64], symbols: int) -> NDArray[np.int64]:
@@ -68,6 +79,82 @@ def divergence(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
         return float((chances[some] * np.log2(chances[some] / middle[some])).sum())
 
     return (bits(first) + bits(second)) / 2
+
+
+class SymbolAccuracy(Metric):
+    """The share of symbols that are right, place by place; places where the reference has `unknown` do not count.
+
+    separator: what stands between symbols; nothing if each character is one.
+    """
+
+    name = "accuracy"
+
+    def __init__(self, separator: str, unknown: str) -> None:
+        self.separator, self.unknown = separator, unknown
+
+    @property
+    def signature(self) -> str:
+        return f"symbols:{'words' if self.separator else 'characters'}|unknown:not counted"
+
+    def units(self, text: str) -> Sequence[str]:
+        return text.split(self.separator) if self.separator else list(text)
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
+        rows = []
+        for ours, theirs in zip(map(self.units, hypotheses), map(self.units, references), strict=True):
+            counted = [n for n, unit in enumerate(theirs) if unit != self.unknown]
+            rows.append([sum(n < len(ours) and ours[n] == theirs[n] for n in counted), len(counted)])
+        return np.array(rows, np.float64).reshape(-1, 2)
+
+
+class DecipheringPredictor(Predictor[str, Prediction]):
+    """A model that deciphers. A long text is read in windows of `extent` symbols. `score` is the log-probability of the text.
+
+    period: places after which the cipher repeats.
+    """
+
+    forks = False
+
+    def __init__(
+        self,
+        model: Network,
+        resolved: DecodingOptions,
+        alphabet: Alphabet,
+        extent: int,
+        warn: Warn | None = None,
+        *,
+        period: int = 1,
+    ) -> None:
+        super().__init__(model, resolved, warn)
+        self.alphabet, self.extent, self.period = alphabet, extent, period
+
+    def encode_input(self, inputs: Sequence[str], first_line: int) -> list[list[BatchItem]]:
+        texts = [self.alphabet.read(line) for line in inputs]
+        return [[BatchItem(text[at : at + self.extent]) for at in range(0, len(text), self.extent)] for text in texts]
+
+    def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[tuple[list[int], float]]:
+        with self.options.arithmetic(next(self.model.parameters()).dtype):
+            logits = self.model.solve(pad([part.ids for part in parts]).to(self.model.device)).float()
+        best = logits.log_softmax(-1).max(-1)
+        return [
+            (predicted[: part.size], sum(scores[: part.size]))
+            for predicted, scores, part in zip(best.indices.tolist(), best.values.tolist(), parts, strict=True)
+        ]
+
+    def join_outputs(self, given: str, parts: list[BatchItem], results: list[tuple[list[int], float]]) -> Prediction:
+        symbols = [symbol for predicted, _ in results for symbol in predicted]
+        ids, tokens = [symbol + UNK for symbol in symbols], self.alphabet.tokenizer.tokens
+        text, given_tokens = self.alphabet.write(symbols), tokens([symbol + UNK for part in parts for symbol in part.ids])
+        return Prediction(text, sum(score for _, score in results), ids, tokens(ids), given_tokens)
+
+    @torch.no_grad()
+    def mapping(self) -> Tensor:
+        """How the model reads each symbol of the cipher [P, V, V]: probabilities of plain symbols, the mean over all places
+        of a text that have the same key."""
+        size = len(self.alphabet.units)
+        every = torch.arange(size, device=self.model.device)[:, None].expand(-1, self.extent)
+        chances: Tensor = self.model.solve(every).softmax(-1).cpu()
+        return torch.stack([chances[:, place :: self.period].mean(1) for place in range(self.period)])
 
 
 SIDES = ("plain", "cipher")
@@ -97,12 +184,14 @@ class DecipheringTask(CorpusTask):
     """
 
     example = "text.txt"
-    commands = ('weft predict {run} "a text in the cipher"', "weft evaluate {run} --data TEXT")
+    info = TaskInfo(
+        commands=('weft predict {run} "a text in the cipher"', "weft evaluate {run} --data TEXT"),
+        count_unit="texts",
+        inference_kind="forward",
+    )
     measures = (Measure("accuracy", "accuracy"), Measure("divergence", "divergence", higher_is_better=False), LOSS)
     sentences = (0,)
-    count_unit = "texts"
     data_format = FORMAT
-    inference_kind = "forward"
 
     def __init__(
         self,
@@ -130,13 +219,16 @@ class DecipheringTask(CorpusTask):
         self.kind, self.key, self.extent, self.split = cipher, key, extent, split
         self.loss, self.draws, self.cycle_weight, self.penalty, self.pool = loss, draws, cycle_weight, penalty, pool
         self.cycle_steps, self.judges, self.spread = cycle_steps, judges, spread
+        self.info = replace(self.info, fixed_length=extent)
         self._pools: dict[str, Tensor] = {}
 
-    def learn(self, train: list[Pairs]) -> None:
-        Alphabet.learn(self.run, self.config.data, train, self.cache)
+    def tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
+        tokenizer = train_tokenizer(self.config.data.tokenizer, train, size=self.config.data.vocabulary, folder=self.cache)
+        return tokenizer, tokenizer
 
     def reopen(self) -> Sizes:
-        self.alphabet = Alphabet.load(self.run, self.config.data)
+        tokenizer, _ = load_extended(self.run, self.config.data.tokenizer)
+        self.alphabet = Alphabet(tokenizer, "" if self.config.data.tokenizer["kind"] == "characters" else " ")
         self.source = self.target = self.alphabet.tokenizer
         self.cipher = make_cipher(self.kind, self.key, len(self.symbols))
         if (self.cipher.table == self.symbols).all():
@@ -155,7 +247,9 @@ class DecipheringTask(CorpusTask):
         return Sizes(8, self.extent)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        model = CipherGan.build(spec, sizes)
+        model = build_model(spec, sizes)
+        if not isinstance(model, CipherGan):
+            raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
         if model.places % len(self.key) or model.places > self.extent:
             allowed = f"a multiple of the length of task.key ({len(self.key)}), at most task.extent ({self.extent})"
             raise ConfigError(f"model.places: {model.places}: set it to {allowed}")
@@ -172,9 +266,7 @@ class DecipheringTask(CorpusTask):
     def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
         return {"discriminator": self.judges}
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> DecipheringPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> DecipheringPredictor:
         return DecipheringPredictor(model, resolved, self.alphabet, self.extent, warn, period=len(self.cipher.table))
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
@@ -266,10 +358,10 @@ class DecipheringTask(CorpusTask):
         cycle, pairs = 0.0, np.zeros_like(self.plain_pairs)
         for batch in self.validation(model):
             counted = batch.plain != 0
-            found = model.solve(batch.cipher).argmax(-1)
-            right, known = right + int(((found == batch.plain) & counted).sum()), known + int(counted.sum())
+            predicted = model.solve(batch.cipher).argmax(-1)
+            right, known = right + int(((predicted == batch.plain) & counted).sum()), known + int(counted.sum())
             cycle, texts = cycle + float(_cycle(model(batch.plain, batch.cipher), batch)), texts + len(batch.plain)
-            pairs += count_pairs(found.cpu().numpy(), len(self.symbols))
+            pairs += count_pairs(predicted.cpu().numpy(), len(self.symbols))
         apart = divergence(pairs, self.plain_pairs)
         return {"accuracy": 100 * right / max(1, known), "divergence": apart, "loss": cycle / max(1, texts)}
 
@@ -278,15 +370,20 @@ class DecipheringTask(CorpusTask):
         """How often each symbol is followed by each other one in plain windows of the training text [V, V]."""
         return count_pairs(windows(self.train, self.sides[0], self.extent), len(self.symbols))
 
-    def explanation(self, predictor: DecipheringPredictor, prediction: Any, text: str) -> str:
-        return learnt_mapping(predictor.mapping().numpy(), prediction)
+    def explanation(self, predictor: DecipheringPredictor, prediction: Prediction, text: str) -> str:
+        """For each place of the key, an image: a row per symbol of the cipher, a column per plain symbol, dark where the model
+        expects that one; and the symbols of the text with the plain symbols they were read as."""
+        pictures = ""
+        for place, chances in enumerate(predictor.mapping().numpy(), start=1):
+            shade = (255 * (1 - chances)).astype(np.uint8)
+            pictures += f"<figure class='picture exact'>{image(shade, 'the learnt mapping')}"
+            pictures += f"<figcaption>place {place} of the key: cipher ↓ plain →</figcaption></figure>\n"
+        pairs = dict.fromkeys(zip(prediction.source_tokens, prediction.tokens, strict=True))
+        rows = "".join(f"<tr><th>{escape(shown(one))}</th><td>{escape(shown(other))}</td></tr>\n" for one, other in pairs)
+        return f"{pictures}<table class=sound>\n{rows}</table>\n"
 
     def describe(self) -> dict[str, Any]:
         return {"symbols": len(self.symbols), "training texts": len(self.train)}
-
-    @property
-    def typical_length(self) -> int:
-        return self.extent
 
     def dummy_batch(
         self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False

@@ -158,7 +158,7 @@ CACHE = [
     Bug(
         "every beam sees the cells of all",
         "attention.core.dot_product",
-        "seen = seen & (store.ledger.ancestry[:, :, None, None, :] == beam)",
+        "seen = seen & (store.index.ancestry[:, :, None, None, :] == beam)",
         "seen = seen.expand(-1, -1, -1, beams, -1).contiguous()",
         ("full-causal-beams",),
     ),

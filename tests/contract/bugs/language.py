@@ -36,7 +36,7 @@ LANGUAGE = [
     Bug(
         "a recalled segment skips the norm",
         "models.language_model",
-        "layer.mixer.recall(layer.around_mixer.enter(each))",
+        "layer.mixer.recall(layer.around_mixer.prenorm(each))",
         "layer.mixer.recall(each)",
         ("language_model-rotary-recall", "language_model-recurrent-recall"),
     ),

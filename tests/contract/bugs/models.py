@@ -8,8 +8,8 @@ MODELS = [
     Bug(
         "the decoder is an encoder",
         "models.transformer",
-        'build_self(own, block.site("causal"))',
-        'build_self(own, block.site("encoder"))',
+        'mixers, crosses, block.site("causal"))',
+        'mixers, crosses, block.site("encoder"))',
         ("transformer-causality",),
     ),
     Bug(
@@ -59,15 +59,15 @@ MODELS = [
     Bug(
         "cross-attention skips its norm",
         "models.transformer_blocks",
-        "self.cross(self.around_cross.enter(x), source, layout=layout)",
+        "self.cross(self.around_cross.prenorm(x), source, layout=layout)",
         "self.cross(x, source, layout=layout)",
         ("limits: decoder_layer_equals_torch(pre)",),
     ),
     Bug(
         "cross-attention replaces the residual stream",
         "models.transformer_blocks",
-        "x = self.around_cross.leave(x, attended.context)",
-        "x = self.around_cross.leave(0 * x, attended.context)",
+        "x = self.around_cross.add_residual(x, attended.context)",
+        "x = self.around_cross.add_residual(0 * x, attended.context)",
         ("limits: decoder_layer_equals_torch(post)",),
     ),
     Bug(
@@ -97,8 +97,8 @@ LAYERS = [
     Bug(
         "a network with a window loses its tail",
         "models.transformer_blocks",
-        "update, tail = self.network.run(self.around_network.enter(x), tail, layout)",
-        "update, _ = self.network.run(self.around_network.enter(x), tail, layout)",
+        "update, tail = self.network.run(self.around_network.prenorm(x), tail, layout)",
+        "update, _ = self.network.run(self.around_network.prenorm(x), tail, layout)",
         ("transformer-tagging-chunks",),
     ),
     Bug(

@@ -43,8 +43,8 @@ NATIVE = [
     Bug(
         "a window that forgets its tail",
         "layers.kernels.cpp_plan",
-        "self.ops.append(Op(kind, to, x, x, number, width, dim, past=distance))",
-        "self.ops.append(Op(kind, to, x, x, number, 1, dim, past=distance))",
+        "heads=width, width=dim, past=distance",
+        "heads=1, width=dim, past=distance",
         ("convs2s-native",),
     ),
     Bug(

@@ -162,7 +162,7 @@ def _attend_cache(
 ) -> Context:
     sources, heads, beams, _, width = store.k.shape
     if pattern is None and not need_weights and _steps(q, store.k, dropout):
-        return _attend_step(q, store.k, store.v, store.ledger), None
+        return _attend_step(q, store.k, store.v, store.index), None
     if pattern is not None or (beams > 1 and (store.owned or need_weights)):
         seen = _seen_cells(store, positions)
         if pattern is not None:
@@ -170,7 +170,7 @@ def _attend_cache(
         return mix(q, *store.dense(), seen, dropout, need_weights)
     cells, extent = _own_cells(store, positions), q.size(2)
     # Computed once for all layers. Every query sees itself, so no row is empty.
-    bias = store.ledger.cached(("bias", q.dtype, id(cells)), lambda: additive(cells, q.dtype), cells)
+    bias = store.index.cached(("bias", q.dtype, id(cells)), lambda: additive(cells, q.dtype), cells)
     if beams == 1:
         return mix(q, store.k.squeeze(2), store.v.squeeze(2), None, dropout, need_weights, bias)
     # All beams of a source attend to all its cells in one call; a mask allows each only the cells of its ancestors.
@@ -187,9 +187,9 @@ def _steps(q: Tensor, k: Tensor, dropout: float) -> bool:
     return (triton_available(q) and 16 <= width <= 256 and width.bit_count() == 1) or steps(q, k)
 
 
-def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: CacheIndex | None = None, *, bias: Tensor | None = None) -> Tensor:
-    """[B, H, 1, D]: attends from single queries to k, v [G, H, K or 1, R, D], in the cells that the ledger names, or in all."""
-    cells = (None, None) if ledger is None else (ledger.ancestry, ledger.length)
+def _attend_step(q: Tensor, k: Tensor, v: Tensor, index: CacheIndex | None = None, *, bias: Tensor | None = None) -> Tensor:
+    """[B, H, 1, D]: attends from single queries to k, v [G, H, K or 1, R, D], in the cells that the index names, or in all."""
+    cells = (None, None) if index is None else (index.ancestry, index.length)
     inputs = q[:, :, 0], k, v, *cells, None if bias is None else bias[:, 0, 0]
     if (kernels := used(q)) is not None:
         return kernels.attend_step(*inputs)[:, :, None]
@@ -202,15 +202,15 @@ def _own_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
     """[G, 1, K·T, K·R]: the cells with the tokens of each beam up to `positions` [B, T]; computed once for all layers."""
 
     def make() -> Tensor:
-        sources, beams, room = store.ledger.ancestry.shape
+        sources, beams, room = store.index.ancestry.shape
         extent = positions.size(1)
         seen = _seen_cells(store, positions).view(sources, beams, extent, 1, room)
         if beams > 1:
             beam = torch.arange(beams, device=positions.device, dtype=torch.int16)[:, None]
-            seen = seen & (store.ledger.ancestry[:, :, None, None, :] == beam)
+            seen = seen & (store.index.ancestry[:, :, None, None, :] == beam)
         return seen.view(sources, 1, beams * extent, beams * room)
 
-    return store.ledger.cached(("cells", id(positions)), make, positions)
+    return store.index.cached(("cells", id(positions)), make, positions)
 
 
 def _rows(x: Tensor, beams: int) -> Tensor:

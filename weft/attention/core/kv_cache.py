@@ -66,7 +66,7 @@ class ConcatenatedKeyValues:
 
 @dataclass
 class CacheAppend:
-    """The source [G, 1, 1, 1], beam [K, 1], cell [G, 1, 1, T] and positions [B, T] of new tokens, and the ledger after them."""
+    """The source [G, 1, 1, 1], beam [K, 1], cell [G, 1, 1, T] and positions [B, T] of new tokens, and the index after them."""
 
     source: Tensor
     beam: Tensor
@@ -80,7 +80,7 @@ class CacheIndex(CachesDerived):
     """Which cell holds which token of which beam. It is the same in all layers, so they share one.
 
     ancestry [G, K, R] int16: the beam whose cell holds token s of beam b, so that beams are reordered without copying.
-    Appending writes it in place: the ledgers before and after share it and differ in length.
+    Appending writes it in place: the indices before and after share it and differ in length.
     length [G]: tokens stored (the beams of a source have equally many).
     """
 
@@ -145,13 +145,13 @@ class KeyValueCache:
     """Keys and values in a store of fixed size, written once and never moved.
 
     k, v [G, H, K, R, D]: beam b of source g wrote cell (g, b, s) as its token number s.
-    ledger: which cells each beam reads.
+    index: which cells each beam reads.
     owned: with more than `max_shared` beams, cells are copied instead and every beam owns its row.
     """
 
     k: Tensor
     v: Tensor
-    ledger: CacheIndex = common()
+    index: CacheIndex = common()
     owned: bool = False
     max_shared: ClassVar[int] = 8
 
@@ -162,22 +162,22 @@ class KeyValueCache:
 
     def place(self, query: Tensor, layout: Layout | None) -> Tensor:
         """The positions [B, T] of the tokens to be appended."""
-        return self.ledger.plan(query.size(1), layout).positions
+        return self.index.plan(query.size(1), layout).positions
 
     def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> KeyValueCache:
         """Writes k, v [B, H, T, D]. Cells of padding lie beyond the length, and the next tokens overwrite them."""
         sources, heads, beams, _, width = self.k.shape
-        plan = self.ledger.plan(k.size(2), layout)
+        plan = self.index.plan(k.size(2), layout)
         cpp = used(k)
         if cpp is not None and k.size(2) == 1 and steps(k, self.k) and steps(v, self.v):
-            cpp.append(k, v, self.k, self.v, self.ledger.length)
-            return replace(self, ledger=plan.after)
+            cpp.append(k, v, self.k, self.v, self.index.length)
+            return replace(self, index=plan.after)
         head = plan.after.cached(("heads", heads), lambda: torch.arange(heads, device=k.device)[:, None, None])
         for store, new in ((self.k, k), (self.v, v)):
             cells = new.reshape(sources, beams, heads, -1, width).transpose(1, 2)
             # Indexing all four axes tells a compiler that nothing else in the store changes.
             store.index_put_((plan.source, head, plan.beam, plan.place), cells.to(store.dtype))
-        return replace(self, ledger=plan.after)
+        return replace(self, index=plan.after)
 
     def key_positions(self) -> Tensor:
         """[1, R]: the index of a cell is the position of its token."""
@@ -186,28 +186,28 @@ class KeyValueCache:
     def select(self, rows: Tensor, groups: Tensor | None) -> KeyValueCache:
         sources, heads, beams, room, width = self.k.shape
         if groups is None and rows.numel() == sources * beams and not self.owned:
-            return replace(self, ledger=self.ledger.reorder(rows))
+            return replace(self, index=self.index.reorder(rows))
         count = rows.numel() // (sources if groups is None else groups.numel())
         if groups is None and beams == 1 and count <= self.max_shared:
             k, v = (F.pad(store, (0, 0, 0, 0, 0, count - 1)) for store in (self.k, self.v))
-            return replace(self, k=k, v=v, ledger=self.ledger.widen(count))
+            return replace(self, k=k, v=v, index=self.index.widen(count))
         shape = -1, count, heads, room, width
         k, v = (dense.index_select(0, rows).view(shape).transpose(1, 2).contiguous() for dense in self.dense())
-        return KeyValueCache(k, v, self.ledger.own(count, groups), owned=count > self.max_shared)
+        return KeyValueCache(k, v, self.index.own(count, groups), owned=count > self.max_shared)
 
     def grow(self, room: int) -> KeyValueCache:
         more = room - self.k.size(3)
         if more <= 0:
             return self
         k, v = (F.pad(store, (0, 0, 0, more)) for store in (self.k, self.v))
-        return replace(self, k=k, v=v, ledger=self.ledger.grow(room))
+        return replace(self, k=k, v=v, index=self.index.grow(room))
 
     def dense(self) -> tuple[Tensor, Tensor]:
         """k, v [B, H, R, D] as each beam sees them."""
         sources, heads, beams, room, width = self.k.shape
         if self.owned or beams == 1:
             return self.k.transpose(1, 2).flatten(0, 1), self.v.transpose(1, 2).flatten(0, 1)
-        cell = self.ledger.ancestry.long()[:, None, :, :, None].expand(sources, heads, beams, room, width)
+        cell = self.index.ancestry.long()[:, None, :, :, None].expand(sources, heads, beams, room, width)
         k, v = (store.gather(2, cell).transpose(1, 2).flatten(0, 1) for store in (self.k, self.v))
         return k, v
 
@@ -311,7 +311,7 @@ class SlidingWindowCache:
         return replace(self, k=F.pad(self.k, (0, 0, more, 0)), v=F.pad(self.v, (0, 0, more, 0)))
 
     def spread(self, weights: Tensor) -> Tensor:
-        """Weights over cells [B, H, T, N] → over positions [B, H, T, S]. For pictures only: it synchronises with the device."""
+        """Weights over cells [B, H, T, N] → over positions [B, H, T, S]. For display only: it synchronises with the device."""
         position, real = self.cells()
         size = max(int(self.length.max()), 1)
         place = torch.where(real, position, 0)[:, None, None].expand_as(weights)

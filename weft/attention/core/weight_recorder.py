@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -33,6 +33,26 @@ def observe(attention: Attention, note: Callable[[Attended], None]) -> Iterator[
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def cross_attentions(decoder: nn.Module) -> dict[str, Attention]:
+    """The attentions of a decoder to its source, by name, in order."""
+    return {name: part for name, part in decoder.named_modules() if isinstance(part, Attention) and part.site.use == "cross"}
+
+
+@contextmanager
+def record_weights(attentions: Sequence[Attention]) -> Iterator[Sequence[list[Tensor]]]:
+    """Inside this context attentions that have weights record them: for each a list with one tensor [B, H, T, S] per call."""
+    recorded: list[list[Tensor]] = [[] for _ in attentions]
+
+    def note(calls: list[Tensor], output: Attended) -> None:
+        assert output.weights is not None
+        calls.append(output.weights)
+
+    with ExitStack() as stack:
+        for attention, calls in zip(attentions, recorded, strict=True):
+            stack.enter_context(observe(attention, partial(note, calls)))
+        yield recorded
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from weft.bench.machine import timed
 from weft.config.corpus_entries import names
+from weft.evaluation.floors import trivial_scores
 from weft.evaluation.metrics import choose_tokenization, score
 from weft.explain.attention_heatmap import View, views
 from weft.models.base import Network, Sizes
@@ -115,7 +116,7 @@ class Measurements:
     """The measurements to take.
 
     test: data to score · sentences: number of validation sentences to decode for the speed, if there is no test data ·
-    lengths: sequence lengths at which to measure growth · alone: train again for a moment, to measure the speed · look:
+    lengths: sequence lengths at which to measure growth · alone: train again for a moment, to measure the speed · maps:
     compute the attention maps of one sentence.
     """
 
@@ -123,7 +124,7 @@ class Measurements:
     sentences: int = 0
     lengths: tuple[int, ...] = ()
     alone: bool = False
-    look: bool = False
+    maps: bool = False
 
 
 def measure(folder: Path, wanted: Measurements) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def measure(folder: Path, wanted: Measurements) -> dict[str, Any]:
     run = open_run(folder, device=config.train.device)
     measured: dict[str, Any] = {
         "parameters": run.model.count_parameters(),
-        "counts": run.task.count_unit,
+        "counts": run.task.info.count_unit,
         "headline": asdict(run.task.headline),
         "steps_a_second": probe(run.config.replaced({"data.valid": []}), MOMENT).steps_a_second if wanted.alone else None,
     }
@@ -158,9 +159,11 @@ def _predictions(run: TrainedRun, wanted: Measurements) -> dict[str, Any]:
     metrics = run.task.metrics(tokenize=chosen.name)
     texts, seconds = _decode(translator, [source for source, _ in pairs])
     scores = score(texts, [target for _, target in test], metrics) if test else {}
-    maps = _attention(translator, [source for source, _ in valid or test]) if wanted.look else []
+    floors = {metric.key(): trivial_scores(pairs, metric) for metric in metrics if wanted.maps}
+    maps = _attention(translator, [source for source, _ in valid or test]) if wanted.maps else []
     return {
         "test": {each.key: each.value for each in scores.values()},
+        "floors": floors,
         "signatures": {metric.key(): metric.signature for metric in metrics},
         "decoding": {"sentences": len(texts), "seconds": seconds, "per_second": len(texts) / seconds} if texts else None,
         # Weights are rounded to what a picture can show.

@@ -49,22 +49,35 @@ def collect(
             del run["measured"]
     sign = -1 if headline["higher_is_better"] else 1
     rows.sort(key=lambda row: (row["quality"] is None, sign * row["quality"]["mean"] if row["quality"] else 0))
-    rank(rows, higher_is_better=headline["higher_is_better"])
+    floors = next((run["floors"][headline["key"]] for run in measured if headline["key"] in run.get("floors", {})), {})
+    rank(rows, higher_is_better=headline["higher_is_better"], floors=floors)
     return {
         "format": FORMAT,
         "about": about(),
         "settings": comparison.document(),
         "headline": headline | {"data": "test" if comparison.test else "valid"},
         "counts": facts["counts"],
+        "floors": floors,
         "entries": rows,
     }
 
 
-def rank(rows: Sequence[Row], *, higher_is_better: bool) -> None:
-    """Sets `rank` of each row to the best and the worst rank that it may have; None without several seeds or a score."""
-    scored = [row for row in rows if row["quality"]]
+NEAR = 1.15
+"""A score is near a floor up to this many times as good as the floor."""
+
+
+def rank(rows: Sequence[Row], *, higher_is_better: bool, floors: Mapping[str, float] | None = None) -> None:
+    """Sets `rank` of each row to the best and the worst rank that it may have; None without several seeds or a score.
+
+    A row whose score is hardly better than that of trivial answers, `floors`, is marked (`near_floor`) and has no rank.
+    """
+    best = (max if higher_is_better else min)(floors.values()) if floors else None
     for row in rows:
-        row["rank"] = None
+        row["rank"], row["near_floor"] = None, False
+        if best is not None and row["quality"]:
+            mean: float = row["quality"]["mean"]
+            row["near_floor"] = mean <= NEAR * best if higher_is_better else mean >= best / NEAR
+    scored = [row for row in rows if row["quality"] and not row["near_floor"]]
     places = ranks([row["quality"] for row in scored], higher_is_better=higher_is_better)
     for row, place in zip(scored, places or (), strict=places is not None):
         row["rank"] = list(place)
@@ -136,7 +149,7 @@ def _trained(runs: Iterable[Row]) -> list[Row]:
 def _facts(comparison: Comparison) -> Row:
     """The headline metric of the task and the unit of its speed, for when nothing is measured yet."""
     task = build_task(training(comparison, comparison.entries[0]).config(), comparison.out)
-    return {"headline": asdict(task.headline), "counts": task.count_unit}
+    return {"headline": asdict(task.headline), "counts": task.info.count_unit}
 
 
 def _headline(facts: Row, rows: Sequence[Row]) -> Row:
@@ -183,6 +196,8 @@ class QualityColumn(Column):
         quality = row["quality"]
         if quality is None:
             return "failed" if row["error"] else NONE
+        if row.get("near_floor"):
+            return f"{self.form(quality['mean'])} (near floor)"
         half = f" ± {(quality['high'] - quality['low']) / 2:.2f}" if quality["low"] is not None else ""
         return f"{self.form(quality['mean'])}{half}"
 
@@ -226,6 +241,8 @@ def column_notes(document: dict[str, Any]) -> list[str]:
     notes.append(seeds_note(document))
     if floors := document.get("floors"):
         notes.append("floors without a neural network: " + ", ".join(f"{name} {value:.2f}" for name, value in floors.items()))
+    if near := [row["label"] for row in document["entries"] if row.get("near_floor")]:
+        notes.append(f"hardly better than a floor, so not ranked, and their differences mean nothing: {', '.join(near)}")
     return notes
 
 

@@ -1,7 +1,6 @@
 """Runs a comparison: plans, trains and measures, and resumes where an earlier call stopped.
 
 OUT/runs      one run folder per entry and seed
-OUT/plans     number of steps that fit into a time budget
 OUT/measures  measurements of each run
 OUT/logs      output of each process
 """
@@ -9,10 +8,12 @@ OUT/logs      output of each process
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from weft.bench.compare.measure_run import Measurements
@@ -20,23 +21,24 @@ from weft.bench.compare.plan import Comparison, ComparisonRun, check, runs_of, t
 from weft.bench.compare.results import UNMEASURED, collect
 from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, Training, train, work
 from weft.errors import Interrupted
+from weft.runs.distillation_and_backtranslation import OpenTeacher
+from weft.runs.open_run import Report, build_task, silent
 from weft.runs.run_folder import RunLock, complete, records
 from weft.training.log_text import duration
 from weft.training.session import Interrupts
 
-Tell = Callable[[str], None]
 TICK = 0.3
 """Seconds between progress updates."""
 
 
 class Sweep:
-    """Runs a comparison. `say` receives messages, `show` frequent progress updates.
+    """Runs a comparison. `report` receives messages, `show` frequent progress updates.
 
     Call it to run everything. `train` and `job` run parts, for programs that run several comparisons at once.
     """
 
-    def __init__(self, comparison: Comparison, say: Tell = lambda message: None, show: Tell = lambda message: None) -> None:
-        self.comparison, self.say, self.show = comparison, say, show
+    def __init__(self, comparison: Comparison, report: Report = silent, show: Report = silent) -> None:
+        self.comparison, self.report, self.show = comparison, report, show
         self.runs = [run for entry in comparison.entries for run in runs_of(comparison, entry)]
         self.errors: dict[str, str] = {}
         self.done = 0
@@ -48,11 +50,12 @@ class Sweep:
     def __call__(self) -> dict[str, Any]:
         """The results as plain data, which `weft.bench.compare.comparison_report` writes; see `weft.bench.compare.results`."""
         for warning in check(self.comparison):
-            self.say(f"note: {warning}")
+            self.report(f"note: {warning}")
         self.comparison.out.mkdir(parents=True, exist_ok=True)
         with RunLock(self.comparison.out), Interrupts() as interrupts:
             self._interrupted = lambda: interrupts.requested
-            self._prepare()
+            if self.comparison.at_once > 1:
+                self._prepare()
             self._train()
             self._measure()
         return self.results()
@@ -66,28 +69,19 @@ class Sweep:
         return collect(self.comparison, runs, errors, {run.name: self.job(run) for run in ended})
 
     def _prepare(self) -> None:
-        """Plans the number of steps for a time budget, and prepares the data of parallel trainings."""
-        budget = self.comparison.budget
-        jobs = [self._plan(run) for run in self.runs if run.number == 0] if budget.seconds else []
-        if self.comparison.at_once > 1 and not all(complete(run.folder) for run in self.runs):
-            file = self.comparison.out / "plans" / "data.json"
-            jobs.append(Job("prepare", str(file), training(self.comparison, self.runs[0].entry)))
-        if missing := [job for job in jobs if job.load() is None]:
-            activity = "planning how many steps fit into the time" if budget.seconds else "preparing the data"
-            self.say(f"{activity} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
-            self._work("plan", jobs, activity)
-
-    def _plan(self, run: ComparisonRun) -> Job:
-        file = self.comparison.out / "plans" / f"{run.entry.name}.json"
-        options = {"seconds": self.comparison.budget.seconds}
-        return Job("plan", str(file), training(self.comparison, run.entry), options=options)
+        """Prepares the data, which all trainings find in the cache then."""
+        if not all(complete(run.folder) for run in self.runs):
+            self.report("preparing the data")
+            with tempfile.TemporaryDirectory() as folder:
+                config = training(self.comparison, self.runs[0].entry).config()
+                build_task(config, Path(folder), teacher=OpenTeacher()).prepare()
 
     def _train(self) -> None:
         count = len(self.runs)
         left = [run for run in self.runs if not complete(run.folder)]
         self.done = count - len(left)
         done = f", {self.done} of them already done" if self.done else ""
-        self.say(f"{count} trainings{done}; their logs are in {self.logs}")
+        self.report(f"{count} trainings{done}; their logs are in {self.logs}")
         processes = Processes(self.logs, at_once=self.comparison.at_once)
         self._in_parallel([partial(self.train, run, processes) for run in self.runs], processes, self._status)
 
@@ -96,7 +90,7 @@ class Sweep:
         before = complete(run.folder)
         if not before:
             self.running[run.name] = run
-            self.say(f"training {run}")
+            self.report(f"training {run}")
         try:
             train(self._training(run), run.folder, processes, run.name)
         except Failure as failure:
@@ -105,47 +99,41 @@ class Sweep:
             self.running.pop(run.name, None)
         self.done += not before
         if run.name in self.errors:
-            self.say(f"failed: {run}: {self.errors[run.name]}")
+            self.report(f"failed: {run}: {self.errors[run.name]}")
         elif not before:
             self.durations.append(records(run.folder)[-1]["seconds"])
-            self.say(f"trained {run} ({self.done} of {len(self.runs)})")
+            self.report(f"trained {run} ({self.done} of {len(self.runs)})")
 
     def _training(self, run: ComparisonRun) -> Training:
         budget = self.comparison.budget
-        if not budget.seconds:
-            return training(self.comparison, run.entry, f"train.steps={budget.steps}", f"train.seed={run.seed}")
-        planned = self._plan(run).load()
-        if planned is None:
-            raise Failure(self._plan(run).error())
-        limits = (f"train.steps={planned['steps']}", f"train.seconds={budget.seconds:g}", f"train.seed={run.seed}")
-        return training(self.comparison, run.entry, *limits)
+        length = (
+            ("train.budget=time", f"train.seconds={budget.seconds:g}") if budget.seconds else (f"train.steps={budget.steps}",)
+        )
+        return training(self.comparison, run.entry, *length, f"train.seed={run.seed}")
 
     def _measure(self) -> None:
         trained = [run for run in self.runs if run.name not in self.errors]
         jobs = [self.job(run) for run in trained]
         if missing := sum(job.load() is None for job in jobs):
-            self.say(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one at a time")
-            self._work("measure", jobs, "measured")
+            self.report(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one at a time")
+            processes = Processes(self.logs)
+
+            def status() -> str:
+                return f"measured: {sum(job.file.exists() for job in jobs)} of {len(jobs)}"
+
+            self._in_parallel([lambda: work("measure", jobs, processes)], processes, status)
         for run, job in zip(trained, jobs, strict=True):
             if error := job.error():
-                self.say(f"failed: {run}: {UNMEASURED}{error}")
+                self.report(f"failed: {run}: {UNMEASURED}{error}")
 
     def job(self, run: ComparisonRun) -> Job:
         """The measurements of a run. Speed and growth do not depend on the seed: only the first run of an entry has them."""
         plan = self.comparison
-        wanted = Measurements(plan.test, plan.sentences, plan.lengths, alone=plan.at_once > 1, look=True)
+        wanted = Measurements(plan.test, plan.sentences, plan.lengths, alone=plan.at_once > 1, maps=True)
         if run.number:
             wanted = Measurements(plan.test)
         file = plan.out / "measures" / f"{run.name}.json"
-        return Job("measure", str(file), folder=str(run.folder), options=asdict(wanted))
-
-    def _work(self, name: str, jobs: Sequence[Job], activity: str) -> None:
-        processes = Processes(self.logs)
-
-        def status() -> str:
-            return f"{activity}: {sum(job.file.exists() for job in jobs)} of {len(jobs)}"
-
-        self._in_parallel([lambda: work(name, jobs, processes)], processes, status)
+        return Job(str(file), str(run.folder), asdict(wanted))
 
     def _in_parallel(self, works: Sequence[Callable[[], None]], processes: Processes, status: Callable[[], str]) -> None:
         """Does all works, `at_once` at a time, in threads that wait for processes, while this thread shows the status."""

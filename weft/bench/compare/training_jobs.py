@@ -1,7 +1,7 @@
 """Trainings as a user would start them from the command line: parallel processes, each with a log, that stop together.
 
-Other jobs of a comparison run one after the other in one process, `python -m weft.bench.compare.training_jobs JOBS.json`,
-because importing torch and starting a GPU take longer than most of them. Each writes a file with its result or its error.
+Trained runs are measured one after the other in one process, `python -m weft.bench.compare.training_jobs JOBS.json`, because
+importing torch and starting a GPU take longer than most measurements. Each writes a file with its result or its error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,9 @@ from pydantic import TypeAdapter
 from weft.config.sections import Config, load_config
 from weft.errors import Interrupted
 from weft.file_access import replace_file
-from weft.layers.kernels import computes_bf16
-from weft.runs.open_run import run_config
-from weft.runs.run_folder import CONFIG, choose_device, complete
+from weft.runs.migrations import read_request
+from weft.runs.run_folder import CONFIG, complete
 from weft.runs.warm_start import started_config
-from weft.training.auto.auto_recipe import AUTO
-
-LOWERED = (("data", "vocabulary"), ("data", "hold_out"), ("train", "batch_tokens"), ("train", "average_last"))
-"""Sizes that a run lowers to what its data and its steps allow."""
 
 
 @dataclass(frozen=True)
@@ -71,33 +66,12 @@ def train(training: Training, folder: Path, processes: Processes, log: str, modu
     module: the Python module with the command line of weft
     """
     started = (folder / CONFIG).exists()
-    if started:
-        wanted = training.config()
-        chosen = training.recipe == AUTO or training.time
-        if not chosen and _as_wished(run_config(folder), wanted) != wanted:
-            raise Failure(f"{folder} holds a run with other settings; remove it, or choose another --out")
+    request = read_request(folder) if started else {}
+    wanted = json.loads(json.dumps(training.config().model_dump()))  # tuples become lists, as in the file
+    if request and request["config"] != wanted:
+        raise Failure(f"{folder} holds a run with other settings; remove it, or choose another --out")
     if not (started and complete(folder)):
         processes(log, ["train", "--resume", str(folder)] if started else training.words(folder), module)
-
-
-def _as_wished(saved: Config, wanted: Config) -> Config:
-    """The configuration of a run as it was before `auto` was resolved and sizes were lowered to what the data allows.
-
-    bf16 became float32 on a CPU that cannot compute in it.
-    """
-    resolved: dict[str, Any] = {f"train.{key}": "auto" for key in ("packed", "rounded") if getattr(wanted.train, key) == "auto"}
-    resolved["start.weights"] = wanted.start.weights
-    for section, key in LOWERED:
-        wish = getattr(getattr(wanted, section), key)
-        if getattr(getattr(saved, section), key) < wish:
-            resolved[f"{section}.{key}"] = wish
-    both = saved.train.precision, wanted.train.precision
-    if both == ("float32", "bf16") and not computes_bf16(choose_device(saved.train.device)):
-        resolved["train.precision"] = "bf16"
-    warmup = wanted.train.schedule.get("warmup", 0)
-    if saved.train.schedule.get("warmup", 0) < warmup and warmup >= wanted.train.steps:
-        resolved["train.schedule.warmup"] = warmup
-    return saved.replaced(resolved)
 
 
 INTERRUPTED = (130, -signal.SIGINT)
@@ -188,16 +162,11 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """A job of the kind "prepare" (the data of a training), "plan" (steps for a time budget) or "measure" (a run folder).
+    """Measurements of a run folder, and the file for their result. options: the fields of `Measurements`."""
 
-    options: the fields of `measure.Wanted`, or seconds.
-    """
-
-    kind: str
     result: str
-    training: Training = Training("")
-    folder: str = ""
-    options: dict[str, Any] | None = None
+    folder: str
+    options: dict[str, Any]
 
     @property
     def file(self) -> Path:
@@ -246,32 +215,17 @@ def work(name: str, jobs: Sequence[Job], processes: Processes) -> None:
 
 def main(file: str) -> None:
     """Runs the jobs of a file."""
+    from weft.bench.compare.measure_run import Measurements, measure
+
     for job in JOBS.validate_json(Path(file).read_bytes()):
         try:
-            job.save(**_do(job))
+            job.save(**measure(Path(job.folder), Measurements(**job.options)))
         except Interrupted:
             sys.exit(130)
         except Exception as error:  # an error in one entry must not prevent measuring the others
             traceback.print_exc()
             job.save(error=str(error) or type(error).__name__)
         gc.collect()  # free the memory of this job for the next one
-
-
-def _do(job: Job) -> Result:
-    from weft.bench.compare.measure_run import Measurements, measure
-    from weft.runs.distillation_and_backtranslation import OpenTeacher
-    from weft.runs.open_run import build_task
-    from weft.training.auto.speed_probe import probe, probe_seconds
-
-    options = job.options or {}
-    if job.kind == "measure":
-        return measure(Path(job.folder), Measurements(**options))
-    if job.kind == "plan":
-        speed = probe(job.training.config().replaced({"data.valid": []}), probe_seconds(options["seconds"]))
-        return {"steps": speed.planned(options["seconds"]), **asdict(speed)}
-    with tempfile.TemporaryDirectory() as folder:
-        build_task(job.training.config(), Path(folder), teacher=OpenTeacher()).prepare()
-    return {}
 
 
 if __name__ == "__main__":

@@ -148,4 +148,4 @@ def load_extended(folder: Path, spec: Spec) -> tuple[Tokenizer, Tokenizer]:
         saved = json.loads((folder / FILE).read_text("utf-8"))
         return add_tokens(source, target, saved["marks"], needs_tag=saved["needs_tag"], directed=saved.get("directed", False))
     except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"{folder / FILE}: the marks of the tokenizer cannot be read: {error}") from None
+        raise RunError(f"{folder / FILE}: the added tokens cannot be read: {error}") from None

@@ -59,8 +59,8 @@ class MappingOptions:
 
     rounds: of self-learning · frequent: words of each text, the most frequent ones, that the dictionary of a round is made of ·
     likeness: the least similarity of the spellings of cognates, 1 for equal ones · ratio: words spelt alike are no seeds if one
-    is this many times as frequent as the other · frequency: what a difference of 1 between the logarithms of two words'
-    frequencies takes from their score · weight: the power of the correlations by which mapped dimensions are weighted.
+    is this many times as frequent as the other · frequency: the penalty for a difference of 1 between the logarithms of their
+    frequencies · weight: the power of the correlations by which mapped dimensions are weighted.
     """
 
     rounds: int = 10

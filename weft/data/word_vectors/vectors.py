@@ -129,7 +129,7 @@ def _mutual_information(cells: Tensor) -> Tensor:
 
 
 def _sparse(cells: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    with warnings.catch_warnings():  # some versions of torch warn that what is not checked is not checked
+    with warnings.catch_warnings():  # some versions of torch warn about unchecked invariants
         warnings.filterwarnings("ignore", "Sparse invariant checks")
         return torch.sparse_coo_tensor(cells, values, shape, check_invariants=False).coalesce()
 

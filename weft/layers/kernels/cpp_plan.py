@@ -194,9 +194,8 @@ class PlanBuilder:
         """[x; y; …]"""
         x = parts[0]
         for y in parts[1:]:
-            to = self._register(self.widths[x] + self.widths[y])
-            self.ops.append(Op(Kind.JOIN, to, x, y, width=self.widths[x], values=self.widths[y]))
-            x = to
+            widths = self.widths[x], self.widths[y]
+            x = self._add(Kind.JOIN, sum(widths), x, other=y, width=widths[0], values=widths[1])
         return x
 
     def activate(self, kind: Activation, x: Register) -> Register:
@@ -222,11 +221,9 @@ class PlanBuilder:
 
     def window(self, x: Register, width: int, distance: int, *, causal: bool) -> Register:
         """`width` tokens, `distance` apart, side by side: the last ones, which are kept in a state, or those around x."""
-        dim = self.widths[x]
-        to, kind = self._register(width * dim), Kind.WINDOW if causal else Kind.AROUND
+        dim, kind = self.widths[x], Kind.WINDOW if causal else Kind.AROUND
         number = self.state((width - 1) * distance * dim) if causal else -1
-        self.ops.append(Op(kind, to, x, x, number, width, dim, past=distance))
-        return to
+        return self._add(kind, width * dim, x, number=number, heads=width, width=dim, past=distance)
 
     def rotate(self, x: Register, heads: int, turns: Maker) -> None:
         """Rotates the queries and keys in a joint product [3·H·D], in place. turns(n) [n, 2, D]: cosines and sines."""
@@ -237,56 +234,46 @@ class PlanBuilder:
 
         past: how many earlier tokens a query sees, and as many later ones unless causal; None: all.
         """
-        dim = self.widths[x] // 3
-        to, width = self._register(dim), dim // heads
+        dim, kind = self.widths[x] // 3, Kind.SELF if causal else Kind.WHOLE
         self.cells += [dim] * causal
-        kind, number, seen = Kind.SELF if causal else Kind.WHOLE, len(self.cells) - 1, 0 if past is None else past + 1
-        self.ops.append(Op(kind, to, x, x, number, heads, width, past=seen, value=1 / math.sqrt(width)))
-        return to
+        number, seen, width = len(self.cells) - 1, 0 if past is None else past + 1, dim // heads
+        return self._add(kind, dim, x, number=number, heads=heads, width=width, past=seen, value=1 / math.sqrt(width))
 
     def spread(self, x: Register, factor: int, positions: Maker | None) -> Register:
         """The `factor` parts of each token's vector as rows of their own, plus the embeddings of their positions, if any."""
         number = -1 if positions is None else self._table(positions)
-        to = self._register(self.widths[x] // factor)
-        self.ops.append(Op(Kind.SPREAD, to, x, x, number, factor, self.widths[to]))
-        return to
+        return self._add(Kind.SPREAD, self.widths[x] // factor, x, number=number, heads=factor)
 
     def attend_tokens(self, x: Register, keys_values: Register, heads: int) -> Register:
         """Attention of queries [H·D], which have been spread, to all tokens of their sequence, by a joint product [2·H·D]."""
         width = self.widths[x] // heads
-        to = self._register(self.widths[x])
-        self.ops.append(Op(Kind.WITHIN, to, x, keys_values, -1, heads, width, value=1 / math.sqrt(width)))
-        return to
+        sizes = {"heads": heads, "width": width, "value": 1 / math.sqrt(width)}
+        return self._add(Kind.WITHIN, self.widths[x], x, other=keys_values, number=-1, **sizes)
 
     def attend_sums(self, x: Register, heads: int, *, causal: bool) -> Register:
         """Self-attention of a joint product [3·H·D] by sums over φ(k) = elu(k) + 1."""
-        dim = self.widths[x] // 3
-        to, width = self._register(dim), dim // heads
-        number = self.state(dim * (width + 1)) if causal else -1
-        self.ops.append(Op(Kind.SUMS if causal else Kind.WHOLE_SUMS, to, x, x, number, heads, width))
-        return to
+        dim, kind = self.widths[x] // 3, Kind.SUMS if causal else Kind.WHOLE_SUMS
+        number = self.state(dim * (dim // heads + 1)) if causal else -1
+        return self._add(kind, dim, x, number=number, heads=heads, width=dim // heads)
 
     def attend_memory(
         self, x: Register, heads: int, read: Callable[[Any], Keys], values: int | None = None, scale: float | None = None
     ) -> Register:
         """Attention of queries [H·D] to the next memory, with values of width `values` and scores times `scale`, 1/√D."""
         width = self.widths[x] // heads
-        values = values or width
-        to, factor = self._register(heads * values), 1 / math.sqrt(width) if scale is None else scale
-        self.ops.append(Op(Kind.CROSS, to, x, x, self._memory(read), heads, width, values, value=factor))
-        return to
+        values, factor = values or width, 1 / math.sqrt(width) if scale is None else scale
+        sizes = {"heads": heads, "width": width, "values": values, "value": factor}
+        return self._add(Kind.CROSS, heads * values, x, number=self._memory(read), **sizes)
 
     def attend_additive(self, x: Register, score: Tensor, read: Callable[[Any], Keys], values: int) -> Register:
         """Attention of one head to the next memory, whose scores are `score`ᵀ tanh(x + k)."""
-        to = self._register(values)
-        self.ops.append(Op(Kind.ADDITIVE, to, x, x, self._memory(read), 1, self.widths[x], values, first=self._hold(score)))
-        return to
+        sizes = {"heads": 1, "width": self.widths[x], "values": values}
+        return self._add(Kind.ADDITIVE, values, x, number=self._memory(read), first=self._hold(score), **sizes)
 
-    def attend_memory_sums(self, x: Register, heads: int, read: Callable[[Any], Keys], wide: int) -> Register:
-        """Attention of queries [H·D] to the sums k [G, H, D, wide] of the next memory."""
-        to = self._register(self.widths[x])
-        self.ops.append(Op(Kind.CROSS_SUMS, to, x, x, self._memory(read), heads, self.widths[x] // heads, wide))
-        return to
+    def attend_memory_sums(self, x: Register, heads: int, read: Callable[[Any], Keys], values: int) -> Register:
+        """Attention of queries [H·D] to the sums k [G, H, D, values] of the next memory."""
+        sizes = {"heads": heads, "width": self.widths[x] // heads, "values": values}
+        return self._add(Kind.CROSS_SUMS, self.widths[x], x, number=self._memory(read), **sizes)
 
     def _product(self, native: NativeLinear, x: Register) -> Register:
         self.kept.append(native)
@@ -308,14 +295,12 @@ class PlanBuilder:
         self.kept.append(tensor := tensor.detach().contiguous())
         return tensor.data_ptr()
 
-    def _register(self, width: int) -> Register:
-        self.widths.append(width)
-        return len(self.widths) - 1
-
-    def _add(self, kind: int, width: int, x: Register | None = None, **fields: Any) -> Register:
-        to = self._register(width)
+    def _add(self, kind: int, size: int, x: Register | None = None, **fields: Any) -> Register:
+        """Appends an operation whose result is a vector of this size, which is its `width` unless the fields say otherwise."""
+        to = len(self.widths)
+        self.widths.append(size)
         read = to if x is None else x
-        self.ops.append(Op(kind, to, read, fields.pop("other", read), width=width, **fields))
+        self.ops.append(Op(kind, to, read, fields.pop("other", read), **{"width": size, **fields}))
         return to
 
 

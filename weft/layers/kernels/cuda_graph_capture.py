@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from threading import get_ident
@@ -43,8 +44,11 @@ class GraphRecorder(Generic[Graph]):
     operation that cannot be captured, because it needs the host, is not tried again.
 
     capture: turns work into a function that repeats it · most: captured sizes per group · memory_errors: whether to raise an
-    error if memory runs out while capturing; otherwise the kind is not tried again.
+    error if memory runs out while capturing; otherwise the kind is not tried again · report: receives a message about each
+    kind that cannot be captured, by default the log of Python.
     """
+
+    report: Callable[[str], None] = staticmethod(logging.getLogger("weft").warning)
 
     def __init__(self, capture: Callable[[Work], Work], *, warm: int, most: int, memory_errors: bool) -> None:
         self._capture, self.warm, self.most, self.memory_errors = capture, warm, most, memory_errors
@@ -67,6 +71,9 @@ class GraphRecorder(Generic[Graph]):
             if self.memory_errors and isinstance(error, torch.OutOfMemoryError):
                 raise
             self.refused.add(key[:2])
+            self.report(
+                f"CUDA graphs: {key[0]} cannot be captured and runs without ({type(error).__name__}: {_beginning(error)})"
+            )
             return None
 
 

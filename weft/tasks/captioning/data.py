@@ -8,26 +8,19 @@ Shapes: N images · S side of an image in pixels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.data.batch import BOS, EOS, PairBatch, Source
+from weft.data.batch import BOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
-from weft.data.data_format import DataFormat, listed_files
+from weft.data.corpus import Rows
 from weft.data.file_lists import content_digest, open_file
-from weft.data.formats import Pairs, Texts, combine
-from weft.data.sentence_pairs import PairFilters
-from weft.data.tokenizers import RESERVED
+from weft.data.formats import Pairs, combine
 from weft.errors import DataError
-from weft.models.base import Sizes
-from weft.tasks.corpus_task import CorpusTask
 from weft.version import install
 
 Pixels = NDArray[np.uint8]
@@ -113,98 +106,3 @@ def make_captions(
     filled[: len(pixels)] = pixels
     numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
     return PairBatch(numbers, Source(torch.from_numpy(filled)), spread(target, layout), layout, spread(labels, layout))
-
-
-def listed_images(*, lowercase: bool) -> DataFormat:
-    """Lists of image files with a caption for each, which may be read in lower case."""
-    return listed_files(SUFFIXES, lowercase=lowercase)
-
-
-class CaptionedImages(CorpusTask):
-    """The data of a task on images and their captions.
-
-    pictures: the images of each corpus of captions, by its folder · size, flip, crop: see `CaptioningTask`.
-    """
-
-    pictures: dict[Path, Corpus]
-    size: int
-    flip: bool
-    crop: float
-
-    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
-        """Each picture with all its captions, one per line."""
-        return captions_by_image([self.data_format.open(spec) for spec in data])
-
-    def placeholder_sizes(self) -> Sizes:
-        return Sizes(CHANNELS, 8, reads="image")
-
-    def vocabularies(self) -> list[str]:
-        return [self.target.digest(), str(self.size)]
-
-    def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> PairBatch:
-        rows = np.asarray(rows, dtype=np.int64)
-        (labels, lengths), (places, _) = corpus.gather("target", rows), corpus.gather("picture", rows)
-        pixels, _ = self.pictures[corpus.folder].gather("pixels", places.astype(np.int64))
-        return make_captions(pixels, labels, lengths, rows, budget=budget, rounded=rounded)
-
-    def augmented(self, batch: PairBatch, key: tuple[int, ...]) -> PairBatch:
-        if self.flip or self.crop:
-            pixels = batch.source.values[: len(batch.rows)].numpy()
-            pixels[:] = augment(pixels, np.random.default_rng(key), flip=self.flip, crop=self.crop)
-        return batch
-
-    def identity(self) -> str:
-        return f"{self.train.folder.name} {self.pictures[self.train.folder].folder.name}"
-
-    def describe(self) -> dict[str, Any]:
-        facts = {"ids": self.target.size, "training captions": len(self.train)}
-        facts["training pictures"] = len(self.pictures[self.train.folder])
-        return facts | ({} if self.valid is None else {"validation pictures": len(self.pictures[self.valid.folder])})
-
-    def dummy_batch(
-        self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
-    ) -> PairBatch:
-        """Random pictures with random captions."""
-        draw = np.random.default_rng(length)
-        pixels = draw.integers(0, 256, (rows, CHANNELS, self.size, self.size), np.uint8)
-        labels = draw.integers(RESERVED, max(RESERVED + 1, sizes.target), rows * length)
-        return make_captions(pixels, labels, np.full(rows, length), budget=rows * length, rounded=rounded)
-
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        """Left out are captions that are empty or too long, and duplicates: those that occurred before with the same image."""
-        data, images = self.config.data, Images(pairs)
-        drop_duplicates = data.drop_duplicates and training
-        filters = PairFilters(data.max_length, None, drop_duplicates)
-
-        def encode_images(paths: list[str]) -> tuple[Columns, dict[str, int]]:
-            return {"pixels": [[read_image(path, self.size)] for path in paths]}, {}
-
-        def encode_captions(texts: Texts) -> tuple[Columns, dict[str, int]]:
-            targets = self.target.encode_batch([caption for _, caption in texts])
-            kept, reasons = filters(texts, targets)
-            rows = [[images.places[texts[i][0]]] for i in kept]
-            return {"target": [[*targets[i], EOS] for i in kept], "picture": rows}, reasons
-
-        pictures = prepare(
-            [images],
-            ["pictures", self.size],
-            encode_images,
-            {"pixels": f"({CHANNELS},{self.size},{self.size})uint8"},
-            sized=["pixels"],
-            folder=folder,
-            unit="pictures",
-            chunk=CHUNK,
-            progress=progress,
-        )
-        corpus = prepare(
-            pairs,
-            ["captions", self.target.digest(), data.max_length, drop_duplicates],
-            encode_captions,
-            {"target": ids_below(self.target.size), "picture": "uint32"},
-            sized=["target"],
-            folder=folder,
-            unit="captions",
-            progress=progress,
-        )
-        self.pictures[corpus.folder] = pictures
-        return corpus

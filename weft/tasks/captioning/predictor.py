@@ -29,10 +29,6 @@ class PicturePart(BatchItem):
 
     pixels: Pixels = field(kw_only=True)
 
-    @property
-    def size(self) -> int:
-        return POSITIONS
-
 
 class CaptionPredictor(MediaPredictor):
     """A model that describes pictures, which it reads with a side of `side` pixels."""
@@ -47,7 +43,8 @@ class CaptionPredictor(MediaPredictor):
         self.side = side
 
     def encode_input(self, inputs: Sequence[MediaInput], first_line: int) -> list[list[PicturePart]]:
-        return [[PicturePart([], pixels=read_image(given.path, self.side))] if given.path else [] for given in inputs]
+        paths = [each.path for each in inputs]
+        return [[PicturePart([], length=POSITIONS, pixels=read_image(path, self.side))] if path else [] for path in paths]
 
     def run(self, parts: list[PicturePart], control: Cancellation | None = None) -> list[list[Prediction]]:
         request = replace(

@@ -19,17 +19,16 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from weft.config.sections import Config
 from weft.data.batch import EOS, NO_LABEL, LabelBatch, Layout, Source
 from weft.data.batching import lay_out, spread
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
-from weft.data.formats import MappedPairs, Pairs, Texts
+from weft.data.corpus import Columns, Encoding, Rows, ids_below
+from weft.data.data_format import DataFormat
+from weft.data.formats import Pairs, TablePairs, Texts
+from weft.data.header_check import ROWS, check_columns
 from weft.data.sentence_pairs import PairFilters
-from weft.data.sentence_splitting import language_of, split
-from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.data.sentence_splitting import split
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError, RunError
-from weft.tasks.tokenizer_setup import learn_tokenizer
 
 LABELS = "labels.json"
 
@@ -45,6 +44,28 @@ SEPARATOR = re.compile("[,\n]")
 
 NONE = ","
 """Stands for no label where a text may have any number."""
+
+
+def check_labelled(pairs: Pairs, report: Callable[[str], None]) -> None:
+    """Raises DataError if a table has more columns than a text and a label, and none were chosen; see also `check_columns`."""
+    check_columns(pairs, report)
+    if not isinstance(pairs, TablePairs) or pairs.chosen is not None:
+        return
+    rows = pairs.head(ROWS)
+    width = len(rows[0]) if rows else 0
+    if width < 3 or pairs.headed(rows[0]):
+        return
+    ignored = "the third column" if width == 3 else f"the columns from the third to number {width}"
+    kinds = [len({row[place] for row in rows if place < len(row)}) for place in range(width)]
+    label = min(range(1, width), key=lambda place: (kinds[place], place)) + 1
+    raise DataError(
+        f"{pairs.path} has {width} columns, and a classifier reads two: a text and its label. The label would be "
+        f"{rows[0][1][:40]!r}, and {ignored} would be ignored. Choose two, for example {pairs.path}#1,{label}, or "
+        f"{pairs.path}#1,2 for the first two."
+    )
+
+
+LABELLED = DataFormat(check=check_labelled)
 
 
 def sentences_of(text: str, language: str | None = None) -> list[str]:
@@ -72,13 +93,6 @@ class TextReader:
     longest: int
     by_sentence: bool = False
     language: str | None = None
-
-    @staticmethod
-    def of(config: Config, tokenizer: Tokenizer, by_sentence: bool) -> TextReader:
-        """The reader of a run."""
-        data = config.data
-        language = language_of(data.source_language, data.files) if by_sentence else None
-        return TextReader(tokenizer, data.max_length, by_sentence, language)
 
     def key(self, drop_duplicates: bool) -> list[Any]:
         """Identifies what else a corpus depends on."""
@@ -179,43 +193,8 @@ def reading(path: Path, what: str) -> Iterator[None]:
         raise RunError(f"{path}: this file does not hold {what}: {error}") from None
 
 
-def learn_labels(
-    run: Path, config: Config, train: Sequence[Pairs], report: Callable[[str], None], *, several: bool, noun: str
-) -> None:
-    """Collects the labels of a new run and trains its tokenizer. noun: what a label is called in messages."""
-    if has_tokenizers(run) and (run / LABELS).exists():
-        return
-    labels = Labels((label for _, label in chain.from_iterable(train)), several=several)
-    if len(labels) < 2:
-        only = f"only the {noun} {labels.names[0]!r}" if labels.names else f"no {noun}"
-        raise DataError(
-            f"{', '.join(some.name for some in train)}: there is {only}, and a model needs at least two to choose from. "
-            f"The {noun} is the second column; write FILE.tsv#2,1 if it is the first."
-        )
-    report(f"{len(labels):,} {noun}s")
-    # Line breaks between the sentences of a document are no part of words.
-    whole = [MappedPairs(some, lambda text, label: (whole_text(text), label), "whole") for some in train]
-    tokenizer = learn_tokenizer(config, whole, report)
-    save_extended(run, tokenizer, tokenizer)
-    labels.save(run / LABELS)
-
-
-def load_labels(run: Path, config: Config, *, several: bool) -> tuple[Tokenizer, Labels]:
-    """The tokenizer and the labels of a run, as `learn_labels` saved them."""
-    tokenizer, _ = load_extended(run, config.data.tokenizer)
-    return tokenizer, Labels.load(run / LABELS, several=several)
-
-
-def prepare_labels(
-    pairs: Sequence[Pairs],
-    reader: TextReader,
-    labels: Labels,
-    *,
-    folder: Path,
-    drop_duplicates: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> Corpus:
-    """The corpus of texts with their labels, from the cache in `folder` or tokenised now.
+def label_encoding(reader: TextReader, labels: Labels, *, drop_duplicates: bool = False) -> Encoding:
+    """The corpus of texts with their labels.
 
     Texts are cut as `reader` does. Left out are texts that are empty, texts without a label (unless any number is allowed), and
     with `drop_duplicates` texts that occurred before with the same labels.
@@ -230,30 +209,11 @@ def prepare_labels(
         columns: Columns = {"source": [sources[i][0] for i in kept], "label": [targets[i] for i in kept]}
         return columns | ({"sentences": [sources[i][1] for i in kept]} if reader.by_sentence else {}), reasons
 
-    sentences = {"sentences": ids_below(reader.longest + 1)} if reader.by_sentence else {}
-    more = [*reader.key(drop_duplicates), *["several"] * labels.several]
-    return prepare(
-        pairs,
-        [reader.kind, reader.tokenizer.digest(), labels.names, reader.longest, *more],
-        encode,
-        {"source": ids_below(reader.tokenizer.size), "label": ids_below(len(labels)), **sentences},
-        sized=["source"],
-        folder=folder,
-        unit=reader.unit,
-        progress=progress,
-    )
-
-
-def collate_labels(corpus: Corpus, rows: Rows, labels: Labels, *, budget: int = 0, rounded: bool = False) -> LabelBatch:
-    """The texts of some rows with their labels, laid out as `lay_out` does; documents of sentences are only padded."""
-    rows = np.asarray(rows, dtype=np.int64)
-    (ids, lengths), (true, counts) = corpus.gather("source", rows), corpus.gather("label", rows)
-    if labels.several:
-        true = multi_hot(true, counts, len(labels))
-    if "sentences" not in corpus.values:
-        return make_labelled(ids, true, lengths, rows, budget=budget, rounded=rounded)
-    source = document_source(ids, *corpus.gather("sentences", rows))
-    return LabelBatch(torch.from_numpy(rows), source, torch.from_numpy(true.astype(np.int64)))
+    key = [reader.kind, reader.tokenizer.digest(), labels.names, reader.longest, *reader.key(drop_duplicates)]
+    columns = {"source": ids_below(reader.tokenizer.size), "label": ids_below(len(labels))}
+    if reader.by_sentence:
+        columns["sentences"] = ids_below(reader.longest + 1)
+    return Encoding([*key, *["several"] * labels.several], encode, columns, ["source"], unit=reader.unit)
 
 
 def multi_hot(labels: Rows, counts: Rows, size: int) -> Rows:

@@ -6,19 +6,16 @@ Shapes: B rows · S source positions · r pooled vectors · C labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.config.registry import build
 from weft.data.batch import Source
 from weft.layers.norm_and_dropout import dropout
-from weft.models.base import Encoder, Network, Sizes, least
-from weft.models.composition import build_encoder
+from weft.models.base import Encoder, Network, least
 from weft.models.pooling import Pooled, Pooling
 
 
@@ -39,15 +36,6 @@ class Classifier(Network):
         self.encoder, self.pooling, self.dropout = encoder, pooling, dropout
         self.dim, self.max_source, self.cuda_graph_safe = encoder.width, encoder.max_source, encoder.cuda_graph_safe
         self.output = nn.Linear(pooling.rows * pooling.dim, labels)
-
-    @staticmethod
-    def build(
-        spec: Mapping[str, Any], sizes: Sizes, pooling: Mapping[str, Any], labels: int, dropout: float = 0.0
-    ) -> Classifier:
-        """A classifier with the encoder of the section model and the pooling of the section task."""
-        encoder = build_encoder(spec, sizes)
-        pooled = build("weft.models:POOLINGS", pooling, encoder.width, where="task.pooling")
-        return Classifier(encoder, pooled, labels, dropout)
 
     def forward(self, source: Source) -> ClassifierOutput:
         """The logits [B, C] of the labels."""

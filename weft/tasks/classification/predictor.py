@@ -41,9 +41,9 @@ class Label(Prediction):
     """
 
     probabilities: dict[str, float] = field(default_factory=dict)
-    sentences: list[list[str]] = field(default_factory=list)
-    facts: list[str] = field(default_factory=list)
-    hops: list[list[float]] = field(default_factory=list)
+    sentences: list[list[str]] = field(default_factory=list, repr=False)
+    facts: list[str] = field(default_factory=list, repr=False)
+    hops: list[list[float]] = field(default_factory=list, repr=False)
 
     def document(self) -> dict[str, Any]:
         plain = super().document()
@@ -76,39 +76,31 @@ class LabelPredictor(TextPredictor[Label], ABC):
         super().__init__(model, reader, options, warn)
         self.labels, self.threshold = labels, threshold
 
-    def judge(self, source: Source) -> ClassifierOutput:
-        judged: ClassifierOutput = self.forward(source.to(self.model.device))
-        return judged
+    def classify(self, source: Source) -> ClassifierOutput:
+        output: ClassifierOutput = self.forward(source.to(self.model.device))
+        return output
 
     def give(self, logits: Tensor, tokens: list[str]) -> Label:
-        """The label of an input, from its logits [C] and its tokens."""
-        label = self._several(logits) if self.labels.several else self._single(logits)
-        for each in (label, *label.alternatives):
-            each.source_tokens = tokens
-        return label
+        """The labels of an input, from its logits [C] and its tokens: all that exceed the threshold, if there may be several.
 
-    def _single(self, logits: Tensor) -> Label:
-        """The likeliest label, and as alternatives the next ones, `n_best` in all."""
-        names, logp = self.labels.names, logits.log_softmax(-1)
-        values, places = (each.tolist() for each in logp.sort(descending=True, stable=True))
-        pairs = list(zip(values, places, strict=True))
+        Otherwise the likeliest one, and as alternatives the next ones, `n_best` in all.
+        """
+        names, several = self.labels.names, self.labels.several
+        values, places = (logits.sigmoid() if several else logits.log_softmax(-1)).sort(descending=True, stable=True)
+        ranked = list(zip(values.tolist(), places.tolist(), strict=True))
+        if several:
+            predicted = logits.sigmoid() > self.threshold
+            score = torch.where(predicted, logsigmoid(logits), logsigmoid(-logits)).sum().item()
+            choices = [(score, predicted.nonzero()[:, 0].tolist())]
+        else:
+            choices = [(value, [at]) for value, at in ranked[: self.options.config.n_best]]
         best, *rest = (
-            Label(names[at], value, [at + RESERVED], [names[at]]) for value, at in pairs[: self.options.config.n_best]
+            Label(self.labels.join(ids), score, [at + RESERVED for at in ids], [names[at] for at in ids], tokens)
+            for score, ids in choices
         )
         best.alternatives = rest
-        best.probabilities = {names[at]: math.exp(value) for value, at in pairs}
+        best.probabilities = {names[at]: value if several else math.exp(value) for value, at in ranked}
         return best
-
-    def _several(self, logits: Tensor) -> Label:
-        """All labels whose probability exceeds the threshold."""
-        names, shares = self.labels.names, logits.sigmoid()
-        said = shares > self.threshold
-        score = torch.where(said, logsigmoid(logits), logsigmoid(-logits)).sum().item()
-        ids = said.nonzero()[:, 0].tolist()
-        label = Label(self.labels.join(ids), score, [at + RESERVED for at in ids], [names[at] for at in ids])
-        values, places = (each.tolist() for each in shares.sort(descending=True, stable=True))
-        label.probabilities = {names[at]: value for value, at in zip(values, places, strict=True)}
-        return label
 
 
 POOLINGS = {"pooling": "pooling", "words": "encoder.front.pooling"}
@@ -137,7 +129,7 @@ class ClassificationPredictor(LabelPredictor):
         return [[TextPart(ids, sizes=sizes)] if ids else [] for ids, sizes in cut]
 
     def run(self, parts: list[TextPart], control: Cancellation | None = None) -> list[Label]:
-        logits = self.judge(self._lay_out(parts)).logits.float().cpu()
+        logits = self.classify(self._lay_out(parts)).logits.float().cpu()
         results = [self.give(row, self.reader.tokenizer.tokens(part.ids)) for row, part in zip(logits, parts, strict=True)]
         for label, part in zip(results, parts, strict=True):
             ends = accumulate(part.sizes, initial=0)
@@ -157,7 +149,7 @@ class ClassificationPredictor(LabelPredictor):
         Those of the pooling are under "pooling", and those of words in sentences [sentences, rows, words] under "words".
         """
         with record(self.model) as recorded, record_poolings(self.model) as pooled:
-            self.judge(self._lay_out([part]))
+            self.classify(self._lay_out([part]))
         label.attention, label.uses = first_row(self.model, recorded)
         for key, name in POOLINGS.items():
             if name in pooled:
@@ -174,24 +166,21 @@ class ClassificationPredictor(LabelPredictor):
 @contextmanager
 def record_poolings(model: Network) -> Iterator[dict[str, Tensor]]:
     """Inside this context the weights of every pooling of `model` are collected under its name, if it has any."""
-    tape: dict[str, Tensor] = {}
+    recorded: dict[str, Tensor] = {}
 
     def note(name: str, _: nn.Module, __: Any, pooled: Pooled) -> None:
         if pooled.weights is not None:
-            tape[name] = pooled.weights
+            recorded[name] = pooled.weights
 
     with ExitStack() as stack:
         for name, module in model.named_modules():
             if isinstance(module, Pooling):
                 stack.callback(module.register_forward_hook(partial(note, name)).remove)
-        yield tape
+        yield recorded
 
 
 SHOWN = 10
 """The most labels whose probabilities are listed."""
-
-Weighted = list[tuple[str, float | None]]
-"""Words with their weights, which sum to 1 in a sentence; None: there are no weights."""
 
 
 def probability_table(label: Label) -> str:
@@ -205,41 +194,31 @@ def probability_table(label: Label) -> str:
 
 def weighted_sentences(label: Label) -> str:
     """A bar shows the weight of a sentence, the shade of a word its own weight. Several pooled vectors are averaged."""
-    pooling, words = (_mean(label.attention.get(name)) for name in ("pooling", "words"))
+    # [rows, pooled vectors, positions] → [rows, positions]
+    pooling, words = (label.attention[name].mean(1) if name in label.attention else None for name in ("pooling", "words"))
     if label.sentences:
         upper = [None] * len(label.sentences) if pooling is None else pooling[0].tolist()
-        lines = [
-            _sentence(_pair(tokens, None if words is None else words[place]), upper[place])
-            for place, tokens in enumerate(label.sentences)
-        ]
+        lower = [None] * len(label.sentences) if words is None else list(words)
+        lines = [_sentence(*each) for each in zip(label.sentences, lower, upper)]
     else:
-        lines = [_sentence(_pair(label.source_tokens, None if pooling is None else pooling[0]), None)]
+        lines = [_sentence(label.source_tokens, None if pooling is None else pooling[0], None)]
     missing = ["sentences"] * (bool(label.sentences) and pooling is None)
     missing += ["words"] * ((words if label.sentences else pooling) is None)
     remarks = notes([f"the pooling over {what} has no weights, so all {what} look alike" for what in missing])
     return f"{remarks}<ol>{''.join(lines)}</ol>\n"
 
 
-def _sentence(words: Weighted, weight: float | None) -> str:
-    """A sentence; the words of one without weight stay pale, as √(sentence · word) does in Yang et al. 2016."""
+def _sentence(words: Sequence[str], weights: Weights | None, weight: float | None) -> str:
+    """A sentence; the words of one without weight stay pale, as √(sentence · word) does in Yang et al. 2016.
+
+    weights: of its words, which sum to 1.
+    """
     share = 1.0 if weight is None else weight
-    spans = " ".join(
-        f"<span>{escape(shown(word))}</span>"
-        if own is None
-        else f'<span style="background:rgba(var(--heat),{math.sqrt(share) * own:.3f})" title="{own:.3f}">'
-        f"{escape(shown(word))}</span>"
-        for word, own in words
-    )
+    styles = [""] * len(words)
+    if weights is not None:
+        own = weights[: len(words)].tolist()
+        styles = [f' style="background:rgba(var(--heat),{math.sqrt(share) * each:.3f})" title="{each:.3f}"' for each in own]
+    spans = " ".join(f"<span{style}>{escape(shown(word))}</span>" for word, style in zip(words, styles, strict=True))
     bar = "" if weight is None else f"{meter(share)}<small>{share:.3f}</small>"
-    direction = ' dir="rtl"' if right_to_left(" ".join(word for word, _ in words)) else ""
+    direction = ' dir="rtl"' if right_to_left(" ".join(words)) else ""
     return f"<li>{bar}<p{direction}>{spans}</p></li>\n"
-
-
-def _mean(weights: Weights | None) -> Weights | None:
-    """[rows, pooled vectors, positions] → [rows, positions]."""
-    return None if weights is None else np.asarray(weights.mean(1))
-
-
-def _pair(tokens: Sequence[str], weights: Weights | None) -> Weighted:
-    values = [None] * len(tokens) if weights is None else weights[: len(tokens)].tolist()
-    return list(zip(tokens, values, strict=True))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import chain
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -13,25 +13,30 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
-from weft.config.registry import Among
+from weft.config.registry import Among, build
 from weft.data.batch import NO_LABEL, LabelBatch
-from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs
+from weft.data.corpus import Corpus, Encoding, Rows
+from weft.data.formats import MappedPairs, Pairs
+from weft.data.sentence_splitting import language_of
+from weft.data.tokenizers import has_tokenizers
+from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
-from weft.inference.decoding_options import DecodingOptions
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
-from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
+from weft.models.composition import build_encoder
+from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.classification.data import (
+    LABELLED,
+    LABELS,
     Labels,
     TextReader,
-    collate_labels,
     document_source,
-    learn_labels,
-    load_labels,
+    label_encoding,
     make_labelled,
     multi_hot,
-    prepare_labels,
     random_words,
+    whole_text,
 )
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import Classifier, ClassifierEnsemble, ClassifierOutput
@@ -43,6 +48,7 @@ from weft.tasks.classification.predictor import (
     weighted_sentences,
 )
 from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.tokenizer_setup import learn_tokenizer
 
 
 class LabelTask(CorpusTask):
@@ -60,25 +66,37 @@ class LabelTask(CorpusTask):
     smoothing: float = 0.0
     diversity: float = 0.0
     sentences = (0,)
-    inference_kind = "forward"
 
     def __init__(self, context: TaskContext) -> None:
         super().__init__(context)
         self.labels = Labels()
 
     def learn(self, train: list[Pairs]) -> None:
-        learn_labels(self.run, self.config, train, self.report, several=self.labels.several, noun=self.noun)
+        """Collects the labels as well."""
+        if has_tokenizers(self.run) and (self.run / LABELS).exists():
+            return
+        labels, noun = Labels((label for _, label in chain.from_iterable(train)), several=self.labels.several), self.noun
+        if len(labels) < 2:
+            only = f"only the {noun} {labels.names[0]!r}" if labels.names else f"no {noun}"
+            raise DataError(
+                f"{', '.join(some.name for some in train)}: there is {only}, and a model needs at least two to choose from. "
+                f"The {noun} is the second column; write FILE.tsv#2,1 if it is the first."
+            )
+        self.report(f"{len(labels):,} {noun}s")
+        # Line breaks between the sentences of a document are no part of words.
+        whole = [MappedPairs(some, lambda text, label: (whole_text(text), label), "whole") for some in train]
+        tokenizer = learn_tokenizer(self.config, whole, self.report)
+        save_extended(self.run, tokenizer, tokenizer)
+        labels.save(self.run / LABELS)
 
     def reopen(self) -> Sizes:
-        self.source, self.labels = load_labels(self.run, self.config, several=self.labels.several)
+        self.source, _ = load_extended(self.run, self.config.data.tokenizer)
+        self.labels = Labels.load(self.run / LABELS, several=self.labels.several)
         return Sizes(self.source.size)
 
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
             self.labels.check(pairs)
-
-    def vocabularies(self) -> list[str]:
-        return [self.source.digest(), *self.labels.names]
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         if self.labels.several:
@@ -89,21 +107,29 @@ class LabelTask(CorpusTask):
     def collate(
         self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
     ) -> LabelBatch:
-        return collate_labels(corpus, rows, self.labels, budget=budget, rounded=rounded)
+        """Texts with their labels. Documents of sentences are only padded."""
+        rows = np.asarray(rows, dtype=np.int64)
+        (ids, lengths), (true, counts) = corpus.gather("source", rows), corpus.gather("label", rows)
+        if self.labels.several:
+            true = multi_hot(true, counts, len(self.labels))
+        if "sentences" not in corpus.values:
+            return make_labelled(ids, true, lengths, rows, budget=budget, rounded=rounded)
+        source = document_source(ids, *corpus.gather("sentences", rows))
+        return LabelBatch(torch.from_numpy(rows), source, torch.from_numpy(true.astype(np.int64)))
 
-    def judge(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
+    def classify(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
         """The output of the model for a training batch in an update."""
-        judged: ClassifierOutput = model(batch.source)
-        return judged
+        output: ClassifierOutput = model(batch.source)
+        return output
 
     def losses(self, model: nn.Module, batch: LabelBatch, update: int) -> Iterator[Loss]:
-        judged, labels = self.judge(model, batch, update), batch.labels
-        total, said = self._loss(judged.logits, labels, self.smoothing), self._choose(judged.logits)
-        right, real = said == labels, labels != NO_LABEL
+        output, labels = self.classify(model, batch, update), batch.labels
+        total, predicted = self._loss(output.logits, labels, self.smoothing), self._choose(output.logits)
+        right, real = predicted == labels, labels != NO_LABEL
         if self.labels.several:
             right, real = right.all(-1), real[:, 0]
-        if "diversity" in judged.extras:
-            total = total + self.diversity * judged.extras["diversity"].where(real, 0.0).sum()
+        if "diversity" in output.extras:
+            total = total + self.diversity * output.extras["diversity"].where(real, 0.0).sum()
         yield Loss(total, real.sum(), {"accuracy": 100 * right.sum()})
 
     def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -121,14 +147,14 @@ class LabelTask(CorpusTask):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         if self.valid is None:
             return {}
-        total, said, true = 0.0, list[str](), list[str]()
+        total, predicted, true = 0.0, list[str](), list[str]()
         for batch in self.validation(model):
             logits = model(batch.source).logits.float()
             total += self._loss(logits, batch.labels).item()
-            said += self._names(self._choose(logits))
+            predicted += self._names(self._choose(logits))
             true += self._names(batch.labels)
-        found = score(said, true, self.metrics())
-        return {"loss": total / len(true), **{each.key: each.value for each in found.values()}}
+        results = score(predicted, true, self.metrics())
+        return {"loss": total / len(true), **{each.key: each.value for each in results.values()}}
 
     def _names(self, labels: Tensor) -> list[str]:
         """The labels of each input as the data has them."""
@@ -136,7 +162,7 @@ class LabelTask(CorpusTask):
             return [self.labels.join(row.nonzero()[:, 0].tolist()) for row in labels.cpu()]
         return [self.labels.names[label] for label in labels.tolist()]
 
-    def predictor(self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None) -> LabelPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> LabelPredictor:
         return self.predictor_class(model, self.reader, self.labels, resolved, threshold=self.threshold, warn=warn)
 
     def explanation(self, predictor: LabelPredictor, prediction: Label, text: str) -> str:
@@ -144,8 +170,7 @@ class LabelTask(CorpusTask):
         return probability_table(prediction) + weighted_sentences(prediction)
 
     def describe(self) -> dict[str, int]:
-        facts = {"ids": self.source.size, f"{self.noun}s": len(self.labels), f"training {self.count_unit}": len(self.train)}
-        return facts | ({} if self.valid is None else {f"validation {self.count_unit}": len(self.valid)})
+        return {"ids": self.source.size, f"{self.noun}s": len(self.labels), **super().describe()}
 
 
 USUAL = 20
@@ -169,9 +194,14 @@ class ClassificationTask(LabelTask):
     """
 
     example = "texts.tsv (a text, a tab, a label)"
-    commands = ('weft predict {run} "a text"', "weft evaluate {run} --data FILE.tsv")
-    count_unit = "texts"
-    capturable = True
+    info = TaskInfo(
+        commands=('weft predict {run} "a text"', "weft evaluate {run} --data FILE.tsv"),
+        count_unit="texts",
+        inference_kind="forward",
+        capturable=True,
+        typical_length=256,
+    )
+    data_format = LABELLED
     predictor_class = ClassificationPredictor
 
     def __init__(
@@ -201,17 +231,20 @@ class ClassificationTask(LabelTask):
 
     @property
     def reader(self) -> TextReader:
-        return TextReader.of(self.config, self.source, self.by_sentence)
+        data = self.config.data
+        language = language_of(data.source_language, data.files) if self.by_sentence else None
+        return TextReader(self.source, data.max_length, self.by_sentence, language)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        return Classifier.build(spec, sizes, self.pooling, max(1, len(self.labels)), self.dropout)
+        encoder = build_encoder(spec, sizes)
+        pooling = build("weft.models:POOLINGS", self.pooling, encoder.width, where="task.pooling")
+        return Classifier(encoder, pooling, max(1, len(self.labels)), self.dropout)
+
+    def vocabularies(self) -> list[str]:
+        return [self.source.digest(), *self.labels.names]
 
     def ensemble(self, models: Sequence[Network]) -> Network:
         return ClassifierEnsemble(models, self.labels.several)
-
-    @property
-    def typical_length(self) -> int:
-        return min(256, self.config.data.max_length)
 
     def dummy_batch(
         self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
@@ -228,6 +261,5 @@ class ClassificationTask(LabelTask):
         source = document_source(words, np.tile(sizes_of, rows), [len(sizes_of)] * rows)
         return replace(batch, source=source)
 
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        duplicates = self.config.data.drop_duplicates and training
-        return prepare_labels(pairs, self.reader, self.labels, folder=folder, drop_duplicates=duplicates, progress=progress)
+    def encoding(self, *, training: bool) -> Encoding:
+        return label_encoding(self.reader, self.labels, drop_duplicates=self.config.data.drop_duplicates and training)

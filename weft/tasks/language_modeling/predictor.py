@@ -39,7 +39,7 @@ class Generated:
 
     prompt: str
     text: str
-    ids: list[int]
+    ids: list[int] = field(repr=False)
     score: float
 
     def document(self) -> dict[str, Any]:
@@ -61,10 +61,6 @@ class PromptPart(BatchItem):
     """The ids of a prompt, with the prompt itself."""
 
     prompt: Prompt = field(kw_only=True)
-
-    @property
-    def size(self) -> int:
-        return len(self.ids) + self.prompt.tokens
 
 
 class NoEndOfText:
@@ -97,7 +93,7 @@ class StreamingDetokenizer:
 
     def __init__(self, tokenizer: Tokenizer, ids: Sequence[int]) -> None:
         """`ids` come before the text and are not part of it."""
-        self.tokenizer, self.said = tokenizer, ""
+        self.tokenizer, self.text = tokenizer, ""
         self.line: list[int] = []
         for token in ids:
             self(token)
@@ -109,9 +105,9 @@ class StreamingDetokenizer:
         whole = self.tokenizer.decode(self.line)
         if whole.endswith("\ufffd"):
             return ""
-        new, self.said = whole[len(self.said) :], whole
+        new, self.text = whole[len(self.text) :], whole
         if whole.endswith("\n"):
-            self.line, self.said = [], ""
+            self.line, self.text = [], ""
         return new
 
 
@@ -143,7 +139,8 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         return Prompt(line, self.options.config.max_length if tokens is None else tokens, draw)
 
     def encode_input(self, inputs: Sequence[Prompt], first_line: int) -> list[list[PromptPart]]:
-        return [[PromptPart(self.encode(given.text), prompt=given)] for given in inputs]
+        encoded = [(self.encode(prompt.text), prompt) for prompt in inputs]
+        return [[PromptPart(ids, length=len(ids) + prompt.tokens, prompt=prompt)] for ids, prompt in encoded]
 
     def group(self, part: PromptPart) -> tuple[int, int]:
         """The texts of a batch are equally long at every step."""
@@ -160,8 +157,8 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         the end of a window, so there it waits."""
         before = [self.encode(prompt.text) for prompt in prompts]
         texts, scores = [list(ids) for ids in before], [0.0] * len(prompts)
-        scribe = StreamingDetokenizer(self.tokenizer, before[0])
-        on_token = None if on_text is None else (lambda token: on_text(scribe(token)))
+        detokenizer = StreamingDetokenizer(self.tokenizer, before[0])
+        on_token = None if on_text is None else (lambda token: on_text(detokenizer(token)))
         window, length = 0, len(before[0]) + prompts[0].tokens
         while (left := length - len(texts[0])) > 0:
             read, room = texts, left
@@ -177,8 +174,8 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
             window += 1
         generated = []
         for prompt, first, ids, score in zip(prompts, before, texts, scores, strict=True):
-            scribe, new = StreamingDetokenizer(self.tokenizer, first), ids[len(first) :]
-            generated.append(Generated(prompt.text, "".join(scribe(token) for token in new), new, score))
+            detokenizer, new = StreamingDetokenizer(self.tokenizer, first), ids[len(first) :]
+            generated.append(Generated(prompt.text, "".join(detokenizer(token) for token in new), new, score))
         return generated
 
     def encode(self, prompt: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,11 +16,12 @@ from weft.data.batch import Position, TextBatch
 from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import ConfigError
+from weft.explain.html_page import Section
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_model
 from weft.models.language_model import LanguageModel
-from weft.tasks.base import LOSS, Loss, Measure, Share, Task, TaskContext
+from weft.tasks.base import LOSS, Loss, Measure, Share, Task, TaskContext, TaskInfo, lower_setting
 from weft.tasks.language_modeling.data import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
 from weft.tasks.language_modeling.predictor import GenerationPredictor
 from weft.tasks.language_modeling.segment_recurrence import Kind, SegmentRecurrence, StreamStates
@@ -47,10 +49,12 @@ class LanguageModelTask(Task):
         Measure("perplexity", "perplexity", higher_is_better=False),
         LOSS,
     )
-    count_unit = "tokens"
-    commands = ('weft generate {run} "a beginning"', "weft evaluate {run} --data TEXT")
-    bf16_weights = False
-    inference_kind = "continue"
+    info = TaskInfo(
+        commands=('weft generate {run} "a beginning"', "weft evaluate {run} --data TEXT"),
+        count_unit="tokens",
+        inference_kind="continue",
+        bf16_weights=False,
+    )
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class LanguageModelTask(Task):
         self.carrying = SegmentRecurrence(carry, memory)
         self.scoring = SegmentRecurrence(carry, memory if evaluation_memory is None else evaluation_memory)
         # A memory of several segments has no fixed size until it is full.
-        self.capturable = carry != "memory" or memory <= segment
+        self.info = replace(self.info, fixed_length=segment, capturable=carry != "memory" or memory <= segment)
         if stride > segment:
             raise ConfigError(f"task.stride: {stride} is more than the segment of {segment} tokens; lower it")
         self.tokenizer: Tokenizer
@@ -97,7 +101,7 @@ class LanguageModelTask(Task):
                 tokenizer = learn_tokenizer(self.config, train, self.report)
             save_extended(self.run, tokenizer, tokenizer)
             if tokenizer.learns and not data.tokenizer_of:
-                self.lower_setting("data.vocabulary", tokenizer.size)
+                lower_setting(self, "data.vocabulary", tokenizer.size)
         sizes = self.reopen()
         if not keeps_lines(self.tokenizer):
             raise ConfigError(
@@ -107,7 +111,7 @@ class LanguageModelTask(Task):
         self.train = self.read(train, "training")
         self.valid = self.read(valid, "validation") if valid else None
         if (rows := self._streams().rows) < self.config.train.batch_tokens // self.segment:
-            self.lower_setting("train.batch_tokens", rows * self.segment)
+            lower_setting(self, "train.batch_tokens", rows * self.segment)
         return sizes
 
     def reopen(self) -> Sizes:
@@ -135,9 +139,6 @@ class LanguageModelTask(Task):
         self.scoring.check(model, self.segment)
         return model
 
-    def row_length(self, longest: int, *, rounded: bool = False) -> int:
-        return self.segment
-
     def batches(self, position: Position) -> Iterator[tuple[TextBatch, Position]]:
         return self._streams().stream(position)
 
@@ -157,7 +158,7 @@ class LanguageModelTask(Task):
         features, after = self.carrying.read(model, batch.tokens, self.states.before(model, batch))
         total, nll = model.decoder.loss(features.hidden, batch.labels, self.smoothing)
         yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
-        self.states.carry(batch.group, after)  # only after the backward pass, which still reads the old state
+        self.states.carry(batch, after, total.detach())  # only after the backward pass, which still reads the old state
 
     def extra_state(self) -> dict[str, Tensor]:
         return self.states.extra_state()
@@ -197,9 +198,15 @@ class LanguageModelTask(Task):
         context = None if self.scoring.kind == "state" else self.segment + memory
         return GenerationPredictor(model, self.tokenizer, resolved, context, warn)
 
-    @property
-    def typical_length(self) -> int:
-        return self.segment
+    def explain(
+        self, predictor: Any, text: str, *, target: str | None = None, influence: bool | None = None, run: str = ""
+    ) -> Section:
+        """Explains how the model reads a text."""
+        from weft.tasks.language_modeling.explanation import read_text, reading_page  # not needed to generate
+
+        if target is not None:
+            raise ConfigError("a target can be given to runs that translate; leave it out")
+        return Section(run, " ".join(text.split()), reading_page(read_text(predictor, text)))
 
     def identity(self) -> str:
         return self.train.identity

@@ -64,7 +64,6 @@ class TranslationTable:
         return TranslationTable(keys, chance, targets)
 
     def __call__(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[Ids]:
-        """The fertilities of each pair."""
         return [self.fertilities(*pair) for pair in pairs]
 
     def fertilities(self, source: Ids, target: Ids) -> Ids:

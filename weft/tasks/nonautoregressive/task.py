@@ -25,7 +25,7 @@ from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.tasks.base import Loss, Share, TaskContext
 from weft.tasks.nonautoregressive.fertility import COLUMN, Count, Ids, TranslationTable, attach, linked
-from weft.tasks.seq2seq_objective import Seq2SeqObjective
+from weft.tasks.seq2seq_task import Seq2SeqObjective
 from weft.tasks.translation.attention_alignment import CharacterCounter
 from weft.tasks.translation.task import TranslationTask
 
@@ -166,21 +166,21 @@ class NonAutoregressiveTranslationTask(TranslationTask):
     def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, Model)
         source = model.encode(batch.source)
-        decoder, written = opened(model, batch)
+        decoder, written = decoder_pass(model, batch)
         shown = None
         if self.masking:
             shown = mask_some(written.labels, written.real, decoder.blank)
         elif self.glancing or self.glancing_end:
             self._share = self._share.to(batch.labels.device)
             shown = self._glance(decoder, source, written, self._share)
-        total, metrics = self._written_loss(decoder, source, written, shown)
+        total, metrics = self._pass_loss(decoder, source, written, shown)
         own = decoder.canvases.loss(source, written.lengths, written.fertilities)
         if own is not None:
             total, metrics["length"] = total + own, own.detach()
         counted = metrics.pop("count")
         yield Loss(total, counted, metrics)
 
-    def _written_loss(
+    def _pass_loss(
         self, decoder: NonAutoregressiveDecoder, source: Encoded, written: DecoderPass, shown: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss if the decoder reads `shown`, or blanks only, with `nll` and the `count` of what was predicted."""
@@ -222,12 +222,12 @@ class NonAutoregressiveTranslationTask(TranslationTask):
 
     def validation_loss(self, model: torch.nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
         assert isinstance(model, Model)
-        decoder, written = opened(model, batch)
-        _, metrics = self._written_loss(decoder, model.encode(batch.source), written, None)
+        decoder, written = decoder_pass(model, batch)
+        _, metrics = self._pass_loss(decoder, model.encode(batch.source), written, None)
         return metrics["nll"], metrics["count"]
 
 
-def opened(model: Model, batch: PairBatch) -> tuple[NonAutoregressiveDecoder, DecoderPass]:
+def decoder_pass(model: Model, batch: PairBatch) -> tuple[NonAutoregressiveDecoder, DecoderPass]:
     """The decoder of the model, and the targets of the batch as its canvas holds them."""
     decoder = model.decoder
     assert isinstance(decoder, NonAutoregressiveDecoder)
@@ -249,8 +249,7 @@ def read_canvas(
 
 def with_fertilities(batch: PairBatch, fertilities: Tensor) -> FertilityBatch:
     """The batch with the fertilities [B, S] of its sources."""
-    parts = batch.rows, batch.source, batch.target, batch.target_layout, batch.labels
-    return FertilityBatch(*parts, fertilities.long())
+    return FertilityBatch(**vars(batch), fertilities=fertilities.long())
 
 
 def fitted(labels: Tensor, like: Tensor) -> Tensor:

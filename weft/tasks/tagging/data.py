@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -22,20 +22,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.config.sections import Config
 from weft.data.batch import NO_LABEL, UNK, Source, TagBatch
 from weft.data.batching import lay_out, spread
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.corpus import Columns, Encoding, Rows, ids_below
 from weft.data.data_format import DataFormat, read_inputs
-from weft.data.formats import JsonPairs, MappedPairs, Pairs, Texts, combine, is_json
+from weft.data.formats import JsonPairs, Pairs, Texts, combine, is_json
 from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 from weft.tasks.classification.data import Labels, reading
-from weft.tasks.tagging.metrics import Scheme, convert, tags_of, types_of
-from weft.tasks.tokenizer_setup import learn_tokenizer
+from weft.tasks.tagging.metrics import Scheme, convert, split_tags
 
 TAGS, WORDS = "tags.json", "words.json"
 
@@ -59,12 +56,6 @@ def split_words(text: str) -> list[str]:
 def join_tags(words: Iterable[str], tags: Iterable[str]) -> str:
     """A sentence as in a file, without the blank line."""
     return "\n".join(f"{word}\t{tag}" for word, tag in zip(words, tags, strict=True))
-
-
-def split_tags(text: str) -> tuple[list[str], list[str]]:
-    """The words and the tags of a sentence as in a file."""
-    rows = [line.rpartition("\t") for line in text.split("\n")] if text else []
-    return [word for word, _, _ in rows], [tag for _, _, tag in rows]
 
 
 def open_tagged(spec: str, scheme: Scheme | None = None) -> Pairs:
@@ -245,13 +236,6 @@ class TaggedEncoding:
     longest: int
     scheme: Scheme | None
 
-    @staticmethod
-    def load(run: Path, config: Config, vocabulary: Vocabulary, whole: bool, scheme: Scheme | None) -> TaggedEncoding:
-        """The encoding of a run, as `learn_tags` saved it."""
-        tokenizer, _ = load_extended(run, config.data.tokenizer)
-        lexicon, labels = Lexicon.load(run / WORDS, vocabulary), Labels.load(run / TAGS)
-        return TaggedEncoding(tokenizer, lexicon, labels, whole, config.data.max_length, scheme)
-
     def subwords(self, words: Sequence[str]) -> list[list[int]]:
         """The subwords of each word; at least one."""
         return [self._shorten(ids) or [UNK] for ids in self.tokenizer.encode_batch(words)]
@@ -268,90 +252,32 @@ class TaggedEncoding:
         """Identifies everything that the ids depend on."""
         return [self.tokenizer.digest(), list(self.lexicon.ids), self.lexicon.vocabulary.lowercase, self.whole, MOST_SUBWORDS]
 
+    def encoding(self, *, drop_duplicates: bool) -> Encoding:
+        """The corpus of tagged sentences. Left out are those that are too long, or have a tag that is not among the labels."""
+        labels, filters = self.labels, PairFilters(self.longest, None, drop_duplicates)
 
-def learn_tags(
-    run: Path,
-    config: Config,
-    train: Sequence[Pairs],
-    vocabulary: Vocabulary,
-    scheme: Scheme | None,
-    report: Callable[[str], None],
-) -> None:
-    """Collects the tags, counts the words and trains the tokenizer of a new run."""
-    if has_tokenizers(run) and all((run / name).exists() for name in (TAGS, WORDS)):
-        return
-    tags = Counter(tag for _, text in chain.from_iterable(train) for tag in split_tags(text)[1])
-    names = ", ".join(some.name for some in train)
-    if len(tags) < 2:
-        raise DataError(f"{names}: there is only the tag {next(iter(tags), '')!r}, and a tagger needs at least two.")
-    if scheme is None and all(tag == "O" or tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags):
-        report("warning: the tags look like entities; set task.entities: bioes (or iob2) to train and score them as such")
-    labels = Labels(tags_of(types_of(tags), scheme) if scheme else tags)
-    report(f"{len(labels):,} tags")
-    spaced = [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in train]
-    tokenizer = learn_tokenizer(config, spaced, report)
-    save_extended(run, tokenizer, tokenizer)
-    Lexicon.count((text for _, text in chain.from_iterable(train)), vocabulary).save(run / WORDS)
-    labels.save(run / TAGS)
+        def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+            known: Texts = []
+            sentences: list[tuple[list[str], list[str], list[list[int]]]] = []
+            for pair in texts:
+                words, tags = split_tags(pair[1])
+                if labels.ids.keys() >= set(tags := convert(tags, self.scheme)):
+                    known.append(pair)
+                    sentences.append((words, tags, self.subwords(words)))
+            kept, reasons = filters(known, [range(self.length(subwords)) for _, _, subwords in sentences])
+            chosen = [sentences[place] for place in kept]
+            columns: Columns = {
+                "word": [self.lexicon.find(words) for words, _, _ in chosen],
+                "piece": [list(chain.from_iterable(subwords)) for _, _, subwords in chosen],
+                "size": [[len(each) for each in subwords] for _, _, subwords in chosen],
+                "tag": [[labels.ids[tag] for tag in tags] for _, tags, _ in chosen],
+            }
+            return columns, {"with a tag that training does not have": len(texts) - len(known), **reasons}
 
-
-def prepare_tagged(
-    pairs: Sequence[Pairs],
-    encoding: TaggedEncoding,
-    *,
-    drop_duplicates: bool,
-    folder: Path,
-    progress: Callable[[int], None],
-) -> Corpus:
-    """The corpus of tagged sentences, from the cache in `folder` or encoded now.
-
-    Left out are sentences that are too long, and those with a tag that is not among the labels.
-    """
-    labels, scheme = encoding.labels, encoding.scheme
-    filters = PairFilters(encoding.longest, None, drop_duplicates)
-
-    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
-        known: Texts = []
-        sentences: list[tuple[list[str], list[str], list[list[int]]]] = []
-        for pair in texts:
-            words, tags = split_tags(pair[1])
-            if labels.ids.keys() >= set(tags := convert(tags, scheme)):
-                known.append(pair)
-                sentences.append((words, tags, encoding.subwords(words)))
-        kept, reasons = filters(known, [range(encoding.length(subwords)) for _, _, subwords in sentences])
-        chosen = [sentences[place] for place in kept]
-        columns: Columns = {
-            "word": [encoding.lexicon.find(words) for words, _, _ in chosen],
-            "piece": [list(chain.from_iterable(subwords)) for _, _, subwords in chosen],
-            "size": [[len(each) for each in subwords] for _, _, subwords in chosen],
-            "tag": [[labels.ids[tag] for tag in tags] for _, tags, _ in chosen],
-        }
-        return columns, {"with a tag that training does not have": len(texts) - len(known), **reasons}
-
-    return prepare(
-        pairs,
-        ["tagged", encoding.key(), labels.names, scheme or "none", encoding.longest, drop_duplicates],
-        encode,
-        {
-            "word": ids_below(encoding.lexicon.size),
-            "piece": ids_below(encoding.tokenizer.size),
-            "size": "uint16",
-            "tag": ids_below(len(labels)),
-        },
-        sized=["word" if encoding.whole else "piece"],
-        folder=folder,
-        unit="sentences",
-        progress=progress,
-    )
-
-
-def collate_tagged(corpus: Corpus, rows: Rows, *, whole: bool, budget: int = 0, rounded: bool = False) -> TagBatch:
-    """The sentences of some rows as a batch, laid out as `lay_out` does."""
-    rows = np.asarray(rows, dtype=np.int64)
-    words, lengths = corpus.gather("word", rows)
-    subwords, sizes, tags = (corpus.gather(name, rows)[0] for name in ("piece", "size", "tag"))
-    sizes = sizes.astype(np.int64)
-    return make_tagged(words, subwords, sizes, tags, lengths, rows, whole=whole, budget=budget, rounded=rounded)
+        key = ["tagged", self.key(), labels.names, self.scheme or "none", self.longest, drop_duplicates]
+        ids = {"word": ids_below(self.lexicon.size), "piece": ids_below(self.tokenizer.size), "tag": ids_below(len(labels))}
+        columns = {name: ids.get(name, "uint16") for name in ("word", "piece", "size", "tag")}
+        return Encoding(key, encode, columns, ["word" if self.whole else "piece"], unit="sentences")
 
 
 def make_tagged(

@@ -107,9 +107,15 @@ def may_end(tag: str, scheme: Scheme) -> bool:
     return scheme == "iob2" or split_tag(tag)[0] in {"", "E", "S"}
 
 
-def tags_in(text: str) -> list[str]:
-    """The tags of a sentence."""
-    return [line.rpartition("\t")[2] for line in text.split("\n")] if text else []
+def split_tags(text: str) -> tuple[list[str], list[str]]:
+    """The words and the tags of a sentence as in a file."""
+    rows = [line.rpartition("\t") for line in text.split("\n")] if text else []
+    return [word for word, _, _ in rows], [tag for _, _, tag in rows]
+
+
+def entities_in(text: str) -> set[Entity]:
+    """The entities of a sentence as in a file."""
+    return set(find_entities(split_tags(text)[1]))
 
 
 class TagAccuracy(Metric):
@@ -122,14 +128,14 @@ class TagAccuracy(Metric):
         return np.array([self._sentence(ours, theirs) for ours, theirs in zip(hypotheses, references)], np.float64)
 
     def _sentence(self, ours: str, theirs: str) -> tuple[int, int]:
-        true = tags_in(theirs)
-        counted = self.counted(theirs)
-        right = [said == tag for said, tag in zip_longest(tags_in(ours)[: len(true)], true)]
+        words, true = split_tags(theirs)
+        counted = [self.counts(word) for word in words]
+        right = [said == tag for said, tag in zip_longest(split_tags(ours)[1][: len(true)], true)]
         return sum(good for good, counts in zip(right, counted, strict=True) if counts), sum(counted)
 
-    def counted(self, reference: str) -> list[bool]:
-        """Which words of a sentence count: all."""
-        return [True] * len(tags_in(reference))
+    def counts(self, word: str) -> bool:
+        """Whether a word counts: all do."""
+        return True
 
 
 class UnknownAccuracy(TagAccuracy):
@@ -141,8 +147,8 @@ class UnknownAccuracy(TagAccuracy):
     def __init__(self, known: Container[str]) -> None:
         self.known = known
 
-    def counted(self, reference: str) -> list[bool]:
-        return [line.rpartition("\t")[0] not in self.known for line in reference.split("\n")] if reference else []
+    def counts(self, word: str) -> bool:
+        return word not in self.known
 
 
 class EntityF1(Metric):
@@ -157,10 +163,7 @@ class EntityF1(Metric):
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
         """[N, 3]: entities that are right, predicted, true."""
-        pairs = [
-            (set(find_entities(tags_in(ours))), set(find_entities(tags_in(theirs))))
-            for ours, theirs in zip(hypotheses, references)
-        ]
+        pairs = [(entities_in(ours), entities_in(theirs)) for ours, theirs in zip(hypotheses, references)]
         return np.array([(len(ours & theirs), len(ours), len(theirs)) for ours, theirs in pairs], np.float64)
 
     def value(self, sums: Counts) -> Counts:

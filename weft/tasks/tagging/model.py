@@ -5,8 +5,7 @@ Shapes: B rows · S source positions · W words · D width · C tags.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +14,8 @@ from torch import Tensor, nn
 from weft.data.batch import NO_LABEL, Layout, Source
 from weft.errors import ConfigError
 from weft.layers.norm_and_dropout import dropout
-from weft.models.base import Encoder, Network, Sizes
-from weft.models.composition import build_encoder
-from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
-from weft.tasks.tagging.metrics import Scheme
+from weft.models.base import Encoder, Network
+from weft.tasks.tagging.crf import LinearChainCrf
 
 PerWord = Literal["first", "mean", "front"]
 """A word is its first subword in the memory, the mean of its subwords there, or one vector already behind the frontend."""
@@ -39,21 +36,6 @@ class Tagger(Network):
         self.encoder, self.per_word, self.dropout, self.chain = encoder, per_word, dropout, chain
         self.dim, self.max_source, self.cuda_graph_safe = encoder.width, encoder.max_source, encoder.cuda_graph_safe
         self.output = nn.Linear(encoder.width, tags)
-
-    @staticmethod
-    def build(
-        spec: Mapping[str, Any],
-        sizes: Sizes,
-        tags: Sequence[str],
-        per_word: PerWord,
-        *,
-        crf: bool,
-        scheme: Scheme | None,
-        dropout: float,
-    ) -> Tagger:
-        """A tagger with the encoder of the section model. crf: with one, which follows the tagging scheme if there is one."""
-        count, allowed = max(1, len(tags)), AllowedTransitions.of(tags, scheme) if scheme and tags else None
-        return Tagger(build_encoder(spec, sizes), count, per_word, LinearChainCrf(count, allowed) if crf else None, dropout)
 
     def forward(self, source: Source, words: Layout, starts: Tensor | None = None) -> Tensor:
         """The scores [B, W, C] of the tags of all words. starts: as in `TagBatch`."""

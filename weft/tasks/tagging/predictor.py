@@ -25,9 +25,9 @@ class Tagged(Prediction):
     probabilities: of each tag, by the scores of its word alone.
     """
 
-    words: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    probabilities: list[float] = field(default_factory=list)
+    words: list[str] = field(default_factory=list, repr=False)
+    tags: list[str] = field(default_factory=list, repr=False)
+    probabilities: list[float] = field(default_factory=list, repr=False)
 
     def lines(self) -> str:
         """A blank line ends a sentence."""
@@ -39,14 +39,9 @@ class Tagged(Prediction):
 
 @dataclass(eq=False)
 class TagPart(BatchItem):
-    """Some words of a sentence. ids: those of the words · pieces: of each word."""
+    """Some words of a sentence. ids: those of the words · subwords: of each word."""
 
-    pieces: list[list[int]]
-    width: int
-
-    @property
-    def size(self) -> int:
-        return self.width
+    subwords: list[list[int]]
 
 
 class TaggingPredictor(TextPredictor[Tagged]):
@@ -73,13 +68,13 @@ class TaggingPredictor(TextPredictor[Tagged]):
 
     def _parts(self, words: list[str], line: int) -> list[TagPart]:
         parts: list[TagPart] = []
-        ids, pieces = self.reader.lexicon.find(words), self.reader.subwords(words) if words else []
+        ids, subwords = self.reader.lexicon.find(words), self.reader.subwords(words) if words else []
         begin, longest = 0, self.reader.longest
         while begin < len(words):
             end, width = begin, 0
-            while end < len(words) and (end == begin or width + self.reader.length([pieces[end]]) <= longest):
-                width, end = width + self.reader.length([pieces[end]]), end + 1
-            parts.append(TagPart(ids[begin:end], [each[:longest] for each in pieces[begin:end]], width))
+            while end < len(words) and (end == begin or width + self.reader.length([subwords[end]]) <= longest):
+                width, end = width + self.reader.length([subwords[end]]), end + 1
+            parts.append(TagPart(ids[begin:end], [each[:longest] for each in subwords[begin:end]], length=width))
             begin = end
         if len(parts) > 1:
             self.warn(f"line {line} is tagged in {len(parts)} pieces, because the model reads {longest:,} positions")
@@ -99,10 +94,10 @@ class TaggingPredictor(TextPredictor[Tagged]):
 
     def _batch(self, parts: list[TagPart]) -> TagBatch:
         words = np.array([number for part in parts for number in part.ids])
-        pieces = np.array([piece for part in parts for each in part.pieces for piece in each])
-        sizes = np.array([len(each) for part in parts for each in part.pieces])
+        subwords = np.array([subword for part in parts for each in part.subwords for subword in each])
+        sizes = np.array([len(each) for part in parts for each in part.subwords])
         lengths = np.array([len(part.ids) for part in parts])
-        batch = make_tagged(words, pieces, sizes, np.zeros_like(words), lengths, whole=self.reader.whole)
+        batch = make_tagged(words, subwords, sizes, np.zeros_like(words), lengths, whole=self.reader.whole)
         return batch.to(self.model.device)
 
     def _scores(self, batch: TagBatch) -> Tensor:
@@ -117,15 +112,15 @@ class TaggingPredictor(TextPredictor[Tagged]):
         words, shares = split_words(given.text), [share for row, _ in results for _, share in row]
         tags, score = [tag for row, _ in results for tag, _ in row], sum(value for _, value in results)
         tags = convert(tags, "iob2" if self.reader.scheme == "bioes" else None)
-        found = Tagged(join_tags(words, tags), score, tokens=tags, words=words, tags=tags, probabilities=shares)
+        tagged = Tagged(join_tags(words, tags), score, tokens=tags, words=words, tags=tags, probabilities=shares)
         if given.attention:
-            self._add_attention(found, parts[0])
-        return found
+            self._add_attention(tagged, parts[0])
+        return tagged
 
-    def _add_attention(self, found: Tagged, part: TagPart) -> None:
-        """Adds the weights of every layer that has any, over the words or pieces of a sentence (of its first part)."""
+    def _add_attention(self, tagged: Tagged, part: TagPart) -> None:
+        """Adds the weights of every layer that has any, over the words or subwords of a sentence (of its first part)."""
         with record(self.model) as recorded:
             self._scores(self._batch([part]))
-        found.attention, found.uses = first_row(self.model, recorded)
-        pieces = [piece for each in part.pieces for piece in each]
-        found.source_tokens = found.words[: len(part.ids)] if self.reader.whole else self.reader.tokenizer.tokens(pieces)
+        tagged.attention, tagged.uses = first_row(self.model, recorded)
+        subwords = [subword for each in part.subwords for subword in each]
+        tagged.source_tokens = tagged.words[: len(part.ids)] if self.reader.whole else self.reader.tokenizer.tokens(subwords)

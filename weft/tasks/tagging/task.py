@@ -4,34 +4,39 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from html import escape
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import PositiveInt
-from torch import nn
+from torch import Tensor, nn
 
 from weft.data.batch import NO_LABEL, TagBatch
-from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs
-from weft.data.tokenizers import RESERVED
+from weft.data.corpus import Corpus, Encoding, Rows
+from weft.data.formats import MappedPairs, Pairs
+from weft.data.tokenizers import RESERVED, has_tokenizers
+from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
 from weft.explain.html_parts import meter, notes
-from weft.inference.decoding_options import DecodingOptions, resolve_options
+from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
-from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
+from weft.models.composition import build_encoder
+from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
+from weft.tasks.classification.data import Labels
 from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
 from weft.tasks.tagging.data import (
+    TAGS,
+    WORDS,
+    Lexicon,
     TaggedEncoding,
     Vocabulary,
-    collate_tagged,
     join_tags,
-    learn_tags,
     make_tagged,
-    prepare_tagged,
-    split_tags,
+    split_words,
     tagged_format,
 )
 from weft.tasks.tagging.metrics import (
@@ -41,11 +46,13 @@ from weft.tasks.tagging.metrics import (
     Scheme,
     TagAccuracy,
     UnknownAccuracy,
+    split_tags,
     tags_of,
     types_of,
 )
 from weft.tasks.tagging.model import PerWord, Tagger
 from weft.tasks.tagging.predictor import Tagged, TaggingPredictor
+from weft.tasks.tokenizer_setup import learn_tokenizer
 
 SHOWN = 10
 """The most tags that a message lists."""
@@ -59,8 +66,8 @@ class TaggingTask(CorpusTask):
     """A tag for each word: an encoder and a linear layer. Data has a word, a tab and a tag per line, and a blank line between
     sentences.
 
-    per_word: front: a front makes a vector of each word, and the encoder reads words; first, mean: the encoder reads the pieces
-        of all words, and a word is its first piece, or the mean of its pieces
+    per_word: front: a front makes a vector of each word, and the encoder reads words; first, mean: the encoder reads the
+        subwords of all words, and a word is its first subword, or the mean of its subwords
     output: softmax, or crf, which also scores which tags follow each other (Lafferty et al. 2001)
     entities: none: tags are plain; iob2, bioes: they mark entities, which the model tags in this scheme. Data may be in IOB1,
         IOB2 or BIOES, and predictions are in IOB2. A crf never gives tags that the scheme forbids
@@ -71,10 +78,12 @@ class TaggingTask(CorpusTask):
     """
 
     example = "sentences.tsv (a word, a tab and a tag per line, a blank line between sentences)"
-    commands = ("weft predict {run} sentences.txt", "weft evaluate {run} --data FILE.tsv")
+    info = TaskInfo(
+        commands=("weft predict {run} sentences.txt", "weft evaluate {run} --data FILE.tsv"),
+        count_unit="words",
+        inference_kind="forward",
+    )
     sentences = (0,)
-    count_unit = "words"
-    inference_kind = "forward"
 
     def __init__(
         self,
@@ -98,25 +107,43 @@ class TaggingTask(CorpusTask):
         self.data_format = tagged_format("iob2" if self.scheme else None)
 
     def learn(self, train: list[Pairs]) -> None:
-        learn_tags(self.run, self.config, train, self.vocabulary, self.scheme, self.report)
+        """Collects the tags and counts the words as well."""
+        if has_tokenizers(self.run) and all((self.run / name).exists() for name in (TAGS, WORDS)):
+            return
+        tags = Counter(tag for _, text in chain.from_iterable(train) for tag in split_tags(text)[1])
+        if len(tags) < 2:
+            names = ", ".join(some.name for some in train)
+            raise DataError(f"{names}: there is only the tag {next(iter(tags), '')!r}, and a tagger needs at least two.")
+        if self.scheme is None and all(tag == "O" or tag[:2] in ("B-", "I-", "E-", "S-") for tag in tags):
+            self.report(
+                "warning: the tags look like entities; set task.entities: bioes (or iob2) to train and score them as such"
+            )
+        labels = Labels(tags_of(types_of(tags), self.scheme) if self.scheme else tags)
+        self.report(f"{len(labels):,} tags")
+        spaced = [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in train]
+        tokenizer = learn_tokenizer(self.config, spaced, self.report)
+        save_extended(self.run, tokenizer, tokenizer)
+        Lexicon.count((text for _, text in chain.from_iterable(train)), self.vocabulary).save(self.run / WORDS)
+        labels.save(self.run / TAGS)
 
     def reopen(self) -> Sizes:
-        self.reader = TaggedEncoding.load(self.run, self.config, self.vocabulary, self.per_word == "front", self.scheme)
-        self.source, self.lexicon, self.tags = self.reader.tokenizer, self.reader.lexicon, self.reader.labels.names
+        self.source, _ = load_extended(self.run, self.config.data.tokenizer)
+        self.lexicon, labels = Lexicon.load(self.run / WORDS, self.vocabulary), Labels.load(self.run / TAGS)
+        longest, self.tags = self.config.data.max_length, labels.names
+        self.reader = TaggedEncoding(self.source, self.lexicon, labels, self.per_word == "front", longest, self.scheme)
         return self._sizes(self.lexicon.size, self.source.size)
 
     def placeholder_sizes(self) -> Sizes:
         return self._sizes(8, 8)
 
-    def _sizes(self, words: int, pieces: int) -> Sizes:
-        return Sizes(words, reads="words", pieces=pieces) if self.per_word == "front" else Sizes(pieces)
+    def _sizes(self, words: int, subwords: int) -> Sizes:
+        return Sizes(words, reads="words", pieces=subwords) if self.per_word == "front" else Sizes(subwords)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        crf = self.output == "crf"
-        return Tagger.build(spec, sizes, self.tags, self.per_word, crf=crf, scheme=self.scheme, dropout=self.dropout)
-
-    def vocabularies(self) -> list[str]:
-        return [self.source.digest(), *self.tags, *self.lexicon.ids]
+        count = max(1, len(self.tags))
+        allowed = AllowedTransitions.of(self.tags, self.scheme) if self.scheme and self.tags else None
+        crf = LinearChainCrf(count, allowed) if self.output == "crf" else None
+        return Tagger(build_encoder(spec, sizes), count, self.per_word, crf, self.dropout)
 
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
@@ -145,45 +172,39 @@ class TaggingTask(CorpusTask):
     def floor(self, texts: Sequence[str]) -> dict[str, float]:
         """Scores of a baseline on tagged sentences, the most frequent tag of each word, by the names of metrics."""
         guesses = [join_tags(words, map(self.lexicon.guess, words)) for words, _ in map(split_tags, texts)]
-        found = score(guesses, texts, self.metrics()).values()
-        return {each.name: each.value for each in found if each.key in FLOORS}
+        results = score(guesses, texts, self.metrics()).values()
+        return {each.name: each.value for each in results if each.key in FLOORS}
 
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        drop_duplicates = self.config.data.drop_duplicates and training
-        return prepare_tagged(pairs, self.reader, drop_duplicates=drop_duplicates, folder=folder, progress=progress)
+    def encoding(self, *, training: bool) -> Encoding:
+        return self.reader.encoding(drop_duplicates=self.config.data.drop_duplicates and training)
 
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> TagBatch:
-        return collate_tagged(corpus, rows, whole=self.reader.whole, budget=budget, rounded=rounded)
+        rows = np.asarray(rows, dtype=np.int64)
+        words, lengths = corpus.gather("word", rows)
+        subwords, sizes, tags = (corpus.gather(name, rows)[0] for name in ("piece", "size", "tag"))
+        sizes, whole = sizes.astype(np.int64), self.reader.whole
+        return make_tagged(words, subwords, sizes, tags, lengths, rows, whole=whole, budget=budget, rounded=rounded)
 
     def losses(self, model: nn.Module, batch: TagBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, Tagger)
         scores, real = model(batch.source, batch.words, batch.starts), batch.labels != NO_LABEL
         yield Loss(model.loss(scores, batch.labels, self.smoothing), real.sum())
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The loss per word, without sentences that are too long or have unknown tags; the other scores are those of all."""
-        if self.valid is None:
-            return {}
+    def validation_loss(self, model: nn.Module, batch: TagBatch) -> tuple[Tensor, Tensor]:
+        """The loss of words, without those of sentences that are too long or have unknown tags."""
         assert isinstance(model, Tagger)
-        total, count = 0.0, 0
-        for batch in self.validation(model):
-            total += float(model.loss(model(batch.source, batch.words, batch.starts), batch.labels))
-            count += int(batch.words.mask.sum())
-        predictor = self.predictor(model, resolve_options(self.config.decode, model.device))
-        pairs = list(chain.from_iterable(self.references))
-        texts = [
-            found.text for found in predictor.predict((predictor.parse_input(source) for source, _ in pairs), together=True)
-        ]
-        found = score(texts, [target for _, target in pairs], self.metrics())
-        return {"loss": total / max(1, count), **{each.key: each.value for each in found.values()}}
+        return model.loss(model(batch.source, batch.words, batch.starts), batch.labels), batch.words.mask.sum()
+
+    @cached_property
+    def decoded_examples(self) -> list[tuple[str, str]]:
+        """All sentences."""
+        return list(chain.from_iterable(self.references))
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         plain: list[Metric] = [TagAccuracy(), UnknownAccuracy(self.lexicon.counts)]
         return plain if self.scheme is None else [EntityF1(), EntityPrecision(), EntityRecall(), *plain]
 
-    def predictor(
-        self, model: Network, resolved: DecodingOptions, warn: Callable[[str], None] | None = None
-    ) -> TaggingPredictor:
+    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> TaggingPredictor:
         assert isinstance(model, Tagger)
         return TaggingPredictor(model, self.reader, resolved, warn)
 
@@ -197,13 +218,12 @@ class TaggingTask(CorpusTask):
         return f"<table>{rows}</table>\n{notes([note] if predictor.model.chain else [])}"
 
     def describe(self) -> dict[str, Any]:
-        facts = {"words": len(self.lexicon.counts), "tags": len(self.tags), "training sentences": len(self.train)}
-        return facts | ({} if self.valid is None else {"validation sentences": len(self.valid)})
+        return {"words": len(self.lexicon.counts), "tags": len(self.tags), **super().describe()}
 
     def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> TagBatch:
-        """Random words of one piece with the first tag."""
+        """Random words of one subword with the first tag."""
         count, draw = rows * length, np.random.default_rng(length)
         words = draw.integers(RESERVED, max(RESERVED + 1, sizes.source), count)
-        pieces = draw.integers(RESERVED, max(RESERVED + 1, sizes.pieces), count) if sizes.pieces else words
+        subwords = draw.integers(RESERVED, max(RESERVED + 1, sizes.pieces), count) if sizes.pieces else words
         ones, tags, lengths = np.ones(count, np.int64), np.zeros(count, np.int64), np.full(rows, length)
-        return make_tagged(words, pieces, ones, tags, lengths, whole=self.per_word == "front", budget=count, rounded=rounded)
+        return make_tagged(words, subwords, ones, tags, lengths, whole=self.per_word == "front", budget=count, rounded=rounded)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from weft.data.file_lists import open_file
@@ -44,6 +45,9 @@ ZEROS = 6
 
 ROLLOFF = 0.99
 """The cut-off frequency of that filter, as a share of the highest possible."""
+
+MOST_WEIGHTS = 1 << 24
+"""Weights of the filters that resample a sound, which are many if two rates have no common factor."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,11 @@ def resample(samples: Samples, old: int, new: int) -> Samples:
     down, up = old // shared, new // shared
     cutoff = min(down, up) * ROLLOFF
     width = math.ceil(ZEROS * down / cutoff)
+    if up * (2 * width + down) > MOST_WEIGHTS:
+        raise DataError(
+            f"a sound of {old:,} samples per second cannot be converted to {new:,}, which is no simple ratio; convert it "
+            f"with `ffmpeg -i INPUT -ar {new} out.wav`"
+        )
     filters = _filters(down, up, cutoff, width)
     count = -(-up * len(samples) // down)
     padded = F.pad(torch.from_numpy(samples)[None, None], (width, width + down))
@@ -155,14 +164,18 @@ def _filters(down: int, up: int, cutoff: float, width: int) -> Tensor:
 class LogMel:
     """Logarithms of the power in mel bands, as librosa computes it: Slaney's mel scale, bands of equal area, a Hann window.
 
-    rate: samples per second · mels: number of bands · window, hop: length of a frame and distance between frames, in seconds ·
-    scaling: see `scaled`.
+    rate: samples per second; recordings of other rates are resampled. 0: the rate of the first training recording
+    mels: mel bands per frame
+    window: length of a frame in seconds
+    hop: seconds from one frame to the next
+    scaling: of the bands. recording: to mean 0 and variance 1 in each recording, which hides differences of microphones, and
+        of the sounds of a short recording; fixed: by constants, which sound that is transcribed as it comes needs
     """
 
-    rate: int
-    mels: int = 40
-    window: float = 0.025
-    hop: float = 0.010
+    rate: NonNegativeInt = 0
+    mels: PositiveInt = 40
+    window: PositiveFloat = 0.025
+    hop: PositiveFloat = 0.01
     scaling: Scaling = "recording"
 
     @property

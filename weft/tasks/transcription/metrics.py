@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.evaluation.metrics import Counts, ExactMatch, Metric
+from weft.evaluation.metrics import Counts, Metric
 
 
 def edits(ours: Sequence[str], theirs: Sequence[str]) -> int:
@@ -50,6 +50,3 @@ class CharacterErrorRate(WordErrorRate):
 
     def units(self, text: str) -> Sequence[str]:
         return " ".join(text.split())
-
-
-METRICS: Sequence[type[Metric]] = (WordErrorRate, CharacterErrorRate, ExactMatch)

@@ -19,21 +19,16 @@ from weft.errors import ConfigError, DataError
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import BatchItem, Prediction, Weights, seed_of
 from weft.models.base import Encoded
-from weft.models.ctc_model import CtcModel, CtcOutputs, JointModel
 from weft.tasks.media_predictor import MediaInput, MediaPredictor
 from weft.tasks.transcription.log_mel import Frames, LogMel, features, wav_size
+from weft.tasks.transcription.model import CtcModel, CtcOutputs, JointModel
 
 
 @dataclass(eq=False)
 class Listed(BatchItem):
-    """A recording that is read when its batch is run. frames: their number, as the head of the file says."""
+    """A recording that is read when its batch is run. length: its frames, as the head of the file says."""
 
     path: str
-    frames: int
-
-    @property
-    def size(self) -> int:
-        return self.frames
 
 
 class TranscriptionPredictor(MediaPredictor):
@@ -75,13 +70,13 @@ class TranscriptionPredictor(MediaPredictor):
                 f"{path}: the recording has {frames:,} frames, and the model has positions for {most:,} only; cut it into "
                 "shorter files"
             )
-        return Listed([], path, frames)
+        return Listed([], path, length=frames)
 
     def run(self, parts: list[Listed], control: Cancellation | None = None) -> list[list[Prediction]]:
-        heard = [features(part.path, self.mel) for part in parts]
+        recordings = [features(part.path, self.mel) for part in parts]
         with self.options.arithmetic(next(self.model.parameters()).dtype, self.options.beams):
-            encoded = self.model.encode(self._source(heard))
-            hypotheses = self._search(heard, encoded, control)
+            encoded = self.model.encode(self._source(recordings))
+            hypotheses = self._search(recordings, encoded, control)
         best = self.options.config.n_best
         return [[self.write(each) for each in some[:best]] for some in hypotheses]
 
@@ -107,25 +102,25 @@ class TranscriptionPredictor(MediaPredictor):
 
         return transcribe_stream(self, sound)
 
-    def _source(self, heard: Sequence[Frames]) -> Source:
-        lengths, device = [len(frames) for frames in heard], self.model.device
-        block = torch.zeros(len(heard), max(lengths), self.mel.mels)
-        for row, frames in zip(block, heard, strict=True):
+    def _source(self, recordings: Sequence[Frames]) -> Source:
+        lengths, device = [len(frames) for frames in recordings], self.model.device
+        block = torch.zeros(len(recordings), max(lengths), self.mel.mels)
+        for row, frames in zip(block, recordings, strict=True):
             row[: len(frames)] = torch.from_numpy(frames)
         layout = None if len(set(lengths)) == 1 else Layout.padded(lengths).to(device)
         return Source(block.to(device), layout)
 
-    def _search(self, heard: Sequence[Frames], encoded: Encoded, control: Cancellation | None) -> list[list[Hypothesis]]:
+    def _search(self, recordings: Sequence[Frames], encoded: Encoded, control: Cancellation | None) -> list[list[Hypothesis]]:
         weight, width = self.weight, self.options.search.width(self.options.candidates)
         if not weight:
-            return self._attend(heard, encoded, self.options.candidates, control)
+            return self._attend(recordings, encoded, self.options.candidates, control)
         assert isinstance(self.model, CtcModel | JointModel)
         emitted: CtcOutputs = self.model.ctc(encoded)
         aligned = self._align(emitted, width)
         if weight == 1:
             return aligned
         assert isinstance(self.model, JointModel)
-        attended = self._attend(heard, encoded, width, control)
+        attended = self._attend(recordings, encoded, width, control)
         candidates = [
             [list(text) for text in dict.fromkeys(tuple(each.tokens[:-1]) for each in some if each.tokens[-1:] == [EOS])]
             for some in [[*ours, *theirs] for ours, theirs in zip(attended, aligned, strict=True)]
@@ -144,11 +139,11 @@ class TranscriptionPredictor(MediaPredictor):
         return [[Hypothesis(each.score, [*each.tokens, EOS]) for each in some] for some in paths]
 
     def _attend(
-        self, heard: Sequence[Frames], encoded: Encoded, n_best: int, control: Cancellation | None
+        self, recordings: Sequence[Frames], encoded: Encoded, n_best: int, control: Cancellation | None
     ) -> list[list[Hypothesis]]:
         """The texts that the decoder finds."""
-        request = self.options.request([-(-len(frames) // self.model.encoder.shortens) for frames in heard])
-        seeds = [seed_of(frames.tobytes()) for frames in heard]
+        request = self.options.request([-(-len(frames) // self.model.encoder.shortens) for frames in recordings])
+        seeds = [seed_of(frames.tobytes()) for frames in recordings]
         return generate(self.model, encoded, replace(request, seeds=seeds, n_best=n_best, cancellation=control))[0]
 
     def most(self, vectors: int) -> int:

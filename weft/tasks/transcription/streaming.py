@@ -1,6 +1,6 @@
 """Transcription of sound as it comes: words are written as soon as no later sound can change them.
 
-Frames, the front and the encoder run once over each piece of the sound. The decoder writes greedily: monotonic attention scans
+Frames, the front and the encoder run once over each chunk of the audio. The decoder writes greedily: monotonic attention scans
 for the place of the next word, and while it finds none, the word waits for more sound. So the text is the one that greedy
 search finds for the whole recording.
 """
@@ -83,7 +83,7 @@ class StreamingTranscriber:
         self.attention, self.decoder = _monotonic(model)
         with self._arithmetic():
             self.frames, self.memory = StreamingLogMel(predictor.mel), StreamingEncoder(model.encoder)
-        self.scribe = StreamingDetokenizer(predictor.tokenizer, [])
+        self.detokenizer = StreamingDetokenizer(predictor.tokenizer, [])
         self.ids: list[int] = []
         self.ended, self._last = False, torch.tensor([[BOS]], device=model.device)
         self._state: RecurrentState | None = None
@@ -95,15 +95,15 @@ class StreamingTranscriber:
         """The text that the next samples [N] of the sound make certain; None: no more samples follow."""
         if self.ended:
             return ""
-        said, last = "", samples is None
+        text, last = "", samples is None
         with self._arithmetic():
-            heard = np.zeros(0, np.float32) if samples is None else np.asarray(samples, np.float32)
-            memory = self.memory(self.frames(heard, last=last), last=last)
+            chunk = np.zeros(0, np.float32) if samples is None else np.asarray(samples, np.float32)
+            memory = self.memory(self.frames(chunk, last=last), last=last)
             if memory is not None:
                 self._extend(memory)
             while self._state is not None and not self.ended and (token := self._next(self._state, last)) is not None:
-                said += "" if token == EOS else self.scribe(token)
-        return said
+                text += "" if token == EOS else self.detokenizer(token)
+        return text
 
     def _arithmetic(self) -> AbstractContextManager[None]:
         return self.predictor.options.arithmetic(next(self.predictor.model.parameters()).dtype)
@@ -136,10 +136,10 @@ class StreamingTranscriber:
 
 
 def transcribe_stream(predictor: TranscriptionPredictor, sound: Any) -> Iterator[str]:
-    """The text of a wav file, a wav stream or pieces [N] of samples, in parts that are certain when they are given."""
+    """The text of a wav file, a wav stream or chunks [N] of samples, in parts that are certain when they are given."""
     transcriber = StreamingTranscriber(predictor)
-    pieces = stream_wav(sound, predictor.mel.rate) if isinstance(sound, str) or hasattr(sound, "read") else sound
-    return filter(None, map(transcriber.hear, chain(pieces, [None])))
+    chunks = stream_wav(sound, predictor.mel.rate) if isinstance(sound, str) or hasattr(sound, "read") else sound
+    return filter(None, map(transcriber.hear, chain(chunks, [None])))
 
 
 def _monotonic(model: Network) -> tuple[MonotonicAttention, RecurrentDecoder]:

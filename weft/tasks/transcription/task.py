@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from html import escape
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from weft.data.batch import PairBatch
-from weft.errors import ConfigError, RunError
+from weft.data.corpus import Encoding
+from weft.data.data_format import listed_files
+from weft.data.formats import Pairs
+from weft.data.sentence_pairs import make_pairs
+from weft.data.tokenizers import RESERVED
+from weft.errors import ConfigError
+from weft.evaluation.metrics import ExactMatch
+from weft.explain.attention_heatmap import mean_attention
+from weft.explain.html_parts import image
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Prediction
 from weft.losses.ctc_loss import CtcLoss, ctc_loss
 from weft.models.base import Model, Network, Sizes
-from weft.models.ctc_model import CtcModel, JointModel, with_ctc
-from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext
-from weft.tasks.seq2seq_objective import Seq2SeqObjective
-from weft.tasks.seq2seq_task import Seq2SeqTask
-from weft.tasks.transcription.data import Recordings, SoundOptions, count_unalignable
-from weft.tasks.transcription.explanation import spectrogram_table
-from weft.tasks.transcription.metrics import METRICS
+from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
+from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
+from weft.tasks.transcription.data import count_unalignable, recording_encoding
+from weft.tasks.transcription.log_mel import LogMel, features, read_wav
+from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
+from weft.tasks.transcription.model import CtcModel, JointModel, with_ctc
 from weft.tasks.transcription.predictor import TranscriptionPredictor
+from weft.tasks.transcription.spec_augment import SpecAugment
 
 Weight = Annotated[float, Field(ge=0, le=1)]
 
 
-class TranscriptionTask(Recordings, Seq2SeqTask):
+class TranscriptionTask(Seq2SeqTask):
     """Sound to text: (1 − ctc_weight) · cross-entropy of the decoder + ctc_weight · CTC over the encoder's memory.
 
     The data lists wav files with their texts; file names are relative to the list. data.max_length limits frames and tokens.
@@ -39,11 +50,15 @@ class TranscriptionTask(Recordings, Seq2SeqTask):
     """
 
     example = "recordings.tsv (a wav file, a tab, its text)"
-    commands = ("weft predict {run} recording.wav", "weft evaluate {run} --data recordings.tsv")
-    metric_types = METRICS
-    measures = (*(Measure(metric.key(), metric.name, metric.higher_is_better) for metric in METRICS), LOSS)
+    info = TaskInfo(
+        commands=("weft predict {run} recording.wav", "weft evaluate {run} --data recordings.tsv"),
+        metric_types=(WordErrorRate, CharacterErrorRate, ExactMatch),
+        bf16_weights=False,
+        typical_length=256,
+    )
+    measures = (*(Measure(metric.key(), metric.name, metric.higher_is_better) for metric in info.metric_types), LOSS)
     sentences = (0,)
-    bf16_weights = False
+    data_format = listed_files((".wav",))
 
     def __init__(
         self,
@@ -52,7 +67,8 @@ class TranscriptionTask(Recordings, Seq2SeqTask):
         ctc_weight: Weight = 0.3,
         decode_ctc: Weight | None = None,
         label_smoothing: Share = 0.1,
-        sound: SoundOptions,
+        mel: LogMel,
+        augment: SpecAugment,
     ) -> None:
         super().__init__(context, objective=Seq2SeqObjective(label_smoothing=label_smoothing))
         if decode_ctc is not None and ctc_weight in (0, 1) and decode_ctc != ctc_weight:
@@ -61,8 +77,36 @@ class TranscriptionTask(Recordings, Seq2SeqTask):
                 f"{ctc_weight:g}; leave decode_ctc out"
             )
         self.weight, self.decode_weight = ctc_weight, ctc_weight if decode_ctc is None else decode_ctc
-        self.mel, self.augment = sound.mel, sound.augment(self.config.data.max_length)
-        self.capturable = False
+        self.mel, self.augment = mel, augment
+        self.info = replace(self.info, capturable=False)
+
+    def learn(self, train: list[Pairs]) -> None:
+        """Takes over the rate of the first recording as well, if none is set."""
+        if not self.mel.rate:
+            first = next(iter(train[0]))[0]
+            self.mel = replace(self.mel, rate=read_wav(first).rate)
+            self.config = self.config.replaced({"task.rate": self.mel.rate})
+            self.report(f"task.rate: {self.mel.rate:,} samples per second, as in {first}")
+        super().learn(train)
+
+    def placeholder_sizes(self) -> Sizes:
+        return Sizes(self.mel.mels, 8, reads="frames")
+
+    def encoding(self, *, training: bool) -> Encoding:
+        data = self.config.data
+        return recording_encoding(self.target, self.mel, data.max_length, data.drop_duplicates and training)
+
+    def augmented(self, batch: PairBatch, key: tuple[int, ...]) -> PairBatch:
+        return self.augment.batch(batch, key, self.config.data.max_length) if self.augment else batch
+
+    def dummy_batch(
+        self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
+    ) -> PairBatch:
+        """Random frames, with a text of an eighth of their number."""
+        draw, tokens = np.random.default_rng(length), max(1, length // 8)
+        frames = draw.standard_normal((rows * length, sizes.source), np.float32)
+        text = draw.integers(RESERVED, max(RESERVED + 1, sizes.target), rows * tokens)
+        return make_pairs(frames, text, np.tile([length, tokens], (rows, 1)), rounded=rounded, budget=rows * length)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         model = None if self.weight == 1 else super().build(spec, sizes)
@@ -114,8 +158,19 @@ class TranscriptionTask(Recordings, Seq2SeqTask):
             aligned = ctc_loss(emitted.logits, emitted.lengths, batch.labels, counts, blank=emitted.blank)
         return attended, aligned
 
-    def ensemble(self, models: Sequence[Network]) -> Network:
-        raise RunError("models of this task cannot form an ensemble; name one run")
-
     def explanation(self, predictor: TranscriptionPredictor, prediction: Prediction, text: str) -> str:
-        return spectrogram_table(prediction, text.strip(), self.mel)
+        """The spectrogram, and below it where each token was heard: by attention (mean of all layers and heads), and by CTC."""
+        frames = features(text.strip(), self.mel)
+        low, high = float(frames.min()), float(frames.max())
+        spectrum = (255 * (frames.T[::-1] - low) / max(high - low, 1e-9)).astype(np.uint8)
+        views = {"attention": mean_attention(prediction, "cross")}
+        if "ctc" in prediction.attention:
+            views["CTC"] = prediction.attention["ctc"][0]
+        seconds = len(frames) * self.mel.step / self.mel.rate
+        rows = f"<tr><th>{seconds:.2f} s</th><td>{image(spectrum, 'spectrogram', kind='wide')}</td></tr>\n"
+        for name, weights in views.items():
+            for token, row in zip(prediction.tokens, [] if weights is None else weights):
+                shade = (255 * row / max(float(row.max()), 1e-9)).astype(np.uint8)[None]
+                line = image(shade, f"{name} of {token}", kind="wide")
+                rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
+        return f"<table class=sound>{rows}</table>\n"

@@ -38,9 +38,9 @@ class ParallelTexts(CorpusTask):
         """The source language, if the configuration or the suffix of the data files tells."""
         return language_of(self.config.data.source_language, self.config.data.files)
 
-    def sentence_splitter(self, warn: Callable[[str], None] | None = None) -> SentenceSplitter:
+    def sentence_splitter(self) -> SentenceSplitter:
         """Splits sources into as many sentences as those of the training data usually have."""
-        return SentenceSplitter(self.source_language, SentenceCounts.load(self.run).usual, warn or (lambda message: None))
+        return SentenceSplitter(self.source_language, SentenceCounts.load(self.run).usual)
 
     def tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
         """Counts the sentences of the training data as well."""
@@ -49,11 +49,11 @@ class ParallelTexts(CorpusTask):
             self.config, source, target = tokenizers_of(self.config)
         else:
             source, target = learn_tokenizers(self.config, train, self.report)
-        marked = self._with_marks(source, target)
+        extended = self._with_added_tokens(source, target)
         count_sentences(train, self.source_language, language_of(data.target_language, data.files, 1)).save(self.run)
-        return marked
+        return extended
 
-    def _with_marks(self, source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
+    def _with_added_tokens(self, source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
         """The tokenizers with the tags of all corpora as tokens of their own and, if noise needs it, the blank."""
         corpora, directions = weighed(self.config.data.train), grouped(self.config.data.valid, ValidationCorpus)
         tags = dict.fromkeys(tag for part in corpora for tag in part.tags)
@@ -62,8 +62,8 @@ class ParallelTexts(CorpusTask):
             raise ConfigError(f"data.valid: no training data has the tag {tag}; {suggest(tag, known)}")
         if BLANK in tags:
             raise ConfigError(f"data.train: the tag {BLANK} stands for words that noise has blanked out; choose another name")
-        marks = [*tags, *([BLANK] if any(corpus.noise.blank for corpus in corpora) else [])]
-        return add_tokens(source, target, marks, needs_tag=all(corpus.tag for corpus in corpora))
+        added = [*tags, *([BLANK] if any(corpus.noise.blank for corpus in corpora) else [])]
+        return add_tokens(source, target, added, needs_tag=all(corpus.tag for corpus in corpora))
 
     def reopen(self) -> Sizes:
         super().reopen()
@@ -113,12 +113,12 @@ class ParallelTexts(CorpusTask):
         words = WordNoise(noise.drop, noise.blank, noise.shuffle) if noise.drop or noise.blank or noise.shuffle else None
         tags, blank = source.tags(corpus.tag), source.tags(BLANK)[0] if noise.blank else 0
         above, below = (None if noise.subword is None else side.variants(noise.subword) for side in (source, target))
-        noisers = {"source": NoisyEncoder(source, words, above, blank, tags)}
+        encoders = {"source": NoisyEncoder(source, words, above, blank, tags)}
         if below is not None:
-            noisers["target"] = NoisyEncoder(target, None, below)
+            encoders["target"] = NoisyEncoder(target, None, below)
         if self._copies:
             raise ConfigError("data.train: a model that copies source words (model.kind: pointer) cannot read noise; remove it")
-        return CorpusNoise(noisers, most=self.config.data.max_length + len(tags) + 1)
+        return CorpusNoise(encoders, most=self.config.data.max_length + len(tags) + 1)
 
     def describe(self) -> dict[str, Any]:
         sizes = {"source vocabulary": self.source.size, "target vocabulary": self.target.size}

@@ -34,7 +34,7 @@ class TranslationInput:
     """A text to translate.
 
     prefix: how the translation has to begin · terms: words it must use or avoid · attention: whether to add attention weights
-    · marks: tags and other things in the text that the translation must have as well.
+    · marks: the markup of the text, which the translation must have as well.
     """
 
     text: str

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft.errors import ConfigError, DataError
-from weft.evaluation.metrics import USUAL, Chrf, Metric, built_in_metrics, choose_tokenization, make_metrics
+from weft.evaluation.metrics import USUAL, Metric, built_in_metrics, choose_tokenization, make_metrics
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.shortlist import Shortlist
 from weft.models.base import Model, Network, Sizes
-from weft.tasks.base import LOSS, Measure, TaskContext
+from weft.tasks.base import LOSS, Measure, TaskContext, TaskInfo, find_measure
 from weft.tasks.corpus_task import Direction
-from weft.tasks.seq2seq_objective import Seq2SeqObjective
-from weft.tasks.seq2seq_task import Seq2SeqTask
+from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
 from weft.tasks.translation.data import ParallelTexts
 from weft.tasks.translation.generation_requests import translate_ids
 from weft.tasks.translation.predictor import TranslationPredictor
@@ -30,14 +29,11 @@ if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
 
 
-CHRF = Chrf.key()
-"""`train.best_by` may call it chrf, as `weft evaluate` does."""
-
-
 class TranslationTask(ParallelTexts, Seq2SeqTask):
     """Text to text: cross-entropy of the next target token given the true ones before it, with label smoothing."""
 
     example = "source.txt,target.txt"
+    info = TaskInfo(commands=('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET"))
     supports_distillation = True
     rewards = True
     quick: Mapping[str, Any] = {**Seq2SeqTask.quick, "fusion": "none"}
@@ -78,9 +74,6 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         except ConfigError as error:
             raise ConfigError(f"train.tokenize: {error}") from None
 
-    def measure(self, key: str) -> Measure:
-        return super().measure(CHRF if key == "chrf" else key)
-
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         model = super().build(spec, sizes)
         assert isinstance(model, Model)
@@ -97,7 +90,7 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
     def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> TranslationPredictor:
         assert isinstance(model, Model)
         shortlist = self.shortlist if resolved.config.shortlist else None
-        split = self.sentence_splitter(warn)
+        split = self.sentence_splitter()
         begin = self.target.begin(resolved.config.tag)
         return TranslationPredictor(
             model, self.source, self.target, resolved, warn=warn, shortlist=shortlist, split=split, begin=begin
@@ -149,9 +142,9 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         loss, count = self.mean_loss(model, [direction])
         scores, pairs = {"loss": loss}, self.valid_pairs[direction.label]
         if self.config.train.validate_bleu and pairs:
-            keys = {"bleu", "exact", self.measure(self.config.train.best_by).key}
+            keys = {"bleu", "exact", find_measure(self, self.config.train.best_by).key}
             metrics = [metric for metric in self.metrics(tokenize=self.tokenizes[direction.label]) if metric.key() in keys]
-            scores |= self.decoded_scores(model, pairs, metrics, tag=direction.tag)
+            scores |= self.decoded_scores(model, pairs, metrics, together=False, tag=direction.tag)
         return scores, count
 
     def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[list[int]]]:

@@ -128,15 +128,18 @@ def _call(command: list[str]) -> None:
 
 INT, POINTER = ctypes.c_int64, ctypes.c_void_p
 SIGNATURES = {
-    "weft_linear": (POINTER, INT, INT, POINTER, POINTER, POINTER, INT, POINTER, ctypes.c_int),
-    "weft_attend": (POINTER, INT, *[POINTER] * 6, *[INT] * 6, ctypes.c_int),
-    "weft_append": (POINTER, INT, POINTER, INT, POINTER, POINTER, POINTER, *[INT] * 5),
-    "weft_log_sum": (POINTER, INT, INT, POINTER, ctypes.c_int),
-    "weft_best": (POINTER, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
-    "weft_most_probable": (*[POINTER] * 3, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
-    "weft_encode": (*[POINTER] * 4, INT, INT, POINTER, ctypes.c_int),
-    "weft_search_close": (POINTER,),
+    "weft_linear": (None, POINTER, INT, INT, POINTER, POINTER, POINTER, INT, POINTER, ctypes.c_int),
+    "weft_attend": (None, POINTER, INT, *[POINTER] * 6, *[INT] * 6, ctypes.c_int),
+    "weft_append": (ctypes.c_bool, POINTER, INT, POINTER, INT, POINTER, POINTER, POINTER, *[INT] * 5),
+    "weft_log_sum": (None, POINTER, INT, INT, POINTER, ctypes.c_int),
+    "weft_best": (None, POINTER, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
+    "weft_most_probable": (None, *[POINTER] * 3, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
+    "weft_encode": (None, *[POINTER] * 4, INT, INT, POINTER, ctypes.c_int),
+    "weft_search_open": (POINTER, POINTER),
+    "weft_search_run": (INT, POINTER, INT),
+    "weft_search_close": (None, POINTER),
 }
+"""The types of the result and of the arguments of each function."""
 
 
 class HugePageArena:
@@ -199,11 +202,8 @@ class Kernels:
     """The compiled operations, for tensors."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        for name, signature in SIGNATURES.items():
-            getattr(library, name).argtypes, getattr(library, name).restype = signature, None
-        library.weft_append.restype = ctypes.c_bool
-        library.weft_search_open.argtypes, library.weft_search_open.restype = (POINTER,), POINTER
-        library.weft_search_run.argtypes, library.weft_search_run.restype = (POINTER, INT), INT
+        for name, (result, *arguments) in SIGNATURES.items():
+            getattr(library, name).restype, getattr(library, name).argtypes = result, arguments
         self.open_search, self.run_search = library.weft_search_open, library.weft_search_run
         self.close_search, self.encode = library.weft_search_close, library.weft_encode
         self._library, self._arena = library, HugePageArena()

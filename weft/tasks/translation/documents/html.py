@@ -1,18 +1,21 @@
-"""Documents whose segments are translated while everything around them stays as it is: plain text, HTML, subtitles (.srt).
+"""Documents whose segments are translated while everything around them stays as it is: plain text, HTML, subtitles.
 
 HTML and XML are read as markup and text. Nothing is lost: the tokens of a text, joined, are the text. Broken markup is not an
-error. A tag without its counterpart is carried like an image. A tag that never ends stays as it is.
+error. A tag without its counterpart is treated like an image. A tag that never ends stays as it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape, unescape
+from itertools import accumulate
 from typing import Literal
 
-from weft.tasks.translation.markup import HOLE, MarkupSpan, has_words
+from weft.errors import DataError
+from weft.tasks.translation.markup import OBJECT, MarkupSpan, has_words
 from weft.tasks.translation.segmenter import Translation
 
 LINE_END = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
@@ -30,20 +33,26 @@ figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgrou
 nav noscript ol optgroup option p pre search section select summary table tbody td textarea tfoot th thead title tr ul
 """
 BLOCK = frozenset(BLOCK_NAMES.split())
-"""Elements that end a sentence. All others are carried along inside of it."""
+"""Elements that end a sentence. All others stay inside of it."""
+
+DEEPEST = 100
+"""Inline elements that may be inside one another."""
 
 Kind = Literal["text", "open", "close", "void", "other"]
 
 TOKEN = re.compile(
     r"""(?P<other><!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<[!?][^>]*(?:>|\Z))"""
-    r"""|<(?P<slash>/?)(?P<name>[A-Za-z][^\s/>"'<]*+)(?P<attributes>(?:[^"'>]|"[^"]*"|'[^']*')*+)>"""
-    r"""|(?P<broken></?[A-Za-z][^>]*(?:>|\Z))""",
+    r"""|<(?P<slash>/?)(?P<name>[A-Za-z][^\s/>"'<]*+)""",
     re.DOTALL,
 )
-ATTRIBUTE = re.compile(r"""([^\s"'>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+QUOTE_OR_END = re.compile("[\"'>]")
+ATTRIBUTE = re.compile(r"""(?<![^\s"'>/=])([^\s"'>/=]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+CUE_CODE = re.compile(r"(\{\\[^{}]*\}|<\d[\d:.]*>)")
+"""Codes in subtitles: positions and styles such as {\\an8}, and times inside a cue."""
+
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});|\ufffc")
 READABLE = set("&<>\"'’‘“”«»…–—-.,;:!?()/")
-"""Marks that a model may read as text if they come as entities. Entities of other marks and of spaces are carried along."""
+"""Punctuation that the model reads as text if it comes as entities. Entities of other symbols and spaces are opaque spans."""
 
 
 class Document:
@@ -93,18 +102,17 @@ class Document:
 
     def add(self, content: Sequence[Token]) -> None:
         """Adds tokens that are translated as a whole, or kept if there are no words among them."""
-        items = paired(content)
-        first, last = trimmed(items)
-        inner = segment(items[first:last], first)
+        partners = find_partners(content)
+        first, last = trimmed(content, partners)
+        inner = make_segment(content, partners, first, last)
         if not has_words(inner.text):
-            first = last = len(items)
-        before, after = ("".join(item.token.raw for item in side) for side in (items[:first], items[last:]))
+            first = last = len(content)
+        before, source, after = map(raw_text, (content[:first], content[first:last], content[last:]))
         if first == last:
             self.keep(before + after)
             return
         text = inner.text
         left, right = len(text) - len(text.lstrip()), len(text.rstrip())
-        source = "".join(item.token.raw for item in items[first:last])
         self.keep(before + source[: len(source) - len(source.lstrip())])
         self.translate(Segment(text[left:right], tuple(_shifted(mark, left, right - left) for mark in inner.marks)))
         self.keep(source[len(source.rstrip()) :] + after)
@@ -127,13 +135,13 @@ def text_document(text: str) -> Document:
 
 
 def html_document(text: str) -> Document:
-    """HTML. The text of a block element is one segment; inline elements are carried along.
+    """HTML. The text of a block element is one segment; inline elements stay inside it.
 
     Comments, code, scripts and elements with translate="no" or the class notranslate stay as they are.
     """
     document = Document(lambda written: escape(written, quote=False))
     waiting: list[Token] = []
-    for token in _with_kept(list(tokens(text, RAW, VOID))):
+    for token in join_elements(list(tokens(text, RAW, VOID)), _stays):
         if token.name in BLOCK:
             document.add(waiting)
             document.keep(token.raw)
@@ -144,36 +152,30 @@ def html_document(text: str) -> Document:
     return document
 
 
-def _with_kept(content: list[Token]) -> list[Token]:
-    """Joins each element that stays as it is into one token."""
-    partners = [item.partner for item in paired(content)]
-    joined: list[Token] = []
-    at = 0
-    while at < len(content):
-        token, partner = content[at], partners[at]
-        stays = token.kind == "open" and (token.name in KEPT or _marked(token))
-        if stays and partner is not None:
-            raw = "".join(each.raw for each in content[at : partner + 1])
-            joined.append(Token("other", raw, token.name if token.name in BLOCK else ""))
-            at = partner + 1
-        else:
-            joined.append(token)
-            at += 1
-    return joined
-
-
-def _marked(token: Token) -> bool:
-    classes = token.attributes.get("class", "").split()
-    return token.attributes.get("translate", "").lower() == "no" or "notranslate" in classes
+def _stays(token: Token) -> bool:
+    """Whether the element of a tag is not to be translated."""
+    marked = token.attributes.get("translate", "").lower() == "no" or "notranslate" in token.attributes.get("class", "").split()
+    return marked or token.name in KEPT
 
 
 def srt_document(text: str) -> Document:
-    """Subtitles in SubRip format. The text of a cue is one segment; its line breaks and tags are carried along."""
-    document, cue, inside = Document(), list[Token](), False
+    """Subtitles in SubRip format. The text of a cue is one segment, with its line breaks and tags."""
+    return _subtitles(text, Document())
+
+
+def vtt_document(text: str) -> Document:
+    """Subtitles in WebVTT format. Notes, styles and regions stay as they are."""
+    return _subtitles(text, Document(lambda written: escape(written, quote=False)))
+
+
+def _subtitles(text: str, document: Document) -> Document:
+    cue, inside = list[Token](), False
     for line in text.splitlines(keepends=True):
         content = line.splitlines()[0]
         if inside and content.strip() and "-->" not in content:
-            cue += [*tokens(content), Token("other", line[len(content) :])]
+            for place, part in enumerate(CUE_CODE.split(content)):
+                cue += [Token("other", part)] if place % 2 else tokens(part)
+            cue.append(Token("other", line[len(content) :]))
             continue
         document.add(cue)
         document.keep(line)
@@ -194,27 +196,56 @@ class Token:
 
 def tokens(text: str, raw: frozenset[str] = frozenset(), void: frozenset[str] = frozenset()) -> Iterator[Token]:
     """The tokens of a text. raw: elements whose content is not markup · void: elements without content."""
-    at = 0
+    at, ends = 0, _TagEnds(text)
     while match := TOKEN.search(text, at):
         if match.start() > at:
             yield Token("text", text[at : match.start()])
-        at = match.end()
         name = (match["name"] or "").lower()
-        if not name:
-            yield Token("other", match[0])
-        elif match["slash"]:
-            yield Token("close", match[0], name)
-        else:
-            closed = name in void or match["attributes"].endswith("/")
-            yield Token("void" if closed else "open", match[0], name, _attributes(match["attributes"]))
-            if name in raw and not closed:
-                end = re.compile(rf"</{re.escape(name)}(?=[\s/>])", re.IGNORECASE).search(text, at)
-                stop = len(text) if end is None else end.start()
-                if stop > at:
-                    yield Token("other", text[at:stop])
-                at = stop
+        end = ends.find(match.end()) if name else None
+        if end is None:  # markup that is no tag, or a tag that never ends
+            at = match.end() if match["other"] else text.find(">", match.end()) + 1 or len(text)
+            yield Token("other", text[match.start() : at])
+            continue
+        at, attributes = end, text[match.end() : end - 1]
+        if match["slash"]:
+            yield Token("close", text[match.start() : at], name)
+            continue
+        closed = name in void or attributes.endswith("/")
+        yield Token("void" if closed else "open", text[match.start() : at], name, _attributes(attributes))
+        if name in raw and not closed:
+            closing = re.compile(rf"</{re.escape(name)}(?=[\s/>])", re.IGNORECASE).search(text, at)
+            stop = len(text) if closing is None else closing.start()
+            if stop > at:
+                yield Token("other", text[at:stop])
+            at = stop
     if at < len(text):
         yield Token("text", text[at:])
+
+
+class _TagEnds:
+    """Finds the ends of tags, `>` outside of quotation marks. No part of the text is read twice, even if tags never end."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.known: dict[int, int | None] = {}
+
+    def find(self, at: int) -> int | None:
+        """The place after the tag whose attributes begin at `at`; None if it never ends."""
+        passed: list[int] = []
+        end: int | None = None
+        while match := QUOTE_OR_END.search(self.text, at):
+            if match.start() in self.known:
+                end = self.known[match.start()]
+                break
+            passed.append(match.start())
+            if match[0] == ">":
+                end = match.end()
+                break
+            at = self.text.find(match[0], match.end()) + 1
+            if not at:
+                break
+        self.known |= dict.fromkeys(passed, end)
+        return end
 
 
 def _attributes(text: str) -> dict[str, str]:
@@ -223,105 +254,127 @@ def _attributes(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Segment:
-    """A text to translate as a whole, with the marks in it. See `MarkupSpan`."""
+    """A text to translate as a whole, with the markup in it. See `MarkupSpan`."""
 
     text: str
     marks: tuple[MarkupSpan, ...] = ()
 
 
-@dataclass(frozen=True)
-class Item:
-    """A token of a segment. partner: the place of the other tag of its element, if it is among the items."""
-
-    token: Token
-    partner: int | None = None
+def raw_text(content: Iterable[Token]) -> str:
+    """The text that tokens were read from."""
+    return "".join(token.raw for token in content)
 
 
-def paired(content: Sequence[Token]) -> list[Item]:
-    """Finds the counterpart of each tag, among tags that are properly nested."""
-    items = [Item(token) for token in content]
+def find_partners(content: Sequence[Token]) -> list[int | None]:
+    """The place of the counterpart of each tag, among tags that are properly nested; None for all other tokens."""
+    partners: list[int | None] = [None] * len(content)
     stack: list[int] = []
+    opened = Counter[str]()
     for place, token in enumerate(content):
         if token.kind == "open":
             stack.append(place)
-        elif token.kind == "close":
-            match = next((each for each in reversed(stack) if content[each].name == token.name), None)
-            if match is not None:
-                del stack[stack.index(match) :]
-                items[match], items[place] = replace(items[match], partner=place), replace(items[place], partner=match)
-    return items
+            opened[token.name] += 1
+        elif token.kind == "close" and opened[token.name]:
+            name = ""
+            while name != token.name:
+                match = stack.pop()
+                name = content[match].name
+                opened[name] -= 1
+            partners[match], partners[place] = place, match
+    return partners
 
 
-def trimmed(items: Sequence[Item]) -> tuple[int, int]:
-    """The range of items that has to be translated: without tags, white space and elements around all of the text."""
-    first, last = 0, len(items)
+def join_elements(content: Sequence[Token], joins: Callable[[Token], bool]) -> list[Token]:
+    """The tokens, with each element whose opening tag `joins` as a single token."""
+    partners = find_partners(content)
+    joined: list[Token] = []
+    at = 0
+    while at < len(content):
+        token, partner = content[at], partners[at]
+        if token.kind == "open" and partner is not None and joins(token):
+            joined.append(replace(token, kind="other", raw=raw_text(content[at : partner + 1])))
+            at = partner
+        else:
+            joined.append(token)
+        at += 1
+    return joined
+
+
+def trimmed(content: Sequence[Token], partners: Sequence[int | None]) -> tuple[int, int]:
+    """The range of tokens that has to be translated: without tags, white space and elements around all of the text."""
+    # The number of texts before each place: equal numbers mean that there is none in between.
+    texts = list(accumulate((token.kind == "text" and not token.raw.isspace() for token in content), initial=0))
+    first, last = 0, len(content)
     while first < last:
-        begin, end = items[first], items[last - 1]
-        if _outside(begin):
+        begin, end = partners[first], partners[last - 1]
+        if begin is None and texts[first] == texts[first + 1]:
             first += 1
-        elif _outside(end):
+        elif end is None and texts[last - 1] == texts[last]:
             last -= 1
-        elif begin.partner == last - 1:
+        elif begin == last - 1:
             first, last = first + 1, last - 1
-        elif begin.partner is not None and not any(_has_text(item) for item in items[first : begin.partner]):
-            first = begin.partner + 1  # an element without text before the first word
-        elif end.partner is not None and not any(_has_text(item) for item in items[end.partner : last]):
-            last = end.partner
+        elif begin is not None and texts[first] == texts[begin]:
+            first = begin + 1  # an element without text before the first word
+        elif end is not None and texts[end] == texts[last]:
+            last = end
         else:
             break
     return first, last
 
 
-def _outside(item: Item) -> bool:
-    return item.partner is None and not _has_text(item)
-
-
-def _has_text(item: Item) -> bool:
-    return item.token.kind == "text" and bool(item.token.raw.strip())
-
-
-def segment(items: Sequence[Item], offset: int) -> Segment:
-    """The segment of some items; `offset` is the place of the first one, which their partners are counted from."""
-    text, marks, opened = "", list[MarkupSpan](), dict[int, int]()
-    for place, item in enumerate(items, start=offset):
-        token, depth = item.token, len(opened)
+def make_segment(content: Sequence[Token], partners: Sequence[int | None], first: int, last: int) -> Segment:
+    """The segment of the tokens [first, last)."""
+    text, opened = _SegmentText(), dict[int, int]()
+    for place in range(first, last):
+        token, partner, depth = content[place], partners[place], len(opened)
         if token.kind == "text":
-            text, entities = _readable(token.raw, text, depth)
-            marks += entities
-        elif item.partner is None and token.kind in ("open", "close"):
+            text.read(token.raw, depth)
+        elif partner is None and token.kind in ("open", "close"):
             sides = ("", token.raw) if token.kind == "close" else (token.raw, "")
-            marks.append(MarkupSpan(len(text), len(text), *sides, kind="unpaired", depth=depth))
-        elif item.partner is None:
-            read_as = " " if token.raw.isspace() else ""
-            marks.append(MarkupSpan(len(text), len(text) + 1, token.raw, kind="opaque", read_as=read_as, depth=depth))
-            text += HOLE
-        elif item.partner > place:
-            opened[place] = len(marks)
-            marks.append(MarkupSpan(len(text), len(text), token.raw, depth=depth))
+            text.marks.append(MarkupSpan(text.length, text.length, *sides, kind="unpaired", depth=depth))
+        elif partner is None:
+            text.add_opaque(token.raw, token.raw, depth)
+        elif partner > place:
+            if depth == DEEPEST:
+                raise DataError(f"more than {DEEPEST} inline elements are inside one another; remove some of these tags")
+            opened[place] = len(text.marks)
+            text.marks.append(MarkupSpan(text.length, text.length, token.raw, depth=depth))
         else:
-            number = opened.pop(item.partner)
-            marks[number] = replace(marks[number], end=len(text), close=token.raw)
-    return Segment(text, tuple(marks))
+            number = opened.pop(partner)
+            text.marks[number] = replace(text.marks[number], end=text.length, close=token.raw)
+    return Segment("".join(text.parts), tuple(text.marks))
 
 
-def _readable(raw: str, before: str, depth: int) -> tuple[str, list[MarkupSpan]]:
-    """`before` with the text of a token added: white space collapsed, entities decoded or, if they are symbols, held."""
-    text, marks, at = before, list[MarkupSpan](), 0
-    for match in [*ENTITY.finditer(raw), None]:
-        text = _spaced(text, raw[at : match.start() if match else len(raw)])
-        if match is None:
-            break
-        at, letter = match.end(), unescape(match[0])
-        if letter.isalnum() or set(letter) <= READABLE:
-            text += letter
-        else:
-            read_as = " " if letter.isspace() else ""
-            marks.append(MarkupSpan(len(text), len(text) + 1, match[0], kind="opaque", read_as=read_as, depth=depth))
-            text += HOLE
-    return text, marks
+class _SegmentText:
+    """The text of a segment as it grows, with its markup."""
 
+    def __init__(self) -> None:
+        self.parts, self.marks, self.length = [""], list[MarkupSpan](), 0
 
-def _spaced(text: str, raw: str) -> str:
-    """`text` with `raw` added, runs of white space as one space."""
-    added = re.sub(r"\s+", " ", raw)
-    return text + (added.lstrip() if text.endswith(" ") else added)
+    def read(self, raw: str, depth: int) -> None:
+        """Adds text: white space is collapsed, and entities are decoded or, if they are symbols, kept as opaque spans."""
+        at = 0
+        for match in ENTITY.finditer(raw):
+            self._add_spaced(raw[at : match.start()])
+            at, letter = match.end(), unescape(match[0])
+            if letter.isalnum() or set(letter) <= READABLE:
+                self._add(letter)
+            else:
+                self.add_opaque(match[0], letter, depth)
+        self._add_spaced(raw[at:])
+
+    def add_opaque(self, raw: str, written: str, depth: int) -> None:
+        """Adds something that is not text, for which `written` stands on the page."""
+        read_as = " " if written.isspace() else ""
+        self.marks.append(MarkupSpan(self.length, self.length + 1, raw, kind="opaque", read_as=read_as, depth=depth))
+        self._add(OBJECT)
+
+    def _add_spaced(self, raw: str) -> None:
+        """Adds text with runs of white space as one space."""
+        spaced = re.sub(r"\s+", " ", raw)
+        self._add(spaced.lstrip() if self.parts[-1].endswith(" ") else spaced)
+
+    def _add(self, text: str) -> None:
+        if text:
+            self.parts.append(text)
+            self.length += len(text)

@@ -9,7 +9,7 @@ from html import escape
 from xml.parsers import expat
 
 from weft.errors import DataError
-from weft.tasks.translation.documents.html import Document, Token, paired, tokens
+from weft.tasks.translation.documents.html import Document, Token, find_partners, join_elements, raw_text, tokens
 
 OPENS, CLOSES = {"bx", "bpt", "sc", "sm"}, {"ex", "ept", "ec", "em"}
 """Inline elements that open and close a range. They are elements of their own, so they may be anywhere in a unit."""
@@ -39,12 +39,14 @@ def xliff_document(text: str, language: str | None = None) -> Document:
     _check(text)
     text = DECLARED.sub(r'\1 encoding="UTF-8"', text)  # which is what weft writes
     parsed = [_with_language(replace(token, name=PREFIX.sub("", token.name)), language) for token in tokens(text)]
-    partners = [item.partner for item in paired(parsed)]
+    partners = find_partners(parsed)
     document = Document(lambda written: escape(written, quote=False))
     at = 0
     for unit in _units(parsed, partners):
         begin, end = unit.source
-        document.keep(_raw(parsed[at : end + 1]))
+        if begin < at:
+            continue  # a unit inside another one
+        document.keep(raw_text(parsed[at : end + 1]))
         at = end + 1
         if not unit.wanted:
             continue
@@ -56,11 +58,11 @@ def xliff_document(text: str, language: str | None = None) -> Document:
             continue
         first, last = unit.target
         opening = parsed[first].raw
-        document.keep(_raw(parsed[at:first]) + (opening.rstrip("/>").rstrip() + ">" if first == last else opening))
+        document.keep(raw_text(parsed[at:first]) + (opening.rstrip("/>").rstrip() + ">" if first == last else opening))
         _add(document, parsed[begin + 1 : end])
         document.keep(f"</{name}>" if first == last else parsed[last].raw)
         at = last + 1
-    document.keep(_raw(parsed[at:]))
+    document.keep(raw_text(parsed[at:]))
     return document
 
 
@@ -76,13 +78,13 @@ def _with_language(token: Token, language: str | None) -> Token:
 def _units(parsed: Sequence[Token], partners: Sequence[int | None]) -> list[_Unit]:
     """The units of a file, in order: `trans-unit` in version 1.2, `segment` in version 2."""
     units: list[_Unit] = []
-    stays: list[int] = []
+    stays = 0  # the place up to which nothing is to be translated
     for place, token in enumerate(parsed):
         partner = partners[place]
         if token.kind != "open" or partner is None:
             continue
         if token.attributes.get("translate") == "no" or token.attributes.get("approved") == "yes":
-            stays.append(partner)
+            stays = max(stays, partner)
         if token.name not in ("trans-unit", "segment"):
             continue
         inner = _children(parsed, partners, place, partner)
@@ -91,7 +93,7 @@ def _units(parsed: Sequence[Token], partners: Sequence[int | None]) -> list[_Uni
             continue
         target = inner.get("target")
         final = "final" in (token.attributes.get("state"), parsed[target[0]].attributes.get("state") if target else None)
-        units.append(_Unit(source, target, not final and not any(place < end for end in stays)))
+        units.append(_Unit(source, target, not final and place >= stays))
     return units
 
 
@@ -110,30 +112,23 @@ def _children(parsed: Sequence[Token], partners: Sequence[int | None], first: in
 
 def _add(document: Document, content: Sequence[Token]) -> None:
     """Adds the content of a source. Codes are joined into one token; tags that open and close a range become a pair."""
-    partners = [item.partner for item in paired(content)]
-    joined: list[Token] = []
-    at = 0
-    while at < len(content):
-        token, partner = content[at], partners[at]
-        protected = token.attributes.get("mtype") == "protected" or token.attributes.get("translate") == "no"
-        whole = token.kind == "open" and partner is not None and (token.name in CODES | OPENS | CLOSES or protected)
-        last = partner if whole and partner is not None else at
-        raw = _raw(content[at : last + 1])
-        if token.kind in ("open", "void") and token.name in OPENS:
-            joined.append(Token("open", raw, _range(token), token.attributes))
-        elif token.kind in ("open", "void") and token.name in CLOSES:
-            joined.append(Token("close", raw, _range(token)))
-        else:
-            joined.append(replace(token, kind="other", raw=raw) if whole else _without_cdata(token))
-        at = last + 1
-    document.add(joined)
+    document.add([_inline(token) for token in join_elements(content, _is_code)])
 
 
-def _without_cdata(token: Token) -> Token:
-    """The text of a CDATA section as ordinary text."""
-    if not token.raw.startswith("<![CDATA["):
-        return token
-    return Token("text", escape(token.raw.removeprefix("<![CDATA[").removesuffix("]]>"), quote=False))
+def _is_code(token: Token) -> bool:
+    protected = token.attributes.get("mtype") == "protected" or token.attributes.get("translate") == "no"
+    return protected or token.name in CODES | OPENS | CLOSES
+
+
+def _inline(token: Token) -> Token:
+    """A token of a source as one of HTML. The text of a CDATA section is ordinary text."""
+    if token.kind != "close" and token.name in OPENS:
+        return Token("open", token.raw, _range(token), token.attributes)
+    if token.kind != "close" and token.name in CLOSES:
+        return Token("close", token.raw, _range(token))
+    if token.raw.startswith("<![CDATA["):
+        return Token("text", escape(token.raw.removeprefix("<![CDATA[").removesuffix("]]>"), quote=False))
+    return token
 
 
 def _range(token: Token) -> str:
@@ -149,10 +144,6 @@ def _indent(parsed: Sequence[Token], place: int) -> str:
     """The white space before a tag, for the tag that is written after it."""
     before = parsed[place - 1].raw if place else ""
     return before[len(before.rstrip()) :] if parsed[place - 1].kind == "text" else ""
-
-
-def _raw(parsed: Sequence[Token]) -> str:
-    return "".join(token.raw for token in parsed)
 
 
 def _check(text: str) -> None:

@@ -1,4 +1,7 @@
-"""Unlikelihood (Welleck et al. 2020) of tokens that a source has and its target does not.
+"""Two losses beside cross-entropy: R-Drop and unlikelihood.
+
+R-Drop (Liang et al. 2021): two passes over a batch, each with its own dropout, should predict the same. Unlikelihood
+(Welleck et al. 2020): tokens that a source has and its target does not should not be predicted.
 
 Shapes: B rows · T target positions · S source positions · G texts · V vocabulary.
 """
@@ -10,8 +13,23 @@ from torch import Tensor
 
 from weft.data.batch import UNK, Layout, PairBatch
 from weft.layers.linear import accumulation_dtype
+from weft.losses.cross_entropy import IMPOSSIBLE
 from weft.losses.log_likelihood import in_slices
 from weft.models.base import Decoder
+
+
+def divergence(decoder: Decoder, first: Tensor, second: Tensor, ok: Tensor) -> Tensor:
+    """Σ over real tokens of ½ KL(p‖q) + ½ KL(q‖p), where p and q are predicted from two passes' hidden states [B, T, D]."""
+
+    def divergence(first: Tensor, second: Tensor, ok: Tensor) -> Tensor:
+        # ½ Σ p (log p − log q) + ½ Σ q (log q − log p) = ½ Σ (p − q) (log p − log q)
+        logits = [decoder.logits(each) for each in (first, second)]
+        logp, logq = (each.log_softmax(-1, dtype=accumulation_dtype(each.dtype)).clamp_min(-IMPOSSIBLE) for each in logits)
+        each = ((logp.exp() - logq.exp()) * (logp - logq)).sum(-1) / 2
+        return each.where(ok, 0.0).sum()
+
+    return torch.stack(in_slices(divergence, first, second, ok)).sum()
+
 
 SUREST = 1 - 1e-6
 """Larger probabilities count as this one, so that the penalty stays finite."""

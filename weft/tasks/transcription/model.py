@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from weft.data.batch import Source
@@ -37,10 +36,7 @@ class CtcOutput(nn.Module):
         self.output = nn.Linear(width, vocabulary + 1)
 
     def forward(self, encoded: Encoded) -> CtcOutputs:
-        memory, layout = encoded.memory, encoded.layout
-        rows, extent, _ = memory.shape
-        full = torch.full((rows,), extent, device=memory.device)
-        return CtcOutputs(self.output(memory), full if layout is None else layout.lengths)
+        return CtcOutputs(self.output(encoded.memory), encoded.lengths)
 
 
 class CtcModel(Network):
