@@ -22,9 +22,8 @@ import torch
 from weft.data.batch import EOS, NO_LABEL, LabelBatch, Layout, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Encoding, Rows, ids_below
-from weft.data.data_format import DataFormat
+from weft.data.data_format import ROWS, DataFormat, check_columns
 from weft.data.formats import Pairs, TablePairs, Texts
-from weft.data.header_check import ROWS, check_columns
 from weft.data.sentence_pairs import PairFilters
 from weft.data.sentence_splitting import split
 from weft.data.tokenizers import RESERVED, Tokenizer
