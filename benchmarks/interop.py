@@ -79,6 +79,7 @@ def compare_import(folder: Path, lines: list[str], beams: int, work: Path) -> No
             b = ours.model.decoder(torch.tensor([[BOS, *target]]), ours.model.decoder.init_state(memory)).logits[0]
         worst = max(worst, float((a[:, order] - b[:, known]).abs().max()))
     print(f"logits: largest difference {worst:.2e}, of logits up to {float(a.abs().max()):.1f}")
+    theirs.generation_config.forced_eos_token_id = None  # it would cut random texts, which never end
     some, found = lines[:beams], []
     for at in range(0, beams, 50):
         inputs = tokenizer(some[at : at + 50], return_tensors="pt", padding=True)

@@ -22,7 +22,7 @@ from weft.runs.weight_files import tensors_of
 LARGEST_TEXT = 1 << 28
 """Bytes of the largest file that is read as text."""
 
-CODE = "the file is a pickle with code in it, which is never run; ask its author for model.safetensors"
+CODE = "it is a pickle of more than tensors, perhaps with code, which is never run; ask its author for model.safetensors"
 
 
 def find(folder: Path, *names: str) -> Path | None:
@@ -95,12 +95,8 @@ def read_pickle(file: Path) -> dict[str, Tensor]:
         raise RunError(f"{file}: {problem}")
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        text = str(error)
-        unsafe = "Unsupported global" in text or "Unsupported class" in text or "GLOBAL" in text or "not an allowed" in text
-        raise RunError(
-            f"{file}: {CODE if unsafe else f'not a file of weights, or damaged: {text.splitlines()[0][:120]}'}"
-        ) from None
+    except pickle.UnpicklingError:
+        raise RunError(f"{file}: {CODE}") from None
     except Exception as error:  # torch raises many kinds for damaged files
         raise RunError(f"{file}: the file of weights is cut short or damaged ({str(error).splitlines()[0][:120]})") from None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
