@@ -132,9 +132,10 @@ def in_ctranslate2(run: Path, ours: Any, sources: list[str], references: list[st
         export_run(run, "ctranslate2", work / kind, None if kind == "float32" else kind)
         theirs = ctranslate2.Translator(str(work / kind), compute_type=kind, intra_threads=1)
         options = {"beam_size": 4, "length_penalty": 1, "max_batch_size": 32, "disable_unk": True}
+        options["return_end_token"] = True  # then the end counts as a token of the length, as in weft
         theirs.translate_batch(read[:8], **options)
         found, seconds = timed(lambda theirs=theirs, options=options: theirs.translate_batch(read, **options))
-        joined = [ours.target.decode([numbers[piece] for piece in each.hypotheses[0]]) for each in found]
+        joined = [ours.target.decode([numbers[piece] for piece in each.hypotheses[0] if piece in numbers]) for each in found]
         report(f"CTranslate2, {kind}", joined, texts, references, seconds)
         if kind == "float32":
             some = list(zip(sources[:100], references[:100]))

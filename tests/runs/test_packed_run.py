@@ -38,7 +38,7 @@ def test_a_packed_run_answers_and_unpacks(run: Path, tmp_path: Path) -> None:
 def test_strange_names_are_refused(name: str, run: Path, tmp_path: Path) -> None:
     pack_run(run, tmp_path / "a.weft")
     with (
-        pytest.warns(UserWarning) if name == "config.yaml" else _nothing(),
+        pytest.warns(UserWarning, match="Duplicate") if name == "config.yaml" else _nothing(),
         zipfile.ZipFile(tmp_path / "a.weft", "a") as archive,
     ):
         archive.writestr(name, "{}")

@@ -17,13 +17,15 @@ def import_model(
 ) -> None:
     """Make a run of a model of another program. Nothing in its files is executed."""
     from weft.interop.importing import import_model as imported
+    from weft.interop.importing import needs_two
 
     made = imported(model, out)
     licence = made.licence or "none named; ask its author before you use or pass on the model"
     tell(f"{made.name}: a model of {made.program}; licence: {licence}")
     if made.source.added:
         names = ", ".join(made.source.added[:8]) + (", …" if len(made.source.added) > 8 else "")
-        tell(f"tags: {names}; name one with --tag")
+        wanted = "two with --tag, that of the source and that of the target" if needs_two(made.source) else "one with --tag"
+        tell(f"tags: {names}; name {wanted}")
     typer.echo(f"{out} is a run: weft translate {out} 'a sentence'")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from weft.data.tokenizers import Tokenizer
+from weft.data.tokenizers.added_tokens import ExtendedTokenizer
 from weft.errors import RunError
 from weft.file_access import why_unreadable
 from weft.interop.foreign_files import find, read_json
@@ -60,6 +62,11 @@ def read_model(path: Path) -> ImportedModel:
         return read_m2m100(path)
     reason = REFUSED.get(kind, f"weft does not know the architecture {kind}")
     raise RunError(f"{path}: {reason}. {KNOWN}")
+
+
+def needs_two(tokenizer: Tokenizer) -> bool:
+    """Whether a model needs the languages of both sides as tags."""
+    return isinstance(tokenizer, ExtendedTokenizer) and tokenizer.directed
 
 
 def _marian(file: Path) -> ImportedModel:
