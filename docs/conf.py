@@ -16,9 +16,11 @@ release = import_module("weft").__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "house_style"]
 exclude_patterns = ["_build"]
 
-# Pages: headings get the anchors that GitHub gives them.
+# Pages: headings get the anchors that GitHub gives them, and ```math blocks are formulas as there.
 myst_heading_anchors = 4
 myst_enable_extensions = ["html_image"]
+myst_fence_as_directive = ["math"]
+html_math_renderer = "mathml"
 
 # Docstrings: `name` is code, as in Markdown, and quotes stay as they are.
 smartquotes = False

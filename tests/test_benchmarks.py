@@ -7,6 +7,7 @@ import importlib
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -383,3 +384,18 @@ def test_word_vectors_are_compared_with_the_same_model_from_nothing(labels: int)
     for each in others:
         assert each.train.steps == nothing.train.steps and (each.model, each.task) == (nothing.model, nothing.task)
         assert (each.data, each.train.batch_tokens) == (nothing.data, nothing.train.batch_tokens)
+
+
+def test_golden_numbers_are_those_of_another_call_and_every_difference_is_found(tmp_path: Path) -> None:
+    golden, runs, cases = (importlib.import_module(name) for name in ("golden", "golden_runs", "golden_cases"))
+    case = cases.GROUPS["language models"]()["lm-tiny"]
+    case = replace(case, settings={**case.settings, "train.steps": 4, "train.save_every": 2, "train.validate_every": 0})
+    before = {"lm-tiny": runs.Golden(tmp_path / "before", None).measure("lm-tiny", case)}
+    after = {"lm-tiny": runs.Golden(tmp_path / "after", tmp_path / "before").measure("lm-tiny", case)}
+    differing, count = golden.compare(before, after)
+    assert not differing and not golden.unsound(after) and count > 100
+    assert {"weights", "log", "resumed", "scores", "search: beam", "before: resumed"} <= after["lm-tiny"].keys()
+    after["lm-tiny"]["log"][2]["loss"] += 1e-12
+    del after["lm-tiny"]["scores"]
+    assert {*golden.compare(before, after)[0]} == {"lm-tiny · log", "lm-tiny · scores"}
+    assert golden.unsound(after) == ["lm-tiny: resumed log differs from the whole run"]

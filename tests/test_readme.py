@@ -8,6 +8,7 @@ line may go on after a backslash; in a `console` block only lines that begin wit
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -79,6 +80,18 @@ def test_what_is_installed_exists(command: list[str]) -> None:
         assert name != "weft", f"{word}: the distribution is {DISTRIBUTION}"
         if name in (".", DISTRIBUTION):
             assert set(filter(None, extras.split(","))) <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    """In the table of docs/start.md, which README.md refers to, and in `weft doctor`, which leaves out those for developers."""
+    from weft.bench.doctor import EXTRAS
+
+    extras = set(PROJECT["optional-dependencies"])
+    table = re.findall(r"^\| (`.*`) \|", (ROOT / "docs" / "start.md").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(table))) == extras
+    assert set(EXTRAS) == extras - {"contract", "docs", "notebooks", "dev"}
+    named = {extra for file in DOCUMENTS for extra in re.findall(r"weft-seq2seq\[(\w+)\]", file.read_text("utf-8"))}
+    assert named <= extras
 
 
 PYTHON = [pytest.param(block, id=block.place) for block in BLOCKS if block.language in ("python", "py")]
@@ -222,3 +235,30 @@ def test_the_architecture_page_names_files_that_exist_and_walks_past_each_once()
     ]
     named = set(re.findall(r"`([\w/]+\.py)`", page))
     assert [name for name in named if not any(file.endswith(f"/{name}") for file in known)] == []
+
+
+TABLES = [pytest.param(file, id=str(file.relative_to(ROOT))) for file in DOCUMENTS]
+
+
+@pytest.mark.parametrize("file", TABLES)
+def test_no_table_has_a_row_twice(file: Path) -> None:
+    text = CODE.sub("", file.read_text("utf-8"))
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        rows = table.splitlines()[2:]
+        assert [row for row in rows if rows.count(row) > 1] == []
+
+
+RESULTS = CODE.sub("", (ROOT / "docs" / "results.md").read_text("utf-8"))
+MEASURED = sorted({" ".join(span.split()) for span in re.findall(r"`((?:[A-Z_]+=\S+ )?python benchmarks/[^`]+)`", RESULTS)})
+
+
+@pytest.mark.parametrize("command", MEASURED)
+def test_a_command_of_the_results_has_its_script_its_options_and_its_systems(command: str) -> None:
+    words = shlex.split(re.sub(r"^[A-Z_]+=\S+ |[\[\]]", "", command))
+    script = ROOT / words[1]
+    text, shared = script.read_text("utf-8"), (script.parent / "trainings.py").read_text("utf-8")
+    known = text + (shared if "add_options" in text else "")
+    assert [word for word in words if word.startswith("--") and f'"{word}"' not in known] == []
+    if "--only" in words:
+        systems = words[words.index("--only") + 1].replace("/", ",").split(",")
+        assert [name for name in systems if f'"{name}"' not in text] == []

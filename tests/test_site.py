@@ -89,6 +89,48 @@ def test_the_search_index_and_the_reference_are_complete(site: Path) -> None:
     assert "data.vocabulary" in reference
 
 
+def test_the_reference_lists_the_facts_of_parts_with_their_values(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "api.html").read_text("utf-8"))
+    for name, values in (
+        ("weights_sum", "one, at most one, None"),
+        ("cuda_graph_safe", "False, True"),
+        ("inference_kind", "search, continue, forward"),
+        ("accepts", "frozenset[str]"),
+    ):
+        assert re.search(rf"\n{name}\n+{re.escape(values)}\n", text), name
+    assert "performer\ncausal, cross, encoder\nNone" in re.sub(r"\n+", "\n", text)
+
+
+def test_formulas_are_typeset_without_scripts(site: Path) -> None:
+    page = (site / "mechanisms.html").read_text("utf-8")
+    written = re.findall(r"^```math\n", (ROOT / "docs" / "mechanisms.md").read_text("utf-8"), re.MULTILINE)
+    assert page.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == len(written) > 30
+    assert "\\frac" not in page and "MathJax" not in page
+
+
+def test_figures_on_a_white_ground_are_marked_for_the_dark_theme(site: Path) -> None:
+    drawn = re.findall(r'<img[^>]*class="drawing"[^>]*>', (site / "mechanisms.html").read_text("utf-8"))
+    assert len(drawn) == len(list((ROOT / "docs" / "images" / "mechanisms").glob("*.png")))
+    assert 'class="drawing"' not in (site / "serving.html").read_text("utf-8"), "screenshots keep their colours"
+
+
+def test_code_is_copied_without_prompts_and_outputs(site: Path) -> None:
+    with chromium() as browser:
+        if browser is None:
+            pytest.skip(MISSING)
+        for page, expected in (
+            ("first-ten-minutes", "git clone ADDRESS weft\ncd weft\n"),
+            ("start", "python3 -m venv .venv && source .venv/bin/activate\npip install"),
+        ):
+            browser.get((site / f"{page}.html").as_uri())
+            browser.execute_script("navigator.clipboard.writeText = async (text) => { window.copied = text }")
+            button = browser.find_element(By.CSS_SELECTOR, "div.highlight button.copy")
+            browser.execute_script("arguments[0].click()", button)
+            wait(browser, "window.copied !== undefined")
+            copied = browser.execute_script("return window.copied")
+            assert copied.startswith(expected) and "weft 0.1.0" not in copied and "Copy" not in copied
+
+
 def test_links_to_the_repository_lead_to_pages(site: Path) -> None:
     assert 'href="contributing.html' in (site / "architecture.html").read_text("utf-8")
     assert 'href="architecture.html#one-attention-interface"' in (site / "contributing.html").read_text("utf-8")
@@ -101,13 +143,15 @@ def test_search_and_both_themes_work_from_disk(site: Path) -> None:
         browser.get((site / "search.html").as_uri() + "?q=shortlist")
         wait(browser, "document.querySelectorAll('#search-results li').length > 1")
         assert browser.find_elements(By.CSS_SELECTOR, "#search-results a[href*='.html']")
-        colours = []
+        colours, filters = [], []
         for theme in ("light", "dark"):
             emulated = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
             browser.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
             browser.get((site / "results.html").as_uri())
             colours.append(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
             assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), "a page is too wide"
+            filters.append(browser.execute_script("return getComputedStyle(document.querySelector('img.drawing')).filter"))
         assert colours[0] != colours[1]
+        assert filters[0] == "none" and "invert" in filters[1]
         entries = browser.get_log("browser")  # type: ignore[no-untyped-call]
         assert not [entry for entry in entries if entry["level"] == "SEVERE"], entries

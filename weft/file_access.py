@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import tempfile
 from pathlib import Path
 
 NO_FILE = "there is no such file"
@@ -89,10 +90,31 @@ def _user(number: int) -> str:
 
 
 def replace_file(file: Path, content: str | bytes) -> None:
-    """Writes a file atomically: a crash leaves either the old file or the new one."""
-    aside = file.with_name(f"{ASIDE}{file.name}")
-    aside.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-    os.replace(aside, file)
+    """Writes a file atomically: a crash leaves either the old file or the new one, also if the machine loses power.
+
+    Each call has a temporary file of its own, so processes and threads that write the same file do not disturb each other.
+    """
+    handle, name = tempfile.mkstemp(prefix=f"{ASIDE}{file.name}.", dir=file.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(content.encode("utf-8") if isinstance(content, str) else content)
+            out.flush()
+            os.fsync(out.fileno())
+        os.chmod(name, default_mode())  # temporary files are private
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise
+    sync(file.parent)
+
+
+def sync(path: Path) -> None:
+    """Syncs a file, or the entries of a folder, to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def same_file(first: Path, second: Path) -> bool:

@@ -78,8 +78,14 @@ def test_what_is_said_after_training(weft: tiny.Shell, run: Path, tmp_path: Path
     weft("train", "--resume", tmp_path / "again", "--set", "train.steps=2")
 
 
+def test_how_a_text_is_read_is_explained_on_a_page(weft: tiny.Shell, run: Path, tmp_path: Path) -> None:
+    weft("explain", run, "a text", "-o", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "<h2>a text" in page and "perplexity" in page and "layer 1, head 1" in page
+
+
 def test_what_a_language_model_cannot_do(weft: tiny.Shell, run: Path, reverse_run: Path, tmp_path: Path) -> None:
-    weft.fails("explain", run, "a", says=["its task, language_model, does not translate lines of text", "weft generate"])
+    weft.fails("explain", run, " ", "-o", tmp_path / "page.html", says=["nothing to explain in an empty text"])
     weft.fails("generate", reverse_run, "a", says=["its task, translation, is not language_model"])
     weft.fails("generate", tmp_path / "missing", "a", says=["there is no such run folder"])
     weft.fails("generate", run, "a", "--top-p", "2", says=["decode.top_p"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -18,6 +19,7 @@ import pytest
 
 from tests.helpers import tiny
 from weft.cli.input import LiveLines, open_input
+from weft.data.text_lines import read_lines
 from weft.errors import DataError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -92,9 +94,28 @@ def test_lines_are_ready_when_they_are_complete() -> None:
     os.close(out)
 
 
-def test_a_text_on_the_command_line_is_translated_with_a_hint(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
+def test_a_line_without_end_is_refused_before_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.cli.input.LONGEST", 1000)
+    monkeypatch.setattr("weft.data.text_lines.LONGEST", 1000)
+    out, into = os.pipe()
+    os.write(into, b"a b\n" + b"x" * 1500)  # the line goes on
+    lines = read_lines(LiveLines(out), "standard input")
+    assert next(lines) == "a b"
+    with pytest.raises(DataError, match=r"standard input, line 2: the line has 1,500 characters; at most 1,000 are read"):
+        next(lines)
+    os.close(into)
+    os.close(out)
+
+
+def test_json_lines_have_the_source(weft: tiny.Shell, reverse_run: Path) -> None:
+    for flags in (("--json",), ("--n-best", "2", "--beam", "2")):
+        found = [json.loads(line) for line in weft("translate", reverse_run, *flags, stdin="a b\nc d! e f!\n").splitlines()]
+        assert [each["source"] for each in found] == ["a b", "c d! e f!"] and found[0]["text"] == "b a"
+
+
+def test_a_text_on_the_command_line_is_translated_without_a_word(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
     assert weft("translate", reverse_run, "a b c") == "c b a\n"
-    assert "read as text" in weft.err and "file" in weft.err
+    assert not weft.err
     assert weft("predict", reverse_run, "a b\nd e\n") == "b a\ne d\n\n"
     (tmp_path / "a b").write_text("d e\n")
     assert weft("translate", reverse_run, tmp_path / "a b") == "e d\n"

@@ -1,5 +1,6 @@
 """Parts of installed packages: found by name, built, listed and saved like those of weft; nothing else is ever imported."""
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -15,12 +16,12 @@ from weft.config.plugins import installed_parts, installed_recipes
 from weft.config.registry import build, find_table
 from weft.config.sections import DecodeSection, load_config, recipes
 from weft.data.formats import open_pairs
-from weft.errors import ConfigError, WeftError
+from weft.errors import ConfigError, RunError, WeftError
 from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Sizes
 from weft.models.composition import build_model
-from weft.serve.request_batcher import tokenize
-from weft.serve.served_models import ExplanationQuery, ModelLocation, Models
+from weft.serve.json_api import explain_text
+from weft.serve.served_models import ModelLocation, Models
 
 CODE = """
 from weft.attention.full import FullAttention
@@ -97,6 +98,9 @@ def test_a_run_saves_an_installed_part_by_name_and_needs_it_again(
     assert weft.load(tmp_path / "run", device="cpu").translate("a b").text is not None
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(site)])
     forget()
+    with pytest.raises(RunError, match="trained with parts of the package parts_of_ann, not installed here"):
+        weft.load(tmp_path / "run", device="cpu")
+    (tmp_path / "run" / "run.json").unlink()  # as in older runs
     with pytest.raises(WeftError, match=r"encoder_self.*there is no 'gentle'"):
         weft.load(tmp_path / "run", device="cpu")
 
@@ -223,6 +227,67 @@ def test_models_rules_metrics_and_generators_of_packages(install: Install, rever
     assert text and not set(text.split()) & set("abc")
 
 
+TRAINING_KINDS = """
+import torch
+from torch.nn import functional as F
+from weft.data.batch import PAD
+from weft.data.tokenizers.word_character_byte import WordTokenizer
+from weft.evaluation.metrics import ExactMatch
+
+class Focal:
+    \"\"\"Cross-entropy that counts probable tokens less (Lin et al. 2017).
+
+    gamma: how much less
+    \"\"\"
+    def __init__(self, *, gamma: float = 2.0) -> None:
+        self.gamma = gamma
+
+    def __call__(self, logits, labels, smoothing):
+        logp = logits.float().log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        return -((1 - logp.exp()) ** self.gamma * logp)[labels != PAD].sum()
+
+class Lowercase(WordTokenizer):
+    \"\"\"Words in lower case.\"\"\"
+
+def sgd(parameters, *, momentum: float = 0.9):
+    \"\"\"Gradient descent.\"\"\"
+    return torch.optim.SGD(list(parameters), lr=0.0, momentum=momentum)
+
+def halving(plan, *, rate: float = 0.1):
+    \"\"\"Half of the rate in the second half.\"\"\"
+    return lambda update: rate if update <= plan.steps / 2 else rate / 2
+
+class Shouted(ExactMatch):
+    \"\"\"Equal but for case.\"\"\"
+    name = "shouted"
+"""
+
+
+def test_losses_tokenizers_optimisers_schedules_and_metrics_of_packages(install: Install, tmp_path: Path) -> None:
+    kinds = {"loss.focal": "Focal", "tokenizer.lowercase": "Lowercase", "optimizer.sgd": "sgd", "schedule.halving": "halving"}
+    entries = {**kinds, "metric.shouted": "Shouted"}
+    install("parts_of_ann", {name: f"parts_of_ann:{part}" for name, part in entries.items()}, TRAINING_KINDS)
+    settings = {
+        "task.loss": {"kind": "focal", "gamma": 1.0},
+        "data.tokenizer": "lowercase",
+        "train.optimizer": "sgd",
+        "train.schedule": {"kind": "halving", "rate": 0.2},
+        "train.metrics": ["shouted", "ter"],
+        "train.steps": 4,
+        "train.log_every": 1,
+        "train.validate_sentences": 5,
+    }
+    result = tiny.train(tmp_path / "run", settings=settings)
+    assert {"shouted", "ter"} <= result.scores.keys()
+    config = load_config(tmp_path / "run" / "config.yaml")
+    assert config.task["loss"] == {"kind": "focal", "gamma": 1.0} and config.train.optimizer["kind"] == "sgd"
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    trained = [line for line in lines if line["event"] == "train"]
+    assert [line["lr"] for line in trained] == [0.2, 0.2, 0.1, 0.1]
+    assert all(line["loss"] < line["nll"] for line in trained), "a probable token costs less than its cross-entropy"
+    assert weft.load(tmp_path / "run", device="cpu").translate("a b").text is not None
+
+
 def test_a_recipe_of_a_package_is_listed_and_trains(install: Install, weft: tiny.Shell, tmp_path: Path) -> None:
     site = install("parts_of_ann", {})
     (site / "parts_of_ann.py").unlink()
@@ -269,8 +334,21 @@ def test_an_installed_task_is_explained_by_its_own_hook(install: Install, tmp_pa
     weft("explain", tmp_path / "letter", "a cat", "-o", tmp_path / "page.html")
     assert "<p>5 characters</p>" in (tmp_path / "page.html").read_text()
     (served,) = Models([ModelLocation((str(tmp_path / "letter"),))]).served
-    (pending,) = tokenize([ExplanationQuery(served, "no dog")])
-    (shown,) = pending.run(pending.items, None).results
-    assert shown.body == "<p>6 characters</p>"
+    assert "<p>6 characters</p>" in explain_text(served, "no dog", ())
     says = ["its task, silent,", "has no explanation of its own", "weft predict"]
     weft.fails("explain", tmp_path / "silent", "a cat", "-o", tmp_path / "page.html", says=says)
+
+
+def test_a_run_names_the_package_that_it_lacks(
+    install: Install, tmp_path: Path, weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = install("parts_of_ann", {"task.letter": "parts_of_ann:LetterTask"}, TASK)
+    data = tmp_path / "texts.tsv"
+    data.write_text("a cat\tyes\nno dog\tno\n" * 20)
+    tiny.train(tmp_path / "run", settings={"task": "letter", "train.steps": 1}, data=str(data), valid=str(data))
+    weft("predict", tmp_path / "run", "a cat")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(site)])
+    forget()
+    says = ["trained with parts of the package parts_of_ann, not installed here", "pip install parts_of_ann==1.0"]
+    weft.fails("predict", tmp_path / "run", "a cat", says=says)
+    weft.fails("train", "--resume", tmp_path / "run", "--set", "train.steps=2", says=says)

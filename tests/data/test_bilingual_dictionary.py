@@ -218,16 +218,37 @@ def test_parallel_texts_are_refused_and_equal_sizes_told(tmp_path: Path) -> None
     first = write(tmp_path / "a", lines)
     with pytest.raises(DataError, match="look like translations of each other"):
         open_languages([f"en={first}", f"fr={write(tmp_path / 'b', [f'{line}s' for line in lines])}"])
+    shuffled = [f"{lines[row]}s" for row in draw.permutation(len(lines))]
+    for name, some in (("all", shuffled), ("one fewer", shuffled[1:])):
+        with pytest.raises(DataError, match="look like translations of each other, in another order"):
+            open_languages([f"en={first}", f"fr={write(tmp_path / name, some)}"])
     told: list[str] = []
-    shuffled = [lines[row] for row in draw.permutation(len(lines))]
-    open_languages([f"en={first}", f"fr={write(tmp_path / 'c', shuffled)}"], told.append)
-    assert len(told) == 1 and "in another order" in told[0]
-    open_languages([f"en={first}", f"fr={write(tmp_path / 'd', shuffled[:60])}"], told.append)
-    assert len(told) == 1
-    parts = [[lines[row] * times for times in (1, 20) for row in draw.permutation(100)] for _ in range(2)]
+    others = [" ".join(["mot"] * int(length)) for length in draw.integers(1, 30, 100)]
+    open_languages([f"en={first}", f"fr={write(tmp_path / 'd', others[:60])}"], told.append)
+    assert not told
+    open_languages([f"en={first}", f"fr={write(tmp_path / 'e', others)}"], told.append)
+    assert len(told) == 1 and "the same number of lines" in told[0]
+    parts = [[line * times for times in (1, 20) for line in some] for some in (lines, others)]
     both = [f"{name}={write(tmp_path / name, part)}" for name, part in zip(("en", "fr"), parts, strict=True)]
     open_languages(both, told.append)  # short lines, then long ones
     assert len(told) == 2
+
+
+def test_translations_in_another_order_are_found_by_names_and_halves_are_not(tmp_path: Path) -> None:
+    """Each line has a name of its own, and its translation has other numbers of words, but is long if the line is."""
+    draw = np.random.default_rng(1)
+    lengths = draw.integers(2, 30, 400)
+    here = [f"name{row} {'word ' * int(length)}" for row, length in enumerate(lengths)]
+    there = [f"{'mot ' * int(length * 1.2 + draw.integers(0, 4))} name{row}" for row, length in enumerate(lengths)]
+    order = draw.permutation(400).tolist()
+    first = write(tmp_path / "a", here)
+    for name, rows in (("one fewer", order[1:]), ("half", order[:200]), ("few", order[:20])):
+        with pytest.raises(DataError, match="look like translations of each other, in another order"):
+            open_languages([f"en={first}", f"fr={write(tmp_path / name, [there[row] for row in rows])}"])
+    told: list[str] = []
+    strangers = [there[row].replace(f"name{row}", f"name{order[row]}") for row in range(400)]  # names are all that is common
+    open_languages([f"en={first}", f"fr={write(tmp_path / 'b', [strangers[row] for row in order])}"], told.append)
+    assert len(told) == 1
 
 
 def test_texts_that_are_parallel_but_for_a_few_lines_are_refused(tmp_path: Path) -> None:
@@ -237,10 +258,6 @@ def test_texts_that_are_parallel_but_for_a_few_lines_are_refused(tmp_path: Path)
     for name, some in (("last", other[:-1]), ("first", other[1:])):
         with pytest.raises(DataError, match="look like translations of each other"):
             open_languages([f"en={first}", f"fr={write(tmp_path / name, some)}"])
-    told: list[str] = []
-    mixed = [other[row] for row in draw.permutation(98)]
-    open_languages([f"en={first}", f"fr={write(tmp_path / 'mixed', mixed)}"], told.append)
-    assert not told
 
 
 def test_short_texts_are_reported_and_equal_or_empty_ones_refused(tmp_path: Path) -> None:
@@ -261,13 +278,18 @@ def test_names_of_languages_are_no_marks_and_differ(tmp_path: Path) -> None:
             open_languages([f"{name}={file}" for name, file in zip(names, files, strict=True)])
 
 
-def test_halves_depend_on_one_side_of_each_pair_only() -> None:
-    pairs = [(f"s{row}", f"t{row}") for row in range(10)]
-    sources, targets = disjoint_halves(pairs)
+def test_halves_have_no_partners_also_if_sentences_have_several_translations() -> None:
+    plain = [(f"s{row}", f"t{row}") for row in range(10)]
+    sources, targets = disjoint_halves(plain)
+    assert len(sources) == len(targets) == 5
     assert not {text[1:] for text in sources} & {text[1:] for text in targets}
-    kept = set(sources)
-    changed = [(source, "other" if source in kept else target) for source, target in pairs]
-    assert disjoint_halves(changed) == (sources, targets)
+    draw = np.random.default_rng(0)
+    pairs = [(f"s{draw.integers(300)}", f"t{draw.integers(900)} ") for _ in range(400)]
+    sources, targets = disjoint_halves(pairs)
+    for source, target in pairs:
+        assert source not in sources or target not in targets
+    assert min(len(sources), len(targets)) > 100
+    assert not set(sources) & {source for source, target in pairs if target in targets}
 
 
 def test_languages_are_named_before_files(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import tiny
+from weft.data import sentence_splitting as sentences
 from weft.data.formats import Pairs
 from weft.data.sentence_splitting import SentenceCounts, SentenceSplitter, count_sentences, join_texts, language_of, split
 from weft.errors import DataError
@@ -71,8 +72,16 @@ def test_a_line_of_300_sentences_has_300() -> None:
     assert len(split(line, "en")) == len(SentenceSplitter("en")(line)) == 300
 
 
-def test_halves_of_surrogate_pairs_are_kept() -> None:
+def test_what_the_library_cannot_read_is_kept() -> None:
+    """It refuses halves of surrogate pairs, and panics at a capital letter, a space that is not ASCII, and a full stop."""
     assert split("A \ud800 dog. A cat.", "en") == ["A \ud800 dog. ", "A cat."]
+    assert "".join(split("Plan A\u00a0. It is A\u3000. Good.", "en")) == "Plan A\u00a0. It is A\u3000. Good."
+
+
+def test_a_line_longer_than_a_window_has_the_same_sentences() -> None:
+    line = " ".join(f"The {'very ' * (number % 9)}old dog number {number} runs." for number in range(2000))
+    assert len(line) > 5 * sentences.WINDOW and len(split(line, "en")) == 2000
+    assert split("word " * 5000 + "ends. Here.", "en") == ["word " * 5000 + "ends. ", "Here."]
 
 
 def test_parts_have_as_many_sentences_as_usual_and_one_is_the_line_itself() -> None:
@@ -246,4 +255,4 @@ def test_the_command_line_translates_and_explains_sentences(weft: tiny.Shell, re
     assert weft("translate", reverse_run, stdin=LINE) == " ".join(expected) + "\n"
     assert weft("translate", reverse_run, "--set", "decode.sentences=off", stdin=LINE) != " ".join(expected) + "\n"
     weft("explain", reverse_run, LINE, "-o", tmp_path / "page.html")
-    weft.fails("explain", reverse_run, LINE, "-o", tmp_path / "page.png", says=["a picture shows one sentence"])
+    weft.fails("explain", reverse_run, LINE, "-o", tmp_path / "page.png", says=["an image shows one sentence"])

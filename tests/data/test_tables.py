@@ -72,7 +72,9 @@ def test_a_csv_with_an_error_names_its_line(tmp_path: Path) -> None:
     assert "not valid CSV" in message(write(tmp_path / "c.csv", 'a,b\n"c"x,d\n'))
     assert "b.csv#en,de" not in message(write(tmp_path / "d.csv", ""))
     path = write(tmp_path / "e.csv", "id,english,german\n1,a,b\n")
-    assert "'id', 'english', 'german'" in message(path) and f"{path}#1,2" in message(path)
+    assert "'id', 'english', 'german'" in message(path) and f"{path}#english,german" in message(path)
+    path = write(tmp_path / "g.csv", "id,length,english,german\n17,3,a dog,ein Hund\n18,2,a cat,eine Katze\n")
+    assert f"{path}#english,german" in message(path) and f"{path}#3,4" in message(path), "neither ids nor numbers"
     assert "no column is called 'French'" in message(f"{path}#english,French")
     assert "empty except for its first row" in message(write(tmp_path / "f.csv", "source,target\n"))
 
@@ -148,3 +150,42 @@ def test_numbers_and_their_names_are_only_said(tmp_path: Path) -> None:
     """They may be ids, but with two columns there is no other text to train on."""
     path = table(tmp_path / "a.tsv", *((str(number), f"word {number % 7}") for number in range(100)))
     assert "seems to hold ids" in said(path)[0]
+
+
+def test_tables_of_excel_say_what_they_are(tmp_path: Path) -> None:
+    """A German Excel writes Windows-1252 with semicolons."""
+    rows = [("Englisch", "Deutsch"), *SENTENCES, ("A hut, nice.", "Eine schöne Hütte, ja.")]
+    text = "".join(f"{source};{target}\r\n" for source, target in rows)
+    path = tmp_path / "excel.csv"
+    path.write_bytes(text.encode("cp1252"))
+    found = message(str(path))
+    assert "line 10" in found and "Windows-1252" in found and "Eine schöne" in found and "CSV UTF-8" in found
+    path.write_bytes(text.encode("utf-8-sig"))
+    assert list(open_pairs(f"{path}#Englisch,Deutsch")) == rows[1:]
+    assert "looks like a header" in refusal(str(path)) and f"{path}#Englisch,Deutsch" in refusal(str(path))
+    assert "header" in refusal(table(tmp_path / "a.tsv", ("anglais", "français"), *SENTENCES))
+    assert "header" in refusal(table(tmp_path / "b.tsv", ("Ausgangstext", "Übersetzung"), *SENTENCES))
+    for suffix in (".csv", ".tsv", ".jsonl", ".en"):
+        for encoding in ("utf-16", "utf-16-le"):
+            wide = tmp_path / f"wide{suffix}"
+            wide.write_bytes(text.encode(encoding))
+            assert "is UTF-16" in message(f"{wide},{wide}" if suffix == ".en" else str(wide))
+
+
+def test_a_folder_is_answered_with_the_files_in_it(tmp_path: Path) -> None:
+    assert "is a folder" in message(str(tmp_path)) and "pairs.tsv" in message(str(tmp_path))
+    for name in ("valid.de", "valid.en", "train.de", "train.en", "notes.txt"):
+        write(tmp_path / name, "a\n")
+    assert f"{tmp_path}/train.de,{tmp_path}/train.en" in message(str(tmp_path))
+    write(tmp_path / "all.tsv", "a\tb\n")
+    assert f"{tmp_path}/all.tsv" in message(str(tmp_path))
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.data.text_lines.LONGEST", 1000)
+    path = write(tmp_path / "a.tsv", "a\tb\n" + "c" * 2000 + "\td\n")
+    assert "line 2: the line has 2,003 characters; at most 1,000 are read" in message(path)
+
+
+def test_json_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    assert "not valid JSON" in message(write(tmp_path / "a.jsonl", "[" * 100_000))

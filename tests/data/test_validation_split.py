@@ -102,6 +102,12 @@ def test_common_sentences_are_given_up_only_to_a_limit(tmp_path: Path) -> None:
     assert len(choose([Stream(100)], 80, 1)) == 20, "never more than a fifth of the pairs"
 
 
+@pytest.mark.parametrize(("count", "few"), [(1, "there is only one pair"), (2, "there are only 2 pairs")])
+def test_a_few_pairs_are_too_few_to_hold_any_out(count: int, few: str) -> None:
+    with pytest.raises(DataError, match=f"stream: {few}, too few to hold any out for validation. Give more, or --valid FILES"):
+        choose([Stream(count)], 5, 1)
+
+
 def test_a_fixed_recipe_holds_out_on_request(tmp_path: Path) -> None:
     said: list[str] = []
     run, small = tmp_path / "run", {**tiny.SETTINGS, "train.steps": 2, "data.hold_out": 12}
@@ -133,3 +139,16 @@ def test_running_text_has_no_pairs_to_hold_out(tmp_path: Path) -> None:
 
 def test_recipes_hold_nothing_out_by_default() -> None:
     assert load_config("transformer-small").data.hold_out == 0
+
+
+def test_validation_on_the_training_data_is_reported(tmp_path: Path) -> None:
+    rows = "".join(f"a {number}\tb {number}\n" for number in range(40))
+    for name in ("train.tsv", "copy.tsv"):
+        (tmp_path / name).write_text(rows)
+    (tmp_path / "other.tsv").write_text("a z\tb z\n")
+    settings = {**tiny.SETTINGS, "train.steps": 1, "train.save_every": 1}
+    for name, count in (("train.tsv", 1), ("copy.tsv", 1), ("other.tsv", 0)):
+        said: list[str] = []
+        files = {"data": str(tmp_path / "train.tsv"), "valid": str(tmp_path / name)}
+        weft.train("transformer-tiny", out=tmp_path / name.removesuffix(".tsv"), set=settings, tell=said.append, **files)
+        assert sum("is both training and validation data" in line for line in said) == count

@@ -15,7 +15,7 @@ from tests.helpers.translation_task import gradient, make_batch, make_model, mak
 from weft.attention.hard import HardAttention
 from weft.data.batch import Batch
 from weft.errors import ConfigError
-from weft.losses.hard_attention_reinforce import to_go
+from weft.losses.hard_attention_reinforce import MovingBaseline, to_go
 from weft.models.base import HiddenStates, Model
 
 Draw = tuple[int, ...]
@@ -116,6 +116,15 @@ def test_the_moving_baseline_is_that_of_the_paper(monkeypatch: pytest.MonkeyPatc
         assert value(the_loss(task, model, batch)) == pytest.approx(float(expected.detach()))
         baseline = 0.9 * baseline + 0.1 * total / sum(lengths)
     assert float(task.extra_state()["baseline/0"]) == pytest.approx(baseline)
+
+
+def test_a_reward_that_is_no_number_does_not_move_the_baseline() -> None:
+    baseline, real = MovingBaseline("reward"), torch.ones(2, dtype=torch.bool)
+    baseline.move(torch.tensor([1.0, 3.0]), real)
+    before = float(baseline.on(torch.device("cpu")))
+    for wrong in (torch.nan, torch.inf, -torch.inf):
+        baseline.move(torch.tensor([1.0, wrong]), real)
+    assert float(baseline.on(torch.device("cpu"))) == before == pytest.approx(0.2)
 
 
 def test_the_moving_baseline_survives_a_checkpoint() -> None:

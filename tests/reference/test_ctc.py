@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from weft.decoding.ctc_decoding import best_paths, collapse, prefix_beams, texts_of
+from weft.decoding.ctc_decoding import alignment_marks, best_paths, collapse, prefix_beams, texts_of
 from weft.losses.ctc_loss import alignable, best_alignment, ctc_loss
 
 BLANK = 2
@@ -88,3 +88,8 @@ def test_a_bonus_moves_the_choice() -> None:
     found = prefix_beams(logp, lengths, blank=BLANK, width=4, bonus=1.0)[0][0]
     assert found.tokens == [0]
     assert found.score == pytest.approx(np.log(0.4) + 1)
+
+
+def test_a_text_without_tokens_has_no_marks() -> None:
+    assert alignment_marks(torch.zeros(1, 5, BLANK + 1), torch.tensor([5]), [], blank=BLANK).shape == (0, 5)
+    assert alignment_marks(torch.zeros(1, 5, BLANK + 1), torch.tensor([5]), [1], blank=BLANK).sum() > 0

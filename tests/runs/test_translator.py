@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -25,6 +26,17 @@ def test_one_text_gives_one_translation_and_several_a_list(reverse_run: Path) ->
     assert one.tokens[:3] == ["c", "b", "a"]
     assert [each.text for each in translator.translate(("a b c",))] == [one.text]
     assert translator.translate([]) == []
+
+
+def test_models_tasks_and_outputs_are_readable_at_a_prompt(reverse_run: Path) -> None:
+    translator = weft.load(reverse_run, device="cpu")
+    assert re.fullmatch(
+        rf"<Translator {reverse_run}: translation, transformer with [\d,]+ parameters on cpu>", repr(translator)
+    )
+    assert repr(translator.task) == f"<TranslationTask: translation, {reverse_run}>"
+    assert re.fullmatch(r"<TranslationPredictor: \w+ on cpu, beam search>", repr(translator.predictor()))
+    one = translator.translate("a b c", attention=True)
+    assert repr(one) == f"Translation(text='c b a', score={one.score!r}, source='a b c')"
 
 
 @pytest.mark.parametrize(

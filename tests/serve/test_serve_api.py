@@ -282,11 +282,11 @@ def test_the_explanation_page_is_sandboxed(served: Any) -> None:
     assert "text" in served.post("/v1/explain", status=422, model="reverse")["error"]
 
 
-def test_sentences_are_explained_in_turns(serve: Any) -> None:
+def test_sentences_are_explained_one_by_one_beside_the_queue(serve: Any) -> None:
     shown = serve(window=0.0)
     answer = shown.client.post("/v1/explain", json={"text": "a b c! d e f!", "model": "reverse"})
     assert answer.status_code == 200 and "d e f" in answer.text
-    assert 'weft_batch_sentences_count{model="reverse"} 2.0' in shown.client.get("/metrics").text
+    assert "weft_batches_total 0.0" in shown.client.get("/metrics").text
     refused = shown.post("/v1/explain", status=400, text="a " * 900, model="reverse")
     assert "too long to be explained" in refused["error"]
     assert shown.client.post("/v1/explain", json={"text": " ", "model": "reverse"}).status_code in (200, 400)

@@ -44,8 +44,7 @@ def test_every_request_of_a_connection_has_a_deadline_for_its_headers(serve: Any
 
 
 def test_idle_connections_make_room_and_refusals_are_explained(serve: Any, monkeypatch: pytest.MonkeyPatch, slow: Slow) -> None:
-    monkeypatch.setattr("weft.serve.http_protocol.CONNECTIONS", 2)
-    monkeypatch.setattr("weft.serve.server.CONNECTIONS", 2)
+    monkeypatch.setattr("weft.serve.server.most_connections", lambda: 2)
     shown = serve()
     idle = [connected(shown) for _ in range(2)]
     wait_for(lambda: len(shown.server.server_state.connections) == 2)
@@ -129,3 +128,16 @@ def test_a_server_stops_although_its_event_loop_sleeps(serve: Any, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: 0.0)
         threading.Event().wait(0.3)
+
+
+def test_connections_that_wait_are_answered_when_the_server_stops(serve: Any) -> None:
+    shown, go_on = serve(), threading.Event()
+    shown.server._loop.call_soon_threadsafe(go_on.wait, 20)
+    lines = [connected(shown) for _ in range(40)]
+    for line in lines:
+        line.sendall(GET)
+    shown.server.stop()
+    go_on.set()
+    for line in lines:
+        assert receive(line).startswith(b"HTTP/1.1 200")
+        line.close()

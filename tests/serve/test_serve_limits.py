@@ -240,3 +240,25 @@ def test_silent_connections_are_closed(serve: Any, monkeypatch: pytest.MonkeyPat
         slow.sendall(b"GET /health HTT")
         assert silent.recv(1) == slow.recv(1) == b""
     assert shown.client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/translate", "/v1/explain", "/translate", "/detect", "/suggest"])
+def test_unpaired_surrogates_are_refused_in_every_field(served: Any, path: str) -> None:
+    fields = ("text", "q", "s", "source", "target", "model", "format", "prefix", "alternatives", "other\ud800")
+    for field in fields:
+        body = {"text": "a", "q": "a", "s": "b", "source": "en", "target": "de", field: "x\ud800"}
+        for sent in (body, {name: value for name, value in body.items() if name in ("text", "source", "target", field)}):
+            answer = served.client.post(path, content=json.dumps(sent), headers={"Content-Type": "application/json"})
+            assert answer.status_code in (200, 400, 403, 422), (field, answer.text)
+
+
+def test_an_error_says_no_more_than_a_line(served: Any) -> None:
+    long = "x\n" * 250_000
+    for body in ({"text": "a", long: 1}, {"text": "a", "source": long, "target": "de"}, {"text": "a", "model": long}):
+        for path in ("/v1/translate", "/v1/explain", "/translate"):
+            answer = served.client.post(path, json={"q": "a", **body})
+            assert answer.status_code in (400, 422) and len(answer.content) < 1000 and "\\n" not in answer.text
+    many = {f"field {number}": 1 for number in range(10_000)}
+    assert len(served.client.post("/v1/translate", json={"text": "a", **many}).content) < 1000
+    named = served.client.post("/translate", content=b"a", headers={"Content-Type": "x" * 20_000})
+    assert named.status_code == 415 and len(named.content) < 1000

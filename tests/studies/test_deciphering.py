@@ -34,12 +34,12 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
 def inverse(cipher: Cipher) -> Cipher:
     """The cipher that turns its texts back."""
     return Cipher(np.argsort(cipher.table, 1))
 
 
+@pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_letters(tmp_path_factory.mktemp("cipher") / "text.txt")
 
@@ -124,6 +124,16 @@ def test_a_pool_exchanges_fakes_and_loses_none() -> None:
     shown, after = replay_fakes(pool, second, 4)
     assert sorted(torch.cat([shown, after]).flatten().tolist()) == sorted(torch.cat([pool, second]).flatten().tolist())
     assert set(shown.flatten().tolist()) & set(pool.flatten().tolist())
+
+
+def test_fakes_of_a_skipped_step_do_not_spoil_the_pool() -> None:
+    torch.manual_seed(0)
+    broken, fine = torch.full((4, 2), torch.nan), torch.ones(4, 2)
+    _, pool = replay_fakes(None, broken, 4)
+    _, pool = replay_fakes(pool, fine, 4)
+    _, pool = replay_fakes(pool, broken, 4)
+    shown, pool = replay_fakes(pool, fine, 4)
+    assert shown.isfinite().all() and pool.isfinite().all()
 
 
 @pytest.mark.parametrize("generator", ["table", "network"])

@@ -108,6 +108,10 @@ def test_a_run_is_scored_with_intervals_and_against_another(run: Path, files: tu
     assert found["metrics"]["accuracy"]["value"] >= 95
     assert found["by_length"] == []
     assert found["comparison"]["metrics"]["accuracy"]["delta"] == 0
+    assert {row[0] for row in found["labels"]["rows"]} == {"red", "green", "blue"}
+    assert sum(sum(row[1:]) for row in found["confusion"]["rows"]) == found["sentences"] == 60
+    table = weft("evaluate", run, "--data", files[1])
+    assert "scores of each label" in table and "confusion matrix" in table
 
 
 def test_predictions_do_not_depend_on_the_batch(run: Path, files: tuple[Path, Path]) -> None:
@@ -147,6 +151,14 @@ def test_what_cannot_be_learnt_is_said(files: tuple[Path, Path], tmp_path: Path)
     (tmp_path / "one.tsv").write_text("a b\tred\nc d\tred\n")
     with pytest.raises(DataError, match="only the label 'red', and a model needs at least two"):
         train(tmp_path / "run", tmp_path / "one.tsv")
+    (tmp_path / "pairs.tsv").write_text(
+        "".join(f"premise {row}\thypothesis {row}\t{'yes' if row % 2 else 'no'}\n" for row in range(9))
+    )
+    with pytest.raises(
+        DataError,
+        match=r"pairs.tsv has 3 columns.* label would be 'hypothesis 0', and the third column would be ignored.*pairs.tsv#1,3",
+    ):
+        train(tmp_path / "run", tmp_path / "pairs.tsv")
     (tmp_path / "other.tsv").write_text("a b\tred\nc d\tpink\n")
     with pytest.raises(
         DataError, match=r"other.tsv, pair 2: the label 'pink' does not occur in the training data; known labels are 'blue', '"
@@ -245,3 +257,18 @@ def test_rows_that_fill_a_batch_up_change_nothing(pooling: str) -> None:
         found.append((loss.total.detach(), loss.count, loss.metrics["accuracy"], torch.cat(slopes)))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_each_label_has_its_scores_and_is_taken_for_others() -> None:
+    true, said = ["a", "a", "a", "b", "true"], ["a", "b", " a", "b", "a"]
+    labels, confusion = MacroF1(["a", "b", "c", "true"]).breakdowns(said, true)
+    assert labels.rows[0] == ("a", pytest.approx(200 / 3), pytest.approx(200 / 3), pytest.approx(200 / 3), 3, 3)
+    assert labels.rows[1:] == [("b", 50, 100, pytest.approx(200 / 3), 1, 2), ("true", 0, 0, 0, 1, 0)], "there is no c"
+    assert confusion.document() == {
+        "columns": ["true \\ predicted", "a", "b", "true"],
+        "rows": [["a", 2, 1, 0], ["b", 0, 1, 0], ["true", 1, 0, 0]],
+    }
+    many = [str(number) for number in range(20)]
+    _, confusion = MacroF1(many).breakdowns(["1", "1", *many], ["0", "0", *many])
+    assert confusion.document() == {"columns": ["true", "predicted", "texts"], "rows": [["0", "1", 2]]}
+    assert [each.key for each in MacroF1(many, str.split).breakdowns(["1 2"], ["2 3"])] == ["labels"]

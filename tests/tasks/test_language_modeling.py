@@ -20,14 +20,17 @@ from weft.config.sections import load_config
 from weft.data.batch import PAD, Batch, Position
 from weft.data.tokenizers.word_character_byte import ByteTokenizer
 from weft.errors import ConfigError, DataError, RunError
+from weft.explain.html_page import Section
 from weft.layers.decoder_state import leaves
 from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.models.language_model import LanguageModel
+from weft.runs.translator import load_trained
 from weft.runs.weight_files import read_tensors
 from weft.tasks.base import TaskContext
+from weft.tasks.language_modeling import explanation
 from weft.tasks.language_modeling.data import Streams, TextFile, in_streams, read_text, windows
-from weft.tasks.language_modeling.predictor import StreamingDetokenizer
+from weft.tasks.language_modeling.predictor import GenerationPredictor, StreamingDetokenizer
 from weft.tasks.language_modeling.segment_recurrence import SegmentRecurrence
 from weft.tasks.language_modeling.task import LanguageModelTask
 from weft.training import checkpoint
@@ -257,6 +260,32 @@ def test_what_is_carried_stays_in_its_place(settings: dict[str, Any], text: Path
     assert len(places) == 1
 
 
+@pytest.mark.parametrize("settings", [{}, RECURRENT], ids=["memory", "state"])
+def test_a_skipped_step_leaves_what_is_carried(settings: dict[str, Any], text: Path, tmp_path: Path) -> None:
+    train(tmp_path / "run", text, {**settings, "train.steps": 1})
+    task = build("weft.tasks:TASKS", load_config(tmp_path / "run" / "config.yaml").task, _setting(tmp_path / "run"))
+    model = task.build(task.config.model, task.prepare())
+
+    def step(batch: Batch, *, broken: bool = False) -> bool:
+        """Whether the loss is finite; it is not if a weight is not."""
+        weight = next(model.parameters()).data
+        whole = weight.clone()
+        if broken:
+            weight.fill_(math.nan)
+        totals = [loss.total for loss in task.losses(model, batch, 1)]  # all of them: the state moves behind the last
+        weight.copy_(whole)
+        return all(bool(total.isfinite()) for total in totals)
+
+    first, second, third = (replace(batch, fresh=number == 0) for number, (batch, _) in zip(range(3), task.batches(Position())))
+    assert not step(first, broken=True), "there is nothing carried yet"
+    assert step(second)
+    before = task.extra_state()
+    assert not step(second, broken=True)
+    after = task.extra_state()
+    assert before and all(torch.equal(before[name], after[name]) for name in before)
+    assert step(third)
+
+
 def _setting(run: Path) -> TaskContext:
     return TaskContext(load_config(run / "config.yaml"), run)
 
@@ -345,6 +374,40 @@ def run(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "lm"
     train(out, text, {"train.steps": 30})
     return out
+
+
+def test_an_explanation_has_the_probabilities_and_the_causal_heads(run: Path) -> None:
+    trained = load_trained(run, device="cpu")
+    predictor = trained.predictor()
+    assert isinstance(predictor, GenerationPredictor)
+    reading = explanation.read_text(predictor, TEXT[:12])
+    ids = predictor.encode(TEXT[:12])
+    with torch.no_grad():
+        chances = trained.model.decoder.logits(trained.model(torch.tensor([ids])).hidden)[0].softmax(-1)
+    assert reading.probabilities == pytest.approx([float(chances[place, token]) for place, token in enumerate(ids[1:])])
+    assert reading.perplexity == pytest.approx(float(np.exp(-np.log(reading.probabilities).mean())))
+    assert len(reading.candidates) == len(reading.tokens) == len(ids), "also for the token behind the last"
+    assert reading.candidates[0][0][1] == pytest.approx(float(chances[0].max()))
+    assert [each.shape for each in reading.attention.values()] == [(2, len(ids), len(ids))] * 2
+    for weights in reading.attention.values():
+        np.testing.assert_allclose(np.triu(weights, 1), 0)
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+    page = trained.explain("a <b> & c", run="lm")
+    assert isinstance(page, Section) and page.said == "a <b> & c"
+    assert page.body.count("<figure") == 4 and "perplexity" in page.body and "<b>" not in page.body
+    long = explanation.read_text(predictor, TEXT * 20)
+    assert len(long.tokens) == predictor.context and long.left_out, "the end of a text that is longer than the context"
+    assert "only the last" in explanation.reading_page(long)
+
+
+def test_what_cannot_be_explained_says_why(run: Path, text: Path, tmp_path: Path) -> None:
+    trained = load_trained(run, device="cpu")
+    with pytest.raises(DataError, match="nothing to explain in an empty text"):
+        trained.explain(" ")
+    with pytest.raises(ConfigError, match="a target can be given to runs that translate"):
+        trained.explain("a", target="b")
+    train(tmp_path / "run", text, RECURRENT)
+    assert "shows no attention weights" in load_trained(tmp_path / "run", device="cpu").explain(TEXT[:9]).body
 
 
 def test_sampling_depends_on_the_seed_alone(run: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tests.helpers import tiny
 from weft.errors import ConfigError, DataError
@@ -18,7 +19,7 @@ from weft.runs.translator import Translator, load
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.documents import open_document
 from weft.tasks.translation.documents.html import RAW, VOID, Segment, html_document, tokens
-from weft.tasks.translation.markup import OBJECT, MarkupProjection, MarkupSpan, find_literals, repeated, visible
+from weft.tasks.translation.markup import OBJECT, MarkupProjection, MarkupSpan, WeightBlock, find_literals, repeated, visible
 from weft.tasks.translation.protected_spans import AUTO, find, kinds
 from weft.tasks.translation.segmenter import Translation
 
@@ -61,10 +62,14 @@ def shuffled(segment: Segment, seed: int, lossy: bool = True) -> Translation:
         sides = ([text[a:b] for a, b in each] for text, each in zip((target, segment.text), units, strict=True))
         weights = 0.1 * weights + alignment.spelling_and_position_similarity(*sides)
     weights[:, [k for k, span in enumerate(units[1]) if span in held]] = 0
-    runs = MarkupProjection(segment.text, units[1], target, units[0], weights).runs(segment.marks)
+    runs = MarkupProjection(segment.text, units[1], target, units[0], [one_block(weights)]).runs(segment.marks)
     said = "".join(text for text, markup in runs if not markup)
     assert "".join(said.split()) == "".join(kept), "no word of the translation is lost, added or moved"
     return Translation("".join(text for text, _ in runs), 0.0, runs=runs)
+
+
+def one_block(weights: NDArray[np.float32]) -> WeightBlock:
+    return WeightBlock(0, np.arange(weights.shape[1]), weights)
 
 
 def parsed(page: str) -> ElementTree.Element:
@@ -164,7 +169,7 @@ def project(
     weights = np.zeros((len(units[0]), len(units[1])), np.float32)
     for row, (a, b) in enumerate(units[0]):
         weights[row, names.index(pairs.get(target[a:b], target[a:b]))] = 1
-    runs = MarkupProjection(source, units[1], target, units[0], weights).runs(marks, literals)
+    runs = MarkupProjection(source, units[1], target, units[0], [one_block(weights)]).runs(marks, literals)
     return "".join(text for text, _ in runs)
 
 
@@ -234,7 +239,7 @@ def test_a_trained_model_carries_tags_by_its_attention(translator: Translator) -
     assert translator.translate("<p>a <b>b c! d e</b> f g! h</p>", format="html").text.count("<b>") == 1
     with pytest.raises(ConfigError, match="no prefix"):
         translator.translate(page, format="html", prefix="a")
-    with pytest.raises(ConfigError, match="choose one of text, html, srt, xliff"):
+    with pytest.raises(ConfigError, match="choose one of text, html, srt, vtt, xliff"):
         translator.translate(page, format="docx")
 
 
@@ -342,8 +347,10 @@ def test_the_command_line_translates_documents(weft: tiny.Shell, reverse_run: Pa
     expected = '<html>\r\n<p class="x">d <b>c b</b> a</p>\n</html>'
     assert weft("translate", reverse_run, "--format", "html", stdin=page) == expected
     (tmp_path / "in.html").write_text(page, newline="")
-    weft("translate", reverse_run, tmp_path / "in.html", "--format", "html", "-o", tmp_path / "out.html")
-    assert (tmp_path / "out.html").read_bytes().decode() == expected
+    for chosen in ((), ("--format", "html")):
+        weft("translate", reverse_run, tmp_path / "in.html", *chosen, "-o", tmp_path / "out.html")
+        assert (tmp_path / "out.html").read_bytes().decode() == expected, "the end of the name tells the format"
+    assert "p class" not in weft("translate", reverse_run, tmp_path / "in.html", "--format", "text").replace("class p", "")
     assert "<target>d c b a" in weft("translate", reverse_run, "--format", "xliff", stdin=XLIFF_1).replace(
         '<g id="1">', ""
     ).replace("</g>", "").replace('<x id="2"/>', "")
@@ -352,3 +359,42 @@ def test_the_command_line_translates_documents(weft: tiny.Shell, reverse_run: Pa
         "translate", reverse_run, "--format", "html", stdin=b"a\nb\xff", says=["standard input, line 2", "not valid UTF-8"]
     )
     weft.fails("translate", reverse_run, "--format", "html", "--json", stdin=page, says=["a document has no"])
+
+
+SUBTITLES = "1\n00:00:01,000 --> 00:00:02,000\n{\\an8}a <i>b</i>\nc d\n\n2\n00:00:03,000 --> 00:00:04,000\ne f\n"
+VTT = "WEBVTT - a b\n\nNOTE a b c\n\nSTYLE\n::cue {}\n\n00:01.000 --> 00:02.000 align:start\n<v Bob>a <00:01.500>b c\n"
+
+
+def test_the_end_of_a_name_decides_how_a_file_is_translated(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
+    files = {"a.srt": SUBTITLES, "a.vtt": VTT, "a.XLF": XLIFF_1, "a.htm": "<p>a b</p>", "a.txt": "a b\nc d\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    found = {name: weft("translate", reverse_run, tmp_path / name) for name in files}
+    assert (
+        found["a.srt"].splitlines()[:2] == SUBTITLES.splitlines()[:2]
+        and "{\\an8}" in found["a.srt"]
+        and "f e" in found["a.srt"]
+    )
+    assert found["a.vtt"].startswith(VTT.partition("<v")[0]) and "<00:01.500>" in found["a.vtt"] and "<v Bob>" in found["a.vtt"]
+    assert "<target>" in found["a.XLF"] and found["a.htm"] == "<p>b a</p>" and found["a.txt"] == "b a\nd c\n"
+    for name in ("a.po", "a.csv", "a.pdf", "a.PO.gz"):
+        (tmp_path / name).write_text("a b\n")
+        weft.fails("translate", reverse_run, tmp_path / name, says=["does not read", "--format text"])
+    assert weft("translate", reverse_run, tmp_path / "a.po", "--format", "text") == "b a\n"
+
+
+def test_the_command_line_translates_word_documents(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
+    docx = pytest.importorskip("docx")
+    document = docx.Document()
+    document.add_paragraph("a b c")
+    document.save(str(tmp_path / "in.docx"))
+    weft("translate", reverse_run, tmp_path / "in.docx", "-o", tmp_path / "out.docx")
+    assert [each.text for each in docx.Document(str(tmp_path / "out.docx")).paragraphs] == ["c b a"]
+    weft.fails("translate", reverse_run, tmp_path / "in.docx", says=["-o translated.docx"])
+
+
+def test_deep_nesting_is_refused_in_words() -> None:
+    deep = "a <i>b" * 1000 + "</i>" * 1000
+    with pytest.raises(DataError, match="more than 100 inline elements are inside one another"):
+        open_document(deep, "html")
+    assert open_document("<p>" * 2000 + "a" + "</p>" * 2000, "html").segments[0].text == "a"

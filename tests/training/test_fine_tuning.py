@@ -17,10 +17,13 @@ from weft.errors import ConfigError, RunError
 from weft.models.base import Sizes
 from weft.models.composition import build_model
 from weft.runs.open_run import open_run, run_config
+from weft.runs.run_folder import records
 from weft.runs.warm_start import resolve_start, started_config
 from weft.runs.weight_files import read_tensors
 from weft.serve.served_models import ModelLocation, Models
+from weft.tasks.base import LOSS, Measure
 from weft.training import checkpoint, train_run
+from weft.training.auto.fine_tuning import rate_share
 from weft.training.gradual_unfreezing import LayerGroups, layers_of
 from weft.training.optimizer import take_step
 
@@ -28,7 +31,7 @@ STEPS = 6
 TUNED: dict[str, Any] = {
     "train.steps": STEPS,
     "train.save_every": 1,
-    "train.keep_last": STEPS,
+    "train.keep_last": STEPS + 1,  # and the start
     "train.validate_every": 0,
     "train.schedule": {"kind": "slanted_triangular", "rate": 0.01},
     "train.ema": 0.9,
@@ -86,7 +89,7 @@ def test_a_run_that_was_killed_in_any_mode_ends_with_the_same_bits(mode: str, sa
     """Killed in the middle of the second stage of unfreezing, or before the first checkpoint."""
     whole, killed = tuned(mode), tmp_path / "killed"
     shutil.copytree(whole, killed)
-    for step in range(saved + 1, STEPS + 1):
+    for step in range(saved + 1 if saved else 0, STEPS + 1):
         shutil.rmtree(checkpoint.folder_of(killed, step))
     if not saved:
         (killed / "model.safetensors").unlink()
@@ -100,7 +103,7 @@ def test_a_run_that_was_killed_in_any_mode_ends_with_the_same_bits(mode: str, sa
 def test_weights_without_a_checkpoint_are_not_trained_over(tuned: Any, tmp_path: Path) -> None:
     """As `weft merge` leaves them, or after checkpoints were removed."""
     shutil.copytree(tuned("plain"), tmp_path / "run")
-    for step in range(1, STEPS + 1):
+    for step in range(STEPS + 1):
         shutil.rmtree(checkpoint.folder_of(tmp_path / "run", step))
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
     with pytest.raises(RunError, match="it has weights but no checkpoint"):
@@ -302,3 +305,70 @@ def test_a_server_holds_the_weights_of_an_adapted_run_once(tuned: Any, reverse_r
     assert any("norm" in name for name in shared) and "decoder.layers.0.network.up.weight" not in shared
     assert "encoder.front.table.weight" not in shared
     assert [model.name for model in served] == [reverse_run.name, "adapters"]
+
+
+def test_a_run_is_tuned_gently_by_default(reverse_run: Path, tmp_path: Path) -> None:
+    """With the rate of the first training, a few steps on other data would undo it, and the best of them would be published."""
+    new, said = tmp_path / "new", list[str]()
+    result = train_run.train(
+        start=reverse_run,
+        data=tiny.generated("reverse", 120),
+        valid=tiny.generated("reverse", 60, "valid"),
+        out=new,
+        set={"train.steps": 20, "train.validate_sentences": 20},
+        tell=said.append,
+    )
+    first, second = run_config(reverse_run).train, run_config(new).train
+    assert second.schedule["rate"] == pytest.approx(0.03 * first.schedule["rate"]) and second.schedule["warmup"] == 2
+    assert (second.steps, second.validate_every) == (20, 2) and second.keep_best
+    assert any(line.startswith("tuning:") and "at the start, which stays if nothing is better" in line for line in said)
+    validations = [line for line in records(new) if line["event"] == "validation"]
+    assert validations[0]["step"] == 0
+    measure = LOSS if second.best_by == "loss" else Measure(second.best_by, second.best_by)
+    scores = [line[measure.key] for line in validations]
+    best = max(scores) if measure.higher_is_better else min(scores)
+    assert result.scores[measure.key] == best, "never worse than the start"
+
+
+def test_a_start_that_nothing_improves_on_stays_and_is_said(reverse_run: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    settings = {"train.steps": 4, "train.validate_every": 2, "train.schedule.rate": 1.0, "train.schedule.warmup": 0}
+    data = {"data": tiny.generated("copy", 60), "valid": tiny.generated("reverse", 30, "valid")}
+    train_run.train(start=reverse_run, out=new, set={**settings, "train.best_by": "loss", "train.ema": 0}, **data)
+    assert "no step was better by loss than the run it started from" in (new / "train.log").read_text()
+    kept, start = (open_run(run).model.state_dict() for run in (new, reverse_run))
+    assert all(torch.equal(kept[name], start[name]) for name in start)
+
+
+def test_weights_that_are_worse_than_the_start_are_called_so(reverse_run: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    settings = {"train.steps": 4, "train.schedule.rate": 1.0, "train.keep_best": False, "train.best_by": "loss", "train.ema": 0}
+    data = {"data": tiny.generated("copy", 60), "valid": tiny.generated("reverse", 30, "valid")}
+    train_run.train(start=reverse_run, out=new, set=settings, **data)
+    assert (
+        "the published weights are not better than the run that training started from: loss" in (new / "train.log").read_text()
+    )
+
+
+@pytest.mark.parametrize("recipe", [None, "transformer-tiny"])
+def test_nothing_is_held_out_if_there_is_validation_data(recipe: str | None, reverse_run: Path, tmp_path: Path) -> None:
+    base = shutil.copytree(reverse_run, tmp_path / "base")
+    file = base / "config.yaml"
+    file.write_text(file.read_text().replace("hold_out: 0", "hold_out: 20"))
+    assert started_config(base, recipe, new_data=True, new_valid=True).data.hold_out == 0
+    assert started_config(base, recipe, new_data=True).data.hold_out == 20
+    assert started_config(base, recipe, ["data.hold_out=5"], new_data=True, new_valid=True).data.hold_out == 5
+
+
+def test_a_time_does_not_plan_a_single_step(reverse_run: Path, tmp_path: Path) -> None:
+    train_run.train(
+        start=reverse_run, data=tiny.generated("copy", 300), out=tmp_path / "new", time="1m", set={"train.steps": 3}
+    )
+    config = run_config(tmp_path / "new")
+    assert config.train.steps == 3 and config.train.budget == "steps" and 30 < config.train.seconds <= 60
+    assert config.data.hold_out == 25, "validation data is held out, because there is none"
+
+
+def test_the_rate_grows_with_the_new_data() -> None:
+    shares = [rate_share(pairs) for pairs in (0, 100, 1_000, 10_000, 30_000, 1_000_000)]
+    assert shares == sorted(shares) and shares[0] == 0.03 and shares[-1] == shares[-2] == 0.3

@@ -262,9 +262,9 @@ def test_the_moving_average_follows_its_formula_and_is_swapped_bit_for_bit() -> 
     start = model.out.bias.detach().clone()
     with torch.no_grad():
         model.out.bias.add_(1.0)
-    ema.update(1)  # (1 + 1) / (10 + 1) is below 0.5
+    ema.update(1, 1)  # (1 + 1) / (10 + 1) is below 0.5
     assert torch.allclose(ema.average["out.bias"], start + 9 / 11)
-    ema.update(1000)
+    ema.update(1000, 1000)
     assert torch.allclose(ema.average["out.bias"], start + 1 - (2 / 11) * 0.5)
     own, average = model.out.bias.detach().clone(), ema.average["out.bias"].clone()
     with ema.applied():

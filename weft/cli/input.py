@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.cli.output import tell, warn
-from weft.data.text_lines import check_file, read_lines
+from weft.data.text_lines import LONGEST, check_file, read_lines
 from weft.errors import DataError
 from weft.file_access import NO_FILE, why_unreadable
 
@@ -57,7 +57,8 @@ def open_input(text: str | None, read: Read = read_lines, whole: Sequence[str] =
         return Input(read(Path(text)), Path(text), read=read)
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise DataError("the text on the command line is not valid UTF-8; give it on standard input or in a file")
-    warn("this is read as text, because there is no file of this name; for a file, check the name")
+    if " " not in text and sys.stderr.isatty():  # one word may be meant as the name of a file
+        warn("this is read as text, because there is no file of this name; for a file, check the name")
     return Input(text.split("\n"))
 
 
@@ -94,7 +95,8 @@ class LiveLines:
     def __init__(self, descriptor: int, prompt: str = "") -> None:
         self.descriptor, self.prompt = descriptor, prompt
         self._lines: deque[bytes] = deque()
-        self._rest, self._ended = b"", False
+        self._rest: list[bytes] = []
+        self._ended = False
 
     def __iter__(self) -> LiveLines:
         return self
@@ -125,11 +127,15 @@ class LiveLines:
         if not select.select([self.descriptor], [], [], wait)[0]:
             return False
         block = os.read(self.descriptor, BLOCK)
-        *lines, self._rest = (self._rest + block).split(b"\n")
-        self._lines += [line + b"\n" for line in lines]
-        if not block:
-            self._ended = True
-            self._lines += [self._rest] if self._rest else []
+        first, *others = block.split(b"\n")
+        self._rest.append(first)
+        if others:
+            self._lines += [b"".join([*self._rest, b"\n"]), *(line + b"\n" for line in others[:-1])]
+            self._rest = [others[-1]]
+        self._ended = not block
+        if self._ended or sum(map(len, self._rest)) > LONGEST:  # a line that is too long is refused where it is decoded
+            self._lines += filter(None, [b"".join(self._rest)])
+            self._rest = []
         return True
 
     def _say(self, text: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from enum import StrEnum
-from itertools import tee
+from itertools import repeat, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from weft.tasks.translation.glossary import Terms
 
 
-Format = StrEnum("Format", ["text", "html", "srt", "xliff"])
+Format = StrEnum("Format", ["text", "html", "srt", "vtt", "xliff", "docx"])
 
 
 def predict(
@@ -44,8 +45,10 @@ def predict(
         help="File with a source term, a tab and a target term per line. The target term is required wherever the source term "
         "occurs or, with ! before it, forbidden.",
     ),
-    format: Format = typer.Option(Format.text, help="Lines of text, or a whole HTML, SRT or XLIFF document."),
-    as_json: bool = typer.Option(False, "--json", help="JSON lines with text, score and tokens instead of plain text."),
+    format: Format = typer.Option(
+        None, help="Lines of text, or a whole document; default: by the end of the file's name, such as .html, else text."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="JSON lines with source, text, score and tokens instead of plain text."),
     stream: bool = typer.Option(
         False, "--stream", help="Transcribe a wav file or standard input as it comes, each word as soon as it is certain."
     ),
@@ -67,23 +70,33 @@ def predict(
     with paused_at_startup():
         trained = load_trained(runs(run), device=device, warn=warn)
     if stream:
-        if prefix or glossary or n_best or as_json or format is not Format.text:
+        if prefix or glossary or n_best or as_json or format not in (None, Format.text):
             raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
         return _write_live(trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options), output)
     written = trained.task.data_format
     source = open_input(text, written.inputs, written.suffixes)
     if source.file is not None:
         check_kept(output, source.file)
+    format = format or Format(_format_of(trained, source.file))
     if format is not Format.text:
         if prefix or n_best or as_json:
-            raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; leave them out")
-        return _translate_document(trained, _read(text, source.file), format, terms_of, output, **options)
+            raise ConfigError(
+                f"--format {format}: a document has no --prefix, --n-best and --json; leave them out, or translate lines with "
+                "--format text"
+            )
+        name = str(source.file or "standard input")
+        return _translate_document(trained, _content(text, source.file), name, format, terms_of, output, **options)
     prefixes = None if prefix is None else read_lines(prefix)
+    inputs: Iterable[str] = repeat("")
+    if as_json or n_best:
+        lines, inputs = tee(source.lines)
+        source = replace(source, lines=lines)
     predictions = _predictions(trained, source, terms_of, prefixes=prefixes, **options)
     total = source.count() if output is not None else None
     with opened(output) as target, Counter("done", "lines", shown=output is not None, total=total) as counter:
-        for each in predictions:
-            write_line(target, json.dumps(each.document(), ensure_ascii=False) if as_json or n_best else each.lines())
+        for each, line in zip(predictions, inputs):
+            plain = {"source": line, **each.document()}
+            write_line(target, json.dumps(plain, ensure_ascii=False) if as_json or n_best else each.lines())
             counter.advance()
 
 
@@ -110,28 +123,63 @@ def _write_live(parts: Iterable[str], output: Path | None) -> None:
         write_line(target, "")
 
 
-def _read(text: str | None, file: Path | None = None) -> str:
-    """The text of a file, on the command line or of standard input."""
+def _format_of(trained: Trained, file: Path | None) -> str:
+    """The format of a file to translate by the end of its name. Raises an error for formats that weft does not read."""
+    from weft.tasks.translation.documents import OTHER_DOCUMENTS, SUFFIXES
+    from weft.tasks.translation.task import TranslationTask
+
+    if file is None or not isinstance(trained.task, TranslationTask):
+        return Format.text
+    suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
+    if suffix in OTHER_DOCUMENTS:
+        raise ConfigError(
+            f"{file}: weft does not read {suffix} files, and their lines are not sentences. Convert it to .docx, .html, .xliff "
+            "or text with one sentence per line; or translate its lines as they are, with --format text"
+        )
+    return Format.docx if suffix == ".docx" else SUFFIXES.get(suffix, Format.text)
+
+
+def _read(text: str | None) -> str:
+    """The text on the command line or of standard input."""
     from weft.data.text_lines import read_text
 
-    if file is not None:
-        return read_text(file)
     return read_text(sys.stdin.buffer, "standard input") if text in (None, "-") else str(text)
 
 
+def _content(text: str | None, file: Path | None) -> bytes:
+    """The content of a file, of the text on the command line or of standard input."""
+    from weft.data.text_lines import open_file
+
+    if file is not None:
+        with open_file(file) as opened:
+            return opened.read()
+    return sys.stdin.buffer.read() if text in (None, "-") else str(text).encode()
+
+
 def _translate_document(
-    trained: Trained, text: str, format: str, terms_of: Callable[[str], Terms] | None, output: Path | None, **options: Any
+    trained: Trained,
+    content: bytes,
+    name: str,
+    format: Format,
+    terms_of: Callable[[str], Terms] | None,
+    output: Path | None,
+    **options: Any,
 ) -> None:
     """Writes the translation of a whole document."""
     from weft.inference.worker_processes import cores
-    from weft.tasks.translation.documents import open_document
+    from weft.tasks.translation.documents import open_content
 
-    document = open_document(text, format, trained.config.data.target_language)
-    texts, marks = [segment.text for segment in document.segments], [segment.marks for segment in document.segments]
+    if format is Format.docx and output is None:
+        raise ConfigError("a translated Word document is not text; give a file for it, such as -o translated.docx")
+    file = open_content(content, format, trained.config.data.target_language, name)
+    texts, marks = ([getattr(segment, part) for segment in file.document.segments] for part in ("text", "marks"))
     terms = None if terms_of is None else map(terms_of, texts)
-    translated = document.fill(list(trained.stream(texts, terms=terms, marks=marks, auto_workers=cores(), **options)))
+    answers = list(trained.stream(texts, terms=terms, marks=marks, auto_workers=cores(), **options))
     with opened(output) as target:
-        target.write(translated)
+        if format is Format.docx:
+            cast(Any, target).buffer.write(file.filled(answers))
+        else:
+            target.write(file.document.fill(answers))
 
 
 def generate(

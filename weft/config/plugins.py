@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import EntryPoint, distributions, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -43,6 +43,10 @@ KINDS = {
     "task": ("weft.tasks:TASKS",),
     "reward": ("weft.evaluation:REWARDS",),
     "metric": ("weft.evaluation:METRICS",),
+    "loss": ("weft.losses:LOSSES",),
+    "tokenizer": ("weft.data:TOKENIZERS",),
+    "optimizer": ("weft.training:OPTIMIZERS",),
+    "schedule": ("weft.training:SCHEDULES",),
     "generator": ("weft.data:GENERATORS",),
 }
 """Kind of part → the tables it extends."""
@@ -70,6 +74,35 @@ def package_of(entry: EntryPoint) -> str:
 def is_bundled(entry: EntryPoint) -> bool:
     """Whether a part comes with weft."""
     return entry.module.partition(".")[0] == BUNDLED
+
+
+def packages_in(settings: Any) -> dict[str, str]:
+    """The other packages, with their versions, of which a configuration, as plain data, may name a part."""
+    texts = {text.removeprefix("generated:").partition("?")[0] for text in _texts(settings)}
+    parts = [entry for (_, name), entry in installed_parts().items() if name in texts and not is_bundled(entry)]
+    return {entry.dist.name: entry.dist.version for entry in parts if entry.dist}
+
+
+def _texts(settings: Any) -> Iterator[str]:
+    """All texts in plain data."""
+    if isinstance(settings, str):
+        yield settings
+    elif isinstance(settings, Mapping | Sequence):
+        for each in settings.values() if isinstance(settings, Mapping) else settings:
+            yield from _texts(each)
+
+
+def missing_packages(packages: Mapping[str, str]) -> str:
+    """A sentence about those of the packages that are not installed; empty if all are."""
+    installed = {each.name for each in distributions()}
+    missing = [f"{name}=={version}" for name, version in packages.items() if name not in installed]
+    if not missing:
+        return ""
+    them = "the package" if len(missing) == 1 else "the packages"
+    return (
+        f"it was trained with parts of {them} {', '.join(name.partition('==')[0] for name in missing)}, not installed here; "
+        f"install: pip install {' '.join(missing)}"
+    )
 
 
 def advice_if_stale() -> str:

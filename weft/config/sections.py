@@ -70,7 +70,13 @@ class TrainSection(Section):
     """Optimisation, validation and checkpoints."""
 
     steps: PositiveInt = Field(default=10_000, description="number of optimiser steps")
-    seconds: float = Field(default=0.0, ge=0, description="stop after this many seconds; 0: no limit")
+    seconds: float = Field(
+        default=0.0, ge=0, description="most seconds of training, into which the schedule is made to fit; 0: no limit"
+    )
+    budget: Literal["steps", "time"] = Field(
+        default="steps",
+        description="length of training; time: all of train.seconds, over which the schedule of train.steps is stretched",
+    )
     batch_tokens: PositiveInt = Field(default=4096, description="tokens per micro-batch on the longer side, including padding")
     accumulate: PositiveInt = Field(default=1, description="micro-batches per step, a multiple of the number of processes")
     packed: bool | Literal["auto"] = Field(
@@ -111,6 +117,9 @@ class TrainSection(Section):
     validate_every: int = Field(default=500, ge=0, description="steps between validations; 0: only at the end")
     validate_bleu: bool = Field(default=True, description="also decode the validation data and score the output")
     validate_sentences: int = Field(default=500, ge=0, description="sentences to decode per validation; 0: all")
+    metrics: list[Annotated[str, NameIn("weft.evaluation:METRICS")]] = Field(
+        default=[], description="further metrics of translations, in validations and weft evaluate: ter, or those of packages"
+    )
     tokenize: str = Field(
         default="auto",
         description="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; auto: by data.target_language, else by script",

@@ -27,8 +27,13 @@ _PLAIN = {
 }
 
 
+DEEPEST = 50
+"""Mappings and lists that may be inside one another."""
+
+
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+    depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -36,7 +41,14 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(
                 problem="an alias (*name) is not supported; write the value out", problem_mark=self.peek_event().start_mark
             )
-        return super().compose_node(parent, index)
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise yaml.MarkedYAMLError(
+                problem=f"values are nested more than {DEEPEST} deep", problem_mark=self.peek_event().start_mark
+            )
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 class _Dumper(yaml.SafeDumper):
@@ -54,7 +66,10 @@ for _tag, (_pattern, _first) in _PLAIN.items():
 
 def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = str(node.value)
-    return int(text, 16 if text.startswith("0x") else 10)
+    try:
+        return int(text, 16 if text.startswith("0x") else 10)
+    except ValueError:  # Python limits the number of digits
+        raise yaml.MarkedYAMLError(problem="a number has too many digits", problem_mark=node.start_mark) from None
 
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> float:

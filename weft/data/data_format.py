@@ -33,6 +33,19 @@ HEADINGS = re.compile(
 )
 """Words of which the names of columns are made, besides languages."""
 
+OTHER_HEADINGS = {
+    "de": "antwort ausgangstext begriff frage quelle quelltext satz text übersetzung wort ziel zieltext",
+    "es": "destino frase origen texto traducción",
+    "fr": "cible phrase question réponse source texte traduction",
+    "it": "fonte frase origine testo traduzione",
+    "nl": "brontekst doel tekst vertaling zin",
+    "pl": "tekst tłumaczenie zdanie źródło",
+    "pt": "destino frase origem texto tradução",
+} | dict.fromkeys(
+    ("cs", "da", "el", "et", "fi", "hr", "hu", "ja", "ko", "lt", "lv", "nb", "ro", "ru", "sk", "sl", "sv", "tr", "uk", "zh"), ""
+)
+"""Such words in other languages, whose names for languages are known as well."""
+
 ID = re.compile(r"[A-Za-z]{0,12}[-_:.#/]?\d+([-_:.]\d+)*|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{16,}")
 
 
@@ -102,8 +115,11 @@ def _refuse_or_warn(text: str, advice: str, pairs: TablePairs, report: Callable[
 
 
 def _header(cells: list[str]) -> bool:
-    """Whether these cells, all different, are names of columns."""
-    return len(set(cells)) == len(cells) and all(map(_heading, cells))
+    """Whether these cells, all different, are names of columns in one language."""
+    if len(set(cells)) != len(cells) or not all(_words(cell) for cell in cells):
+        return False
+    words = {word for cell in cells for word in _words(cell)}
+    return all(map(_heading, cells)) or any(words <= _other_headings(code) for code in OTHER_HEADINGS)
 
 
 def _recurs(rows: list[list[str]], places: tuple[int, int]) -> bool:
@@ -111,9 +127,15 @@ def _recurs(rows: list[list[str]], places: tuple[int, int]) -> bool:
     return any(rows[0][place] in [row[place] for row in rows[1:]] for place in places)
 
 
-def _heading(cell: str) -> bool:
+def _words(cell: str) -> list[str]:
+    """The words of a cell that may name a column; none if it is too long for that."""
     words = [word for word in re.split(r"[\W_\d]+", cell.strip().lower()) if word]
-    return 0 < len(words) <= 3 and len(cell) <= 40 and all(HEADINGS.fullmatch(word) or word in _languages() for word in words)
+    return words if len(words) <= 3 and len(cell) <= 40 else []
+
+
+def _heading(cell: str) -> bool:
+    words = _words(cell)
+    return bool(words) and all(HEADINGS.fullmatch(word) or word in _languages() for word in words)
 
 
 def _odd(rows: list[list[str]]) -> bool:
@@ -135,6 +157,17 @@ def _languages() -> frozenset[str]:
 
     names = {str(code).lower(): str(name).lower() for code, name in Locale("en").languages.items()}
     return frozenset({*(code for code in names if len(code) <= 3), *names.values()})
+
+
+@cache
+def _other_headings(code: str) -> frozenset[str]:
+    """Names of columns in another language than English, such as Englisch and Deutsch."""
+    from babel import Locale
+
+    names = Locale(code).languages
+    return frozenset(
+        {*OTHER_HEADINGS[code].split(), *(str(names.get(other, other)).lower() for other in ("en", *OTHER_HEADINGS))}
+    )
 
 
 def _quote(cells: list[str] | tuple[str, ...]) -> str:

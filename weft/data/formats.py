@@ -18,6 +18,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, zip_longest
@@ -103,6 +104,8 @@ def open_pairs(spec: str) -> Pairs:
         return GeneratedPairs(spec)
     if spec.startswith("hf:"):
         return HuggingFacePairs(spec)
+    if os.path.isdir(spec):
+        raise DataError(f"{spec} is a folder; name the files in it{_example(Path(spec))}.")
     path, columns = _columns(spec)
     kind = Path(path.removesuffix(".gz")).suffix
     if kind in TABLES and "," not in path:
@@ -113,6 +116,20 @@ def open_pairs(spec: str) -> Pairs:
         source, target = spec.split(",")
         return TextPairs(spec, source.strip(), target.strip())
     raise DataError(f"{spec!r} is not a known data format. Write {FORMS}.")
+
+
+def _example(folder: Path) -> str:
+    """Data in a folder: a table, or two files whose names differ in their ends."""
+    names = sorted(path.name for path in islice(folder.iterdir(), 10_000) if path.is_file())
+    if tables := [name for name in names if is_table(name)]:
+        return f", for example {folder / min(tables, key=lambda name: 'train' not in name)}"
+    stems: dict[str, list[str]] = {}
+    for name in names:
+        stems.setdefault(Path(name.removesuffix(".gz")).stem, []).append(name)
+    pairs = [files for files in stems.values() if len(files) == 2]
+    if pairs:
+        return f", for example {','.join(str(folder / name) for name in min(pairs, key=lambda files: 'train' not in files[0]))}"
+    return ", for example FOLDER/train.en,FOLDER/train.de or FOLDER/pairs.tsv"
 
 
 def _columns(spec: str) -> tuple[str, tuple[str, str] | None]:
@@ -266,7 +283,7 @@ class CsvPairs(TablePairs):
         return self._parse(self._delimiter())
 
     def _parse(self, delimiter: str) -> Iterator[Row]:
-        reader = csv.reader((f"{line}\n" for line in read_lines(self.path)), delimiter=delimiter, strict=True)
+        reader = self._reader(delimiter)
         try:
             for cells in reader:
                 if any(cells):
@@ -274,12 +291,15 @@ class CsvPairs(TablePairs):
         except csv.Error as error:
             raise DataError(f"{self.path}, line {reader.line_num:,}: not valid CSV: {error}. Check its quotes.") from None
 
+    def _reader(self, delimiter: str) -> Any:
+        return csv.reader((f"{line}\n" for line in read_lines(self.path)), delimiter=delimiter, strict=True)
+
     def _delimiter(self) -> str:
         """The first delimiter by which all rows of a sample have the same number of columns, and more than one."""
         for delimiter in DELIMITERS:
             try:
-                widths = {len(cells) for _, cells in islice(self._parse(delimiter), SAMPLE)}
-            except DataError:
+                widths = {len(cells) for cells in islice(filter(any, self._reader(delimiter)), SAMPLE)}
+            except csv.Error:
                 continue
             if len(widths) == 1 and min(widths) > 1:
                 return delimiter
@@ -292,11 +312,19 @@ class CsvPairs(TablePairs):
             return True
         if len(first) > 2:
             names = [cell.strip() for cell in first]
+            one, other = self._columns_of_text(len(first))
             raise DataError(
                 f"{self.path} has {len(first)} columns: {', '.join(map(repr, names))}. Choose two by name, "
-                f"{self.path}#{names[0]},{names[1]}, or, if the first row is a pair, by number, {self.path}#1,2."
+                f"{self.path}#{names[one]},{names[other]}, or, if the first row is a pair, by number, "
+                f"{self.path}#{one + 1},{other + 1}."
             )
         return False
+
+    def _columns_of_text(self, width: int) -> list[int]:
+        """The two columns with the most letters, which hold neither ids nor numbers."""
+        rows = [cells for cells in self.head(SAMPLE) if len(cells) == width]
+        letters = [sum(map(str.isalpha, "".join(cells[column] for cells in rows[1:]))) for column in range(width)]
+        return sorted(sorted(range(width), key=lambda column: -letters[column])[:2])
 
 
 def _excerpt(cells: list[str]) -> str:
@@ -336,7 +364,7 @@ def read_records(path: str | Path) -> Iterator[tuple[Any, str]]:
             empty, where = False, f"{path}, line {number:,}"
             try:
                 yield json.loads(line), where
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{where}: not valid JSON ({error}): {line[:80]!r}.") from None
     if empty:
         raise DataError(f"{path} is empty.")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +29,24 @@ MANY, SOME, KEPT = 0.1, 0.01, 0.6
 lines have. If the targets of at least SOME lines have less than KEPT of their sentences, as summaries do, no line is split."""
 
 CODE = re.compile(r"[A-Za-z]{2,3}")
-LONE = re.compile(r"\W*(?:(?:[^\W\d]|\d{1,4})\.\s*)+")
+LETTER = re.compile(r"[^\W_]")
+NO_LETTERS = re.compile(r"\W*+")
+INITIALS = re.compile(r"(?:(?:[^\W\d]|\d{1,4})\.\s*)*+")
 """Initials, or numbers as in dates and lists: not a sentence."""
 
-DOTTED = re.compile(r"(?:^|[\s(])[^\W\d]{1,3}(?:\.[^\W\d]{1,3})+\.\s+$")
+DOTTED = re.compile(r"[^\W\d]{1,3}(?:\.[^\W\d]{1,3})++\.")
 """An abbreviation such as i.e., which does not end a sentence if a small letter follows."""
 
-DATE = re.compile(r"(?:^|[^\d.,])\d{1,2}\.\s+$")
+DATE = re.compile(r"(?:^|[^\d.,])\d{1,2}\.$")
 """The day or month of a date if a number follows; any ordinal number in the languages of ORDINAL, or in an unknown one."""
 
 ORDINAL = {
     *("bs", "cs", "da", "de", "dsb", "et", "fi", "hr", "hsb", "hu", "is", "lb", "lv"),
     *("me", "mk", "nb", "nn", "no", "pl", "sk", "sl", "sr", "sv", "tr"),
 }
-TITLE = re.compile(r"(?:^|[\s(])(?:Dr|Mr|Mrs|Ms|Prof|St|Nr)\.\s+$")
+TITLE = re.compile(r"(?:^|[\s(])(?:Dr|Mr|Mrs|Ms|Prof|St|Nr)\.$")
+ENDING_WORD = 8
+"""Characters of which a date or title has fewer, with the character before it."""
 
 ASIDE = re.compile(r"\s*[(\[].*?[.!?][)\]]\s+(?=[^\W\d_])", re.DOTALL)
 """A whole sentence in brackets."""
@@ -51,8 +55,13 @@ ENDING = re.compile("[!.?;…\u037e։؝؞؟۔܀܁܂߹।॥၊။።፧፨᙮᜵
 """Marks that may end a sentence, in any language. Most lines have one at most, at their end, and need no segmenter."""
 
 AT_THE_END = " \t\n.!?…\"'”’»)]。！？"
-OPENING = re.compile(r"(?<=\s)[\"'“„‘«‹(\[¿¡]+$")
+OPENING = "\"'“„‘«‹([¿¡"
+WINDOW = 4_000
+"""Characters of a long line that are split at once."""
+
 SURROGATE = re.compile("[\ud800-\udfff]")
+SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\.)")
+"""Sentencex refuses halves of surrogate pairs, and panics if a capital letter and such a space precede a full stop."""
 
 
 @dataclass(frozen=True)
@@ -91,43 +100,110 @@ def split(line: str, language: str = "") -> list[str]:
     if code in UNSPLIT or not ENDING.search(line.rstrip(AT_THE_END)):
         return [line]
     sentences: list[str] = []
-    at, carry = 0, ""
+    parts = _Parts(line, code)
+    at = 0
     for part in _raw(line, language):
         at += len(part)
-        text, carry = carry + part, ""
-        quote = OPENING.search(text)
-        if quote and at < len(line):
-            text, carry = text[: quote.start()], quote[0]
-        end = at - len(carry)
-        if _continues(text, line[end:], code):
-            carry = text + carry
-        else:
-            sentences.append(text)
-    if carry and not any(map(str.isalnum, carry)) and sentences:
-        sentences[-1] += carry
-    elif carry:
-        sentences.append(carry)
+        end = at if at == len(line) else _before_quotes(line, parts.start, at)
+        if not parts.continue_after(end):
+            sentences.append(line[parts.start : end])
+            parts.begin(end)
+    rest = line[parts.start :]
+    if rest and not any(map(str.isalnum, rest)) and sentences:
+        sentences[-1] += rest
+    elif rest:
+        sentences.append(rest)
     return sentences
 
 
-def _continues(text: str, rest: str, code: str) -> bool:
-    """Whether a sentence goes on with `rest`, in the language of this code."""
-    glued = text == text.rstrip() and text[-1:].isascii() and bool(rest)
-    small = next(filter(str.isalnum, rest), "").islower()
-    ordinal = (rest[:1].isdigit() or ((not code or code in ORDINAL) and bool(rest))) and DATE.search(text)
-    short = (small and DOTTED.search(text)) or ordinal or (bool(rest) and TITLE.search(text))
-    return glued or bool(short) or bool(LONE.fullmatch(text)) or not any(map(str.isalnum, text))
+def _before_quotes(line: str, start: int, end: int) -> int:
+    """The place of quotation marks and brackets at the end of line[start:end] that open the next sentence; else the end."""
+    at = end
+    while at > start and line[at - 1] in OPENING:
+        at -= 1
+    return at if start < at < end and line[at - 1].isspace() else end
 
 
-def _raw(line: str, language: str) -> list[str]:
+class _Parts:
+    """The parts of a line that make up one sentence, from `start` on. Nothing is read twice, however many parts it has."""
+
+    def __init__(self, line: str, code: str) -> None:
+        self.line, self.code, self.first, self.next = line, code, -1, -1
+        self.begin(0)
+
+    def begin(self, start: int) -> None:
+        self.start = self.initials = start
+        self.lone = False
+
+    def continue_after(self, end: int) -> bool:
+        """Whether the sentence that begins at `start` goes on after `end`."""
+        line, rest = self.line, end < len(self.line)
+        if rest and line[end - 1].isascii() and not line[end - 1].isspace():
+            return True
+        if self.first < self.start:
+            self.first = _letter_from(line, self.start)
+        return (rest and self._ends_in_abbreviation(end)) or self._is_lone(end) or self.first >= end
+
+    def _ends_in_abbreviation(self, end: int) -> bool:
+        line, code = self.line, self.code
+        stop = end
+        while stop > self.start and line[stop - 1].isspace():
+            stop -= 1
+        if stop == end:
+            return False
+        tail = line[max(self.start, stop - ENDING_WORD) : stop]
+        if TITLE.search(tail) or ((line[end].isdigit() or not code or code in ORDINAL) and DATE.search(tail)):
+            return True
+        if self.next < end:
+            self.next = _letter_from(line, end)
+        if not line[self.next : self.next + 1].islower():
+            return False
+        word = stop
+        while word > self.start and line[word - 1] != "(" and not line[word - 1].isspace():
+            word -= 1
+        return DOTTED.fullmatch(line, word, stop) is not None
+
+    def _is_lone(self, end: int) -> bool:
+        """Whether there are only initials and numbers up to `end`."""
+        if not self.lone:
+            self.initials = _match_end(NO_LETTERS, self.line, self.initials, end)
+        after = _match_end(INITIALS, self.line, self.initials, end)
+        self.lone |= after > self.initials
+        self.initials = after
+        return self.lone and after == end
+
+
+def _letter_from(line: str, place: int) -> int:
+    """The place of the first letter or digit from `place` on; the length of the line if there is none."""
+    match = LETTER.search(line, place)
+    return len(line) if match is None else match.start()
+
+
+def _match_end(pattern: re.Pattern[str], line: str, start: int, end: int) -> int:
+    match = pattern.match(line, start, end)
+    return start if match is None else match.end()
+
+
+def _raw(line: str, language: str) -> Iterator[str]:
+    """The sentences of a line as sentencex finds them, in windows: its time may grow with the square of the length."""
     from sentencex import segment  # few lines need it
 
-    # The library refuses halves of surrogate pairs.
-    sentences = segment(language or "en", SURROGATE.sub("\ufffd", line))
-    ends = list(accumulate(map(len, sentences), initial=0))
-    if ends[-1] != len(line):
-        return [line]
-    return [part for start, end in pairwise(ends) for part in _aside(line[start:end])]
+    clean = SPACE_BEFORE_STOP.sub(" ", SURROGATE.sub("\ufffd", line))
+    start, size = 0, WINDOW
+    while start < len(line):
+        window = clean[start : start + size]
+        sentences = segment(language or "en", window)
+        if len(window) < len(line) - start:
+            if len(sentences) < 2:
+                size *= 2
+                continue
+            sentences.pop()  # it may go on after the window
+        if not window.startswith("".join(sentences)):
+            sentences = [window]
+        for sentence in sentences:
+            yield from _aside(line[start : start + len(sentence)])
+            start += len(sentence)
+        size = WINDOW
 
 
 def _aside(sentence: str) -> list[str]:
@@ -138,12 +214,19 @@ def _aside(sentence: str) -> list[str]:
 
 def join_texts(texts: Sequence[str], gaps: Sequence[str]) -> str:
     """Joins translations by the white space between their sources: a space at least, none in Chinese or Japanese."""
-    whole = texts[0] if texts else ""
+    whole = list(texts[:1])
+    last, begun = _letter(reversed("".join(whole))), any(whole)
     for text, gap in zip(texts[1:], gaps[1:], strict=True):
-        near = (next(filter(str.isalnum, reversed(whole)), ""), next(filter(str.isalnum, text), ""))
+        near = last, _letter(text)
         ideographic = all(letter and is_unspaced(letter) and ord(letter) >= 0x2E80 for letter in near)
-        whole += ("" if ideographic or not (whole and text) else gap or " ") + text
-    return whole
+        whole += ["" if ideographic or not (begun and text) else gap or " ", text]
+        last, begun = _letter(reversed(text)) or last, begun or bool(text)
+    return "".join(whole)
+
+
+def _letter(text: Iterable[str]) -> str:
+    """The first letter or digit."""
+    return next(filter(str.isalnum, text), "")
 
 
 def language_of(given: str | None, files: Sequence[str], side: int = 0) -> str | None:

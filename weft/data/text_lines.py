@@ -19,6 +19,11 @@ from weft.errors import DataError
 from weft.file_access import NO_FILE, denied, why_unreadable
 
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+CHECKED = 1000
+"""Bytes at the beginning of a file that tell UTF-16 from UTF-8."""
+
+LONGEST = 10_000_000
+"""Characters that a line may have; a longer one is no text."""
 
 
 def read_lines(source: str | Path | Iterable[bytes] | Iterable[str], name: str | None = None) -> Iterator[str]:
@@ -43,11 +48,17 @@ def read_text(source: str | Path | IO[bytes], name: str | None = None) -> str:
         content = source.read()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{called}: the file cannot be read: {error}. It seems to be damaged or cut short.") from None
+    return decode_text(content, called)
+
+
+def decode_text(content: bytes, name: str) -> str:
+    """The text of a UTF-8 file with this content. Errors call it `name`."""
+    _check_encoding(content[:CHECKED], name)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         # This finds the line and raises an error that names it.
-        return "\n".join(read_lines(BytesIO(content), called))
+        return "\n".join(read_lines(BytesIO(content), name))
 
 
 def open_file(path: str | Path) -> IO[bytes]:
@@ -93,6 +104,10 @@ def _lines(stream: Iterable[bytes] | Iterable[str], name: str) -> Iterator[str]:
     lines: Iterator[str | bytes] = iter(stream)
     try:
         for number, raw in enumerate(lines, start=1):
+            if len(raw) > LONGEST:
+                raise DataError(f"{name}, line {number:,}: the line has {len(raw):,} characters; at most {LONGEST:,} are read.")
+            if number == 1 and isinstance(raw, bytes):
+                _check_encoding(raw[:CHECKED], name)
             text = raw if isinstance(raw, str) else _decode(raw, name, number, offset)
             offset += len(raw)
             if number == 1:
@@ -104,6 +119,15 @@ def _lines(stream: Iterable[bytes] | Iterable[str], name: str) -> Iterator[str]:
         ) from None
 
 
+def _check_encoding(start: bytes, name: str) -> None:
+    """Raises DataError if a file that begins like this is UTF-16, in which every other byte of most texts is 0."""
+    if start.startswith(UTF16_MARKS) or start.count(0) > len(start) // 4:
+        raise DataError(
+            f"{name}: the file is UTF-16, not UTF-8. Save it as UTF-8 (in Excel: CSV UTF-8), or convert it with "
+            "`iconv -f UTF-16 -t UTF-8 OLD > NEW`."
+        )
+
+
 def _decode(raw: bytes, name: str, number: int, offset: int) -> str:
     """The text of a line, which begins at byte `offset`."""
     try:
@@ -111,9 +135,13 @@ def _decode(raw: bytes, name: str, number: int, offset: int) -> str:
     except UnicodeDecodeError as error:
         wrong = error.start
     where = f"{name}, line {number:,} (byte {offset + wrong:,} of the file)"
-    if number == 1 and raw.startswith(UTF16_MARKS):
-        advice = "The file seems to be UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`."
-    else:
-        advice = "Convert the file, for example with `iconv -f LATIN1 -t UTF-8`, or remove the line."
     before = raw[max(0, wrong - 30) : wrong].decode("utf-8", "replace")
-    raise DataError(f"{where}: not valid UTF-8: byte 0x{raw[wrong]:02x} after {before!r}. {advice}")
+    problem = f"{where}: not valid UTF-8: byte 0x{raw[wrong]:02x} after {before!r}."
+    try:
+        word = raw[max(0, wrong - 30) : wrong + 10].decode("cp1252").split("\n")[0]
+    except UnicodeDecodeError:
+        raise DataError(f"{problem} The file seems to be damaged, or in another encoding; convert it to UTF-8.") from None
+    raise DataError(
+        f"{problem} In Windows-1252, as Excel writes it, it would be {word!r}. If that is right, save the file as "
+        "UTF-8 (in Excel: CSV UTF-8), or convert it with `iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW`; if not, remove the line."
+    )

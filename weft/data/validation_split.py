@@ -81,6 +81,9 @@ def choose(pairs: Sequence[Pairs], count: int, seed: int, sides: Sequence[int] =
             sources.add(_normal(pair[0]))
     if not chosen:
         names = ", ".join(some.name for some in pairs)
+        if room < 1:
+            few = "there is only one pair" if total == 1 else f"there are only {total:,} pairs"
+            raise DataError(f"{names}: {few}, too few to hold any out for validation. Give more, or --valid FILES.")
         raise DataError(
             f"{names}: no pairs can be held out for validation, because nearly all of the {total:,} pairs share a sentence "
             "with others. Give --valid FILES. If the targets are labels, train a classifier: `weft list recipes` shows them"

@@ -51,7 +51,8 @@ def best_paths(logits: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
 
 def alignment_marks(logits: Tensor, lengths: Tensor, ids: list[int], *, blank: int) -> NDArray[np.float32]:
     """[len(ids), T]: ones where the best path of a text through the vectors of one row says each of its tokens."""
-    text, count = torch.tensor([ids], device=logits.device), torch.tensor([len(ids)], device=logits.device)
+    text = torch.tensor([ids], dtype=torch.long, device=logits.device)
+    count = torch.tensor([len(ids)], device=logits.device)
     path = best_alignment(logits, lengths, text, count, blank=blank)[0].tolist()
     marks, place, before = np.zeros((len(ids), len(path)), np.float32), -1, blank
     for time, token in enumerate(path):

@@ -43,7 +43,11 @@ FEATURES = {
 class Search(ABC):
     """A way to find texts for encoded sources: one token after the other, selected by `selector`, unless `find` is overridden.
 
-    kind: its name in the table · accepts: the features of `FEATURES` that it supports · instead: what to do about the others.
+    kind: its name in the table
+    accepts: the features that it supports, any of n_best, prefix, use, avoid, rules, shortlist and trace
+    instead: advice in errors about features that it does not support
+    length_penalty: exponent of the length by which it divides scores
+    length_offset: added to the length before (Wu et al. 2016 have 5)
     """
 
     kind: ClassVar[str]

@@ -66,6 +66,20 @@ class MetricScore:
     key: str = ""
 
 
+@dataclass(frozen=True)
+class Breakdown:
+    """Scores in detail: a table with a name and numbers in each row. key: its name in the JSON document."""
+
+    key: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | int | float]]
+
+    def document(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {"columns": list(self.columns), "rows": [list(row) for row in self.rows]}
+
+
 class Metric(ABC):
     """A metric that is a function of counts summed over sentences."""
 
@@ -89,6 +103,10 @@ class Metric(ABC):
     def value(self, sums: Counts) -> Counts:
         """[…, S] → […]: the value of each row of sums; unless overridden, the first count in percent of the second."""
         return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)
+
+    def breakdowns(self, hypotheses: Sequence[str], references: Sequence[str]) -> list[Breakdown]:
+        """Tables with details of the value, for metrics that have any."""
+        return []
 
     def score(self, counts: Counts) -> MetricScore:
         """The value over all sentences."""

@@ -10,11 +10,14 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Column, Table
 
-from weft.evaluation.metrics import Bucket, Metric, MetricScore, by_length, check_texts, make_metrics
+from weft.evaluation.metrics import Breakdown, Bucket, Metric, MetricScore, by_length, check_texts, make_metrics
 from weft.evaluation.significance import SEED, TESTS, Significance, Test, confidence
 
 FORMAT = 1
 """The version of the JSON document. It changes when a key changes its meaning or is removed, not when one is added."""
+
+SHOWN = 30
+"""The most rows of a table of details on the terminal."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Evaluation:
     baseline: str | None = None
     comparisons: list[Significance] = field(default_factory=list)
     lengths: list[Bucket] = field(default_factory=list)
+    breakdowns: list[Breakdown] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """Plain data for JSON with stable keys; see FORMAT."""
@@ -60,6 +64,7 @@ class Evaluation:
             "metrics": metrics,
             "comparison": self._comparison(),
             "by_length": buckets,
+            **{each.key: each.document() for each in self.breakdowns},
         }
 
     def _comparison(self) -> dict[str, Any] | None:
@@ -74,7 +79,7 @@ class Evaluation:
 
     def table(self) -> RenderableType:
         """The tables for the terminal, with rich."""
-        return Group(self._scores(), *([self._lengths()] if self.lengths else []))
+        return Group(self._scores(), *([self._lengths()] if self.lengths else []), *map(_breakdown, self.breakdowns))
 
     def signatures(self) -> list[str]:
         """The signature of each metric, one line each. Print them without wrapping, so that they can be copied."""
@@ -98,6 +103,16 @@ class Evaluation:
             words = f"{item.low} and more" if item.high is None else f"{item.low} to {item.high - 1}"
             table.add_row(words, str(item.sentences), "–" if item.bleu is None else f"{item.bleu:.2f}")
         return table
+
+
+def _breakdown(item: Breakdown) -> Table:
+    name, *numbers = map(escape, item.columns)
+    table = Table(name, *(Column(heading, justify="right") for heading in numbers), title=item.title, title_justify="left")
+    for row in item.rows[:SHOWN]:
+        table.add_row(*(f"{cell:.2f}" if isinstance(cell, float) else escape(str(cell)) for cell in row))
+    if len(item.rows) > SHOWN:
+        table.caption = f"and {len(item.rows) - SHOWN:,} more; --json has all"
+    return table
 
 
 def _compared(item: Significance) -> tuple[str, ...]:
@@ -135,4 +150,5 @@ def evaluate(
     bleu = next((metric for metric in chosen if metric.name == "BLEU"), None)
     lengths = by_length(hypotheses, references, sources, bleu=bleu) if sources is not None else []
     name = baseline.name if baseline else None
-    return Evaluation(system, data, len(references), scores, intervals, name, comparisons, lengths)
+    details = [each for metric in chosen for each in metric.breakdowns(hypotheses, references)]
+    return Evaluation(system, data, len(references), scores, intervals, name, comparisons, lengths, details)

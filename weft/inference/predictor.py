@@ -48,12 +48,12 @@ class Prediction:
 
     text: str
     score: float
-    ids: list[int] = field(default_factory=list)
-    tokens: list[str] = field(default_factory=list)
-    source_tokens: list[str] = field(default_factory=list)
-    attention: dict[str, Weights] = field(default_factory=dict)
-    alternatives: list[Any] = field(default_factory=list)
-    uses: dict[str, View] = field(default_factory=dict)
+    ids: list[int] = field(default_factory=list, repr=False)
+    tokens: list[str] = field(default_factory=list, repr=False)
+    source_tokens: list[str] = field(default_factory=list, repr=False)
+    attention: dict[str, Weights] = field(default_factory=dict, repr=False)
+    alternatives: list[Any] = field(default_factory=list, repr=False)
+    uses: dict[str, View] = field(default_factory=dict, repr=False)
 
     def lines(self) -> str:
         """The text as it is written to a file, without the last line end: one line."""
@@ -122,6 +122,9 @@ class Predictor(ABC, Generic[In, Out]):
 
     def __init__(self, model: Any, options: DecodingOptions, warn: Callable[[str], None] | None = None) -> None:
         self.model, self.options, self.warn = model, options, warn or (lambda message: None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {type(self.model).__name__} on {self.model.device}, {self.options.search.kind} search>"
 
     def parse_input(self, line: str, **fields: Any) -> Any:
         """The input for a line of text: the line, unless inputs have `fields` such as prefix.

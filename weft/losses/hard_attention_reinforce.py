@@ -86,11 +86,11 @@ class MovingBaseline:
         return self._mean
 
     def move(self, values: Tensor, ok: Tensor) -> None:
-        """Moves the mean towards the values that are `ok`; if none is, it stays."""
+        """Moves the mean towards the values that are `ok`. It stays if none is, or if their mean is not finite."""
         tokens, before = ok.sum(), self.on(values.device)
         mean = values.where(ok, 0.0).sum() / tokens.clamp_min(1)
         # In place, because a recorded step reads it from there.
-        before.copy_(torch.where(tokens > 0, KEPT * before + (1 - KEPT) * mean, before))
+        before.copy_(torch.where((tokens > 0) & mean.isfinite(), KEPT * before + (1 - KEPT) * mean, before))
 
     def extra_state(self) -> dict[str, Tensor]:
         return {self.name: self._mean.clone()}

@@ -70,7 +70,7 @@ class Sampling:
     """The tokens that a decoder is fed.
 
     inputs: model, batch and update → [B, T] token ids in place of `batch.target`, BOS first; the model learns from each of them
-    capturable: whether every update runs the same operations
+    capturable: whether every update runs the same operations, so that a CUDA graph can hold them
     """
 
     inputs: Callable[[Model, PairBatch, int], list[Tensor]]

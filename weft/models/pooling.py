@@ -27,10 +27,13 @@ class Pooled:
 
 
 class Pooling(nn.Module, ABC):
-    """Reduces a padded sequence to r vectors.
+    """Reduces a padded sequence to r vectors. Its facts are verified by tests.
 
-    Declared facts, each verified by tests: what weights sum to, whether the order of tokens matters, and whether all tokens
-    matter or the data decides which do.
+    paper: where it was published
+    weights_sum: the sum of the weights of a vector; None if it shows no weights
+    ignores_key_order: tokens in another order give the same vectors
+    receptive_field: whether all tokens matter, or the data decides which do
+    extras: names of what `Pooled.extras` has in training, such as diversity
     """
 
     paper: ClassVar[str] = ""

@@ -30,19 +30,34 @@ FORMAT = 2
 FORMAT_FILE = "run.json"
 
 
-def write_format(run: Path, request: Data | None = None) -> None:
-    """Marks a run as one of this format, and keeps what was requested of it: `request`, or what the run has already."""
-    request = read_request(run) if request is None else request
-    facts = {"format": FORMAT, "weft": VERSION, **({"request": request} if request else {})}
-    replace_file(run / FORMAT_FILE, json.dumps(facts, ensure_ascii=False) + "\n")
+def write_format(run: Path, request: Data | None = None, packages: Mapping[str, str] | None = None) -> None:
+    """Marks a run as one of this format, and keeps what was requested of it, and the other packages that it needs.
+
+    Both are by default what the run has already. packages: their names and versions.
+    """
+    known = _facts(run)
+    request = known.get("request") if request is None else request
+    packages = known.get("packages") if packages is None else packages
+    noted = {name: value for name, value in (("request", request), ("packages", packages)) if value}
+    replace_file(run / FORMAT_FILE, json.dumps({"format": FORMAT, "weft": VERSION, **noted}, ensure_ascii=False) + "\n")
+
+
+def _facts(run: Path) -> Data:
+    """The content of the format file; empty if there is none."""
+    if not (run / FORMAT_FILE).is_file():
+        return {}
+    check_format(run)
+    return dict(json.loads((run / FORMAT_FILE).read_text("utf-8")))
 
 
 def read_request(run: Path) -> Data:
     """What was requested of a run, before anything was chosen; empty for runs that do not say it."""
-    if not (run / FORMAT_FILE).is_file():
-        return {}
-    check_format(run)
-    return dict(json.loads((run / FORMAT_FILE).read_text("utf-8")).get("request", {}))
+    return dict(_facts(run).get("request", {}))
+
+
+def read_packages(run: Path) -> dict[str, str]:
+    """The other packages that a run needs, with their versions; empty for runs that do not say it."""
+    return {str(name): str(version) for name, version in dict(_facts(run).get("packages", {})).items()}
 
 
 def check_format(run: Path) -> int:

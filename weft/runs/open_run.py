@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft.config.plugins import missing_packages
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
-from weft.errors import RunError
+from weft.errors import ConfigError, RunError
 from weft.file_access import why_unreadable
 from weft.layers.lora import Lora, add_adapters, merge_adapters
 from weft.models.base import Network, Sizes
-from weft.runs.migrations import FORMAT_FILE, check_format
+from weft.runs.migrations import FORMAT_FILE, check_format, read_packages
+from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import CONFIG, MODEL, choose_device
 from weft.runs.weight_files import load_weights, zero_initialized
 from weft.tasks.base import Task, TaskContext, TeacherRun
@@ -37,7 +39,8 @@ class TrainedRun:
 
 
 def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
-    """The configuration of a run folder, with `sets` ("train.steps=500") applied."""
+    """The configuration of a run folder or packed run, with `sets` ("train.steps=500") applied."""
+    folder = unpacked(folder)
     if problem := why_unreadable(folder, "run folder"):
         raise RunError(f"{folder}: {problem}")
     if not (folder / CONFIG).is_file():
@@ -45,7 +48,12 @@ def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
         problem = stopped if (folder / FORMAT_FILE).is_file() else f"this is not a run folder: it has no {CONFIG}"
         raise RunError(f"{folder}: {problem}")
     check_format(folder)
-    return load_config(folder / CONFIG, sets)
+    try:
+        return load_config(folder / CONFIG, sets)
+    except ConfigError:
+        if missing := missing_packages(read_packages(folder)):
+            raise RunError(f"{folder}: {missing}") from None
+        raise
 
 
 def build_task(config: Config, folder: Path, report: Report = silent, teacher: TeacherRun | None = None) -> Task:
@@ -64,6 +72,7 @@ def build_network(task: Task, config: Config, sizes: Sizes) -> Network:
 
 def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> TrainedRun:
     """Loads a trained run, with `sets` applied to its configuration, onto `device`. Adapters are merged with the weights."""
+    folder = unpacked(folder)
     config = run_config(folder, sets)
     if not (folder / MODEL).is_file():
         raise RunError(f"{folder}: there is no {MODEL} yet; training saves the first one after train.save_every steps")

@@ -37,21 +37,24 @@ SHOWN = 4
 """The most names that a message lists."""
 
 
-def started_config(run: Path, recipe: str | Path | None, sets: Sequence[str] = (), *, new_data: bool) -> Config:
+def started_config(
+    run: Path, recipe: str | Path | None, sets: Sequence[str] = (), *, new_data: bool, new_valid: bool = False
+) -> Config:
     """The configuration of a run that starts from `run`: with its model and tokenizers, and the rest of the recipe.
 
     recipe: None is the configuration of `run` itself; the kind of batches is then chosen anew, for another task or device.
     new_data: other data is given for training, so the run's own is not taken, for validation neither.
+    new_valid: other data is given for validation, so nothing is held out because the run did.
     """
     base = run_config(run)
     if recipe is not None:
-        return load_config(recipe, sets, over=_inherited(run, base, load_config(recipe), new_data))
-    over: dict[str, Any] = {"train.packed": "auto", "train.rounded": "auto"}
+        return load_config(recipe, sets, over=_inherited(run, base, load_config(recipe), new_data, new_valid))
+    over: dict[str, Any] = {"train.packed": "auto", "train.rounded": "auto", "train.seconds": 0, "train.budget": "steps"}
     over |= {"data.train": [], "data.valid": [], "data.teacher": None} if new_data else {}
-    return load_config(run / CONFIG, sets, over=_inherited(run, base, base, new_data) | over)
+    return load_config(run / CONFIG, sets, over=_inherited(run, base, base, new_data, new_valid) | over)
 
 
-def _inherited(run: Path, base: Config, config: Config, new_data: bool) -> dict[str, Any]:
+def _inherited(run: Path, base: Config, config: Config, new_data: bool, new_valid: bool) -> dict[str, Any]:
     """The settings, by path, that `config` gets from the run it starts from, whose configuration is `base`.
 
     Adapters are those of `config`, because those of the run are merged with its weights.
@@ -62,7 +65,16 @@ def _inherited(run: Path, base: Config, config: Config, new_data: bool) -> dict[
     taken = {path: theirs["data"][path.partition(".")[2]] for path in paths}
     extended = config.start.weights is not None  # then `config` is that of a trained run
     start = {"run": str(run.absolute()), "extend": 0 if extended else config.start.extend}
+    if new_valid and (config is base or not config.data.train):
+        taken["data.hold_out"] = 0
     return {**taken, "data.tokenizer_of": None, "model": {**theirs["model"], "lora": config.model["lora"]}, "start": start}
+
+
+def starts_with_a_model(config: Config) -> bool:
+    """Whether a run starts with weights that were trained for its task, so that they can be scored before the first step."""
+    if config.start.run is None or not config.data.validates:
+        return False
+    return bool(run_config(Path(config.start.run)).task["kind"] == config.task["kind"])
 
 
 def resolve_start(config: Config) -> Config:

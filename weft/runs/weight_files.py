@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from weft.errors import RunError
-from weft.file_access import ASIDE, default_mode, denied, why_unreadable
+from weft.file_access import ASIDE, default_mode, denied, sync, why_unreadable
 from weft.models.base import Network
 from weft.runs.migrations import migrate_metadata, migrate_weights
 
@@ -59,19 +59,15 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     sync(file)
 
 
-def sync(path: Path) -> None:
-    """Syncs a file, or the entries of a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name."""
+    """The weights in a file of weft, by the names of today."""
+    return migrate_weights(tensors_of(file))
+
+
+def tensors_of(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name."""
     with _read_errors(file):
-        return migrate_weights(load_file(file))
+        return load_file(file)
 
 
 def read_metadata(file: Path) -> dict[str, str]:

@@ -17,12 +17,23 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from weft.errors import WeftError
 from weft.serve import json_api, libretranslate_api
-from weft.serve.middleware import GuardMiddleware, Log, log_line
+from weft.serve.middleware import GuardMiddleware, Log, log_line, one_line
 from weft.serve.request_and_response import with_choices, with_security
 from weft.serve.service import Service
 from weft.version import VERSION
 
-STATIC = ("page.css", "page.js", "choices.js", "pairs.js", "server.js", "docs.css", "docs.js", "examples.js", "icon.svg")
+STATIC = (
+    "page.css",
+    "page.js",
+    "choices.js",
+    "pairs.js",
+    "files.js",
+    "server.js",
+    "docs.css",
+    "docs.js",
+    "examples.js",
+    "icon.svg",
+)
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FILES = {
     "/": "serve/page/index.html",
@@ -32,6 +43,9 @@ FILES = {
     **{f"/static/{name}": f"serve/page/{name}" for name in STATIC},
 }
 """Static files by URL path. The list is fixed: a request path is never turned into a file path."""
+
+MAX_ERRORS = 5
+"""Fields of a request that an error names."""
 
 PUBLIC = ("/health", "/languages", "/frontend/settings", "/v1/models", "/download_file/{name}")
 """Paths that need no API key."""
@@ -93,6 +107,7 @@ def _add_errors(app: FastAPI) -> None:
     template = resources.files("weft").joinpath("serve/page/error.html").read_text("utf-8")
 
     def response(request: Request, message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+        message = one_line(message)
         if request.headers.get("accept", "").startswith("text/html"):
             home = "../" * (request.url.path.count("/") - 1) or "./"
             page = template.replace("{{home}}", home).replace("{{message}}", escape(_sentence(message)))
@@ -109,8 +124,9 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        message = "; ".join(f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors())
-        return response(request, message.encode("utf-8", "replace").decode(), 422)
+        errors = error.errors()[:MAX_ERRORS]
+        message = "; ".join(f"{one_line('.'.join(map(str, each['loc'][1:])), 40) or 'body'}: {each['msg']}" for each in errors)
+        return response(request, message, 422)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:

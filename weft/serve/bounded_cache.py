@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
@@ -17,6 +18,8 @@ V = TypeVar("V")
 class BoundedCache(OrderedDict[K, V]):
     """Keeps the entries that were set last, up to a total `size`. An entry that is larger than that is not kept.
 
+    Several threads may get and set entries.
+
     measure: the size of an entry, by default 1.
     """
 
@@ -24,18 +27,20 @@ class BoundedCache(OrderedDict[K, V]):
         super().__init__()
         self.size, self.used, self._measure = size, 0, measure
         self._sizes: dict[K, int] = {}
+        self._lock = threading.Lock()
 
     def __setitem__(self, key: K, value: V) -> None:
         size = self._measure(key, value)
-        if key in self:
-            self._forget(key)
-        if size > self.size:
-            return
-        super().__setitem__(key, value)
-        self._sizes[key] = size
-        self.used += size
-        while self.used > self.size:
-            self._forget(next(iter(self)))
+        with self._lock:
+            if key in self:
+                self._forget(key)
+            if size > self.size:
+                return
+            super().__setitem__(key, value)
+            self._sizes[key] = size
+            self.used += size
+            while self.used > self.size:
+                self._forget(next(iter(self)))
 
     def _forget(self, key: K) -> None:
         super().__delitem__(key)

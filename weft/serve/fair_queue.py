@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections import Counter
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.exceptions import HTTPException
-
 from weft.decoding.search_loop import Cancellation
-from weft.explain.explanation import Explanation
-from weft.explain.html_page import Section, explain_page
-from weft.inference.predictor import BatchItem, ExpectedCost, Prediction, Predictor
+from weft.inference.predictor import BatchItem, ExpectedCost, Predictor
 from weft.serve.bounded_cache import BoundedCache
-from weft.serve.served_models import BatchResult, Query
+from weft.serve.served_models import BatchResult, TranslationQuery
 
 KINDS, CLIENTS = 1000, 10_000
 """Kinds of work whose time, and clients whose work, is remembered."""
@@ -29,68 +25,38 @@ GROWTH = 4
 """How many times as large as the largest batch so far the next may be."""
 
 
-MAX_EXPLAINED_TOKENS = 200
-"""Tokens of the longest sentence that is explained, since nothing can interrupt this."""
+SHORT = 2_000
+"""Characters of a text, or of all texts of a request, that this process may read and join itself."""
 
-
-@dataclass(eq=False)
-class ExplainedSentence(BatchItem):
-    """A sentence to explain."""
-
-    text: str
-
-
-class ExplanationPredictor:
-    """Runs `weft explain` in the queue: a sentence is one batch item, and the prediction has the page as its text."""
-
-    def __init__(self, query: Query) -> None:
-        self.query = query
-
-    def read(self) -> list[BatchItem]:
-        model, limit = self.query.model, MAX_EXPLAINED_TOKENS
-        sentences = [ExplainedSentence([0] * model.count(text), text) for text in model.sentences(self.query.text)]
-        longest = max(sentence.size for sentence in sentences)
-        if longest > limit:
-            raise HTTPException(400, f"a sentence of {longest} tokens is too long to be explained; the limit is {limit}")
-        return [*sentences]
-
-    def group(self, item: BatchItem) -> Hashable:
-        return item  # each is run alone
-
-    def expected_cost(self, item: BatchItem) -> ExpectedCost:
-        width = self.query.model.translator.config.decode.search.get("width", 1)
-        return ExpectedCost(int(dict(self.query.options).get("beam") or width), item.size)
-
-    def run(self, items: list[Any], control: Cancellation | None = None) -> list[Explanation | Section]:
-        return [self.query.model.explain(item.text, self.query) for item in items]
-
-    def join_outputs(self, query: Query, items: list[BatchItem], results: list[Explanation | Section]) -> Prediction:
-        return Prediction(explain_page(results, "weft"), 0.0)
+Parts = tuple[Any, list[BatchItem], list[Any]]
+"""The input of a predictor, its batch items and their results."""
 
 
 @dataclass(eq=False)
 class PendingQuery:
     """A query with the batch items that a model computes for it, and their results so far."""
 
-    query: Query
+    query: TranslationQuery
     input: Any
-    predictor: Predictor[Any, Any] | ExplanationPredictor
+    predictor: Predictor[Any, Any]
     items: list[BatchItem]
     results: dict[BatchItem, Any] = field(default_factory=dict)
-    answer: Prediction | None = None
 
     def run(self, items: list[BatchItem], control: Cancellation | None) -> BatchResult:
         """Runs items of this and other queries of one group."""
-        if isinstance(self.predictor, ExplanationPredictor):
-            began = time.monotonic()
-            return BatchResult(list(self.predictor.run(items, control)), len(items), time.monotonic() - began)
         return self.query.model.run_batch(self.predictor, self.query.options, items, control)
 
-    def finish(self) -> None:
-        """Joins the results if all are known. This may run the model once more, for attention weights."""
-        if len(self.results) == len(self.items):
-            self.answer = self.predictor.join_outputs(self.input, self.items, [self.results[item] for item in self.items])
-            self.results.clear()
+    @property
+    def parts(self) -> Parts:
+        """The input, its items and their results."""
+        return self.input, self.items, [self.results[item] for item in self.items]
+
+    @property
+    def plain(self) -> bool:
+        """Whether its answer is simply the result of its only item, so that there is nothing to join."""
+        if self.query.attention or self.query.marks:
+            return False
+        return len(self.items) == 1 or (not self.items and len(self.query.text) <= SHORT)
 
 
 @dataclass(eq=False)
@@ -116,7 +82,7 @@ class RequestTicket:
 
     client: str
     queries: list[PendingQuery]
-    future: asyncio.Future[list[Prediction]]
+    future: asyncio.Future[None]
     jobs: list[Job] = field(default_factory=list)
 
     @property
@@ -126,10 +92,11 @@ class RequestTicket:
 
     @property
     def complete(self) -> bool:
-        return all(each.answer is not None for each in self.queries)
+        """Whether all results are known."""
+        return all(len(each.results) == len(each.items) for each in self.queries)
 
     def settle(self, error: Exception | None = None) -> None:
-        """Gives the answers, or an error, to the request. Any thread may call this."""
+        """Tells the request that all results are known, or an error. Any thread may call this."""
         with suppress(RuntimeError):  # the event loop is closed, so no request is waiting
             self.future.get_loop().call_soon_threadsafe(self._settle, error)
 
@@ -139,7 +106,7 @@ class RequestTicket:
         if error is not None:
             self.future.set_exception(error)
         else:
-            self.future.set_result([each.answer for each in self.queries if each.answer is not None])
+            self.future.set_result(None)
 
 
 @dataclass
@@ -173,22 +140,28 @@ class _LinearFit:
 
 
 class BatchTimeModel:
-    """Learns how long batches take on this machine, by kind of work: the time per step grows with the number of rows."""
+    """Learns how long batches take on this machine, by kind of work: the time per step grows with the number of rows.
+
+    Several threads may use it.
+    """
 
     def __init__(self, first: float = 1e-3) -> None:
         self.first = first
         self._fits: BoundedCache[Hashable, _LinearFit] = BoundedCache(KINDS)
+        self._lock = threading.Lock()
 
     def learn(self, kind: Hashable, rows: float, steps: int, seconds: float, weight: float = 1.0) -> None:
         """Remembers a batch."""
-        fit = self._fits.get(kind) or _LinearFit()
-        fit.add(rows, seconds / max(1, steps), weight)
-        self._fits[kind] = fit
+        with self._lock:
+            fit = self._fits.get(kind) or _LinearFit()
+            fit.add(rows, seconds / max(1, steps), weight)
+            self._fits[kind] = fit
 
     def seconds(self, kind: Hashable, rows: float, steps: int) -> float:
         """The time that a batch of this kind is expected to take. `first` seconds per row and step if none was seen yet."""
-        fit = self._fits.get(kind)
-        return steps * (self.first * rows if fit is None else fit.at(rows))
+        with self._lock:
+            fit = self._fits.get(kind)
+            return steps * (self.first * rows if fit is None else fit.at(rows))
 
     def known(self, kind: Hashable, rows: float) -> bool:
         """Whether the batches so far tell how long this many rows take. Batches grow step by step."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import resource
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import h11
@@ -12,6 +15,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS = 2_000
 """Open connections. Beyond that, idle connections of the address that has most are closed, or requests get status 503."""
+
+SPARE = 24
+"""File descriptors that are left for other purposes than connections: processes, files, and connections being accepted."""
 
 HEADERS_WITHIN = 15.0
 """Seconds in which the headers of a request must arrive: the first from the start of the connection, others from their first
@@ -26,9 +32,24 @@ LINGER = 5.0
 A client that sends another request meanwhile is told to close its connection, so it never finds it closed."""
 
 
-class Protocol(H11Protocol):
-    """Closes connections whose headers do not arrive in time or whose client does not read the response."""
+def most_connections() -> int:
+    """The connections that may be open, as far as the file descriptors of this process allow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        most = 2 * CONNECTIONS if hard == resource.RLIM_INFINITY else hard
+        soft = max(soft, min(most, 2 * CONNECTIONS))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else SPARE
+    return max(4, min(CONNECTIONS, soft - used - SPARE))
 
+
+class Protocol(H11Protocol):
+    """Closes connections whose headers do not arrive in time or whose client does not read the response.
+
+    most: the most connections of the server; further ones take the places of idle ones.
+    """
+
+    most = CONNECTIONS
     headers_timer: asyncio.TimerHandle | None = None
     leaving = False
     opened = 0.0
@@ -46,8 +67,8 @@ class Protocol(H11Protocol):
         super().connection_made(transport)
         self.opened = self.loop.time()
         self._await_headers()
-        if len(self.connections) > CONNECTIONS:
-            self._make_room()
+        if len(self.connections) > self.most:
+            make_room(self.connections, but=self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -103,13 +124,6 @@ class Protocol(H11Protocol):
         if self.idle and not self.transport.is_closing():
             self.transport.close()
 
-    def _make_room(self) -> None:
-        """Closes the oldest idle connection of the address that has most connections."""
-        others = [each for each in self.connections if isinstance(each, Protocol) and each is not self]
-        counts = Counter(each.address for each in others)
-        if idle := [each for each in others if each.idle]:
-            max(idle, key=lambda each: (counts[each.address], -each.opened)).transport.abort()
-
     def _watch_reading(self, before: int) -> None:
         if before:
             self.loop.call_later(READ_WITHIN, self._abort_if_unread, before)
@@ -120,3 +134,11 @@ class Protocol(H11Protocol):
             self.transport.abort()
         else:
             self._watch_reading(left)
+
+
+def make_room(connections: Iterable[object], but: Protocol | None = None) -> None:
+    """Closes the oldest idle connection of the address that has most connections."""
+    others = [each for each in connections if isinstance(each, Protocol) and each is not but]
+    counts = Counter(each.address for each in others)
+    if idle := [each for each in others if each.idle and not each.transport.is_closing()]:
+        max(idle, key=lambda each: (counts[each.address], -each.opened)).transport.abort()

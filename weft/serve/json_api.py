@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
+from weft.errors import DataError
+from weft.explain.html_page import explain_page
 from weft.inference.predictor import Prediction
+from weft.serve.fair_queue import SHORT
 from weft.serve.languages import detect_language
+from weft.serve.readers import LONG
 from weft.serve.request_and_response import (
     ERRORS,
     ModelDocument,
@@ -25,11 +29,10 @@ from weft.serve.request_and_response import (
     with_choices,
 )
 from weft.serve.request_batcher import too_many_cells
-from weft.serve.served_models import ExplanationQuery, ServedModel, TranslationQuery
+from weft.serve.served_models import Options, ServedModel, TranslationQuery
 from weft.serve.server_processes import reload_others
-from weft.serve.service import Service
-from weft.tasks.translation.documents import Format, fill_all, open_document
-from weft.tasks.translation.documents.html import Document
+from weft.serve.service import Service, client_of, note
+from weft.tasks.translation.documents import Format
 from weft.tasks.translation.glossary import NO_TERMS, Glossary, Terms
 from weft.tasks.translation.segmenter import Translation
 
@@ -43,6 +46,9 @@ PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inl
 
 ALIGNING = 32
 """How many times as many attention weights may be averaged for an alignment as may be sent."""
+
+MAX_EXPLAINED_TOKENS, MAX_EXPLAINED_WORK = 200, 3_200
+"""Tokens of the longest sentence that is explained, and of all sentences, times the beam size."""
 
 FEW = 8
 """The most translations that are converted to JSON in the event loop; for few, this is faster than another thread."""
@@ -134,16 +140,8 @@ def router(service: Service) -> APIRouter:
     )
     async def translate(request: Request) -> Response:
         body = await admitted_body(request, service, TranslateRequest)
-        service.check(body.texts, body.prefixes + body.use + body.avoid + body.glossary_texts)
-        model = _selected(service, body)
-        documents = None if body.format == "text" else [open_document(text, body.format, model.target) for text in body.texts]
-        limit = service.settings.cells * (1 if body.attention else ALIGNING)
-        predictions = await service.answer(request, _queries(service, body, model, documents), cells=limit)
-        if body.attention and (count := cells(predictions)) > service.settings.cells:
-            raise too_many_cells(count, service.settings.cells)
-        answers = predictions if documents is None else fill_all(documents, predictions)
-        large = body.attention or body.alignment or len(predictions) > FEW
-        content = await asyncio.to_thread(_content, body, model, answers) if large else _content(body, model, answers)
+        service.check(body.texts, body.use + body.avoid + body.glossary_texts, body.prefixes)
+        content = await service.attend(request, _translate(service, request, body, _selected(service, body)))
         return Response(content, media_type="application/json")
 
     @routes.post(
@@ -158,8 +156,10 @@ def router(service: Service) -> APIRouter:
         service.check([body.text])
         model = service.models.select(body.model, body.source, body.target)
         beam = (("beam", min(body.beam, service.settings.beam)),) if body.beam else ()
-        (page,) = await service.answer(request, [ExplanationQuery(model, body.text, beam)])
-        return HTMLResponse(page.text, headers={"Content-Security-Policy": PAGE_POLICY})
+        note(request, texts=1, characters=len(body.text), model=model.name)
+        explaining = service.readers.do(client_of(request), explain_text, model, body.text, beam, seconds=LONG)
+        page = await service.attend(request, explaining)
+        return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})
 
     @routes.get("/models", summary="The models of this server")
     async def models() -> list[ModelDocument]:
@@ -192,6 +192,31 @@ def _document(model: ServedModel, most_beam: int) -> ModelDocument:
     return ModelDocument(**names, kind=config.model["kind"], beam=beam, most_beam=most_beam)
 
 
+async def _translate(service: Service, request: Request, body: TranslateRequest, model: ServedModel) -> bytes:
+    """The response to a request, as JSON."""
+    options, limit = _options(body, service.settings.beam, model), service.settings.cells
+    if body.format == "text":
+        queries = _queries(body, model, options, await _terms(service, request, body, body.texts))
+        cells_limit = limit * (1 if body.attention else ALIGNING)
+        answers: Sequence[Prediction] = await service.answer(request, queries, cells=cells_limit)
+    else:
+        if body.prefixes or body.attention or body.alignment or body.use:
+            raise HTTPException(400, f"format {body.format}: a document has no prefix, use, attention and alignment")
+        documents = await service.segments(request, body.texts, body.format, model.target)
+        segments = [segment for document in documents for segment in document]
+        terms = await _terms(service, request, body, [segment.text for segment in segments])
+        queries = [
+            TranslationQuery(model, each.text, options, terms=wanted, marks=each.marks)
+            for each, wanted in zip(segments, terms, strict=True)
+        ]
+        answers = await service.answer(request, queries)
+        answers = await service.filled(request, body.texts, body.format, model.target, answers)
+    if body.attention and (count := cells(answers)) > limit:
+        raise too_many_cells(count, limit)
+    large = body.attention or body.alignment or body.glossary or len(answers) > FEW
+    return await asyncio.to_thread(_content, body, model, answers) if large else _content(body, model, answers)
+
+
 def _content(body: TranslateRequest, model: ServedModel, translations: Sequence[Prediction]) -> bytes:
     """The response as compact JSON."""
     answers = []
@@ -204,17 +229,21 @@ def _content(body: TranslateRequest, model: ServedModel, translations: Sequence[
     return response.model_dump_json(exclude_none=True).encode()
 
 
-def _queries(
-    service: Service, body: TranslateRequest, model: ServedModel, documents: list[Document] | None
-) -> list[TranslationQuery]:
-    """The queries of a request: one per text, or one per segment of its documents."""
+async def _terms(service: Service, request: Request, body: TranslateRequest, texts: Sequence[str]) -> list[Terms]:
+    """The terms of each text. Another process searches long texts for them."""
+    if len(body.glossary) * sum(map(len, texts)) <= 100 * SHORT:
+        return find_terms(body, texts)
+    return await service.readers.do(client_of(request), find_terms, body, texts)
+
+
+def find_terms(body: TranslateRequest, texts: Sequence[str]) -> list[Terms]:
+    """The terms of each text."""
+    return [body.terms(text) for text in texts]
+
+
+def _queries(body: TranslateRequest, model: ServedModel, options: Options, terms: Sequence[Terms]) -> list[TranslationQuery]:
+    """The query of each text."""
     texts, prefixes = body.texts, body.prefixes or [""]
-    options = _options(body, service.settings.beam, model)
-    if documents is not None:
-        if body.prefixes or body.attention or body.alignment or body.use:
-            raise HTTPException(400, f"format {body.format}: a document has no prefix, use, attention and alignment")
-        segments = [segment for each in documents for segment in each.segments]
-        return [TranslationQuery(model, each.text, options, terms=body.terms(each.text), marks=each.marks) for each in segments]
     if any(len(text.splitlines()) > 1 for text in texts):
         raise HTTPException(400, "a text must be one line; send several lines as a list of texts")
     prefixes = prefixes * len(texts) if len(prefixes) == 1 else prefixes
@@ -222,11 +251,25 @@ def _queries(
         counts = f"there are {len(texts)} texts and {len(prefixes)} prefixes"
         raise HTTPException(400, f"{counts}; send one prefix, or one for each text")
     attention = body.attention or body.alignment
-    pairs = zip(texts, prefixes, strict=True)
-    return [TranslationQuery(model, text, options, prefix, body.terms(text), attention) for text, prefix in pairs]
+    inputs = zip(texts, prefixes, terms, strict=True)
+    return [TranslationQuery(model, text, options, prefix, wanted, attention) for text, prefix, wanted in inputs]
 
 
-def _options(body: TranslateRequest, limit: int, model: ServedModel) -> tuple[tuple[str, Any], ...]:
+def explain_text(model: ServedModel, text: str, options: Options) -> str:
+    """A page that explains the sentences of a text. Raises DataError if they take too much work."""
+    sentences = model.sentences(text)
+    sizes = [model.count(sentence) for sentence in sentences]
+    if max(sizes) > MAX_EXPLAINED_TOKENS:
+        problem = f"a sentence of {max(sizes)} tokens is too long to be explained"
+        raise DataError(f"{problem}; the limit is {MAX_EXPLAINED_TOKENS}")
+    beam = int(dict(options).get("beam") or model.translator.config.decode.search.get("width", 1))
+    if sum(sizes) * beam > MAX_EXPLAINED_WORK:
+        problem = f"{sum(sizes)} tokens are too many to be explained with a beam of {beam}"
+        raise DataError(f"{problem}; the limit is {MAX_EXPLAINED_WORK // beam}")
+    return explain_page([model.explain(sentence, options) for sentence in sentences], "weft")
+
+
+def _options(body: TranslateRequest, limit: int, model: ServedModel) -> Options:
     """Returns the options that differ from the run's defaults; refuses those beyond the server's limits."""
     decode = model.translator.config.decode
     named = {"beam": decode.search.get("width"), "sample": decode.search["kind"] == "sample"}

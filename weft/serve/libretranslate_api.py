@@ -18,8 +18,8 @@ from weft.inference.predictor import Prediction
 from weft.serve.languages import detect_language, language_name
 from weft.serve.request_and_response import ERRORS, Fields, admitted_fields, body_schema, with_choices
 from weft.serve.served_models import ServedModel, TranslationQuery
-from weft.serve.service import Service, note, suffix_of, suffixes
-from weft.tasks.translation.documents import fill_all, open_document, open_file
+from weft.serve.service import Service, client_of, note, suffix_of, suffixes
+from weft.tasks.translation.documents import open_file
 from weft.tasks.translation.documents.html import Segment
 from weft.tasks.translation.segmenter import Translation
 
@@ -68,12 +68,7 @@ def router(service: Service) -> APIRouter:
             raise HTTPException(400, "Invalid request: format must be text or html")
         count = _alternatives(fields, service.settings.beam)
         path = service.models.path(detected["language"] if detected else source, target)
-        predictions: Sequence[Prediction] = [Prediction(text, 0.0) for text in texts]
-        for model in path:
-            documents = [open_document(each.text, markup) for each in predictions]
-            segments = [segment for document in documents for segment in document.segments]
-            answers = await _translate_segments(service, request, model, segments, count if model is path[-1] else 0)
-            predictions = fill_all(documents, answers)
+        predictions = await service.attend(request, _translate_texts(service, request, texts, markup, path, count))
         response = _response(predictions, count, detected)
         return response if is_list else {name: values[0] for name, values in response.items()}
 
@@ -121,7 +116,7 @@ def file_router(service: Service) -> APIRouter:
             raise HTTPException(400, "Invalid request: missing file parameter; send a form with a file")
         suffix, content = suffix_of(upload.filename), await upload.read()
         source, target = (_language(fields, name) for name in ("source", "target"))
-        name = await _translate_file(service, request, content, suffix, source, target)
+        name = await service.attend(request, _translate_file(service, request, content, suffix, source, target))
         return {"translatedFileUrl": f"{str(request.base_url).rstrip('/')}{service.settings.prefix}/download_file/{name}"}
 
     @routes.get("/download_file/{name}", summary="A translated file", responses={404: ERRORS[400]}, response_class=Response)
@@ -173,6 +168,20 @@ def _frontend(service: Service) -> Fields:
 
 def _named(code: str) -> Fields:
     return {"code": code, "name": language_name(code)}
+
+
+async def _translate_texts(
+    service: Service, request: Request, texts: list[str], markup: str, path: Sequence[ServedModel], count: int
+) -> Sequence[Prediction]:
+    """Translates texts by one model after the other, the last of which gives alternatives."""
+    predictions: Sequence[Prediction] = [Prediction(text, 0.0) for text in texts]
+    for model in path:
+        texts = [each.text for each in predictions]
+        documents = await service.segments(request, texts, markup, None)
+        segments = [segment for document in documents for segment in document]
+        answers = await _translate_segments(service, request, model, segments, count if model is path[-1] else 0)
+        predictions = await service.filled(request, texts, markup, None, answers)
+    return predictions
 
 
 async def _translate_segments(
@@ -233,16 +242,27 @@ def _alternatives(fields: Fields, limit: int) -> int:
 
 async def _translate_file(service: Service, request: Request, content: bytes, suffix: str, source: str, target: str) -> str:
     """Translates a file, if need be by way of a third language; returns the name of the result."""
-    opened = await asyncio.to_thread(open_file, content, suffix)
+    client = client_of(request)
     if source == "auto":
-        text = " ".join(segment.text for segment in opened.document.segments)[: service.settings.characters]
+        segments = await service.readers.do(client, read_file, content, suffix)
+        text = " ".join(segment.text for segment in segments)[: service.settings.characters]
         source = str(detect_language(text, service.models.choices["source"])[0]["language"])
     for model in service.models.path(source, target):
-        opened = await asyncio.to_thread(open_file, content, suffix, model.target)
-        service.check([], [segment.text for segment in opened.document.segments])
-        answers = await _translate_segments(service, request, model, opened.document.segments)
-        content = await asyncio.to_thread(opened.filled, answers)
+        segments = await service.readers.do(client, read_file, content, suffix, model.target)
+        service.check([], [segment.text for segment in segments])
+        answers = await _translate_segments(service, request, model, segments)
+        content = await service.readers.do(client, write_file, content, suffix, model.target, answers)
     return await asyncio.to_thread(service.files.put, content, suffix)
+
+
+def read_file(content: bytes, suffix: str, language: str | None = None) -> list[Segment]:
+    """The segments of a file."""
+    return open_file(content, suffix, language).document.segments
+
+
+def write_file(content: bytes, suffix: str, language: str, answers: Sequence[Translation]) -> bytes:
+    """The file with the translations of its segments."""
+    return open_file(content, suffix, language).filled(answers)
 
 
 def _append_suggestion(path: Path, suggestion: dict[str, Any]) -> None:

@@ -96,6 +96,10 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 """Identifiers of requests that a client or a proxy may choose, in the header X-Request-ID."""
 
 
+MESSAGE = 400
+"""Characters of an error message, which may quote the request."""
+
+
 class GuardMiddleware:
     """Wraps the application: rejects foreign Host headers and large or slow bodies, and hides tracebacks from clients."""
 
@@ -138,7 +142,7 @@ class GuardMiddleware:
             if not status:
                 # The rest of the request stays unread, so the connection is closed.
                 extra = {**(refusal.headers or {}), "Connection": "close"}
-                response = JSONResponse({"error": refusal.detail}, refusal.status_code, headers=extra)
+                response = JSONResponse({"error": one_line(str(refusal.detail))}, refusal.status_code, headers=extra)
                 await response(scope, receive, send_with_headers)
         finally:
             self.answered += 1
@@ -192,6 +196,12 @@ class GuardMiddleware:
         self.metrics.request(path, status, seconds)
         facts = {"event": "request", "method": scope["method"], "route": path, "status": status}
         self.log({**facts, "ms": round(1000 * seconds, 1), **scope.get("weft.log", {})})
+
+
+def one_line(message: str, most: int = MESSAGE) -> str:
+    """A message that may quote a request: one line of valid Unicode, of at most so many characters."""
+    start = " ".join(message[: 2 * most].encode("utf-8", "replace").decode().split())
+    return start if len(start) <= most and len(message) <= 2 * most else f"{start[:most]}…"
 
 
 def _without_prefix(scope: Scope, prefix: str) -> Scope:

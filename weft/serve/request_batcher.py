@@ -7,31 +7,35 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import count, product
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from starlette.exceptions import HTTPException
 
 from weft.decoding.search_loop import Cancellation
-from weft.inference.predictor import BatchItem, Prediction
+from weft.inference.predictor import BatchItem, Prediction, Predictor
+from weft.inference.worker_processes import LINUX
 from weft.serve.bounded_cache import BoundedCache, bytes_of
 from weft.serve.fair_queue import (
+    SHORT,
     Batch,
     BatchTimeModel,
-    ExplainedSentence,
-    ExplanationPredictor,
     FairQueue,
     Job,
+    Parts,
     PendingQuery,
     RequestTicket,
 )
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
-from weft.serve.served_models import BatchResult, Query, ServedModel, TranslationQuery
+from weft.serve.readers import Readers
+from weft.serve.served_models import BatchResult, ServedModel, TranslationQuery
 from weft.serve.settings import Settings
 
 WARM_UP = (("a b", 1), ("a b c d", 1), ("a b c d e f g h", 1), ("a b c d", 8), ("a b c d e f g h", 8))
@@ -45,6 +49,8 @@ RETURN = 0.03
 
 TOKENIZED_AT_ONCE = 16
 """Texts of a request that are tokenized before those of the next one."""
+
+T = TypeVar("T")
 
 LANES, AHEAD = 2, 0.7
 """Batches at once if another process runs the models; the second is sent when the first has run for this share of its time."""
@@ -88,7 +94,7 @@ class Batcher:
     Clients take turns, and a batch takes about `settings.slice` seconds, so that no request holds up another for long.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics, log: Log = lambda facts: None) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, log: Log = lambda facts: None, *, forks: bool = LINUX) -> None:
         self.settings, self.metrics, self.log = settings, metrics, log
         self.clear_cache()
         self.times = BatchTimeModel()
@@ -103,7 +109,8 @@ class Batcher:
         self._tokenizer = ThreadPoolExecutor(1, "weft-tokenizer")
         self._running: dict[int, float] = {}  # since when the batch of each lane runs
         self._lanes: list[threading.Thread] = []
-        self._own = threading.Lock()  # held by the lane that runs a model in this process, besides batches
+        self._own = threading.RLock()  # held by the thread that runs a model in this process
+        self.readers = Readers(self._own, forks=forks)
 
     def start(self, remote: bool = False) -> None:
         """Starts a thread that runs batches, or two if another process runs the models: one batch is made while one runs."""
@@ -123,6 +130,7 @@ class Batcher:
         for thread in self._lanes:
             thread.join()
         self._tokenizer.shutdown()
+        self.readers.close()
 
     @property
     def alive(self) -> bool:
@@ -131,7 +139,8 @@ class Batcher:
     @property
     def busy_since(self) -> float | None:
         """When the batch that has been running longest began; None if no batch is running."""
-        return min(list(self._running.values()), default=None)
+        with self._changed:
+            return min(self._running.values(), default=None)
 
     def clear_cache(self) -> None:
         """Starts a new cache. Answers to queries made before this call go to the old one. Only the event loop uses it."""
@@ -161,7 +170,7 @@ class Batcher:
             return len(self._queue)
 
     async def answer(
-        self, queries: Sequence[Query], client: str = "", cells: int | None = None, *, cached: bool = True
+        self, queries: Sequence[TranslationQuery], client: str = "", cells: int | None = None, *, cached: bool = True
     ) -> list[Prediction]:
         """Answers each query. Cancelling stops the queries; a full queue raises an HTTP error.
 
@@ -174,44 +183,61 @@ class Batcher:
         if missing:
             answers |= zip(missing, await self._decode(missing, client, cells), strict=True)
         for query, answer in answers.items() if cache.size else ():
-            if isinstance(query, TranslationQuery) and not query.attention:  # weights are large and rarely requested twice
+            if not query.attention:  # weights are large and rarely requested twice
                 cache[query] = answer
         return [answers[query] for query in queries]
 
-    async def _decode(self, queries: Sequence[Query], client: str, cells: int | None) -> list[Prediction]:
-        loop = asyncio.get_running_loop()
+    async def _decode(self, queries: Sequence[TranslationQuery], client: str, cells: int | None) -> list[Prediction]:
         self._check_room(client, 1)
-        pending: list[PendingQuery] = []
-        for first in range(0, len(queries), TOKENIZED_AT_ONCE):
-            some = queries[first : first + TOKENIZED_AT_ONCE]
-            pending += await loop.run_in_executor(self._tokenizer, tokenize, some)
+        pending = await self._read(queries, client)
         if cells is not None and (count := sum(map(expected_cells, pending))) > cells:
             raise too_many_cells(count, cells)
-        ticket = RequestTicket(client, pending, loop.create_future())
+        ticket = RequestTicket(client, pending, asyncio.get_running_loop().create_future())
         ticket.jobs = make_jobs(ticket)
-        for each in pending:
-            if not each.items:
-                each.finish()
-        if ticket.complete:
-            return [each.answer for each in pending if each.answer is not None]
-        self._check_room(client, len(ticket.jobs))
+        if ticket.jobs:
+            await self._wait(ticket)
+        return await self._join(pending, client)
+
+    async def _read(self, queries: Sequence[TranslationQuery], client: str) -> list[PendingQuery]:
+        """Splits and tokenizes texts, some at a time. Long texts and markup are left to another process."""
+        if len(queries) > self.settings.queue:
+            raise self._too_many(len(queries))
+        long = any(query.marks for query in queries) or sum(len(query.text) + len(query.prefix) for query in queries) > SHORT
+        pending: list[PendingQuery] = []
+        for some in _slices(queries):
+            read = await self.readers.do(client, encode, some) if long else None
+            work = tokenize if read is None else partial(tokenize, read=read)
+            pending += await asyncio.get_running_loop().run_in_executor(self._tokenizer, work, some)
+        return pending
+
+    async def _wait(self, ticket: RequestTicket) -> None:
+        """Puts a ticket into the queue and waits until all results are known."""
+        self._check_room(ticket.client, len(ticket.jobs))
         with self._changed:
             self._queue.add(ticket)
             self._changed.notify()
         try:
-            return await ticket.future
+            await ticket.future
         except asyncio.CancelledError:
-            self.metrics.count(cancelled=sum(each.answer is None for each in pending))
+            self.metrics.count(cancelled=sum(len(each.results) < len(each.items) for each in ticket.queries))
             raise
         finally:
             with self._changed:
                 self._queue.remove(ticket)
 
+    async def _join(self, pending: Sequence[PendingQuery], client: str) -> list[Prediction]:
+        """Joins the results of each query. If that takes the model or much work, it is left to another process."""
+        answers = {id(each): join(each.predictor, *each.parts) for each in pending if each.plain}
+        for some in _slices([each for each in pending if not each.plain]):
+            joined = await self.readers.do(client, join_all, [(each.query, each.parts) for each in some])
+            answers |= zip(map(id, some), joined, strict=True)
+        return [answers[id(each)] for each in pending]
+
     def _check_room(self, client: str, items: int) -> None:
         """Makes room for a client that waits for less than another one does. Raises an HTTP error if there is no room."""
         limit = self.settings.queue
         if items > limit:
-            raise HTTPException(400, f"the request has {items} sentences; this server takes at most {limit} at once")
+            raise self._too_many(items)
         with self._changed:
             held = self._queue.held() if len(self._queue) + items > limit else Counter()
             while len(self._queue) + items > limit:
@@ -224,6 +250,9 @@ class Batcher:
                 self._queue.remove(dropped)
                 self.metrics.count(refused_greedy=1)
                 dropped.settle(self._full(len(self._queue)))
+
+    def _too_many(self, items: int) -> HTTPException:
+        return HTTPException(400, f"the request has {items} sentences; this server takes at most {self.settings.queue} at once")
 
     def _full(self, length: int) -> HTTPException:
         wait = max(1, math.ceil(length * self._seconds))
@@ -239,11 +268,14 @@ class Batcher:
             self.log({"event": "the model's thread ended; starting another", "error": type(error).__name__})
             for ticket in batch.tickets:
                 ticket.settle(RuntimeError("the model's thread ended"))
-            self._running.pop(lane, None)
+            with self._changed:
+                self._running.pop(lane, None)
             self._lanes[lane] = self._start(lane)
 
     def _run(self, batch: Batch, lane: int) -> None:
-        began = self._running[lane] = time.monotonic()
+        began = time.monotonic()
+        with self._changed:
+            self._running[lane] = began
         self._interludes = 0.0
         tickets = len(batch.tickets)
         self._threads.set(batch, single=tickets == self._served == 1 and not self.length)
@@ -279,12 +311,10 @@ class Batcher:
         model = pending.query.model
         self.metrics.observe("queue_seconds", model.name, [began - job.since for job in batch.jobs])
         predictor = pending.predictor
-        if isinstance(predictor, ExplanationPredictor):
-            with self._own:
-                return run_jobs(batch.jobs, lambda: None)
         # On a GPU a captured search must not run inside another one.
         inside = predictor.options.device.type == "cpu" and model.remote is None
-        return run_jobs(batch.jobs, between if inside else lambda: None)
+        with self._own if model.remote is None else nullcontext():
+            return run_jobs(batch.jobs, between if inside else lambda: None)
 
     def _finish(self, batch: Batch, result: BatchResult) -> None:
         """Learns from a batch, counts it, and gives the answers to the requests."""
@@ -299,9 +329,8 @@ class Batcher:
         self.metrics.observe("batch_sentences", model, [result.together])
         if any(not isinstance(answer, Exception) for answer in result.results):
             self.worked[model] = time.monotonic()
-        with self._own:
-            for job, answer in zip(jobs, result.results, strict=True):
-                keep_result(job, answer)
+        for job, answer in zip(jobs, result.results, strict=True):
+            keep_result(job, answer)
 
     def _take(self, lane: int) -> Batch:
         """Waits for the next batch. Returns an empty batch when the server is closing and the queue is empty."""
@@ -326,19 +355,43 @@ class Batcher:
         return min(RETURN, 0.5 * self._spent) if few else 0.0
 
 
-def tokenize(queries: Sequence[Query]) -> list[PendingQuery]:
-    """Splits and tokenizes the text of each query. Only one thread may do this."""
-    pending = []
+Encoded = tuple[Any, list[BatchItem]]
+"""The input of a predictor, and its batch items."""
+
+
+def encode(queries: Sequence[TranslationQuery]) -> list[Encoded]:
+    """Splits and tokenizes the text of each query."""
+    encoded = []
     for query in queries:
-        if isinstance(query, TranslationQuery):
-            predictor = query.model.predictor(query.options)
-            source = predictor.parse_input(query.text, **query.fields)
-            (items,) = predictor.encode_input([source], 1)
-            pending.append(PendingQuery(query, source, predictor, items))
-        else:
-            explanation = ExplanationPredictor(query)
-            pending.append(PendingQuery(query, query, explanation, explanation.read()))
-    return pending
+        predictor = query.model.predictor(query.options)
+        source = predictor.parse_input(query.text, **query.fields)
+        (items,) = predictor.encode_input([source], 1)
+        encoded.append((source, items))
+    return encoded
+
+
+def tokenize(queries: Sequence[TranslationQuery], read: Sequence[Encoded] | None = None) -> list[PendingQuery]:
+    """Queries with their batch items; `read` has those that another process has made. Only one thread may do this."""
+    return [
+        PendingQuery(query, source, query.model.predictor(query.options), items)
+        for query, (source, items) in zip(queries, encode(queries) if read is None else read, strict=True)
+    ]
+
+
+def join(predictor: Predictor[Any, Any], source: Any, items: list[BatchItem], results: list[Any]) -> Prediction:
+    """The answer to a query. This may run the model once more, for attention weights."""
+    answer: Prediction = predictor.join_outputs(source, items, results)
+    return answer
+
+
+def join_all(queries: Sequence[tuple[TranslationQuery, Parts]]) -> list[Prediction]:
+    """The answers to queries, from their parts."""
+    return [join(query.model.predictor(query.options), *parts) for query, parts in queries]
+
+
+def _slices(queries: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Some queries at a time, so that others get their turn."""
+    return (queries[first : first + TOKENIZED_AT_ONCE] for first in range(0, len(queries), TOKENIZED_AT_ONCE))
 
 
 def make_jobs(ticket: RequestTicket) -> list[Job]:
@@ -354,18 +407,15 @@ def make_jobs(ticket: RequestTicket) -> list[Job]:
 
 def kind(pending: PendingQuery, item: BatchItem) -> Hashable:
     """A key for the time per row and step: the model, and the order of magnitude of the number of terms."""
-    if isinstance(item, ExplainedSentence):
-        return pending.query.model.name, "explanation"
     terms = getattr(item, "terms", None)
     return pending.query.model.name, (len(terms.use) + len(terms.avoid)).bit_length() if terms else 0
 
 
 def expected_cells(pending: PendingQuery) -> int:
     """The attention weights that a query computes, if its translation is as long as its text."""
-    query = pending.query
-    if not (isinstance(query, TranslationQuery) and query.attention):
+    if not pending.query.attention:
         return 0
-    return query.model.attention_maps * sum(item.size**2 for item in pending.items)
+    return pending.query.model.attention_maps * sum(item.size**2 for item in pending.items)
 
 
 def too_many_cells(count: int, limit: int) -> HTTPException:
@@ -387,16 +437,12 @@ def run_jobs(jobs: Sequence[Job], between: Callable[[], None]) -> BatchResult:
 
 
 def keep_result(job: Job, result: Any) -> None:
-    """Keeps the result of a job, and answers its request if that was the last one."""
+    """Keeps the result of a job, and tells its request if that was the last one."""
     if not job.ticket.wanted:
         return  # the result may be cut off
-    if not isinstance(result, Exception):
-        try:
-            job.pending.results[job.item] = result
-            job.pending.finish()
-        except Exception as error:
-            result = error
     if isinstance(result, Exception):
         job.ticket.settle(result)
-    elif job.ticket.complete:
+        return
+    job.pending.results[job.item] = result
+    if job.ticket.complete:
         job.ticket.settle()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from starlette.exceptions import HTTPException
 
@@ -68,25 +69,16 @@ class BatchResult:
 
 
 @dataclass(frozen=True)
-class Query:
+class TranslationQuery:
     """A text for a model. Equal queries have equal answers, so a query is the key of the answer cache.
 
-    options: options of the `decode` section that differ from the run's configuration, sorted by name.
+    options: options of the `decode` section that differ from the run's configuration, sorted by name · prefix, terms,
+    attention, marks: fields of the predictor's input.
     """
 
     model: ServedModel
     text: str
     options: Options = ()
-
-
-class ExplanationQuery(Query):
-    """A text whose translation is to be explained on an HTML page."""
-
-
-@dataclass(frozen=True)
-class TranslationQuery(Query):
-    """A text to translate, and the fields of the predictor's input."""
-
     prefix: str = ""
     terms: Terms = NO_TERMS
     attention: bool = False
@@ -96,6 +88,10 @@ class TranslationQuery(Query):
     def fields(self) -> dict[str, Any]:
         """The fields that are set."""
         return {name: value for name in ("prefix", "terms", "attention", "marks") if (value := getattr(self, name))}
+
+
+_PLACES: WeakValueDictionary[int, ServedModel] = WeakValueDictionary()
+"""Models by their places in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +136,9 @@ class ServedModel:
         """The segments of a text, which are translated one by one."""
         return self.predictor(()).sentences(text)
 
-    def explain(self, sentence: str, query: Query) -> Explanation | Section:
-        """Explains the output of the model for a sentence, with the options of a query."""
-        explanation = self.translator.explain(sentence, run=self.name, sentences="off", **dict(query.options))
+    def explain(self, sentence: str, options: Options) -> Explanation | Section:
+        """Explains the output of the model for a sentence."""
+        explanation = self.translator.explain(sentence, run=self.name, sentences="off", **dict(options))
         if isinstance(explanation, Explanation):
             explanation.languages = (self.source, self.target)
         return explanation
@@ -150,6 +146,17 @@ class ServedModel:
     def count(self, text: str) -> int:
         """Returns the number of source tokens in a text, including EOS."""
         return len(self.translator.source.encode(text)) + 1
+
+    def __post_init__(self) -> None:
+        _PLACES[id(self)] = self
+
+    def __reduce__(self) -> tuple[Callable[[int], ServedModel], tuple[int]]:
+        """Pickles a model as its place in memory, where a forked process finds it."""
+        return _model_at, (id(self),)
+
+
+def _model_at(place: int) -> ServedModel:
+    return _PLACES[place]
 
 
 def parse_location(text: str) -> ModelLocation:

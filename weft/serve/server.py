@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -17,12 +19,26 @@ import uvicorn
 
 from weft.errors import WeftError
 from weft.serve.app import make_app
-from weft.serve.http_protocol import CONNECTIONS, Protocol
+from weft.serve.http_protocol import CONNECTIONS, Protocol, make_room, most_connections
 from weft.serve.middleware import Log, log_line
 from weft.serve.served_models import Models
-from weft.serve.server_processes import WORKER, address, hand_over, listener, report_ready, stop_predecessor
+from weft.serve.server_processes import (
+    WORKER,
+    address,
+    hand_over,
+    listener,
+    refuse_handshakes,
+    report_ready,
+    stop_predecessor,
+)
 from weft.serve.service import Service
 from weft.serve.settings import Settings
+
+ACCEPTED_AT_ONCE = 16
+"""Connections that are accepted before others go on. All of them may be more than there are file descriptors."""
+
+DRAINING = 200
+"""Hundredths of a second in which a server that stops accepts the connections that wait."""
 
 SWITCH_INTERVAL = 1e-4
 """Seconds after which Python may switch between threads."""
@@ -43,17 +59,19 @@ class Server(uvicorn.Server):
     """A server with its own event loop. `run` may be called in the main thread or another; port 0 takes any free port."""
 
     def __init__(self, settings: Settings, models: Models, log: Log = log_line) -> None:
-        self.log, self.service = log, Service(settings, models, log)
+        self.log, self.service, most = log, Service(settings, models, log), most_connections()
         self.guard = make_app(self.service, log)
-        self.guard.full = lambda: len(self.server_state.connections) > CONNECTIONS
+        self.guard.full = lambda: len(self.server_state.connections) > most
         self.guard.stopping = lambda: self.should_exit
         self._socket = listener(settings.host, settings.port)
         self.address = address(settings.host, self._socket)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._shared = WORKER in os.environ or "LISTEN_FDS" in os.environ  # another process has the socket, too
+        self._complained = float("-inf")
         super().__init__(
             uvicorn.Config(
                 self.guard,
-                http=Protocol,
+                http=type("LimitedProtocol", (Protocol,), {"most": most}),
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -61,7 +79,7 @@ class Server(uvicorn.Server):
                 proxy_headers=bool(settings.proxies),
                 forwarded_allow_ips=settings.proxies or None,
                 timeout_graceful_shutdown=int(settings.grace),
-                backlog=CONNECTIONS,
+                backlog=ACCEPTED_AT_ONCE,
             )
         )
 
@@ -93,6 +111,7 @@ class Server(uvicorn.Server):
 
     def _hand_over(self) -> None:
         self.log({"event": "handing over to a new process"})
+        self._shared = True
         hand_over(self._socket)
 
     @contextmanager
@@ -102,13 +121,34 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._socket.listen(CONNECTIONS)  # the number that wait; `backlog` is also the number that are accepted at once
         worker = os.environ.get(WORKER)
         self._log_models(f"worker {worker} is ready" if worker else "serving", address=self.address, pid=os.getpid())
         stop_predecessor()
         report_ready()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts the connections that wait, then closes the socket: the system would reset them."""
+        if not self._shared:
+            refuse_handshakes(self._socket)
+        for _ in range(DRAINING):
+            await asyncio.sleep(0.01)
+            if not select.select([self._socket], [], [], 0)[0]:
+                break
+        await super().shutdown(sockets)
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Logs an error of the event loop, one a second. If no file descriptor is left, closes idle connections."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            make_room(self.server_state.connections)
+        if loop.time() - self._complained >= 1:
+            self._complained = loop.time()
+            self.log({"event": "error", "message": context.get("message"), "error": type(error).__name__})
+
     async def _run(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._report)
         tasks: set[asyncio.Task[None]] = set()
 
         def keep(work: Coroutine[Any, Any, None]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import ctypes
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -36,6 +38,9 @@ SHARED = "WEFT_SHARED"
 """Environment variable with the folder that the processes of a server share."""
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+ATTACH_FILTER = 26
+"""The socket option SO_ATTACH_FILTER of Linux."""
 
 SYSTEMD_FD = 3
 """The number of the first socket that systemd passes on."""
@@ -83,6 +88,15 @@ def listener(host: str, port: int) -> socket.socket:
     return listening
 
 
+def refuse_handshakes(listening: socket.socket) -> None:
+    """Lets no new connection begin. Those that wait to be accepted, or are about to, stay. Linux only."""
+    # A filter of packets: drops those with the flag SYN, byte 13 of the TCP header.
+    program = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in program))
+    with suppress(OSError):
+        listening.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("HP", len(program), ctypes.addressof(code)))
+
+
 def hand_over(listening: socket.socket) -> None:
     """Starts a new server with the same arguments and the same socket; it stops this one when it is ready."""
     number = listening.fileno()
@@ -125,8 +139,7 @@ class Workers:
         self._sockets = [_unix_listener(self._folder / f"models-{number}") for number in range(settings.engines)]
         self._running: dict[int, Process] = {}
         self._engines: dict[int, Process] = {}
-        self._stopping = False
-        self._failed = False
+        self._stopping = self._failed = self._handed_over = False
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT. Raises an error if a worker cannot start."""
@@ -140,7 +153,7 @@ class Workers:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
-        loop.add_signal_handler(signal.SIGUSR2, hand_over, self._listener)
+        loop.add_signal_handler(signal.SIGUSR2, self._hand_over)
         ready = await asyncio.gather(*map(self._start_engine, range(len(self._sockets))))
         restarting = [asyncio.create_task(self._watch(self._engines, number, self._start_engine)) for number in self._engines]
         if all(ready):
@@ -202,8 +215,14 @@ class Workers:
             if not self._stopping:
                 await start(number)
 
+    def _hand_over(self) -> None:
+        self._handed_over = True
+        hand_over(self._listener)
+
     def _stop(self) -> None:
         """Stops all workers gracefully at the first call, and at once at the second."""
+        if not (self._handed_over or "LISTEN_FDS" in os.environ):
+            refuse_handshakes(self._listener)
         self._stopping = True
         self._signal(signal.SIGTERM)
 

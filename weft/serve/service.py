@@ -6,26 +6,35 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weft.errors import WeftError
 from weft.inference.predictor import Prediction
+from weft.inference.worker_processes import LINUX
 from weft.serve.access_control import AccessControl
+from weft.serve.fair_queue import SHORT
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
 from weft.serve.request_batcher import Batcher
-from weft.serve.served_models import Models, Query, ServedModel, TranslationQuery
+from weft.serve.served_models import Models, ServedModel, TranslationQuery
 from weft.serve.server_processes import shared_folder
 from weft.serve.settings import Settings
-from weft.tasks.translation.documents import SUFFIXES
+from weft.tasks.translation.documents import SUFFIXES, fill_all, open_document
+from weft.tasks.translation.documents.html import Segment
+from weft.tasks.translation.segmenter import Translation
 
 SURROGATE = re.compile("[\ud800-\udfff]")
+
+T = TypeVar("T")
+
+MAX_PREFIX = 1_000
+"""Characters of a forced prefix. Its tokens take steps of the search that bring nothing."""
 
 RECENT = 5.0
 """Seconds for which an answer of a model counts as a sign of health."""
@@ -85,7 +94,10 @@ class Service:
 
     def __init__(self, settings: Settings, models: Models, log: Log = lambda facts: None) -> None:
         self.settings, self.models, self.metrics = settings, models, Metrics()
-        self.batcher = Batcher(settings, self.metrics, log)
+        # A forked process cannot use a GPU.
+        forks = LINUX and all(model.translator.model.device.type == "cpu" for model in models.served)
+        self.batcher = Batcher(settings, self.metrics, log, forks=forks)
+        self.readers = self.batcher.readers
         self.health = Health(self.batcher, models)
         self.access = AccessControl(settings, self.metrics)
         self.files = FileStore(shared_folder())
@@ -99,9 +111,12 @@ class Service:
         self.access.admit(request, key, admin=admin)
         note(request, key=request.scope.get("weft.key"))
 
-    def check(self, texts: Sequence[str], others: Sequence[str] = ()) -> None:
-        """Refuses too many texts, a text with too many characters, and invalid Unicode. `others`: terms and prefixes."""
-        settings, longest = self.settings, max(map(len, (*texts, *others)), default=0)
+    def check(self, texts: Sequence[str], others: Sequence[str] = (), prefixes: Sequence[str] = ()) -> None:
+        """Refuses too many texts, texts and prefixes with too many characters, and invalid Unicode. `others`: terms."""
+        settings, others = self.settings, (*others, *prefixes)
+        longest = max(map(len, (*texts, *others)), default=0)
+        if any(len(prefix) > MAX_PREFIX for prefix in prefixes):
+            raise HTTPException(400, f"Invalid request: a prefix has more than {MAX_PREFIX:,} characters")
         if len(texts) > settings.texts:
             raise HTTPException(400, f"Invalid request: {len(texts)} texts exceed the limit of {settings.texts}")
         if longest > settings.characters:
@@ -109,17 +124,32 @@ class Service:
         if any(SURROGATE.search(text) for text in (*texts, *others)):
             raise HTTPException(400, "Invalid request: the text is not valid Unicode")  # JSON allows unpaired surrogates
 
-    async def answer(self, request: Request, queries: Sequence[Query], cells: int | None = None) -> list[Prediction]:
-        """Answers each query. Cancels the queries if the client disconnects or the time is up.
-
-        cells: the most attention weights that the queries may compute.
-        """
+    async def answer(self, request: Request, queries: Sequence[TranslationQuery], cells: int | None = None) -> list[Prediction]:
+        """Answers each query. cells: the most attention weights that the queries may compute."""
         note(request, texts=len(queries), characters=sum(len(query.text) for query in queries))
         if self.settings.log_text:
             note(request, text=[query.text for query in queries])
         if queries:
             note(request, model=queries[0].model.name)
-        task = asyncio.ensure_future(self.batcher.answer(queries, client_of(request), cells))
+        return await self.batcher.answer(queries, client_of(request), cells)
+
+    async def segments(self, request: Request, texts: Sequence[str], form: str, language: str | None) -> list[list[Segment]]:
+        """The segments of documents in this format. Long ones and markup are read by another process."""
+        if form == "text" and sum(map(len, texts)) <= SHORT:
+            return read_documents(texts, form, language)
+        return await self.readers.do(client_of(request), read_documents, texts, form, language)
+
+    async def filled(
+        self, request: Request, texts: Sequence[str], form: str, language: str | None, answers: Sequence[Any]
+    ) -> list[Translation]:
+        """The documents with the translations of their segments."""
+        if form == "text" and sum(map(len, texts)) <= SHORT:
+            return write_documents(texts, form, language, answers)
+        return await self.readers.do(client_of(request), write_documents, texts, form, language, answers)
+
+    async def attend(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+        """Does the work of a request. Cancels it if the client disconnects or the time is up."""
+        task = asyncio.ensure_future(work)
         disconnect = asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait({task, disconnect}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -143,6 +173,7 @@ class Service:
                 self.metrics.count(failed_reloads=1)
                 raise
             self.batcher.clear_cache()
+            self.readers.restart()
             self.metrics.count(reloads=1)
 
 
@@ -162,6 +193,16 @@ async def _disconnect(request: Request) -> None:
     """Returns when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def read_documents(texts: Sequence[str], form: str, language: str | None) -> list[list[Segment]]:
+    """The segments of documents."""
+    return [open_document(text, form, language).segments for text in texts]
+
+
+def write_documents(texts: Sequence[str], form: str, language: str | None, answers: Sequence[Translation]) -> list[Translation]:
+    """The documents with the translations of their segments. They are read again, since a document may hold anything."""
+    return fill_all([open_document(text, form, language) for text in texts], answers)
 
 
 def suffixes() -> list[str]:

@@ -247,6 +247,9 @@ class Task(ABC):
     def __init__(self, context: TaskContext) -> None:
         self.config, self.run, self.report = context.config, context.run, context.report
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.config.task['kind']}, {self.run}>"
+
     @property
     def headline(self) -> Measure:
         """The score by which trained models are compared. The loss takes its place where `evaluate` does not give it."""
@@ -310,7 +313,8 @@ class Task(ABC):
 
     def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
         """The scores of `evaluate` on other data."""
-        config = self.config.replaced({"data.valid": list(data)})
+        own = {} if self.config.data.train else {"data.train": list(data)}  # an imported run has none, and none is trained on
+        config = self.config.replaced({"data.valid": list(data), **own})
         other: Task = build("weft.tasks:TASKS", config.task, TaskContext(config, self.run), where="task")
         other.prepare()
         return other.evaluate(model)

@@ -98,6 +98,7 @@ class CorpusTask(Task):
         if new:
             for pairs in (*train, *valid):
                 self.data_format.check(pairs, self.report)
+            self._report_shared_data(train, valid)
         if data.hold_out:
             if not valid and any(corpus.tag for corpus in corpora):
                 raise ConfigError(
@@ -125,6 +126,16 @@ class CorpusTask(Task):
         if len(self.train) < self.config.train.batch_tokens:  # each row has at least one token
             lower_setting(self, "train.batch_tokens", len(self.train) * self.train.longest)
         return sizes
+
+    def _report_shared_data(self, train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
+        """Says which validation data the model is trained on."""
+        digests = {pairs.digest() for pairs in train} if valid else set()
+        for pairs in valid:
+            if pairs.digest() in digests:
+                self.report(
+                    f"warning: {pairs.name} is both training and validation data, so its scores say nothing about "
+                    "new text; give other pairs"
+                )
 
     def vocabulary_size(self, sizes: Sizes) -> int:
         """The size of the larger tokenizer."""

@@ -36,10 +36,11 @@ from torch.optim import Optimizer
 
 from weft.config import yaml_document
 from weft.config.corpus_entries import files_of, names
+from weft.config.plugins import packages_in
 from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.data.batch import Position
 from weft.errors import ConfigError, DataError, RunError
-from weft.file_access import replace_file
+from weft.file_access import replace_file, sync
 from weft.runs.migrations import find_file, write_format
 from weft.runs.run_folder import CHECKPOINTS, CONFIG, MODEL
 from weft.runs.weight_files import (
@@ -50,7 +51,6 @@ from weft.runs.weight_files import (
     read_metadata,
     read_tensors,
     replacing,
-    sync,
     write_tensors,
 )
 from weft.training.ema import Ema
@@ -69,6 +69,8 @@ class Progress:
     stale     number of validations since the best one
     in_row    number of consecutive steps skipped most recently
     memory    peak memory of training in bytes, up to the first validation of each process
+    schedule  the position in the schedule and what it was planned from, see `weft.training.time_budget`; empty in older runs
+    start     scores of the weights that the run started with, if they were those of a trained run
     """
 
     update: int = 0
@@ -80,6 +82,8 @@ class Progress:
     in_row: int = 0
     seconds: float = 0.0
     memory: int = 0
+    schedule: dict[str, Any] = field(default_factory=dict)
+    start: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -360,7 +364,9 @@ def trained_config(run: Path) -> Config:
 
 def save_settings(run: Path, config: Config, identity: str, *, resume: bool) -> None:
     """Saves the configuration of a run that trains now, and a copy beside the checkpoints with the identity of its data."""
-    write_format(run) if resume else save_schema(run)
+    write_format(run, packages=packages_in(config.model_dump()))
+    if not resume:
+        save_schema(run)
     save_config(config, run / CONFIG)
     (run / CHECKPOINTS).mkdir(exist_ok=True)
     save_config(config, run / CHECKPOINTS / CONFIG)

@@ -78,8 +78,9 @@ class CudaGraphSteps(GraphRecorder[CapturedStep]):
     addresses: between updates gradients are set to zero, not to None.
     """
 
-    def __init__(self, work: Work, device: torch.device) -> None:
+    def __init__(self, work: Work, device: torch.device, report: Callable[[str], None] | None = None) -> None:
         super().__init__(CudaGraphs(), warm=WARM, most=MOST, memory_errors=True)
+        self.report = report or self.report
         self.work, self.device = work, device
 
     def __call__(self, batch: Batch, update: int) -> list[Loss]:

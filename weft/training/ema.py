@@ -22,8 +22,13 @@ class Ema:
         self.average: dict[str, Tensor] = {name: p.detach().clone() for name, p in self._parameters.items()}
 
     @torch.no_grad()
-    def update(self, update: int) -> None:
-        decay = min(self.decay, (1 + update) / (10 + update))
+    def update(self, update: int, scheduled: float) -> None:
+        """Adds the weights after an update. The decay is meant for as many updates as the schedule has steps.
+
+        scheduled: the position in the schedule. If it is behind the number of updates, the average reaches back further.
+        """
+        wanted = self.decay if scheduled == update else max(0.0, 1 - (1 - self.decay) * scheduled / update)
+        decay = min(wanted, (1 + update) / (10 + update))
         torch._foreach_lerp_(list(self.average.values()), list(self._parameters.values()), 1 - decay)
 
     @contextmanager

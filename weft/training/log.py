@@ -95,7 +95,7 @@ def open_log(
     first: bool = True,
     terminal: bool | None = None,
 ) -> Log:
-    """The log of a run of `steps` updates, silent unless `first`.
+    """The log of a run of `steps` updates (0: as many as the time allows), silent unless `first`.
 
     unit: what the speed counts · terminal: whether stderr is one; None detects it.
     """
@@ -162,7 +162,7 @@ class LiveLine(Sink):
         self._phase = "loading the model and its state"
         self._last: Record = {}
         self._scores: Record = {}
-        self._step, self._began, self._ended = 0, (0, 0.0), 0.0
+        self._step, self._began, self._ended, self._logged = 0, (0, 0.0), 0.0, 0.0
         self._live = Live(get_renderable=self._line, console=self.console, refresh_per_second=8)
 
     def begin(self, step: int) -> None:
@@ -180,7 +180,7 @@ class LiveLine(Sink):
 
     def record(self, record: Record) -> None:
         if record["event"] == "train":
-            self._last, self._step = record, record["step"]
+            self._last, self._step, self._logged = record, record["step"], time.monotonic()
             return
         if record["event"] == "validation":
             self._scores = record
@@ -198,13 +198,15 @@ class LiveLine(Sink):
 
     def line(self, width: int) -> str:
         """The status in at most `width` columns; what matters less is left out first."""
-        parts = [f"step {self._step:,}/{self.steps:,}"]
+        parts = [f"step {self._step:,}/{self.steps:,}" if self.steps else f"step {self._step:,}"]
         if self._phase:
             return fit([*parts, self._phase] if self._step else [self._phase], width)
         if self._last:
             parts += [f"loss {self._last['loss']:.3f}", speed(self._last, self.unit)]
         first, began = self._began
-        if first < self._step < self.steps:
+        if not self.steps and self._last:
+            parts.append(f"{duration(max(0.0, self._last['seconds_left'] + self._logged - time.monotonic()))} left")
+        elif first < self._step < self.steps:
             seconds = (self._ended - began) / (self._step - first) * (self.steps - self._step)
             parts.append(f"{duration(max(0.0, seconds + self._ended - time.monotonic()))} left")
         if self._last.get("skipped"):

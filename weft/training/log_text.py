@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ Record = Mapping[str, Any]
 
 
 def describe(record: Record, steps: int, unit: str = "tokens") -> str:
-    """A record as a readable line."""
+    """A record as a readable line. steps: how many there will be; 0 if the time decides."""
     if record["event"] == "validation":
         return f"validation at step {record['step']}: {scores_text(record)}"
     if record["event"] == "summary":
@@ -19,7 +20,7 @@ def describe(record: Record, steps: int, unit: str = "tokens") -> str:
     remaining = duration(record["seconds_left"]) if "seconds_left" in record else "?"
     skipped = f" · {record['skipped']} skipped" if record.get("skipped") else ""
     return (
-        f"step {record['step']}/{steps} · loss {record['loss']:.4f} · lr {record['lr']:.2e} · "
+        f"step {record['step']}{f'/{steps}' if steps else ''} · loss {record['loss']:.4f} · lr {record['lr']:.2e} · "
         f"{speed(record, unit)} · {remaining} left{skipped}"
     )
 
@@ -47,6 +48,13 @@ def duration(seconds: float) -> str:
     whole = int(seconds)
     hours, minutes = whole // 3600, whole % 3600 // 60
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def rough_time(seconds: float) -> str:
+    """A time in words: 90 seconds, 12 minutes, 3 hours."""
+    if seconds < 120:
+        return f"{max(10, round(seconds, -1)):.0f} seconds"
+    return f"{math.ceil(seconds / 60)} minutes" if seconds < 2 * 3600 else f"{math.ceil(seconds / 3600)} hours"
 
 
 def fit(parts: Sequence[str], width: int) -> str:

@@ -24,6 +24,7 @@ from weft.training.log import Log
 from weft.training.lr_schedules import build_schedule
 from weft.training.session import Interrupts, Result, Session
 from weft.training.update_step import Meter, UpdateStep
+from weft.training.verdict import Floor
 
 FIRST_STEP = {False: "computing the first step", True: "compiling the model, which takes up to a minute"}
 """The first activity of training, by whether the model is compiled."""
@@ -64,24 +65,32 @@ def fit(
     dim: int,
     resume: bool,
     log: Log,
+    floor: Floor | None = None,
+    validate_start: bool = False,
     on_start: Callable[[], None] = lambda: None,
 ) -> Result:
     """Trains `model` until the last step, or until time or patience runs out. It then holds the published weights.
 
-    The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `on_start`
-    is called before the first step, when everything is loaded and checked. Only logging, validating and saving wait for
-    the device. A step with a non-finite loss or gradient is skipped on the device itself, so the weights are always good.
+    The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `floor` is
+    what the verdict compares the result with. `on_start` is called before the first step, when all is loaded and checked.
+    Only logging, validating and saving wait for the device. A step with a non-finite loss or gradient is skipped on the device
+    itself, so the weights are always good. `validate_start`: the initial weights are scored, and may turn out to be the best.
     """
     step, mine = UpdateStep(_move(model, world.device), task, config, world), world.share(config.accumulate)
     schedule = build_schedule(config, dim)
     refreshed = [module for module in model.modules() if isinstance(module, RefreshesBuffers)]
-    session = Session(run, step.state, task, config, world, log)
+    session = Session(run, step.state, task, config, world, log, floor=floor)
     progress = session.begin(resume)
     on_start()
+    step.report = log.note
     step.start(progress.skipped, progress.in_row)
     log.phase(FIRST_STEP[compile_blocks(model, config, world.device)])
 
+    began = session.seconds
     with session.memory_errors(), collect_rarely(), Interrupts() as interrupts, closing(_prefetched(session, mine)) as stream:
+        if validate_start and not progress.update:
+            session.score_start()
+            began = session.seconds
         while not session.ended:
             update, data = progress.update + 1, next(stream)
             if step.enter(update):
@@ -91,15 +100,18 @@ def fit(
             for index, batch in data.batches:
                 torch.manual_seed(seed_for(config.seed, *data.begin, index))
                 step.backward(batch, update)
-            rate = schedule(update)
-            step.finish(update, rate)
+            before, scheduled = session.advance(update)
+            rate = schedule(scheduled)
+            step.finish(update, rate, scheduled)
             generator = torch.Generator().manual_seed(seed_for(config.seed, update))
             for module in refreshed:
                 module.refresh(generator)
             progress.update, progress.position = update, data.after
+            session.position.add_update(session.seconds - began)
             _report(session, step.meter, rate)
             with step.meter.paused():
-                _validate_and_save(session, step.meter, interrupts)
+                _validate_and_save(session, step.meter, interrupts, before)
+            began = session.seconds
     return session.finish()
 
 
@@ -150,16 +162,22 @@ def _report(session: Session, meter: Meter, rate: float) -> None:
     if session.ended or _due(min(config.log_every, config.max_bad_steps), progress.update):
         session.check(*meter.health())
     if session.ended or _due(config.log_every, progress.update):
-        values = meter.read(session.world, config.steps - progress.update)
+        time_left = max(0.0, config.seconds - session.seconds) if config.budget == "time" else None
+        values = meter.read(session.world, config.steps - session.position.value, time_left)
         session.log.train(progress.update, lr=rate, skipped=progress.skipped, seconds=session.seconds, **values)
 
 
-def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts) -> None:
-    """Validates and saves if it is time to. After a signal, raises Interrupted once a checkpoint is saved."""
+def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts, before: float) -> None:
+    """Validates and saves if it is time to. After a signal, raises Interrupted once a checkpoint is saved.
+
+    before: the position in the schedule before the update.
+    """
     config, update = session.config, session.progress.update
-    better = (session.ended or _due(config.validate_every, update)) and session.validate()
+    due = _crossed(config.validate_every, before, session.position.value) and session.validation_pays()
+    better = (session.ended or due) and session.validate()
     stop = session.world.any(interrupts.requested)
-    if session.ended or stop or (better and config.keep_best) or _due(config.save_every, update):
+    saving = _crossed(config.save_every, before, session.position.value)
+    if session.ended or stop or (better and config.keep_best) or saving:
         session.check(*meter.health())
         session.save()
     if stop and not session.ended:
@@ -169,3 +187,8 @@ def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts) -
 
 def _due(every: int, update: int) -> bool:
     return every > 0 and update % every == 0
+
+
+def _crossed(every: int, before: float, after: float) -> bool:
+    """Whether a multiple of `every` lies behind `before` and not behind `after`, two positions in the schedule."""
+    return every > 0 and after // every > before // every

@@ -16,8 +16,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt
 from weft.config.registry import build
 from weft.config.sections import TrainSection
 
-Schedule = Callable[[int], float]
-"""The learning rate of an update, which counts from 1."""
+Schedule = Callable[[float], float]
+"""The learning rate of an update, by its position in the schedule: its number, counted from 1, unless the time is limited."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def inverse_sqrt(
     start: learning rate before the first update
     """
 
-    def schedule(update: int) -> float:
+    def schedule(update: float) -> float:
         if update < warmup:
             return start + (rate - start) * update / warmup
         return rate * math.sqrt(max(warmup, 1) / update)
@@ -71,7 +71,7 @@ def cosine(
     floor: final learning rate
     """
 
-    def schedule(update: int) -> float:
+    def schedule(update: float) -> float:
         if update < warmup:
             return rate * update / warmup
         done = min((update - warmup) / max(plan.steps - warmup, 1), 1.0)
@@ -108,7 +108,7 @@ def slanted_triangular(
     """
     cut = math.floor(plan.steps * cut_frac)
 
-    def schedule(update: int) -> float:
+    def schedule(update: float) -> float:
         t = min(update, plan.steps)
         p = t / cut if t < cut else 1 - (t - cut) / max(plan.steps - cut, 1)
         return rate * (1 + p * (ratio - 1)) / ratio

@@ -33,6 +33,9 @@ from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, described, folder_of, publish, published, published_by_command
 from weft.training.distributed import World, same_start
 from weft.training.log import Log
+from weft.training.log_text import duration
+from weft.training.time_budget import SchedulePosition
+from weft.training.verdict import Floor, verdict
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 MESSAGE = b"\nstopping after this step and saving a checkpoint; interrupt again to stop immediately\n"
@@ -75,6 +78,7 @@ class Result:
     stopped  "steps" after the last step, "time" if the time ran out, "patience" if the score stopped improving
     weights  the weights in `model.safetensors`: "best", "average", "ema" or "last"
     scores   validation scores of these weights
+    verdict  a sentence about the scores, next to those of trivial answers; empty if none are known
     """
 
     update: int
@@ -83,6 +87,7 @@ class Result:
     scores: dict[str, float]
     skipped: int
     seconds: float
+    verdict: str = ""
 
 
 @dataclass
@@ -98,10 +103,13 @@ class Session:
     progress: Progress = field(default_factory=Progress)
     scores: dict[str, float] = field(default_factory=dict)
     out_of_time: bool = False
+    floor: Floor | None = None
 
     def __post_init__(self) -> None:
         self.autocast = autocast(self.world.device, self.config.precision)
+        self.position = SchedulePosition(self.config)
         self._began, self._first = time.perf_counter(), 0
+        self._validated = 0.0
 
     def begin(self, resume: bool) -> Progress:
         """Loads the newest checkpoint if the run is resumed, else starts at step 0. Returns the progress."""
@@ -117,9 +125,11 @@ class Session:
                 self.task.load_extra_state(checkpoint.carried(newest))
         same_start(self.trained.model, self.world)
         self._began = time.perf_counter() - self.progress.seconds
+        self._validated = self.progress.seconds
+        self.log.begin(self.progress.update)
+        self._continue_schedule()
         if newest is not None:
             self.check_time()
-        self.log.begin(self.progress.update)
         self._first = self.progress.update
         if resume and newest is None:
             self.log.note("there is no checkpoint yet: training starts from the beginning")
@@ -131,18 +141,40 @@ class Session:
         """Training time of this run so far, including the time before it was resumed."""
         return time.perf_counter() - self._began
 
+    def validation_pays(self) -> bool:
+        """Whether a validation would not take too much of a limited time, for all processes together."""
+        return self.world.broadcast(self.position.validation_pays(self.seconds - self._validated))
+
     @property
     def out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.progress.stale
 
     @property
     def ended(self) -> bool:
-        return self.progress.update >= self.config.steps or self.out_of_patience or self.out_of_time
+        return self.position.ended or self.out_of_patience or self.out_of_time
 
     def check_time(self) -> None:
         """Decides, once per step and for all processes together, whether the time has run out."""
         if self.config.seconds:
-            self.out_of_time = self.world.any(self.seconds >= self.config.seconds)
+            self.out_of_time = self.world.any(self.seconds >= self.config.seconds - self.position.reserve)
+
+    def advance(self, update: int) -> tuple[float, float]:
+        """Moves on in the schedule for an update. Returns the positions before and after it, the same in all processes."""
+        before, after = self.position.value, self.position.after(update, self.seconds)
+        if self.config.seconds:
+            after = self.world.broadcast(after)
+        self.position.value = after
+        return before, after
+
+    def _continue_schedule(self) -> None:
+        """Continues at the position of a checkpoint. With another time, its schedule is stretched over all of it."""
+        progress, config = self.progress, self.config
+        if self.position.resume(progress.schedule, progress.update, progress.seconds):
+            progress.stale = 0
+            self.log.note(
+                f"the schedule is stretched over {duration(config.seconds)} in all: {self.position.value / config.steps:.0%} "
+                "of it are done, so the learning rate is that of this place again, and falls until the end"
+            )
 
     def check(self, skipped: int, in_row: int, worst: int) -> None:
         """Records the number of skipped steps, and raises RunError if too many consecutive steps were skipped."""
@@ -159,10 +191,12 @@ class Session:
 
         A task without validation data has no scores.
         """
-        progress = self.progress
+        progress, began = self.progress, self.seconds
         self._note_memory()
         self.log.phase("validating")
         self.scores = self.world.broadcast(self._evaluate() if self.world.first else {})
+        self._validated = self.seconds
+        self.position.add_pause("validation", self._validated - began)
         if not self.scores:
             return False  # without validation data the newest weights are published
         self.log.validation(progress.update, self.scores)
@@ -178,9 +212,17 @@ class Session:
             progress.stale += 1
         return better
 
+    def score_start(self) -> None:
+        """Scores the weights that a new run starts with, and saves them as a candidate for the best ones."""
+        if self.validate():
+            self.progress.start = self.scores
+            self.save()
+            self.scores = {}
+
     def save(self) -> None:
         """Writes a checkpoint, removes old ones, and publishes the run's model."""
-        self.progress.seconds = self.seconds
+        began = self.progress.seconds = self.seconds
+        self.progress.schedule = self.position.state()
         self._note_memory()
         self.log.phase("saving a checkpoint")
         carried = self.world.collect(self.task.extra_state() if isinstance(self.task, StatefulTask) else {})
@@ -189,6 +231,7 @@ class Session:
             kept = max(self.config.keep_last, self.config.average_last)
             checkpoint.prune(self.run, kept, self.progress.best_step if self.config.keep_best else None)
             self._publish(average=False)
+        self.position.add_pause("checkpoint", self.seconds - began)
 
     def finish(self) -> Result:
         """Publishes the weights that the configuration selects, and loads them into the model."""
@@ -204,13 +247,30 @@ class Session:
         weights, scores = self.world.broadcast((weights, scores))
         if not self.scores:
             self._note_seen()  # otherwise the last validation has
-        stopped = "patience" if self.out_of_patience else "time"
-        if self.progress.update >= self.config.steps:
+        stopped = "patience" if self.out_of_patience and not self.position.ended else "time"
+        if self.position.ended and self.config.budget == "steps" and self.progress.update >= self.config.steps:
             stopped = "steps"
-        result = Result(self.progress.update, stopped, weights, scores, self.progress.skipped, self.progress.seconds)
+        progress = self.progress
+        words = verdict(self.floor, scores, passes=progress.position.epoch, seconds=progress.seconds)
+        result = Result(progress.update, stopped, weights, scores, progress.skipped, progress.seconds, words)
         facts = {"step": result.update, "stopped": result.stopped, "weights": weights, "run": str(self.run)}
         self.log.summary({**facts, "seconds": result.seconds, "peak_memory": self.progress.memory, **scores})
+        for words in filter(None, (self._compared_with_start(weights, scores), result.verdict)):
+            self.log.note(words)
         return result
+
+    def _compared_with_start(self, weights: str, scores: dict[str, float]) -> str:
+        """A sentence if the published weights are not better than those that the run started with; otherwise nothing."""
+        start, measure = self.progress.start, find_measure(self.task, self.config.best_by) if self.progress.start else None
+        if measure is None or measure.key not in scores:
+            return ""
+        if weights == "best" and self.progress.best_step == 0:
+            return f"no step was better by {measure.title} than the run it started from, whose weights are published"
+        before, after = start[measure.key], scores[measure.key]
+        if measure.better(after, before):
+            return ""
+        found = f"{measure.title} {before:.4g} before, {after:.4g} now"
+        return f"the published weights are not better than the run that training started from: {found}"
 
     def _note_published(self) -> None:
         """Says what happens to weights that `weft average` has published."""

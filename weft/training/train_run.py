@@ -15,22 +15,24 @@ from typing import Any
 
 import torch
 
-from weft.config.sections import Config, load_config, override_texts
+from weft.config.sections import Config, TrainSection, load_config, override_texts
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.models.base import Network
 from weft.runs.migrations import read_request
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.run_folder import CONFIG, MODEL, locked_folder, unbegun
-from weft.runs.warm_start import resolve_start, start_model, started_config
+from weft.runs.warm_start import resolve_start, start_model, started_config, starts_with_a_model
 from weft.tasks.base import Task
 from weft.training import checkpoint
-from weft.training.auto.auto_recipe import AUTO, Choose, chooser, seconds_of
+from weft.training.auto.auto_recipe import AUTO, chooser, seconds_of
 from weft.training.checkpoint import check_changes, check_data, check_identity, save_settings
 from weft.training.distributed import World, join_processes
 from weft.training.log import open_log
 from weft.training.loop import fit
 from weft.training.prepare_run import lower_to_steps, prepare_run
 from weft.training.session import Result
+from weft.training.time_budget import TimeBudget
+from weft.training.verdict import find_floor
 
 
 def train(
@@ -58,18 +60,18 @@ def train(
     if resume:
         if out is None:
             raise ConfigError("`resume` needs `out`, the folder of the run to continue")
-        if seconds is not None:
-            raise ConfigError("--time plans a new run; to end a resumed one earlier, set train.seconds, its total time")
         if unbegun(Path(out)) and (saved := read_request(Path(out))):
             resume, request = False, TrainingRequest.load(saved, sets)
         else:
             request = TrainingRequest(run_config(Path(out), sets))
+        request = replace(request, seconds=seconds or request.seconds)
     elif start is not None:
         if isinstance(recipe, Config) or recipe == AUTO:
             raise ConfigError(
                 "a run that starts from another one needs a recipe with a name, or a YAML file; auto chooses a model"
             )
-        request = TrainingRequest(started_config(Path(start), recipe, sets, new_data=bool(data)), False, sets, seconds)
+        config = started_config(Path(start), recipe, sets, new_data=bool(data), new_valid=bool(valid))
+        request = TrainingRequest(config, False, sets, seconds, fine_tune=recipe is None)
         recipe = recipe or Path(start) / CONFIG
     elif isinstance(recipe, Config):
         if sets:
@@ -86,23 +88,25 @@ def train(
 class TrainingRequest:
     """What is requested of a run, before anything is chosen. A run that was killed before its first step is resumed from it.
 
-    auto: choose all sizes from the data · sets: settings that the user has fixed · seconds: how long the call may take
+    auto: choose all sizes from the data · sets: settings that the user has fixed · seconds: how long the call may take ·
+    fine_tune: choose what suits a run that starts from another one, and has its settings
     """
 
     config: Config
     auto: bool = False
     sets: Sequence[str] = ()
     seconds: float | None = None
+    fine_tune: bool = False
 
     @staticmethod
     def load(data: Mapping[str, Any], sets: Sequence[str] = ()) -> TrainingRequest:
         """The request that `data` returned, with further settings."""
         config = load_config(data["config"], sets)
-        return TrainingRequest(config, data["auto"], [*data["sets"], *sets], data["seconds"])
+        return TrainingRequest(config, data["auto"], [*data["sets"], *sets], data["seconds"], data["fine_tune"])
 
     def data(self) -> dict[str, Any]:
         """The request as plain data."""
-        return {"config": self.config.model_dump(), "auto": self.auto, "sets": [*self.sets], "seconds": self.seconds}
+        return {**vars(self), "config": self.config.model_dump(), "sets": [*self.sets]}
 
 
 def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:
@@ -123,11 +127,11 @@ def train_run(request: TrainingRequest, out: Path, *, resume: bool = False, repo
     train = request.config.train
     if train.threads:
         torch.set_num_threads(train.threads)
-    choose = None if resume else chooser(request.auto, request.sets, request.seconds, report)
+    clock = None if request.seconds is None else TimeBudget(request.seconds)
     world = join_processes(train.device)
     out = world.broadcast(out)  # other processes may have chosen another folder, because the first had created this one
     try:
-        result = _train(request, out, resume, world, report if world.first else silent, choose)
+        result = _train(request, out, resume, world, report if world.first else silent, clock)
     except Interrupted:
         world.close()  # wait until the first process has saved; after any other error, waiting could last forever
         raise
@@ -135,9 +139,10 @@ def train_run(request: TrainingRequest, out: Path, *, resume: bool = False, repo
     return result
 
 
-def _train(request: TrainingRequest, out: Path, resume: bool, world: World, report: Report, choose: Choose | None) -> Result:
+def _train(request: TrainingRequest, out: Path, resume: bool, world: World, report: Report, clock: TimeBudget | None) -> Result:
     notes: list[str] = []
     config = request.config
+    choose = chooser(request.auto, request.sets, clock, report, fine_tune=request.fine_tune)
     with contextlib.ExitStack() as stack:
 
         def prepare_first() -> tuple[Task, Network]:
@@ -155,17 +160,34 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
                 save_settings(out, task.config, task.identity(), resume=resume)
 
         task, model = _in_turn(world, prepare_first, lambda resolved: prepare_run(resolved, out, world.device))
-        train = task.config.train
+        train, floor = task.config.train, find_floor(task) if world.first else None
         begins = world.broadcast(checkpoint.latest(out) is None)  # also if a resumed run has not saved anything yet
         notes += start_model(model, task.config, out, begins=begins)
         if resume and world.first:
             notes += check_identity(out, task.identity())
         unit = task.info.count_unit.split()[-1]
-        log = open_log(out, train.steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
+        timed = train.budget == "time" or (resume and clock is not None)
+        steps = 0 if timed else train.steps
+        log = open_log(out, steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
         for note in (*notes, _summary(task, model, world)):
             log.note(note)
-        return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, on_start=write_settings)
+        if clock is not None:
+            train = _set_time(task, clock, out, world, resume)
+        start = starts_with_a_model(task.config)
+        options: dict[str, Any] = {"floor": floor, "validate_start": start, "on_start": write_settings}
+        return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, **options)
+
+
+def _set_time(task: Task, clock: TimeBudget, out: Path, world: World, resume: bool) -> TrainSection:
+    """Sets train.seconds to what is left now, after all preparations; for a resumed run, in addition to what it has had."""
+    changes: dict[str, Any] = {"train.seconds": clock.left()}
+    if resume:
+        newest = checkpoint.latest(out)
+        before = checkpoint.check(newest)["progress"]["seconds"] if newest else 0.0
+        changes = {"train.seconds": before + clock.left(), "train.budget": "time"}
+    task.config = task.config.replaced(world.broadcast(changes))
+    return task.config.train
 
 
 def _in_turn(

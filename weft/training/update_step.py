@@ -6,7 +6,7 @@ Losses and metrics add up on the device, so that no step waits for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -77,8 +77,11 @@ class Meter:
         counts: list[int] = self._health.tolist()
         return counts
 
-    def read(self, world: World, steps_left: int) -> dict[str, float]:
-        """The values of a log line, over all processes and all steps since the last line. Waits for the device."""
+    def read(self, world: World, steps_left: float, seconds_left: float | None = None) -> dict[str, float]:
+        """The values of a log line, over all processes and all steps since the last line. Waits for the device.
+
+        seconds_left: the time that is left, if it is not that of `steps_left` steps.
+        """
         totals, counts = self._window.tolist()
         metrics = world.add({f"{group}/{name}": float(value) for (group, name), value in self._metrics.items()})
         seconds = max(time.perf_counter() - self._clock, 1e-9)
@@ -91,7 +94,7 @@ class Meter:
             values[name] = _ratio(value, counts[self._index[group]])
         values["tokens_per_second"] = counts[self._index.get("model", 0)] / seconds
         values["grad_norm"] = float(self._norm)
-        values["seconds_left"] = steps_left * seconds / max(self._steps, 1)
+        values["seconds_left"] = steps_left * seconds / max(self._steps, 1) if seconds_left is None else seconds_left
         self._window.zero_()
         self._metrics = {}
         self._clock, self._steps = time.perf_counter(), 0
@@ -129,11 +132,12 @@ def forward_backward(task: Task, model: nn.Module, batch: Batch, update: int, au
 class UpdateStep:
     """The updates of a model on the device of `world`. `start` comes first; then `backward` for each micro-batch, and `finish`.
 
-    state: everything that an update changes
+    state: everything that an update changes · report: receives messages about captures that fail
     """
 
     work: Work
     meter: Meter
+    report: Callable[[str], None] | None = None
 
     def __init__(self, model: nn.Module, task: Task, config: TrainSection, world: World) -> None:
         self.model, self.task, self.config, self.world = model, task, config, world
@@ -154,7 +158,7 @@ class UpdateStep:
         device, few = self.world.device, self.config.packed is True
         few = few or (self.config.rounded is True and isinstance(self.model, Network) and self.model.cuda_graph_safe)
         captured = device.type == "cuda" and few and self.task.info.capturable
-        self.work = CudaGraphSteps(self._eager, device) if captured else self._eager
+        self.work = CudaGraphSteps(self._eager, device, self.report) if captured else self._eager
 
     def enter(self, update: int) -> bool:
         """Freezes and unfreezes layers for an update. Returns whether other layers are trained than before."""
@@ -171,9 +175,10 @@ class UpdateStep:
         batch = batch.to(self.world.device, non_blocking=True)
         return forward_backward(self.task, self.model, batch, update, self.autocast)
 
-    def finish(self, update: int, rate: float) -> Tensor:
+    def finish(self, update: int, rate: float, scheduled: float | None = None) -> Tensor:
         """One step of every optimiser, with gradients clipped to the norm train.clip (0: not clipped), and of the average.
 
+        scheduled: the position in the schedule, if it is not the number of the update.
         The weights stay if a sum or norm is not finite. Returns the losses and counts [2, groups] of all processes.
         """
         sums = sum_gradients(self.groups, self.meter.take(), self.world)
@@ -187,6 +192,6 @@ class UpdateStep:
             # Graphs need gradients that keep their addresses.
             optimizer.zero_grad(set_to_none=not isinstance(self.work, CudaGraphSteps))
         if self.state.ema is not None:
-            self.state.ema.update(update)
+            self.state.ema.update(update, update if scheduled is None else scheduled)
         self.meter.end_update(sums, norms[0], bad)
         return sums

@@ -274,15 +274,19 @@ def straight_through_sample(chances: Tensor) -> Tensor:
 
 
 def replay_fakes(pool: Tensor | None, fakes: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Fakes to judge, half of them earlier ones from the pool, and the pool [size, …] after the exchange (Shrivastava 2017)."""
+    """Fakes to judge, half of them earlier ones from the pool, and the pool [size, …] after the exchange (Shrivastava 2017).
+
+    Numbers that are not finite, of a step that is skipped, are 0 in the pool.
+    """
     fakes = fakes.detach()
+    finite = fakes.nan_to_num(0.0, 0.0, 0.0)
     if pool is None:
-        pool = fakes[torch.arange(size, device=fakes.device) % len(fakes)].clone()
+        pool = finite[torch.arange(size, device=fakes.device) % len(fakes)].clone()
     slots = torch.randperm(size, device=fakes.device)[: len(fakes)]
     old = torch.rand(len(slots), device=fakes.device) < 0.5
     shown = fakes.clone()
     mask = old.view(-1, *[1] * (fakes.ndim - 1))
     shown[: len(slots)] = torch.where(mask, pool[slots], fakes[: len(slots)])
     after = pool.clone()
-    after[slots] = torch.where(mask, fakes[: len(slots)], pool[slots])
+    after[slots] = torch.where(mask, finite[: len(slots)], pool[slots])
     return shown, after

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from weft.bench.machine import timed
 from weft.config.corpus_entries import names
+from weft.evaluation.floors import trivial_scores
 from weft.evaluation.metrics import choose_tokenization, score
 from weft.explain.attention_heatmap import View, views
 from weft.models.base import Network, Sizes
@@ -158,9 +159,11 @@ def _predictions(run: TrainedRun, wanted: Measurements) -> dict[str, Any]:
     metrics = run.task.metrics(tokenize=chosen.name)
     texts, seconds = _decode(translator, [source for source, _ in pairs])
     scores = score(texts, [target for _, target in test], metrics) if test else {}
+    floors = {metric.key(): trivial_scores(pairs, metric) for metric in metrics if wanted.maps}
     maps = _attention(translator, [source for source, _ in valid or test]) if wanted.maps else []
     return {
         "test": {each.key: each.value for each in scores.values()},
+        "floors": floors,
         "signatures": {metric.key(): metric.signature for metric in metrics},
         "decoding": {"sentences": len(texts), "seconds": seconds, "per_second": len(texts) / seconds} if texts else None,
         # Weights are rounded to what a picture can show.

@@ -32,6 +32,7 @@ from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
 from weft.runs.open_run import build_task
 from weft.training.auto.auto_recipe import parse_duration
+from weft.training.prepare_run import lower_to_steps
 
 SETTINGS = ("train.validate_every=0", "train.keep_last=1", "train.tensorboard=false")
 """Defaults for every training: only the model at the end of the budget counts, so no checkpoint is selected on the way."""
@@ -145,14 +146,23 @@ def check(comparison: Comparison) -> list[str]:
             raise ConfigError(f"{entry.label}: there is no training data; give --data")
         if not (config.data.valid or comparison.test):
             raise ConfigError(f"{entry.label}: there is no data to score; give --valid, --test or both")
-    steps = comparison.budget.steps
     long = [
-        f"{entry.label}: {warmup:,} of {steps:,} steps are warm-up; --set train.schedule.warmup=… shortens it"
-        for entry, config in zip(comparison.entries, configs, strict=True)
-        if steps and (warmup := int(config.train.schedule.get("warmup", 0))) > steps / 2
+        note for entry, config in zip(comparison.entries, configs, strict=True) for note in _warmup(comparison, entry, config)
     ]
     data = {(repr(config.data.train), repr(config.data.valid)) for config in configs}
     return long + (["the entries are trained on different data: their recipes name different files"] if len(data) > 1 else [])
+
+
+def _warmup(comparison: Comparison, entry: Entry, config: Config) -> list[str]:
+    """Notes about a warm-up that is too long for the steps: training shortens one that would not end."""
+    steps, notes = comparison.budget.steps, list[str]()
+    if not steps:
+        return []
+    lowered = lower_to_steps(config.replaced({"train.steps": steps, "train.average_last": 0}), notes.append)
+    warmup = int(lowered.train.schedule.get("warmup", 0))
+    if not notes and warmup > steps / 2:
+        notes.append(f"{warmup:,} of {steps:,} steps are warm-up; --set train.schedule.warmup=… shortens it")
+    return [f"{entry.label}: {note}" for note in notes]
 
 
 ALL = "all"

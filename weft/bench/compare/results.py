@@ -49,22 +49,36 @@ def collect(
             del run["measured"]
     sign = -1 if headline["higher_is_better"] else 1
     rows.sort(key=lambda row: (row["quality"] is None, sign * row["quality"]["mean"] if row["quality"] else 0))
-    rank(rows, higher_is_better=headline["higher_is_better"])
+    key = headline["key"]
+    floors: dict[str, float] = next((run["floors"][key] for run in measured if key in run.get("floors", {})), {})
+    rank(rows, higher_is_better=headline["higher_is_better"], floors=floors)
     return {
         "format": FORMAT,
         "about": about(),
         "settings": comparison.document(),
         "headline": headline | {"data": "test" if comparison.test else "valid"},
         "counts": facts["counts"],
+        "floors": floors,
         "entries": rows,
     }
 
 
-def rank(rows: Sequence[Row], *, higher_is_better: bool) -> None:
-    """Sets `rank` of each row to the best and the worst rank that it may have; None without several seeds or a score."""
-    scored = [row for row in rows if row["quality"]]
+NEAR = 1.15
+"""A score is near a floor up to this many times as good as the floor."""
+
+
+def rank(rows: Sequence[Row], *, higher_is_better: bool, floors: Mapping[str, float] | None = None) -> None:
+    """Sets `rank` of each row to the best and the worst rank that it may have; None without several seeds or a score.
+
+    A row whose score is hardly better than that of trivial answers, `floors`, is marked (`near_floor`) and has no rank.
+    """
+    best = (max if higher_is_better else min)(floors.values()) if floors else None
     for row in rows:
-        row["rank"] = None
+        row["rank"], row["near_floor"] = None, False
+        if best is not None and row["quality"]:
+            mean: float = row["quality"]["mean"]
+            row["near_floor"] = mean <= NEAR * best if higher_is_better else mean >= best / NEAR
+    scored = [row for row in rows if row["quality"] and not row["near_floor"]]
     places = ranks([row["quality"] for row in scored], higher_is_better=higher_is_better)
     for row, place in zip(scored, places or (), strict=places is not None):
         row["rank"] = list(place)
@@ -183,6 +197,8 @@ class QualityColumn(Column):
         quality = row["quality"]
         if quality is None:
             return "failed" if row["error"] else NONE
+        if row.get("near_floor"):
+            return f"{self.form(quality['mean'])} (near floor)"
         half = f" ± {(quality['high'] - quality['low']) / 2:.2f}" if quality["low"] is not None else ""
         return f"{self.form(quality['mean'])}{half}"
 
@@ -226,6 +242,8 @@ def column_notes(document: dict[str, Any]) -> list[str]:
     notes.append(seeds_note(document))
     if floors := document.get("floors"):
         notes.append("floors without a neural network: " + ", ".join(f"{name} {value:.2f}" for name, value in floors.items()))
+    if near := [row["label"] for row in document["entries"] if row.get("near_floor")]:
+        notes.append(f"hardly better than a floor, so not ranked, and their differences mean nothing: {', '.join(near)}")
     return notes
 
 
@@ -238,12 +256,21 @@ def seeds_note(document: dict[str, Any]) -> str:
     return f"± half the 95 % interval of the mean over {counts} seeds, by Student's t"
 
 
-def terminal_table(document: dict[str, Any]) -> Table:
-    """The table for the terminal, with rich."""
-    notes = escape("\n".join(column_notes(document)))
-    table = Table(title=title(document), title_justify="left", caption=notes, caption_justify="left")
+FRAME, MOST_LABEL = 3, 30
+"""Characters between two columns, and those of the longest name of an entry that takes one line."""
+
+
+def terminal_table(document: dict[str, Any], width: int = 80) -> Table:
+    """The table for a terminal of this width, with rich. Columns that do not fit are left to the report."""
+    known = columns(document)
+    sizes = [max(len(each) for each in (*column.heading.split(), *map(column.shown, document["entries"]))) for column in known]
+    room = width - min(MOST_LABEL, max((len(row["label"]) for row in document["entries"]), default=0)) - FRAME
+    shown = [column for place, column in enumerate(known) if sum(sizes[: place + 1]) + FRAME * (place + 1) <= room]
+    notes = column_notes(document)
+    if len(shown) < len(known):
+        notes = [*notes, f"report.html also has: {', '.join(column.heading for column in known[len(shown) :])}"]
+    table = Table(title=title(document), title_justify="left", caption=escape("\n".join(notes)), caption_justify="left")
     table.add_column("entry", overflow="fold")
-    shown = columns(document)
     for column in shown:
         table.add_column(escape(column.heading), justify="right")
     for row in document["entries"]:

@@ -1,7 +1,6 @@
 """Runs a comparison: plans, trains and measures, and resumes where an earlier call stopped.
 
 OUT/runs      one run folder per entry and seed
-OUT/plans     number of steps that fit into a time budget
 OUT/measures  measurements of each run
 OUT/logs      output of each process
 """
@@ -9,18 +8,33 @@ OUT/logs      output of each process
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from weft.bench.compare.comparison_report import write_report
 from weft.bench.compare.measure_run import Measurements
-from weft.bench.compare.plan import Comparison, ComparisonRun, check, runs_of, training
+from weft.bench.compare.plan import (
+    Comparison,
+    ComparisonRun,
+    check,
+    labelled,
+    parse_budget,
+    parse_entry,
+    runs_of,
+    slot_entries,
+    training,
+)
 from weft.bench.compare.results import UNMEASURED, collect
 from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, Training, train, work
+from weft.config.sections import override_texts
 from weft.errors import Interrupted
-from weft.runs.open_run import Report, silent
+from weft.runs.distillation_and_backtranslation import OpenTeacher
+from weft.runs.open_run import Report, build_task, silent
 from weft.runs.run_folder import RunLock, complete, records
 from weft.training.log_text import duration
 from weft.training.session import Interrupts
@@ -52,7 +66,8 @@ class Sweep:
         self.comparison.out.mkdir(parents=True, exist_ok=True)
         with RunLock(self.comparison.out), Interrupts() as interrupts:
             self._interrupted = lambda: interrupts.requested
-            self._prepare()
+            if self.comparison.at_once > 1:
+                self._prepare()
             self._train()
             self._measure()
         return self.results()
@@ -66,21 +81,12 @@ class Sweep:
         return collect(self.comparison, runs, errors, {run.name: self.job(run) for run in ended})
 
     def _prepare(self) -> None:
-        """Plans the number of steps for a time budget, and prepares the data of parallel trainings."""
-        budget = self.comparison.budget
-        jobs = [self._plan(run) for run in self.runs if run.number == 0] if budget.seconds else []
-        if self.comparison.at_once > 1 and not all(complete(run.folder) for run in self.runs):
-            file = self.comparison.out / "plans" / "data.json"
-            jobs.append(Job("prepare", str(file), training(self.comparison, self.runs[0].entry)))
-        if missing := [job for job in jobs if job.load() is None]:
-            activity = "planning how many steps fit into the time" if budget.seconds else "preparing the data"
-            self.report(f"{activity} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
-            self._work("plan", jobs, activity)
-
-    def _plan(self, run: ComparisonRun) -> Job:
-        file = self.comparison.out / "plans" / f"{run.entry.name}.json"
-        options = {"seconds": self.comparison.budget.seconds}
-        return Job("plan", str(file), training(self.comparison, run.entry), options=options)
+        """Prepares the data, which all trainings find in the cache then."""
+        if not all(complete(run.folder) for run in self.runs):
+            self.report("preparing the data")
+            with tempfile.TemporaryDirectory() as folder:
+                config = training(self.comparison, self.runs[0].entry).config()
+                build_task(config, Path(folder), teacher=OpenTeacher()).prepare()
 
     def _train(self) -> None:
         count = len(self.runs)
@@ -112,20 +118,22 @@ class Sweep:
 
     def _training(self, run: ComparisonRun) -> Training:
         budget = self.comparison.budget
-        if not budget.seconds:
-            return training(self.comparison, run.entry, f"train.steps={budget.steps}", f"train.seed={run.seed}")
-        planned = self._plan(run).load()
-        if planned is None:
-            raise Failure(self._plan(run).error())
-        limits = (f"train.steps={planned['steps']}", f"train.seconds={budget.seconds:g}", f"train.seed={run.seed}")
-        return training(self.comparison, run.entry, *limits)
+        length = (
+            ("train.budget=time", f"train.seconds={budget.seconds:g}") if budget.seconds else (f"train.steps={budget.steps}",)
+        )
+        return training(self.comparison, run.entry, *length, f"train.seed={run.seed}")
 
     def _measure(self) -> None:
         trained = [run for run in self.runs if run.name not in self.errors]
         jobs = [self.job(run) for run in trained]
         if missing := sum(job.load() is None for job in jobs):
             self.report(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one at a time")
-            self._work("measure", jobs, "measured")
+            processes = Processes(self.logs)
+
+            def status() -> str:
+                return f"measured: {sum(job.file.exists() for job in jobs)} of {len(jobs)}"
+
+            self._in_parallel([lambda: work("measure", jobs, processes)], processes, status)
         for run, job in zip(trained, jobs, strict=True):
             if error := job.error():
                 self.report(f"failed: {run}: {UNMEASURED}{error}")
@@ -137,15 +145,7 @@ class Sweep:
         if run.number:
             wanted = Measurements(plan.test)
         file = plan.out / "measures" / f"{run.name}.json"
-        return Job("measure", str(file), folder=str(run.folder), options=asdict(wanted))
-
-    def _work(self, name: str, jobs: Sequence[Job], activity: str) -> None:
-        processes = Processes(self.logs)
-
-        def status() -> str:
-            return f"{activity}: {sum(job.file.exists() for job in jobs)} of {len(jobs)}"
-
-        self._in_parallel([lambda: work(name, jobs, processes)], processes, status)
+        return Job(str(file), str(run.folder), asdict(wanted))
 
     def _in_parallel(self, works: Sequence[Callable[[], None]], processes: Processes, status: Callable[[], str]) -> None:
         """Does all works, `at_once` at a time, in threads that wait for processes, while this thread shows the status."""
@@ -188,3 +188,44 @@ def _unfinished(run: ComparisonRun) -> str:
 def _last(run: ComparisonRun) -> dict[str, Any]:
     """The last training line of a run's log."""
     return next((line for line in reversed(records(run.folder)) if line["event"] == "train"), {})
+
+
+def compare(
+    recipes: str | Sequence[str],
+    *,
+    data: str | Sequence[str] = (),
+    valid: str | Sequence[str] = (),
+    test: str | Sequence[str] = (),
+    budget: str,
+    out: str | Path,
+    slot: str | None = None,
+    kinds: str | Sequence[str] = (),
+    repeat: int = 1,
+    set: Mapping[str, Any] | Sequence[str] = (),
+    tell: Report = silent,
+) -> dict[str, Any]:
+    """Trains several models under one budget and compares them, as `weft compare` does. Returns the document of results.json.
+
+    `recipes` are recipes or files with changes after commas; `slot` and `kinds` vary one part of each. `budget` is that of each
+    training: "10m" or "2k-steps". The report is written into `out`; the same call continues after an interruption.
+    """
+    entries = [parse_entry(text) for text in _listed(recipes)]
+    if slot is not None:
+        entries = slot_entries(entries, slot, ",".join(_listed(kinds)), tell)
+    plan = Comparison(
+        tuple(labelled(entries)),
+        Path(out),
+        parse_budget(budget),
+        data=tuple(_listed(data)),
+        valid=tuple(_listed(valid)),
+        test=tuple(_listed(test)),
+        sets=tuple(override_texts(set)),
+        repeat=repeat,
+    )
+    document = Sweep(plan, tell)()
+    write_report(document, plan.out)
+    return document
+
+
+def _listed(texts: str | Sequence[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)

@@ -1,7 +1,7 @@
 """Trainings as a user would start them from the command line: parallel processes, each with a log, that stop together.
 
-Other jobs of a comparison run one after the other in one process, `python -m weft.bench.compare.training_jobs JOBS.json`,
-because importing torch and starting a GPU take longer than most of them. Each writes a file with its result or its error.
+Trained runs are measured one after the other in one process, `python -m weft.bench.compare.training_jobs JOBS.json`, because
+importing torch and starting a GPU take longer than most measurements. Each writes a file with its result or its error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -162,16 +162,11 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """A job of the kind "prepare" (the data of a training), "plan" (steps for a time budget) or "measure" (a run folder).
+    """Measurements of a run folder, and the file for their result. options: the fields of `Measurements`."""
 
-    options: the fields of `Measurements`, or seconds.
-    """
-
-    kind: str
     result: str
-    training: Training = Training("")
-    folder: str = ""
-    options: dict[str, Any] | None = None
+    folder: str
+    options: dict[str, Any]
 
     @property
     def file(self) -> Path:
@@ -220,32 +215,17 @@ def work(name: str, jobs: Sequence[Job], processes: Processes) -> None:
 
 def main(file: str) -> None:
     """Runs the jobs of a file."""
+    from weft.bench.compare.measure_run import Measurements, measure
+
     for job in JOBS.validate_json(Path(file).read_bytes()):
         try:
-            job.save(**_do(job))
+            job.save(**measure(Path(job.folder), Measurements(**job.options)))
         except Interrupted:
             sys.exit(130)
         except Exception as error:  # an error in one entry must not prevent measuring the others
             traceback.print_exc()
             job.save(error=str(error) or type(error).__name__)
         gc.collect()  # free the memory of this job for the next one
-
-
-def _do(job: Job) -> Result:
-    from weft.bench.compare.measure_run import Measurements, measure
-    from weft.runs.distillation_and_backtranslation import OpenTeacher
-    from weft.runs.open_run import build_task
-    from weft.training.auto.speed_probe import probe, probe_seconds
-
-    options = job.options or {}
-    if job.kind == "measure":
-        return measure(Path(job.folder), Measurements(**options))
-    if job.kind == "plan":
-        speed = probe(job.training.config().replaced({"data.valid": []}), probe_seconds(options["seconds"]))
-        return {"steps": speed.planned(options["seconds"]), **asdict(speed)}
-    with tempfile.TemporaryDirectory() as folder:
-        build_task(job.training.config(), Path(folder), teacher=OpenTeacher()).prepare()
-    return {}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from threading import get_ident
@@ -41,11 +41,14 @@ class GraphRecorder(Generic[Graph]):
 
     Work of a new size runs eagerly, `warm` times in each thread, and is captured when it comes again: libraries such as cuBLAS
     may set themselves up when a thread first calls them, which must not happen while capturing. A kind of work with an
-    operation that cannot be captured, because it needs the host, is not tried again, and a warning says why.
+    operation that cannot be captured, because it needs the host, is not tried again, and a message says why.
 
     capture: turns work into a function that repeats it · most: captured sizes per group · memory_errors: whether to raise an
-    error if memory runs out while capturing; otherwise the kind is not tried again.
+    error if memory runs out while capturing; otherwise the kind is not tried again · report: receives a message about each
+    kind that cannot be captured, by default the log of Python.
     """
+
+    report: Callable[[str], None] = staticmethod(logging.getLogger("weft").warning)
 
     def __init__(self, capture: Callable[[Work], Work], *, warm: int, most: int, memory_errors: bool) -> None:
         self._capture, self.warm, self.most, self.memory_errors = capture, warm, most, memory_errors
@@ -68,10 +71,8 @@ class GraphRecorder(Generic[Graph]):
             if self.memory_errors and isinstance(error, torch.OutOfMemoryError):
                 raise
             self.refused.add(key[:2])
-            warnings.warn(
-                f"this work runs without a CUDA graph, and so more slowly, because it cannot be captured: {describe(error)}",
-                RuntimeWarning,
-                stacklevel=2,
+            self.report(
+                f"{key[0]} runs without a CUDA graph, and so more slowly, because it cannot be captured: {describe(error)}"
             )
             return None
 

@@ -44,10 +44,10 @@ class FrontendSite:
 
 
 class Frontend(Component, ABC):
-    """Turns a source into vectors.
+    """Turns a source into vectors. Vector n belongs to source position n · shortens.
 
-    shortens: source positions per vector · reach: positions on either side of position n · shortens that vector n depends on;
-    None: any.
+    shortens: source positions per vector
+    reach: source positions on either side of its own that a vector depends on; None: any
     """
 
     shortens: int = 1

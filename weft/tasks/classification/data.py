@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
@@ -22,7 +22,8 @@ import torch
 from weft.data.batch import EOS, NO_LABEL, LabelBatch, Layout, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Encoding, Rows, ids_below
-from weft.data.formats import Pairs, Texts
+from weft.data.data_format import ROWS, DataFormat, check_columns
+from weft.data.formats import Pairs, TablePairs, Texts
 from weft.data.sentence_pairs import PairFilters
 from weft.data.sentence_splitting import split
 from weft.data.tokenizers import RESERVED, Tokenizer
@@ -42,6 +43,28 @@ SEPARATOR = re.compile("[,\n]")
 
 NONE = ","
 """Stands for no label where a text may have any number."""
+
+
+def check_labelled(pairs: Pairs, report: Callable[[str], None]) -> None:
+    """Raises DataError if a table has more columns than a text and a label, and none were chosen; see also `check_columns`."""
+    check_columns(pairs, report)
+    if not isinstance(pairs, TablePairs) or pairs.chosen is not None:
+        return
+    rows = pairs.head(ROWS)
+    width = len(rows[0]) if rows else 0
+    if width < 3 or pairs.headed(rows[0]):
+        return
+    ignored = "the third column" if width == 3 else f"the columns from the third to number {width}"
+    kinds = [len({row[place] for row in rows if place < len(row)}) for place in range(width)]
+    label = min(range(1, width), key=lambda place: (kinds[place], place)) + 1
+    raise DataError(
+        f"{pairs.path} has {width} columns, and a classifier reads two: a text and its label. The label would be "
+        f"{rows[0][1][:40]!r}, and {ignored} would be ignored. Choose two, for example {pairs.path}#1,{label}, or "
+        f"{pairs.path}#1,2 for the first two."
+    )
+
+
+LABELLED = DataFormat(check=check_labelled)
 
 
 def sentences_of(text: str, language: str | None = None) -> list[str]:

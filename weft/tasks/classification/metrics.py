@@ -5,16 +5,20 @@ Shapes: N texts · S counts per text.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from weft.config.registry import suggest
 from weft.errors import DataError
-from weft.evaluation.metrics import Counts, Metric
+from weft.evaluation.metrics import Breakdown, Counts, Metric
 
 Split = Callable[[str], Sequence[str]]
 """The labels in a text."""
+
+MATRIX = 10
+"""The most labels of which a whole confusion matrix is shown."""
 
 
 def single(text: str) -> list[str]:
@@ -80,8 +84,35 @@ class MacroF1(LabelMetric):
                 counts[row, place, [self.index[label] for label in labels if label in self.index]] = 1
         return counts.reshape(len(references), -1)
 
+    def breakdowns(self, hypotheses: Sequence[str], references: Sequence[str]) -> list[Breakdown]:
+        """The scores of each label, the most frequent first; and how often each label was taken for each other one."""
+        correct, predicted, true = self.count(hypotheses, references).sum(0).reshape(3, -1).astype(int).tolist()
+        rows = [
+            (label, 100 * right / max(1, said), 100 * right / max(1, of), 200 * right / max(1, said + of), of, said)
+            for label, right, said, of in zip(self.index, correct, predicted, true, strict=True)
+            if said or of
+        ]
+        rows.sort(key=lambda row: -row[4])
+        columns = ["label", "precision", "recall", "F1", "true", "predicted"]
+        details = [Breakdown("labels", "scores of each label", columns, rows)]
+        return details if self.split is not single else [*details, _confusion(hypotheses, references)]
+
     def value(self, sums: Counts) -> Counts:
         correct, predicted, true = np.moveaxis(sums.reshape(*sums.shape[:-1], 3, -1), -2, 0)
         occurs = predicted + true > 0
         each = np.where(occurs, 2 * correct / np.maximum(predicted + true, 1), 0.0)
         return np.asarray(100 * each.sum(-1) / np.maximum(occurs.sum(-1), 1))
+
+
+def _confusion(hypotheses: Sequence[str], references: Sequence[str]) -> Breakdown:
+    """The confusion matrix: a row for each true label, a column for each predicted one.
+
+    Of more than `MATRIX` labels, the pairs of a true and a wrong label, the most frequent first.
+    """
+    pairs = Counter(zip(map(str.strip, references), map(str.strip, hypotheses)))
+    labels = sorted({label for pair in pairs for label in pair})
+    if len(labels) <= MATRIX:
+        rows: list[tuple[str | int, ...]] = [(true, *(pairs[true, label] for label in labels)) for true in labels]
+        return Breakdown("confusion", "confusion matrix", ["true \\ predicted", *labels], rows)
+    wrong = [(true, label, count) for (true, label), count in pairs.most_common() if true != label]
+    return Breakdown("confusion", "confusions", ["true", "predicted", "texts"], wrong)

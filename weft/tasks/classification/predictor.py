@@ -41,9 +41,9 @@ class Label(Prediction):
     """
 
     probabilities: dict[str, float] = field(default_factory=dict)
-    sentences: list[list[str]] = field(default_factory=list)
-    facts: list[str] = field(default_factory=list)
-    hops: list[list[float]] = field(default_factory=list)
+    sentences: list[list[str]] = field(default_factory=list, repr=False)
+    facts: list[str] = field(default_factory=list, repr=False)
+    hops: list[list[float]] = field(default_factory=list, repr=False)
 
     def document(self) -> dict[str, Any]:
         plain = super().document()

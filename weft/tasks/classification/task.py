@@ -27,6 +27,7 @@ from weft.models.base import Network, Sizes
 from weft.models.composition import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.classification.data import (
+    LABELLED,
     LABELS,
     Labels,
     TextReader,
@@ -200,6 +201,7 @@ class ClassificationTask(LabelTask):
         capturable=True,
         typical_length=256,
     )
+    data_format = LABELLED
     predictor_class = ClassificationPredictor
 
     def __init__(

@@ -39,7 +39,7 @@ class Generated:
 
     prompt: str
     text: str
-    ids: list[int]
+    ids: list[int] = field(repr=False)
     score: float
 
     def document(self) -> dict[str, Any]:

@@ -95,11 +95,19 @@ class StreamStates:
             return self.carrying.restore(model, [tensor.to(model.device) for tensor in waiting])
         return self._carried.get(batch.group)
 
-    def carry(self, group: int, after: State) -> None:
-        """Keeps the state after a batch; in place if it can, because a recording reads it from there."""
-        before = self._carried.get(group)
+    def carry(self, batch: TextBatch, after: State, loss: Tensor) -> None:
+        """Keeps the state after a batch; in place if it can, because a captured graph reads it from there.
+
+        If the loss is not finite, the step is skipped, and the state before the batch stays, or zeros if there is none. The
+        device decides, without waiting.
+        """
+        before = self._carried.get(batch.group)
         old, new = ([(leaf.shape, leaf.dtype) for leaf in leaves(state)] for state in (before, after))
-        self._carried[group] = write_(before, after) if before is not None and old == new else after
+        in_place = before is not None and old == new
+        kept = leaves(before) if in_place and not batch.fresh else [torch.zeros_like(leaf) for leaf in leaves(after)]
+        pairs = zip(leaves(after), kept, strict=True)
+        after = refill(after, [torch.where(loss.isfinite(), leaf, other) for leaf, other in pairs])
+        self._carried[batch.group] = write_(before, after) if in_place else after
 
     def extra_state(self) -> dict[str, Tensor]:
         return {

@@ -16,6 +16,7 @@ from weft.data.batch import Position, TextBatch
 from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import ConfigError
+from weft.explain.html_page import Section
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_model
@@ -157,7 +158,7 @@ class LanguageModelTask(Task):
         features, after = self.carrying.read(model, batch.tokens, self.states.before(model, batch))
         total, nll = model.decoder.loss(features.hidden, batch.labels, self.smoothing)
         yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
-        self.states.carry(batch.group, after)  # only after the backward pass, which still reads the old state
+        self.states.carry(batch, after, total.detach())  # only after the backward pass, which still reads the old state
 
     def extra_state(self) -> dict[str, Tensor]:
         return self.states.extra_state()
@@ -196,6 +197,16 @@ class LanguageModelTask(Task):
         memory = self.scoring.memory if self.scoring.kind == "memory" else 0
         context = None if self.scoring.kind == "state" else self.segment + memory
         return GenerationPredictor(model, self.tokenizer, resolved, context, warn)
+
+    def explain(
+        self, predictor: Any, text: str, *, target: str | None = None, influence: bool | None = None, run: str = ""
+    ) -> Section:
+        """Explains how the model reads a text."""
+        from weft.tasks.language_modeling.explanation import read_text, reading_page  # not needed to generate
+
+        if target is not None:
+            raise ConfigError("a target can be given to runs that translate; leave it out")
+        return Section(run, " ".join(text.split()), reading_page(read_text(predictor, text)))
 
     def identity(self) -> str:
         return self.train.identity

@@ -25,9 +25,9 @@ class Tagged(Prediction):
     probabilities: of each tag, by the scores of its word alone.
     """
 
-    words: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    probabilities: list[float] = field(default_factory=list)
+    words: list[str] = field(default_factory=list, repr=False)
+    tags: list[str] = field(default_factory=list, repr=False)
+    probabilities: list[float] = field(default_factory=list, repr=False)
 
     def lines(self) -> str:
         """A blank line ends a sentence."""

@@ -46,6 +46,9 @@ ZEROS = 6
 ROLLOFF = 0.99
 """The cut-off frequency of that filter, as a share of the highest possible."""
 
+MOST_WEIGHTS = 1 << 24
+"""Weights of the filters that resample a sound, which are many if two rates have no common factor."""
+
 
 @dataclass(frozen=True)
 class Audio:
@@ -134,6 +137,11 @@ def resample(samples: Samples, old: int, new: int) -> Samples:
     down, up = old // shared, new // shared
     cutoff = min(down, up) * ROLLOFF
     width = math.ceil(ZEROS * down / cutoff)
+    if up * (2 * width + down) > MOST_WEIGHTS:
+        raise DataError(
+            f"a sound of {old:,} samples per second cannot be converted to {new:,}, which is no simple ratio; convert it "
+            f"with `ffmpeg -i INPUT -ar {new} out.wav`"
+        )
     filters = _filters(down, up, cutoff, width)
     count = -(-up * len(samples) // down)
     padded = F.pad(torch.from_numpy(samples)[None, None], (width, width + down))

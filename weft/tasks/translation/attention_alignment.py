@@ -43,6 +43,7 @@ def units(text: str, opaque: Sequence[Span] = ()) -> list[Span]:
     """The words of a text as ranges of characters: runs of letters, punctuation marks, single ideographs, opaque ranges."""
     spans: list[Span] = []
     ends = {start: end for start, end in opaque if end > start}
+    whole = set(opaque)
     at, grows = 0, False
     while at < len(text):
         if at in ends:
@@ -50,7 +51,7 @@ def units(text: str, opaque: Sequence[Span] = ()) -> list[Span]:
             at, grows = ends[at], False
             continue
         word = is_letter(text[at])
-        if spans and spans[-1][1] == at and spans[-1] not in opaque and ((word and grows) or _combines(text[at])):
+        if spans and spans[-1][1] == at and spans[-1] not in whole and ((word and grows) or _combines(text[at])):
             spans[-1] = (spans[-1][0], at + 1)
         elif text[at].isspace():
             grows = False
@@ -222,8 +223,12 @@ def _overlaps(tokens: Ranges, spans: Ranges) -> Weights:
 
 def spelling_and_position_similarity(target: Sequence[str], source: Sequence[str]) -> Weights:
     """[T, S]: what similar spelling and position add to the weights between units."""
-    same = np.array([[one.casefold() == other.casefold() for other in source] for one in target], np.float32)
+    numbers = dict[str, int]()
+    rows, columns = (
+        np.array([numbers.setdefault(each.casefold(), len(numbers)) for each in side]) for side in (target, source)
+    )
+    same = (rows[:, None] == columns[None]).astype(np.float32)
     rows, columns = ((np.arange(len(side)) + 0.5) / max(1, len(side)) for side in (target, source))
     near = 1 - np.abs(rows[:, None] - columns[None])
-    total: Weights = (SAME * same.reshape(len(target), len(source)) + NEAR * near).astype(np.float32)
+    total: Weights = (SAME * same + NEAR * near).astype(np.float32)
     return total

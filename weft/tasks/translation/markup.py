@@ -8,10 +8,12 @@ Shapes: T target units · S source units.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from heapq import merge
+from itertools import groupby, pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -77,10 +79,10 @@ class MarkedUpText:
 def find_literals(text: str, spans: tuple[MarkupSpan, ...], kinds: Sequence[Kind]) -> MarkedUpText:
     """Finds the literals of a text that are protected. One that a tag divides becomes several."""
     taken = [(span.start, span.end) for span in spans if span.kind == "opaque"]
-    edges = {edge for span in spans for edge in (span.start, span.end)}
+    edges = sorted({edge for span in spans for edge in (span.start, span.end)})
     literals: list[MarkupSpan] = []
     for start, end in find(text, kinds, taken):
-        cuts = [start, *sorted(edge for edge in edges if start < edge < end), end]
+        cuts = [start, *edges[bisect_right(edges, start) : bisect_left(edges, end)], end]
         literals += [MarkupSpan(a, b, text[a:b], kind="opaque", literal=True) for a, b in pairwise(cuts)]
     return MarkedUpText(text, spans, tuple(literals))
 
@@ -128,9 +130,10 @@ class MarkupTransfer:
             invented = [(start, end) for start, end in find(whole.text, kinds) if start >= len(prefix)]
         opaque = [(each.start, each.end) for each in (*source.spans, *source.literals * bool(kinds)) if each.kind == "opaque"]
         units = alignment.units(source.text, opaque)
-        targets = [unit for unit in alignment.units(whole.text, invented) if unit not in invented]
-        weights = self._weights(source.text, units, opaque, segments, whole, targets)
-        runs = MarkupProjection(source.text, units, whole.text, targets, weights).runs(source.spans, literals)
+        new = set(invented)
+        targets = [unit for unit in alignment.units(whole.text, invented) if unit not in new]
+        blocks = list(self._weights(source.text, units, opaque, segments, whole, targets))
+        runs = MarkupProjection(source.text, units, whole.text, targets, blocks).runs(source.spans, literals)
         return replace(whole, text="".join(text for text, _ in runs), runs=runs)
 
     def _weights(
@@ -141,22 +144,19 @@ class MarkupTransfer:
         segments: Sequence[TextSegment],
         whole: Translation,
         targets: Sequence[Span],
-    ) -> alignment.Weights:
-        """[T, S]: the alignment of a translation with its source. Only units of the same segment are aligned."""
+    ) -> Iterator[WeightBlock]:
+        """The alignment of a translation with its source. Only units of the same segment are aligned."""
         columns = np.array(alignment.unit_character_ranges(text, units, opaque)).reshape(-1, 2)
         before = np.cumsum([0, *(not letter.isspace() for letter in whole.text)])
-        rows = np.array([before[list(span)] for span in targets], np.float64).reshape(-1, 2)
+        rows = before[np.array(targets, np.int64).reshape(-1, 2)].astype(np.float64)
         columns *= sum(alignment.count_characters(each.text) for each in segments) / max(1.0, columns.max(initial=0))
-        weights = np.zeros((len(targets), len(units)), np.float32)
         below = right = 0.0
         for segment, part in zip(segments, whole.parts or [whole], strict=True):
             end = below + alignment.count_characters(part.text), right + alignment.count_characters(segment.text)
-            mine = (rows[:, 0] >= below) & (rows[:, 0] < end[0])
-            read = (columns[:, 0] < end[1]) & (columns[:, 1] > right + 1e-6) & (columns[:, 1] > columns[:, 0])
-            words = [
-                [side[a:b] for (a, b), chosen in zip(each, which) if chosen]
-                for side, each, which in ((whole.text, targets, mine), (text, units, read))
-            ]
+            first, last = np.searchsorted(rows[:, 0], (below, end[0]))
+            near = np.arange(np.searchsorted(columns[:, 1], right + 1e-6, "right"), np.searchsorted(columns[:, 0], end[1]))
+            read = near[columns[near, 1] > columns[near, 0]]
+            words = [whole.text[a:b] for a, b in targets[first:last]], [text[a:b] for a, b in (units[k] for k in read)]
             joined = alignment.spelling_and_position_similarity(*words)
             forced = teacher_force(self.model, segment.ids, part.ids)
             block = alignment.cross_weights(forced, len(part.ids), len(segment.ids))
@@ -165,11 +165,10 @@ class MarkupTransfer:
                     alignment.target_character_ranges(self.target.named(segment.words), part.ids),
                     alignment.source_character_ranges(self.source.named(segment.words), segment.ids, segment.text),
                 )
-                ranges = (rows[mine] - below).tolist(), (columns[read] - right).tolist()
+                ranges = (rows[first:last] - below).tolist(), (columns[read] - right).tolist()
                 joined += alignment.between_units(block, tokens, ranges)
-            weights[np.ix_(mine, read)] = joined
+            yield WeightBlock(int(first), read, joined)
             below, right = end
-        return weights
 
 
 def _take(given: Counter[str], text: str) -> bool:
@@ -187,6 +186,14 @@ class MarkupTag(NamedTuple):
     closes: bool = False
 
 
+class WeightBlock(NamedTuple):
+    """Weights [t, s] between the target units from `first` on and the source units `columns`, in increasing order."""
+
+    first: int
+    columns: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+
 @dataclass(eq=False)
 class _Node:
     """A span with the spans inside it. own: its source units that the model has read."""
@@ -197,87 +204,116 @@ class _Node:
     place: Span = (0, 0)
 
 
-@dataclass(frozen=True)
 class MarkupProjection:
-    """A source with its units, a target with its units, and the weights [T, S] between them; opaque units have weight 0."""
+    """A source with its units, a target with its units, and the weights between them; weights outside of all blocks are 0."""
 
-    source: str
-    source_units: Sequence[Span]
-    target: str
-    target_units: Sequence[Span]
-    weights: NDArray[np.float32]
+    def __init__(
+        self,
+        source: str,
+        source_units: Sequence[Span],
+        target: str,
+        target_units: Sequence[Span],
+        blocks: Sequence[WeightBlock],
+    ) -> None:
+        self.source, self.source_units, self.target, self.target_units = source, source_units, target, target_units
+        self.best = np.zeros(len(target_units), np.int64)
+        self.blocks_of: list[list[WeightBlock]] = [[] for _ in source_units]
+        for block in blocks:
+            for column in block.columns.tolist():
+                self.blocks_of[column].append(block)
+            if block.weights.size:
+                chosen = block.columns[block.weights.argmax(1)]
+                self.best[block.first : block.first + len(chosen)] = np.where(block.weights.any(1), chosen, 0)
 
     def runs(self, spans: Sequence[MarkupSpan], literals: Sequence[MarkupSpan] = ()) -> list[Run]:
         """The translation with all spans; `literals` are opaque spans that were found in the text."""
         opaque = {span.start for span in (*spans, *literals) if span.kind == "opaque"}
         read = [k for k, (start, _) in enumerate(self.source_units) if start not in opaque]
-        nodes = _tree(spans, [(k, *self.source_units[k]) for k in read])
-        for literal in literals:
-            _insert(nodes, literal)
-        best = self.weights.argmax(1) if self.weights.size else np.zeros(len(self.target_units), np.int64)
-        return self._write(self._stream(nodes, 0, len(self.target_units), best, read))
+        stream: list[int | MarkupTag | MarkupSpan] = []
+        self._stream(_tree(spans, literals, read, self.source_units), 0, len(self.target_units), read, stream)
+        return self._write(stream)
 
     def _stream(
-        self, nodes: Sequence[_Node], low: int, high: int, best: NDArray[np.int64], around: Sequence[int]
-    ) -> Iterator[int | MarkupTag | MarkupSpan]:
-        """Target units [low, high) with the spans among them. around: the source units of the element that they are in."""
-        self._place(nodes, low, high, best, around)
+        self, nodes: list[_Node], low: int, high: int, around: Sequence[int], stream: list[int | MarkupTag | MarkupSpan]
+    ) -> None:
+        """Adds target units [low, high) with the spans among them. around: the source units of the element that they are in."""
+        self._place(nodes, low, high, around)
         at = low
         # At one place, spans without words come before an element with words.
         for node in sorted(nodes, key=lambda node: (node.place[0], node.place[1] > node.place[0])):
             begin, end = node.place
-            yield from range(at, begin)
+            stream += range(at, begin)
             if node.span.kind == "element":
-                yield MarkupTag(node.span.open)
-                yield from self._stream(node.children, begin, end, best, node.own)
-                yield MarkupTag(node.span.close, closes=True)
+                stream.append(MarkupTag(node.span.open))
+                self._stream(node.children, begin, end, node.own, stream)
+                stream.append(MarkupTag(node.span.close, closes=True))
             elif node.span.kind == "unpaired":
-                yield MarkupTag(node.span.open or node.span.close, closes=bool(node.span.close))
+                stream.append(MarkupTag(node.span.open or node.span.close, closes=bool(node.span.close)))
             else:
-                yield node.span
+                stream.append(node.span)
             at = max(at, end)
-        yield from range(at, high)
+        stream += range(at, high)
 
-    def _place(self, nodes: Sequence[_Node], low: int, high: int, best: NDArray[np.int64], around: Sequence[int]) -> None:
+    def _place(self, nodes: list[_Node], low: int, high: int, around: Sequence[int]) -> None:
         """Finds target units [low, high) for every node. The places of two nodes do not overlap."""
         owner = {unit: node for node in nodes for unit in node.own}
-        placed: list[_Node] = []
-        words = [node for node in nodes if node.own]
-        for node in words:
-            runs = _bridged([owner.get(int(best[j])) for j in range(low, high)], node)
-            if runs:
-                begin, end = max(runs, key=lambda run: (run[1] - run[0], -run[0]))
+        runs = _bridged([owner.get(unit) for unit in self.best[low:high].tolist()])
+        free = np.ones(high - low, bool)
+        inside: dict[int, Span] = {}
+        points, waiting = list[_Node](), list[_Node]()
+        for node in nodes:
+            if node in runs:
+                begin, end = max(runs[node], key=lambda run: (run[1] - run[0], -run[0]))
                 node.place = (low + begin, low + end)
-                placed.append(node)
-        for node in (node for node in words if node not in placed):
-            free = [j for j in range(low, high) if not any(a <= j < b for a, b in (other.place for other in placed))]
-            if free:
-                j = max(free, key=lambda j: (float(self.weights[j, node.own].max()), -j))
-                node.place = (j, j + 1)
-                placed.append(node)
-        points = [node for node in nodes if node not in placed]
+                free[begin:end] = False
+                inside |= dict.fromkeys(range(low + begin + 1, low + end), node.place)
+            else:
+                (waiting if node.own else points).append(node)
+        first = low
+        for node in waiting:
+            while first < high and not free[first - low]:
+                first += 1
+            if first == high:
+                points.append(node)
+                continue
+            strongest = self._strongest(node.own, low, high, free)
+            j = first if strongest is None else strongest
+            node.place, free[j - low] = (j, j + 1), False
         for node in points:
             j = self._point(node.span, low, high, around)
-            inside = next((other.place for other in placed if other.place[0] < j < other.place[1]), None)
-            j = j if inside is None else min(inside, key=lambda edge: abs(edge - j))
+            j = min(inside[j], key=lambda edge: abs(edge - j)) if j in inside else j
             node.place = (j, j)
-        unpaired = [node for node in points if node.span.kind == "unpaired"]
+        unpaired = [node for node in nodes if node.span.kind == "unpaired"]
         for node, place in zip(unpaired, sorted(node.place for node in unpaired), strict=True):
             node.place = place
 
+    def _strongest(self, own: Sequence[int], low: int, high: int, free: NDArray[np.bool_] | None = None) -> int | None:
+        """The first target unit in [low, high), a free one, with the largest weight of any of these source units, if any."""
+        strongest, place = 0.0, None
+        for block in {id(block): block for unit in own for block in self.blocks_of[unit]}.values():
+            first, last = max(block.first, low), min(block.first + len(block.weights), high)
+            if first < last:
+                columns = slice(*np.searchsorted(block.columns, (own[0], own[-1] + 1)))
+                weights = block.weights[first - block.first : last - block.first, columns].max(1)
+                weights = weights if free is None else weights * free[first - low : last - low]
+                if weights.max() > strongest:
+                    strongest, place = float(weights.max()), first + int(weights.argmax())
+        return place
+
     def _point(self, span: MarkupSpan, low: int, high: int, around: Sequence[int]) -> int:
         """The place of a span without words: next to the word that it is next to in the source."""
-        before = [k for k in around if self.source_units[k][1] <= span.start]
-        after = [k for k in around if self.source_units[k][0] >= span.end]
-        if not before or not after or low == high:
+        before = bisect_right(around, span.start, key=lambda k: self.source_units[k][1])
+        after = bisect_left(around, span.end, key=lambda k: self.source_units[k][0])
+        if not before or after == len(around) or low == high:
             return low if not before else high
-        glued = self.source_units[before[-1]][1] == span.start and self.source_units[after[0]][0] != span.end
-        left, right = (low + int(self.weights[low:high, k].argmax()) for k in (before[-1], after[0]))
+        beside = around[before - 1], around[after]
+        glued = self.source_units[beside[0]][1] == span.start and self.source_units[beside[1]][0] != span.end
+        left, right = (self._strongest([k], low, high) or low for k in beside)
         if abs(left - right) == 1:
             return max(left, right)
         return left + 1 if glued else right
 
-    def _write(self, stream: Iterator[int | MarkupTag | MarkupSpan]) -> list[Run]:
+    def _write(self, stream: Sequence[int | MarkupTag | MarkupSpan]) -> list[Run]:
         """Units and spans as text: white space as in the translation, and around opaque spans as in the source."""
         runs: list[Run] = []
         waiting: list[MarkupTag] = []
@@ -301,14 +337,15 @@ class MarkupProjection:
         """The white space between two units or opaque spans."""
         if left is None:
             return ""
+        before = "" if isinstance(right, int) else self.source[max(0, right.start - 1) : right.start]
         if isinstance(left, int):
             if isinstance(right, int):
                 return self._gap(left, right)
-            return _beside(self.source[: right.start][-1:], self._text(left)[-1], self._gap(left, left + 1), OPENING)
+            return _beside(before, self._text(left)[-1], self._gap(left, left + 1), OPENING)
         following = self.source[left.end : left.end + 1]
         if isinstance(right, int):
             return _beside(following, self._text(right)[0], self._gap(right - 1, right), CLOSING)
-        return " " if following.isspace() or self.source[: right.start][-1:].isspace() else ""
+        return " " if following.isspace() or before.isspace() else ""
 
     def _gap(self, left: int, right: int) -> str:
         """The white space between two neighbouring units of the translation."""
@@ -332,50 +369,44 @@ def _beside(neighbour: str, unit: str, gap: str, closed: set[str]) -> str:
     return (gap or " ") if grows and neighbour != OBJECT else "" if neighbour else gap
 
 
-def _tree(spans: Sequence[MarkupSpan], read: Sequence[tuple[int, int, int]]) -> list[_Node]:
-    """The spans as a forest. read: number, start and end of the source units that the model has read."""
+def _tree(
+    spans: Sequence[MarkupSpan], literals: Sequence[MarkupSpan], read: Sequence[int], units: Sequence[Span]
+) -> list[_Node]:
+    """Spans and literals as a forest. read: the numbers of the source units that the model has read."""
     roots: list[_Node] = []
     path: list[_Node] = []
-    for span in spans:
-        del path[span.depth :]
-        node = _Node(span, [k for k, start, end in read if span.kind == "element" and start < span.end and end > span.start])
+    for span in merge(spans, literals, key=lambda span: span.start):
+        if span.literal:
+            while path and not (path[-1].span.kind == "element" and span.end <= path[-1].span.end):
+                path.pop()
+        else:
+            del path[span.depth :]
+        first = bisect_right(read, span.start, key=lambda k: units[k][1])
+        last = bisect_left(read, span.end, key=lambda k: units[k][0])
+        node = _Node(span, list(read[first:last]) if span.kind == "element" else [])
         (path[-1].children if path else roots).append(node)
-        path.append(node)
+        if not span.literal:
+            path.append(node)
     return roots
 
 
-def _insert(nodes: list[_Node], literal: MarkupSpan) -> None:
-    """Puts a literal into the innermost element around it."""
-    for node in nodes:
-        if node.span.kind == "element" and node.span.start <= literal.start and literal.end <= node.span.end:
-            _insert(node.children, literal)
-            return
-    before = sum(node.span.start <= literal.start for node in nodes)
-    nodes.insert(before, _Node(literal))
-
-
-def _bridged(owners: Sequence[_Node | None], node: _Node) -> list[Span]:
-    """The runs of units that belong to a node, with short gaps that belong to no other node."""
-    runs: list[Span] = []
-    for j, each in enumerate(owners):
-        if each is node:
-            gap = owners[runs[-1][1] : j] if runs else []
-            if runs and len(gap) <= BRIDGE and not any(gap):
-                runs[-1] = (runs[-1][0], j + 1)
+def _bridged(owners: Sequence[_Node | None]) -> dict[_Node, list[Span]]:
+    """The runs of units that belong to each node, with short gaps that belong to no other node."""
+    runs: dict[_Node, list[Span]] = {}
+    for j, node in enumerate(owners):
+        if node is not None:
+            mine = runs.setdefault(node, [])
+            if mine and j - mine[-1][1] <= BRIDGE and not any(owners[mine[-1][1] : j]):
+                mine[-1] = (mine[-1][0], j + 1)
             else:
-                runs.append((j, j + 1))
+                mine.append((j, j + 1))
     return runs
 
 
-def _merged(runs: Sequence[Run]) -> list[Run]:
+def _merged(runs: Iterable[Run]) -> list[Run]:
     """The runs without empty ones, neighbours of one kind joined."""
-    merged: list[Run] = []
-    for text, markup in runs:
-        if text and merged and merged[-1][1] == markup:
-            merged[-1] = (merged[-1][0] + text, markup)
-        elif text:
-            merged.append((text, markup))
-    return merged
+    groups = groupby((run for run in runs if run[0]), key=lambda run: run[1])
+    return [("".join(text for text, _ in group), markup) for markup, group in groups]
 
 
 def untranslated(text: str, spans: Sequence[MarkupSpan]) -> Translation:
@@ -390,22 +421,25 @@ def untranslated(text: str, spans: Sequence[MarkupSpan]) -> Translation:
             start = node.span.end
         yield text[start:end], False
 
-    merged = _merged(list(runs(_tree(spans, []), 0, len(text))))
+    merged = _merged(runs(_tree(spans, (), (), ()), 0, len(text)))
     return Translation("".join(part for part, _ in merged), 0.0, runs=merged if spans else [])
 
 
 def visible(text: str, spans: Sequence[MarkupSpan]) -> str:
     """The text that the model reads: without opaque spans, and without the white space that they leave behind."""
     opaque = sorted((span for span in spans if span.kind == "opaque"), key=lambda span: span.start)
-    kept, at = "", 0
+    kept, at = list[str](), 0
     for span in opaque:
-        kept += text[at : span.start]
+        kept.append(text[at : span.start])
         at = span.end
         if span.read_as:
-            kept += span.read_as
-        elif kept[-1:].isspace() and (not text[at:] or text[at].isspace() or text[at] in CLOSING):
-            kept = kept.rstrip()
-    return (kept + text[at:]).strip() if opaque else text
+            kept.append(span.read_as)
+        elif at == len(text) or text[at].isspace() or text[at] in CLOSING:
+            last = ""
+            while kept and not last:
+                last = kept.pop().rstrip()
+            kept.append(last)
+    return "".join([*kept, text[at:]]).strip() if opaque else text
 
 
 def has_words(text: str) -> bool:

@@ -15,7 +15,7 @@ PATTERNS: dict[Kind, re.Pattern[str]] = {
     "emails": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII),
     "placeholders": re.compile(
         r"\{\{[^{}\n]*\}\}|[$%#]\{[^{}\n]+\}|\{[\w.:!\[\]-]*\}"
-        r"|(?<![\d%])%(?:\(\w+\)|\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:[hl]{0,2}[diufeEgGxXocsr]|@)(?![a-z])"
+        r"|(?<![\d%])%(?:\(\w+\)|\d+\$)?[-+0#]*+\d*+(?:\.\d++)?(?:[hl]{0,2}[diufeEgGxXocsr]|@)(?![a-z])"
     ),
     "numbers": re.compile(r"(?<!\w)\d+(?:[.,:/]\d+)*(?!\w)"),
 }
@@ -49,11 +49,15 @@ def hint(wanted: Sequence[Kind]) -> re.Pattern[str] | None:
 def find(text: str, wanted: Sequence[Kind], taken: Collection[tuple[int, int]] = ()) -> list[tuple[int, int]]:
     """The ranges of a text that have to be repeated, in order, without overlaps and outside of the ranges `taken`."""
     spans: list[tuple[int, int]] = []
+    covered = bytearray(len(text))
+    for start, end in taken:
+        covered[start:end] = b"x" * (end - start)
     for kind in wanted:
         if HINTS[kind].search(text):
             for start, end in _matches(text, kind):
-                if not any(start < b and a < end for a, b in (*taken, *spans)):
+                if not any(covered[start:end]):
                     spans.append((start, end))
+                    covered[start:end] = b"x" * (end - start)
     return sorted(spans)
 
 
@@ -61,13 +65,17 @@ def _matches(text: str, kind: Kind) -> Iterator[tuple[int, int]]:
     for match in PATTERNS[kind].finditer(text):
         start, end = match.span()
         if kind == "urls":
-            while end > start and (text[end - 1] in TRAILING or _unopened(text[start:end])):
-                end -= 1
+            end = start + len(_without_trailing(match[0]))
         if end > start:
             yield start, end
 
 
-def _unopened(url: str) -> bool:
-    """Whether the URL ends in a bracket that it does not open, as in (see https://example.org/)."""
-    opening = {")": "(", "]": "["}.get(url[-1])
-    return opening is not None and url.count(url[-1]) > url.count(opening)
+def _without_trailing(url: str) -> str:
+    """A URL without marks at its end, and without brackets there that it does not open, as in (see https://example.org/)."""
+    unopened = {closing: url.count(closing) - url.count(opening) for opening, closing in ("()", "[]")}
+    end = len(url)
+    while end and (url[end - 1] in TRAILING or unopened.get(url[end - 1], 0) > 0):
+        end -= 1
+        if url[end] in unopened:
+            unopened[url[end]] -= 1
+    return url[:end]

@@ -178,11 +178,11 @@ class Translation(Prediction):
     model has no other word.
     """
 
-    parts: list[Translation] = field(default_factory=list)
+    parts: list[Translation] = field(default_factory=list, repr=False)
     source: str = ""
-    runs: list[Run] = field(default_factory=list)
-    passes: list[RefinementPass] = field(default_factory=list)
-    unplaced: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list, repr=False)
+    passes: list[RefinementPass] = field(default_factory=list, repr=False)
+    unplaced: list[str] = field(default_factory=list, repr=False)
 
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON. It has the translations of several sentences one by one as well."""
@@ -203,14 +203,17 @@ def detokenize(source: Tokenizer, target: Tokenizer, segment: TextSegment, hypot
 
 def best_first(scores: Sequence[Sequence[float]], count: int) -> list[tuple[int, ...]]:
     """The `count` best ways to choose one candidate per segment, by the sum of their scores; each list is best first."""
-    first = (0,) * len(scores)
-    queue, seen = [(0.0, first)], {first}
+    # A choice is written as the places where it does not take the best, backwards, so that equal losses keep one order.
+    queue: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
+    seen: set[tuple[tuple[int, int], ...]] = {()}
     choices: list[tuple[int, ...]] = []
     while queue and len(choices) < count:
-        loss, choice = heappop(queue)
-        choices.append(choice)
-        for place, number in enumerate(choice):
-            following = (*choice[:place], number + 1, *choice[place + 1 :])
+        loss, changes = heappop(queue)
+        numbers = {-place: number for place, number in changes}
+        choices.append(tuple(numbers.get(place, 0) for place in range(len(scores))))
+        for place in range(len(scores) if len(choices) < count else 0):
+            number = numbers.get(place, 0)
+            following = tuple(sorted({**dict(changes), -place: number + 1}.items(), reverse=True))
             if number + 1 < len(scores[place]) and following not in seen:
                 seen.add(following)
                 heappush(queue, (loss + scores[place][number] - scores[place][number + 1], following))

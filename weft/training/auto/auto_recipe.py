@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from weft.config.corpus_entries import names
+import torch
+
 from weft.config.overrides import parse_override
 from weft.config.sections import Config
-from weft.data.formats import open_pairs
 from weft.errors import ConfigError
 from weft.runs.open_run import Report
 from weft.training.auto.choose_settings import (
-    ENOUGH_PASSES,
     SHAPES,
-    TOKENS_PER_WEIGHT,
     VALIDATIONS,
     SettingsDraft,
     Shape,
@@ -25,12 +24,15 @@ from weft.training.auto.choose_settings import (
     choose_model,
     choose_steps,
     choose_training,
+    enough_tokens,
     first_shape,
 )
-from weft.training.auto.speed_probe import Speed, probe, probe_seconds
+from weft.training.auto.fine_tuning import choose_fine_tuning
+from weft.training.auto.speed_probe import Speed, fastest_threads, probe, probe_seconds
 from weft.training.distributed import World
 from weft.training.log import PlainLines
-from weft.training.prepare_run import lower_to_steps
+from weft.training.log_text import duration, rough_time
+from weft.training.time_budget import TimeBudget
 
 UNITS = {"h": 3600, "m": 60, "s": 1}
 
@@ -47,14 +49,17 @@ def parse_duration(text: str) -> float | None:
 AUTO = "auto"
 """The recipe whose sizes are chosen."""
 
-LOADING, ENDING, MARGIN = 4.0, 3.0, 0.03
-"""Seconds before a command can look at the clock, seconds after training, and the share of a time that is kept free."""
-
 PROBED_SENTENCES, VALIDATING = 50, 0.1
 """Sentences that are decoded to measure a validation, and the share of a time that validations may take."""
 
 FEWEST_VALIDATIONS, FEWEST_STEPS = 4, 50
-"""The fewest that are planned: the speed may be measured at a bad moment, and the hard stop ends training in time anyway."""
+"""The fewest that are planned: the speed may be measured at a bad moment, and training adapts to what it turns out to be."""
+
+USABLE = 1 / 3
+"""The share of what is enough for the smallest shape below which translations are not expected to be usable."""
+
+BUSY = 0.5
+"""A machine is busy if at least this share of its cores has work; then the number of threads is measured without --time too."""
 
 
 def seconds_of(text: str | float | None) -> float | None:
@@ -67,35 +72,33 @@ def seconds_of(text: str | float | None) -> float | None:
     return seconds
 
 
-class TimeBudget:
-    """The rest of a time that began before this program was loaded."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._began = time.monotonic() - LOADING
-
-    def left(self) -> float:
-        """Seconds that training may take from now on, with a margin for what comes after it."""
-        return self.seconds * (1 - MARGIN) - ENDING - (time.monotonic() - self._began)
-
-
 Choose = Callable[[Config, Path, World], Config]
 """Completes the configuration of a new run, given its folder and the processes that will train it."""
 
 
-def chooser(auto: bool, sets: Sequence[str], seconds: float | None, report: Report) -> Choose | None:
-    """The function that completes the configuration: for `auto`, for a time, or None if there is nothing to choose."""
+def chooser(
+    auto: bool, sets: Sequence[str], clock: TimeBudget | None, report: Report, *, fine_tune: bool = False
+) -> Choose | None:
+    """The function that completes the configuration: for `auto`, to fine-tune a run with its own settings, and for a time.
+
+    None if there is nothing to choose.
+    """
     fixed = {".".join(parse_override(text).path) for text in sets}
-    clock = None if seconds is None else TimeBudget(seconds)
-    if not auto and clock is None:
+    if not auto and not fine_tune and clock is None:
         return None
 
     def choose(config: Config, out: Path, world: World) -> Config:
         choice = SettingsDraft(config, fixed)
         if auto:
-            _choose(choice, out, world, clock)
-        elif clock is not None:
-            _limit(choice, out, world, clock)
+            _choose(choice, out, world, clock, report)
+        elif fine_tune:
+            choose_fine_tuning(choice)
+        if clock is not None and not auto:
+            choice.put({"train.seconds": clock.left()})
+            choice.reasons["training"] = (
+                f"up to {choice.config.train.steps:,} steps, in at most {duration(clock.seconds)}; if the time is too short "
+                "for them, the schedule is shortened to fit"
+            )
         log = PlainLines(out / "train.log", 0)
         for topic, reason in choice.reasons.items():
             line = f"{topic + ':':<12}{reason}"
@@ -106,13 +109,18 @@ def chooser(auto: bool, sets: Sequence[str], seconds: float | None, report: Repo
     return choose
 
 
-def _choose(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget | None) -> None:
+def _choose(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget | None, report: Report) -> None:
     """Chooses everything by the rules, and for a time also how much of it can be done."""
+    report("reading the training data and learning its vocabulary")
     facts = choose_data(choice, out, world.device, world.size)
     shape, why = first_shape(facts)
     _take(choice, facts, shape, why, capped=clock is None)
+    busy = os.getloadavg()[0] >= BUSY * (os.cpu_count() or 1)
+    if facts.cpu and not choice.config.train.threads and (busy or clock is not None):
+        _choose_threads(choice, shape)
     if clock is None:
         return
+    report("measuring how fast this machine trains")
     speed = _speed(choice, out, world, clock, facts.validation)
     taken = _affordable(facts, shape, speed, clock, choice) if not choice.is_fixed("model") else shape
     if taken is not shape:
@@ -120,11 +128,22 @@ def _choose(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget | 
         _take(choice, facts, taken, "the largest for this time" if larger else "smaller, to suit the time", capped=False)
         speed = _speed(choice, out, world, clock, facts.validation)
     _fill_time(choice, facts, speed, clock)
+    _check_time(choice, facts, taken, speed, clock)
 
 
 def _take(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, why: str, *, capped: bool) -> None:
     choose_model(choice, facts, shape, why)
     choose_training(choice, facts, shape, capped=capped)
+
+
+def _choose_threads(choice: SettingsDraft, shape: Shape) -> None:
+    """Fewer threads than cores where they are faster: on a busy machine, threads wait for each other."""
+    usual = torch.get_num_threads()
+    fastest = fastest_threads(shape.dim, choice.config.train.batch_tokens)
+    if fastest != usual and not choice.is_fixed("train.threads"):
+        choice.put({"train.threads": fastest})
+        torch.set_num_threads(fastest)
+        choice.reasons["threads"] = f"{fastest}, which are faster here than {usual}: the machine is busy"
 
 
 def _speed(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget, validation: int) -> Speed:
@@ -139,37 +158,39 @@ def _speed(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget, va
 
 def _affordable(facts: TrainingFacts, shape: Shape, speed: Speed, clock: TimeBudget, choice: SettingsDraft) -> Shape:
     """The largest shape, up to that of the table, that the time lets learn enough; the smallest if there is none."""
-    train = choice.config.train
-    tokens = speed.steps_a_second * train.batch_tokens * train.accumulate * max(1.0, clock.left()) * (1 - VALIDATING)
+    tokens = tokens_a_second(choice, speed) * clock.left() * (1 - VALIDATING)
     most = SHAPES[facts.row.shape].weights
     shapes = sorted((each for each in SHAPES.values() if each.weights <= most), key=lambda each: -each.weights)
     for each in shapes:
-        enough = min(ENOUGH_PASSES * facts.pass_tokens, TOKENS_PER_WEIGHT * each.weights)
-        if tokens * shape.weights / each.weights >= enough:
+        if tokens * shape.weights / each.weights >= enough_tokens(facts, each):
             return each
     return shapes[-1]
 
 
+def tokens_a_second(choice: SettingsDraft, speed: Speed) -> float:
+    return speed.steps_a_second * choice.config.train.batch_tokens * choice.config.train.accumulate
+
+
 def _fill_time(choice: SettingsDraft, facts: TrainingFacts, speed: Speed, clock: TimeBudget) -> None:
-    """Sets the steps that fit, at most as many as before, and training's hard stop."""
-    left = max(1.0, clock.left() - speed.validation)
+    """Sets the time, and a schedule of about as many steps as fit. Steps that the user has set are the most."""
+    left = clock.left()
     validations = max(FEWEST_VALIDATIONS, min(VALIDATIONS, int(VALIDATING * left / max(speed.validation, 1e-3))))
-    fits = max(FEWEST_STEPS, speed.planned(max(1.0, left - validations * speed.validation)))
-    why = f"{speed.steps_a_second:.2g} steps per second here"
-    choose_steps(choice, facts, min(choice.config.train.steps, fits), validations, why)
-    choice.put({"train.seconds": round(left, 1)})
+    fits = max(FEWEST_STEPS, speed.planned(left - validations * speed.validation))
+    why = f"as many as fit into {duration(clock.seconds)}, at {speed.steps_a_second:.2g} steps per second now"
+    choice.put({"train.seconds": left, "train.budget": "steps" if choice.is_fixed("train.steps") else "time"})
+    choose_steps(choice, facts, fits, validations, why)
 
 
-def _limit(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget) -> None:
-    """Lowers the steps of a recipe to what fits into the time."""
-    pairs = names(choice.config.data.valid) if choice.config.task["kind"] == "translation" else []
-    validation = choice.config.data.hold_out or sum(1 for spec in pairs for _ in open_pairs(spec))
-    speed = _speed(choice, out, world, clock, validation)
-    train = choice.config.train
-    left = max(1.0, clock.left() - speed.validation)
-    validations = train.steps // train.validate_every if train.validate_every else 0
-    fits = speed.planned(max(1.0, left - validations * speed.validation))
-    choice.put({"train.steps": min(train.steps, fits), "train.seconds": round(left, 1)})
-    choice.config = lower_to_steps(choice.config)
-    steps = choice.config.train.steps
-    choice.reasons["training"] = f"{steps:,} steps fit into the time, at {speed.steps_a_second:.2g} steps per second"
+def _check_time(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, speed: Speed, clock: TimeBudget) -> None:
+    """Says first if the time is too short for a usable model, and what would do."""
+    pace, enough = tokens_a_second(choice, speed), enough_tokens(facts, shape)
+    seen = pace * max(0.0, clock.left() - speed.startup) * (1 - VALIDATING)
+    if seen >= USABLE * enough:
+        return
+    wanted = clock.seconds - clock.left() + speed.startup + enough / (pace * (1 - VALIDATING))
+    passes = seen / facts.pass_tokens
+    warning = (
+        f"{duration(clock.seconds)} are too short for a usable model here: it sees the data {passes:.1f} times; give about "
+        f"{rough_time(wanted)} (--time {math.ceil(wanted / 60)}m)"
+    )
+    choice.reasons = {"time": warning, **choice.reasons}

@@ -357,14 +357,22 @@ def choose_training(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, *
     choose_steps(choice, facts, max(FEWEST_STEPS, round(tokens / (train.batch_tokens * train.accumulate))))
 
 
+def enough_tokens(facts: TrainingFacts, shape: Shape) -> float:
+    """Training tokens from which on a shape is worth its size."""
+    return min(ENOUGH_PASSES * facts.pass_tokens, TOKENS_PER_WEIGHT * shape.weights)
+
+
 def choose_steps(
     choice: SettingsDraft, facts: TrainingFacts, steps: int, validations: int = VALIDATIONS, why: str = ""
 ) -> None:
-    """Chooses everything that follows from the number of steps, unless the user has set it."""
+    """Chooses everything that follows from the number of steps, unless the user has set it.
+
+    A time is used whole: its schedule brings the best weights at the end, so that a lack of improvement does not end training.
+    """
     choice.put({"train.steps": steps})
     steps = choice.config.train.steps
-    every = min(steps, max(SHORTEST_INTERVAL, steps // validations))
-    decides = facts.validation >= FEWEST_TO_CHOOSE
+    decides, timed = facts.validation >= FEWEST_TO_CHOOSE, choice.config.train.budget == "time"
+    every = min(steps, max(1 if timed else SHORTEST_INTERVAL, steps // validations))
     horizon = max(10.0, min(LONGEST_EMA, EMA_SHARE * steps))
     choice.put(
         {
@@ -374,7 +382,7 @@ def choose_steps(
             "train.save_every": every,
             "train.best_by": BEST_BY if choice.config.train.validate_bleu else "loss",
             "train.keep_best": decides,
-            "train.patience": PATIENCE if decides else 0,
+            "train.patience": PATIENCE if decides and not timed else 0,
             "train.validate_sentences": min(facts.validation, CPU_SENTENCES if facts.cpu else SENTENCES),
         }
     )
@@ -382,8 +390,8 @@ def choose_steps(
     size = train.batch_tokens * train.accumulate
     passes, schedule = steps * size / facts.pass_tokens, train.schedule
     choice.reasons["training"] = (
-        f"{steps:,} steps of {size:,} tokens ({passes:.0f} passes), {schedule['kind']} schedule with a peak of "
-        f"{schedule.get('rate', 0):g} after {schedule.get('warmup', 0):,} steps, moving average {train.ema:g}, "
+        f"{'about ' * timed}{steps:,} steps of {size:,} tokens ({passes:.0f} passes), {schedule['kind']} schedule with a peak "
+        f"of {schedule.get('rate', 0):g} after {schedule.get('warmup', 0):,} steps, moving average {train.ema:g}, "
         f"{train.precision}{f'; {why}' if why else ''}"
     )
     if not choice.config.data.validates:
@@ -391,7 +399,8 @@ def choose_steps(
         return
     best = f"the best by {train.best_by} is published" if train.keep_best else "the last weights are published"
     stop = f"training stops after {train.patience} validations without improvement" if train.patience else "no early stop"
-    choice.reasons["validation"] = f"every {train.validate_every:,} steps; {best}; {stop}"
+    often = f"{steps // train.validate_every} times" if timed else f"every {train.validate_every:,} steps"
+    choice.reasons["validation"] = f"{often}; {best}; {stop}"
 
 
 def has_bf16(device: torch.device) -> bool:

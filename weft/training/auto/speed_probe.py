@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import nn
 
 from weft.config.sections import Config
 from weft.data.validation_split import HELD_OUT
@@ -29,6 +30,9 @@ SHARE, SHORTEST, LONGEST = 0.05, 2.0, 20.0
 """Fraction of a time budget that is spent on measuring the speed, and its minimum and maximum in seconds."""
 
 ENDLESS = 1 << 40
+
+THREAD_ROWS, THREAD_ROUNDS, MUCH_FASTER = 1024, 8, 1.2
+"""Rows and repetitions of a block that is timed with several numbers of threads, and the ratio that counts."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,11 @@ def probe(config: Config, seconds: float, run: Path | None = None) -> Speed:
 
     `run` is the folder of the run to come. Its held-out pairs, if it has them, are held out here too.
     """
-    # The learning rate schedule for ENDLESS steps does not matter for the speed.
+    # The learning rate does not matter for the speed, but a high one could end in steps that are not finite.
     device = choose_device(config.train.device)
     limits = {"train.steps": ENDLESS, "train.seconds": seconds, "train.save_every": ENDLESS, "train.validate_every": 0}
-    short = config.replaced({**limits, "train.log_every": 1 if device.type == "cpu" else 5})
+    schedule = {"train.schedule": {"kind": "constant", "rate": 1e-6}, "train.budget": "steps"}
+    short = config.replaced({**limits, **schedule, "train.log_every": 1 if device.type == "cpu" else 5})
     if short.train.threads:
         torch.set_num_threads(short.train.threads)
     records, world = _Records(), World(0, 1, device)
@@ -89,6 +94,28 @@ def probe(config: Config, seconds: float, run: Path | None = None) -> Speed:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(world.device)
     return replace(steps_per_second(records.lines), validation=records.validation)
+
+
+def fastest_threads(dim: int, rows: int) -> int:
+    """The number of CPU threads with which a feed-forward block of this width trains fastest: all, half of them, or one.
+
+    On a busy machine, threads that wait for each other may be slower than one. Other numbers than all must be much faster.
+    """
+    usual = torch.get_num_threads()
+    block = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+    inputs = torch.randn(min(rows, THREAD_ROWS), dim)
+    spent: dict[int, list[float]] = {count: [] for count in sorted({usual, max(1, usual // 2), 1}, reverse=True)}
+    try:
+        for _ in range(THREAD_ROUNDS):
+            for count, seconds in spent.items():
+                torch.set_num_threads(count)
+                began = time.perf_counter()
+                block(inputs).sum().backward()
+                seconds.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(usual)
+    best = min(spent, key=lambda count: median(spent[count][1:]))
+    return best if median(spent[usual][1:]) > MUCH_FASTER * median(spent[best][1:]) else usual
 
 
 def probe_seconds(budget: float) -> float:

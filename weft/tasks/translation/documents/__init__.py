@@ -1,13 +1,14 @@
-"""Documents that can be translated: plain text, HTML, XLIFF, Word, subtitles."""
+"""Documents that can be translated: plain text, HTML, XLIFF, Word, subtitles (SubRip and WebVTT)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from weft.errors import ConfigError, DataError
+from weft.data.text_lines import decode_text
+from weft.errors import ConfigError
 from weft.tasks.translation.documents.docx import WordDocument
-from weft.tasks.translation.documents.html import Document, html_document, srt_document, text_document
+from weft.tasks.translation.documents.html import Document, html_document, srt_document, text_document, vtt_document
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.segmenter import Translation
 
@@ -18,16 +19,32 @@ def _xliff(text: str, language: str | None) -> Document:
     return xliff_document(text, language)
 
 
-Format = Literal["text", "html", "srt", "xliff"]
+Format = Literal["text", "html", "srt", "vtt", "xliff"]
 FORMATS: dict[str, Callable[[str, str | None], Document]] = {
     "text": lambda text, language: text_document(text),
     "html": lambda text, language: html_document(text),
     "srt": lambda text, language: srt_document(text),
+    "vtt": lambda text, language: vtt_document(text),
     "xliff": _xliff,
 }
 
-SUFFIXES = {".txt": "text", ".html": "html", ".htm": "html", ".srt": "srt", ".xlf": "xliff", ".xliff": "xliff"}
+SUFFIXES = {
+    ".txt": "text",
+    ".html": "html",
+    ".htm": "html",
+    ".srt": "srt",
+    ".vtt": "vtt",
+    ".xlf": "xliff",
+    ".xliff": "xliff",
+}
 """Formats of files in UTF-8 by the ends of their names. Word documents (.docx) can be translated, too."""
+
+OTHER_NAMES = """
+.ass .csv .doc .epub .idml .json .odp .ods .odt .pdf .po .pot .pptx .properties .resx .rtf .ssa .strings .tex .tmx .ts
+.xls .xlsx .xml
+"""
+OTHER_DOCUMENTS = frozenset(OTHER_NAMES.split())
+"""Ends of the names of files in formats that are not read. Their lines are not sentences."""
 
 
 def open_document(text: str, format: str, language: str | None = None) -> Document:
@@ -50,16 +67,17 @@ class DocumentFile(NamedTuple):
 
 def open_file(content: bytes, suffix: str, language: str | None = None) -> DocumentFile:
     """The document of a file whose name ends in `suffix`."""
-    if suffix == ".docx":
+    if suffix not in (*SUFFIXES, ".docx"):
+        raise ConfigError(f"files of the kind {suffix!r} cannot be translated; choose one of {', '.join(SUFFIXES)}, .docx")
+    return open_content(content, SUFFIXES.get(suffix, "docx"), language)
+
+
+def open_content(content: bytes, format: str, language: str | None = None, name: str = "the file") -> DocumentFile:
+    """The document of a file with this content, in a format of `FORMATS` or docx. Errors call it `name`."""
+    if format == "docx":
         word = WordDocument(content)
         return DocumentFile(html_document(word.html), word.filled)
-    if suffix not in SUFFIXES:
-        raise ConfigError(f"files of the kind {suffix!r} cannot be translated; choose one of {', '.join(SUFFIXES)}, .docx")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"the file is not UTF-8: there is a wrong byte at place {error.start + 1}") from None
-    return DocumentFile(open_document(text, SUFFIXES[suffix], language), str.encode)
+    return DocumentFile(open_document(decode_text(content, name), format, language), str.encode)
 
 
 def fill_all(documents: Sequence[Document], answers: Iterable[Any]) -> list[Translation]:

@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from html import escape, unescape
 from io import BytesIO
+from itertools import islice
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
@@ -17,6 +18,9 @@ from weft.version import install
 
 UNPACKED = 32 << 20
 """Bytes that a document may have when it is unpacked."""
+
+PARAGRAPHS = 100_000
+"""Paragraphs that a document may have. A book of a thousand pages has a fifth of them."""
 
 PARAGRAPH = "<p>"
 BREAKS = {"\n": "<br>", "\t": "<hr>"}
@@ -52,8 +56,10 @@ class WordDocument:
             parts = [self._document.element.body, *self._margins()]
         except (BadZipFile, KeyError, ValueError, SyntaxError):
             raise DataError("the file is not a Word document") from None
-        paragraphs = [_units(element) for part in parts for element in part.iter(f"{_prefix(part)}p")]
-        self.paragraphs = [units for units in paragraphs if units]
+        elements = list(islice((element for part in parts for element in part.iter(f"{_prefix(part)}p")), PARAGRAPHS + 1))
+        if len(elements) > PARAGRAPHS:
+            raise DataError(f"the Word document has more than {PARAGRAPHS:,} paragraphs; divide it into several")
+        self.paragraphs = [units for units in map(_units, elements) if units]
 
     def _margins(self) -> Iterator[Any]:
         for section in self._document.sections:
@@ -81,10 +87,10 @@ def _prefix(element: Any) -> str:
 
 def _units(paragraph: Any) -> list[Unit]:
     """The runs and hyperlinks of a paragraph that are text. Neighbours that look the same are joined."""
-    if paragraph.xpath("./w:r/w:fldChar"):
+    prefix = _prefix(paragraph)
+    if any(run.find(f"{prefix}fldChar") is not None for run in paragraph.findall(f"{prefix}r")):
         return []
     units: list[Unit] = []
-    prefix = _prefix(paragraph)
     for element in paragraph:
         link = element.tag == f"{prefix}hyperlink"
         runs = element.findall(f"{prefix}r") if link else [element] if element.tag == f"{prefix}r" else []

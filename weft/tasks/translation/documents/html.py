@@ -1,4 +1,4 @@
-"""Documents whose segments are translated while everything around them stays as it is: plain text, HTML, subtitles (.srt).
+"""Documents whose segments are translated while everything around them stays as it is: plain text, HTML, subtitles.
 
 HTML and XML are read as markup and text. Nothing is lost: the tokens of a text, joined, are the text. Broken markup is not an
 error. A tag without its counterpart is treated like an image. A tag that never ends stays as it is.
@@ -14,6 +14,7 @@ from html import escape, unescape
 from itertools import accumulate
 from typing import Literal
 
+from weft.errors import DataError
 from weft.tasks.translation.markup import OBJECT, MarkupSpan, has_words
 from weft.tasks.translation.segmenter import Translation
 
@@ -34,15 +35,21 @@ nav noscript ol optgroup option p pre search section select summary table tbody 
 BLOCK = frozenset(BLOCK_NAMES.split())
 """Elements that end a sentence. All others stay inside of it."""
 
+DEEPEST = 100
+"""Inline elements that may be inside one another."""
+
 Kind = Literal["text", "open", "close", "void", "other"]
 
 TOKEN = re.compile(
     r"""(?P<other><!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<[!?][^>]*(?:>|\Z))"""
-    r"""|<(?P<slash>/?)(?P<name>[A-Za-z][^\s/>"'<]*+)(?P<attributes>(?:[^"'>]|"[^"]*"|'[^']*')*+)>"""
-    r"""|(?P<broken></?[A-Za-z][^>]*(?:>|\Z))""",
+    r"""|<(?P<slash>/?)(?P<name>[A-Za-z][^\s/>"'<]*+)""",
     re.DOTALL,
 )
-ATTRIBUTE = re.compile(r"""([^\s"'>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+QUOTE_OR_END = re.compile("[\"'>]")
+ATTRIBUTE = re.compile(r"""(?<![^\s"'>/=])([^\s"'>/=]++)\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
+CUE_CODE = re.compile(r"(\{\\[^{}]*\}|<\d[\d:.]*>)")
+"""Codes in subtitles: positions and styles such as {\\an8}, and times inside a cue."""
+
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{0,31});|\ufffc")
 READABLE = set("&<>\"'’‘“”«»…–—-.,;:!?()/")
 """Punctuation that the model reads as text if it comes as entities. Entities of other symbols and spaces are opaque spans."""
@@ -153,11 +160,22 @@ def _stays(token: Token) -> bool:
 
 def srt_document(text: str) -> Document:
     """Subtitles in SubRip format. The text of a cue is one segment, with its line breaks and tags."""
-    document, cue, inside = Document(), list[Token](), False
+    return _subtitles(text, Document())
+
+
+def vtt_document(text: str) -> Document:
+    """Subtitles in WebVTT format. Notes, styles and regions stay as they are."""
+    return _subtitles(text, Document(lambda written: escape(written, quote=False)))
+
+
+def _subtitles(text: str, document: Document) -> Document:
+    cue, inside = list[Token](), False
     for line in text.splitlines(keepends=True):
         content = line.splitlines()[0]
         if inside and content.strip() and "-->" not in content:
-            cue += [*tokens(content), Token("other", line[len(content) :])]
+            for place, part in enumerate(CUE_CODE.split(content)):
+                cue += [Token("other", part)] if place % 2 else tokens(part)
+            cue.append(Token("other", line[len(content) :]))
             continue
         document.add(cue)
         document.keep(line)
@@ -178,27 +196,56 @@ class Token:
 
 def tokens(text: str, raw: frozenset[str] = frozenset(), void: frozenset[str] = frozenset()) -> Iterator[Token]:
     """The tokens of a text. raw: elements whose content is not markup · void: elements without content."""
-    at = 0
+    at, ends = 0, _TagEnds(text)
     while match := TOKEN.search(text, at):
         if match.start() > at:
             yield Token("text", text[at : match.start()])
-        at = match.end()
         name = (match["name"] or "").lower()
-        if not name:
-            yield Token("other", match[0])
-        elif match["slash"]:
-            yield Token("close", match[0], name)
-        else:
-            closed = name in void or match["attributes"].endswith("/")
-            yield Token("void" if closed else "open", match[0], name, _attributes(match["attributes"]))
-            if name in raw and not closed:
-                end = re.compile(rf"</{re.escape(name)}(?=[\s/>])", re.IGNORECASE).search(text, at)
-                stop = len(text) if end is None else end.start()
-                if stop > at:
-                    yield Token("other", text[at:stop])
-                at = stop
+        end = ends.find(match.end()) if name else None
+        if end is None:  # markup that is no tag, or a tag that never ends
+            at = match.end() if match["other"] else text.find(">", match.end()) + 1 or len(text)
+            yield Token("other", text[match.start() : at])
+            continue
+        at, attributes = end, text[match.end() : end - 1]
+        if match["slash"]:
+            yield Token("close", text[match.start() : at], name)
+            continue
+        closed = name in void or attributes.endswith("/")
+        yield Token("void" if closed else "open", text[match.start() : at], name, _attributes(attributes))
+        if name in raw and not closed:
+            closing = re.compile(rf"</{re.escape(name)}(?=[\s/>])", re.IGNORECASE).search(text, at)
+            stop = len(text) if closing is None else closing.start()
+            if stop > at:
+                yield Token("other", text[at:stop])
+            at = stop
     if at < len(text):
         yield Token("text", text[at:])
+
+
+class _TagEnds:
+    """Finds the ends of tags, `>` outside of quotation marks. No part of the text is read twice, even if tags never end."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.known: dict[int, int | None] = {}
+
+    def find(self, at: int) -> int | None:
+        """The place after the tag whose attributes begin at `at`; None if it never ends."""
+        passed: list[int] = []
+        end: int | None = None
+        while match := QUOTE_OR_END.search(self.text, at):
+            if match.start() in self.known:
+                end = self.known[match.start()]
+                break
+            passed.append(match.start())
+            if match[0] == ">":
+                end = match.end()
+                break
+            at = self.text.find(match[0], match.end()) + 1
+            if not at:
+                break
+        self.known |= dict.fromkeys(passed, end)
+        return end
 
 
 def _attributes(text: str) -> dict[str, str]:
@@ -288,6 +335,8 @@ def make_segment(content: Sequence[Token], partners: Sequence[int | None], first
         elif partner is None:
             text.add_opaque(token.raw, token.raw, depth)
         elif partner > place:
+            if depth == DEEPEST:
+                raise DataError(f"more than {DEEPEST} inline elements are inside one another; remove some of these tags")
             opened[place] = len(text.marks)
             text.marks.append(MarkupSpan(text.length, text.length, token.raw, depth=depth))
         else:

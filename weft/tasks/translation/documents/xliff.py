@@ -44,6 +44,8 @@ def xliff_document(text: str, language: str | None = None) -> Document:
     at = 0
     for unit in _units(parsed, partners):
         begin, end = unit.source
+        if begin < at:
+            continue  # a unit inside another one
         document.keep(raw_text(parsed[at : end + 1]))
         at = end + 1
         if not unit.wanted:
@@ -76,13 +78,13 @@ def _with_language(token: Token, language: str | None) -> Token:
 def _units(parsed: Sequence[Token], partners: Sequence[int | None]) -> list[_Unit]:
     """The units of a file, in order: `trans-unit` in version 1.2, `segment` in version 2."""
     units: list[_Unit] = []
-    stays: list[int] = []
+    stays = 0  # the place up to which nothing is to be translated
     for place, token in enumerate(parsed):
         partner = partners[place]
         if token.kind != "open" or partner is None:
             continue
         if token.attributes.get("translate") == "no" or token.attributes.get("approved") == "yes":
-            stays.append(partner)
+            stays = max(stays, partner)
         if token.name not in ("trans-unit", "segment"):
             continue
         inner = _children(parsed, partners, place, partner)
@@ -91,7 +93,7 @@ def _units(parsed: Sequence[Token], partners: Sequence[int | None]) -> list[_Uni
             continue
         target = inner.get("target")
         final = "final" in (token.attributes.get("state"), parsed[target[0]].attributes.get("state") if target else None)
-        units.append(_Unit(source, target, not final and not any(place < end for end in stays)))
+        units.append(_Unit(source, target, not final and place >= stays))
     return units
 
 

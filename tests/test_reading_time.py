@@ -1,0 +1,298 @@
+"""Every reader and splitter takes time in proportion to its input, whatever the input is.
+
+Inputs come from a grammar: fragments that a reader treats specially are repeated, alternated and nested. The work is measured
+as processor time on an input and on one four times as long. Refusing an input is as good as reading it.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+import wave
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from io import BytesIO
+from itertools import product
+from pathlib import Path
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+
+from weft.config import overrides, yaml_document
+from weft.config.registry import build
+from weft.data.data_format import check_columns
+from weft.data.formats import open_pairs
+from weft.data.sentence_splitting import join_texts, split
+from weft.data.text_lines import read_text
+from weft.data.tokenizers import Tokenizer
+from weft.errors import WeftError
+from weft.tasks.captioning.data import read_image
+from weft.tasks.transcription.log_mel import LogMel, features
+from weft.tasks.translation import attention_alignment as alignment
+from weft.tasks.translation.documents import open_document, open_file
+from weft.tasks.translation.markup import (
+    MarkupProjection,
+    WeightBlock,
+    find_literals,
+    untranslated,
+    visible,
+)
+from weft.tasks.translation.protected_spans import PATTERNS
+from weft.tasks.translation.segmenter import Segmenter, best_first
+
+SMALL, LARGE = 4_000, 16_000
+"""Characters of the two inputs."""
+
+GROWTH = 1.3
+"""The largest power of the length that the time may grow by."""
+
+SHORT = 0.02
+"""Seconds that are too few to be compared."""
+
+Read = Callable[[str], object]
+
+
+def cpu_time(read: Read, text: str, times: int = 1) -> float:
+    """The shortest processor time of several attempts."""
+    best = float("inf")
+    for _ in range(times):
+        start = time.process_time()
+        with suppress(WeftError):
+            read(text)
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def patterns(fragments: list[str], count: int) -> Iterator[Callable[[int], str]]:
+    """Ways to write a text of about n characters with the fragments: each alone, and some of all ways to combine two."""
+
+    def alternated(first: str, second: str) -> Callable[[int], str]:
+        return lambda n: (first + second) * (n // len(first + second))
+
+    def nested(first: str, second: str) -> Callable[[int], str]:
+        return lambda n: first * (n // 2 // len(first)) + second * (n // 2 // len(second))
+
+    def opened(first: str, second: str) -> Callable[[int], str]:
+        return lambda n: first + second * (n // len(second)) + first
+
+    yield from (alternated(each, "") for each in fragments)
+    pairs = [(make, *pair) for make in (alternated, nested, opened) for pair in product(fragments, repeat=2)]
+    yield from (make(*pair) for make, *pair in random.Random(1).sample(pairs, min(count, len(pairs))))
+
+
+def check_growth(read: Read, fragments: list[str], *, count: int = 30, small: int = SMALL, large: int = LARGE) -> None:
+    """Fails if the time grows faster than the length to the power of GROWTH."""
+    most = (large / small) ** GROWTH
+    for write in patterns(fragments, count):
+        short, long = write(small), write(large)
+        if (spent := cpu_time(read, long)) > SHORT and spent > most * cpu_time(read, short, 2):
+            before, after = cpu_time(read, short, 5), cpu_time(read, long, 3)
+            assert after <= max(SHORT, most * before), f"{short[:60]!r} …: {before:.3f} s, four times as long {after:.3f} s"
+
+
+HTML = ["<a>", "</a>", "</b>", "<i x=y>", "<img>", "<br>", "<p>", '<a "', "<a '", ">", '"', "'", "<", "&", "&nbsp;", "a", " ",
+        "a=", "=", "<!--", "<![CDATA[", "<script>", "</script", "<code>", "</code>", "\n",
+        ". ", "<a b", '<a ">"', "{}", "\ufffc"]  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["text", "html", "srt", "vtt"])
+def test_documents(format: str) -> None:
+    cue = {"srt": "1\n00:00:01,000 --> 00:00:02,000\n", "vtt": "WEBVTT\n\n00:01.000 --> 00:02.000\n"}.get(format, "")
+    check_growth(lambda text: open_document(cue + text, format), [*HTML, "-->", "{\\an8}", "<00:01.000>"])
+
+
+def test_xliff_documents() -> None:
+    start, end = "<xliff version='1.2'><file source-language='en'><body>", "</body></file></xliff>"
+    unit = "<trans-unit><source>{}</source></trans-unit>"
+
+    def nested(tag: str, text: str) -> str:
+        count = len(text) // (2 * len(tag) + 5)
+        return f"<{tag}>a" * count + f"</{tag}>" * count
+
+    for tag in ("g", "mrk", "ph"):
+        check_growth(lambda text, tag=tag: open_document(start + unit.format(nested(tag, text)) + end, "xliff"), ["x"])
+    for tag in ("group", "trans-unit", "source", "segment"):
+        check_growth(lambda text, tag=tag: open_document(start + nested(tag, text) + end, "xliff"), ["x"])
+    inline = ["<x/>", "<bpt id='1'/>", "<ept id='1'/>", "<g>a</g>", "a", " ", "<![CDATA[a]]>", "&amp;", "<ph>a</ph>", "<sc/>"]
+    check_growth(lambda text: open_document(start + unit.format(text) + end, "xliff"), inline)
+    units = [unit.format("a"), "<group translate='no'><note>a</note></group>", "<trans-unit approved='yes'/>", "<note>a</note>"]
+    check_growth(lambda text: open_document(start + text + end, "xliff"), units)
+
+
+@cache
+def empty_document() -> dict[str, bytes]:
+    """The files in an empty Word document, by name."""
+    out = BytesIO()
+    pytest.importorskip("docx").Document().save(out)
+    with ZipFile(out) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def word_document(paragraphs: str) -> bytes:
+    out = BytesIO()
+    with ZipFile(out, "w") as file:
+        for name, content in empty_document().items():
+            file.writestr(name, content.replace(b"<w:body>", b"<w:body>" + paragraphs.encode()))
+    return out.getvalue()
+
+
+def test_word_documents() -> None:
+    run, bold = "<w:r><w:t>a</w:t></w:r>", "<w:r><w:rPr><w:b/></w:rPr><w:t>a</w:t></w:r>"
+    paragraphs = ["<w:p/>", f"<w:p>{run}</w:p>", f"<w:p>{run}{bold}</w:p>", "<w:p><w:r><w:tab/></w:r></w:p>"]
+    size = {"small": 20_000, "large": 80_000, "count": 0}
+    check_growth(lambda text: open_file(word_document(text), ".docx"), paragraphs, **size)
+    check_growth(lambda text: open_file(word_document(f"<w:p>{text}</w:p>"), ".docx"), [run, bold], **size)
+
+
+def project(text: str) -> None:
+    """Puts the markup of a page into a translation that is aligned word by word, in segments of fifty words."""
+    for segment in open_document(text, "html").segments:
+        marked = find_literals(segment.text, segment.marks, tuple(PATTERNS))
+        visible(segment.text, (*segment.marks, *marked.literals))
+        untranslated(segment.text, segment.marks)
+        opaque = {(span.start, span.end) for span in (*segment.marks, *marked.literals) if span.kind == "opaque"}
+        source = alignment.units(segment.text, list(opaque))
+        target = alignment.units(" ".join("b" for span in source if span not in opaque))
+        blocks = []
+        for first in range(0, min(len(source), len(target)), 50):
+            words = [["a"] * len(source[first : first + 50]), ["b"] * len(target[first : first + 50])]
+            weights = alignment.spelling_and_position_similarity(words[1], words[0])
+            blocks.append(WeightBlock(first, np.arange(first, first + len(words[0])), weights))
+        MarkupProjection(segment.text, source, "b " * len(target), target, blocks).runs(segment.marks, marked.literals)
+
+
+def test_markup_projection() -> None:
+    fragments = [
+        "<a>",
+        "</a>",
+        "<b>a</b>",
+        "<b>a</b> ",
+        "a <i>",
+        "<img>",
+        " <img> ",
+        "a",
+        "a ",
+        "&nbsp;",
+        "{}",
+        "{} ",
+        ". ",
+        "狗",
+    ]
+    check_growth(project, fragments, count=25, small=2_000, large=8_000)
+    check_growth(lambda text: project("a" + "<i>" * (len(text) // 7) + "a" + "</i>" * (len(text) // 7) + "a"), ["x"])
+    check_growth(lambda text: project("a " + "<i>a " * 90 + text + "</i>" * 90 + "a"), ["a ", "<b>a</b> "], count=0)
+
+
+def test_protected_spans() -> None:
+    fragments = ["%", "%0", "0", "{", "}", "{}", "{{", "$", "%(", "a", ".", "@", "a@b", "a.", "https://a", "www.", ")", "(",
+                 "]", ",", "1", "1,", ":", "-", "+", "/", " ", "#{", "'", "l", "%1$"]  # fmt: skip
+    check_growth(lambda text: find_literals(text, (), tuple(PATTERNS)), fragments, count=60)
+    check_growth(lambda text: find_literals(f"https://a{text}", (), tuple(PATTERNS)), [")", "()", "(", ".", "]"], count=10)
+
+
+def test_sentences() -> None:
+    fragments = ["1. ", "(.", ". ", ".", "\0. ", "A. ", "a.b. ", "Dr. ", '"', ' "', "“", "“a. ", "(a.) ", "(", ") ", "a", " ",
+                 "! ", "?", "…", "。", "狗", "狗。", "i.e. a ", "3. a ", "\u00a0", "_. ", "[", "\ud800. "]  # fmt: skip
+    for language in ("en", "", "de"):
+        check_growth(lambda text, language=language: split(text, language), fragments)
+    check_growth(
+        lambda text: join_texts(text.split("|"), [""] * (text.count("|") + 1)), ["|", "!|", "a|", "狗|", "!"], count=10
+    )
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Tokenizer]:
+    texts = ["A dog runs in the park.", "Ein Hund läuft, und 2 Katzen schlafen.", "aaaa aaaaaaaa a.a.a (b)"] * 20
+    made: dict[str, Tokenizer] = {}
+    for kind in ("bpe", "unigram", "words", "characters", "bytes"):
+        made[kind] = build("weft.data:TOKENIZERS", {"kind": kind}, where="data.tokenizer")
+        made[kind].train(texts, 320)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "words", "characters", "bytes"])
+def test_tokenizers(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
+    def read(text: str) -> None:
+        tokenizer = tokenizers[kind]
+        tokenizer.decode(tokenizer.encode(text))
+        tokenizer.unknown(text)
+
+    check_growth(
+        read, ["a", " ", "a ", "aa", "dog", ".", "狗", "é", "e\u0301", "▁", "\n", "1", "¼", "<0x41>", "</s>"], count=20
+    )
+
+
+def test_segments(tokenizers: dict[str, Tokenizer]) -> None:
+    def read(text: str) -> None:
+        tokenizer = tokenizers["bpe"]
+        reader = Segmenter(tokenizer, tokenizer, room=50, most=None, copies=False, split=None, warn=lambda message: None)
+        groups = reader([text], [""], [1])
+        best_first([[0.0, -1.0]] * len(groups[0]), 3)
+
+    check_growth(read, ["a", "a ", "dog ", ". ", "é"], count=10)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".tsv", ".csv", ".jsonl"])
+def test_tables(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"pairs{suffix}"
+
+    def read(text: str) -> None:
+        file.write_text(text, "utf-8", newline="")
+        if suffix == ".txt":
+            read_text(file)
+            return
+        pairs = open_pairs(str(file))
+        check_columns(pairs, lambda message: None)
+        list(pairs)
+
+    fragments = ["a", "\t", "\n", "a\tb\n", '"', '""', ",", ";", "a,b\n", "a;b\n", '"a\n', "\r", "\ufeff", "1", "id\t",
+                 '{"source": "a", "target": "b"}\n', "{", "[", '{"a":', "\\u0000", "\0"]  # fmt: skip
+    check_growth(read, fragments)
+
+
+def test_configurations() -> None:
+    def read(text: str) -> None:
+        yaml_document.read(f"a: {text}", "config.yaml")
+
+    fragments = ["[", "{", "a: ", "- ", "\n", "\n  ", "a", "1", "'", '"', "#", "&a ", "*a", "|\n", ">\n ", "!", "?", ", ", "-",
+                 ".", "\n- a", "\nb: 1", "\\", "\t", "]", "}", "1."]  # fmt: skip
+    check_growth(read, fragments, count=10, small=2_000, large=8_000)
+    check_growth(lambda text: overrides.parse_override(f"a.b={text}"), fragments, count=0, small=2_000, large=8_000)
+    check_growth(lambda text: overrides.parse_override(f"{text}=1"), ["a", ".", "a."], count=5)
+    check_growth(lambda text: overrides.put({}, overrides.parse_override(f"{text}a=1").path, 1, "here"), ["a."], count=0)
+
+
+def test_sound(tmp_path: Path) -> None:
+    file = tmp_path / "a.wav"
+
+    def read(text: str, rate: int) -> None:
+        with wave.open(str(file), "wb") as out:
+            out.setnchannels(1)
+            out.setsampwidth(2)
+            out.setframerate(rate)
+            out.writeframes(text.encode())
+        features(file, LogMel(16_000))
+
+    for rate in (16_000, 44_100, 44_101, 7_919, 1_000_003):
+        check_growth(lambda text, rate=rate: read(text, rate), ["ab"], count=0, small=100_000, large=400_000)
+
+
+def test_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    def read(text: str) -> None:
+        width = len(text) // 10
+        header, rows = struct.pack(">IIBBBBB", width, 400, 8, 0, 0, 0, 0), zlib.compress(bytes((width + 1) * 400))
+        notes = b"".join(chunk(b"tEXt", b"a\0b") for _ in range(width // 100))
+        file = tmp_path / "a.png"
+        file.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + notes + chunk(b"IDAT", rows) + chunk(b"IEND", b""))
+        read_image(str(file), 32)
+
+    check_growth(read, ["a"])

@@ -1,0 +1,139 @@
+"""Time budgets: the course of a run that has a certain time, on a machine whose speed changes.
+
+The learning rate, the validations and the checkpoints of a run follow its position in the schedule, from 0 to train.steps.
+Without train.seconds, every update advances it by 1. With a time, every update plans the rest anew: as many updates are left as
+fit into the time that is left, at the speed of the last ones, and each takes an equal share of the rest of the schedule. So the
+schedule always ends with the time. The position is saved with a checkpoint, and a resumed run continues from it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from weft.config.sections import TrainSection
+
+RECENT = 32
+"""Updates over which the speed is measured."""
+
+RECENT_PAUSES = 3
+"""Validations, or checkpoints, that say how long the next one takes."""
+
+PAUSES = 0.2
+"""The largest share of the time that is kept for validations and checkpoints, and that validations may take."""
+
+ENDING, MARGIN = 1.5, 0.01
+"""Seconds that a process needs to exit, and the share of a time that is kept free."""
+
+YOUNG, LOADING = 20.0, 4.0
+"""A process younger than YOUNG seconds was started for the training. LOADING is the assumed age where it is unknown."""
+
+Pause = Literal["validation", "checkpoint"]
+
+
+class TimeBudget:
+    """The time that a command may take, from the start of its process if that is new, otherwise from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        age = process_age()
+        self._began = time.monotonic() - (age if age < YOUNG else 0.0)
+
+    def left(self) -> float:
+        """Seconds that training may take from now on, at least 1, with a margin for the end of the process."""
+        return max(1.0, self.seconds * (1 - MARGIN) - ENDING - (time.monotonic() - self._began))
+
+
+def process_age() -> float:
+    """Seconds since this process was started, where the system says it."""
+    try:
+        started = int(Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()[19])
+        return float(Path("/proc/uptime").read_text("utf-8").split()[0]) - started / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return LOADING
+
+
+class SchedulePosition:
+    """The position of a run in its schedule. With several processes, only that of the first one counts."""
+
+    def __init__(self, config: TrainSection, value: float = 0.0) -> None:
+        self.config, self.value = config, value
+        self._updates: deque[float] = deque(maxlen=RECENT)
+        self._warm = False
+        self._pauses: dict[Pause, deque[float]] = {kind: deque(maxlen=RECENT_PAUSES) for kind in ("validation", "checkpoint")}
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the rest of the schedule is planned from, for a checkpoint."""
+        pauses = {kind: list(seconds) for kind, seconds in self._pauses.items()}
+        planned = {"position": self.value, "seconds": self.config.seconds}
+        return {**planned, "updates": list(self._updates), "warm": self._warm, "pauses": pauses}
+
+    def resume(self, state: Mapping[str, Any], updates: int, elapsed: float) -> bool:
+        """Continues from `state`, after a number of updates and seconds. Returns whether the schedule is stretched anew.
+
+        It is if train.seconds has changed: then the position is that of a run that had all of this time from the beginning.
+        """
+        config = self.config
+        self.value = float(state.get("position", updates)) if config.seconds else float(updates)
+        if not (config.seconds and updates):
+            return False
+        self._updates.extend(state.get("updates", ()))
+        self._warm = bool(state.get("warm"))
+        for kind, seconds in state.get("pauses", {}).items():
+            self._pauses[kind].extend(seconds)
+        planned = config.budget == "time" or self.value > updates
+        if not planned or state.get("seconds") == config.seconds:
+            return False
+        least = updates if config.budget == "steps" else 0
+        self.value = max(least, config.steps * min(1.0, elapsed / config.seconds))
+        return True
+
+    @property
+    def ended(self) -> bool:
+        return self.value >= self.config.steps
+
+    @property
+    def reserve(self) -> float:
+        """Seconds that the last validation and the last checkpoint will take, as far as is known."""
+        validation, checkpoint = (max(seconds, default=0.0) for seconds in self._pauses.values())
+        return (2 if self.config.average_last else 1) * validation + checkpoint
+
+    def after(self, update: int, elapsed: float) -> float:
+        """The position after update number `update`, which is nearly done `elapsed` seconds after the beginning of training."""
+        steps = self.config.steps
+        if not self.config.seconds:
+            return float(update)
+        left = self._fitting(elapsed)
+        if self.config.budget == "steps":
+            left = min(left, steps - update + 1)
+        return self.value + (steps - self.value) / left if left > 1 else float(steps)
+
+    def add_update(self, seconds: float) -> None:
+        """Counts the time of an update, without pauses. That of the first one, which warms up, is replaced by the second."""
+        if self._updates and not self._warm:
+            self._updates.clear()
+            self._warm = True
+        self._updates.append(seconds)
+
+    def add_pause(self, kind: Pause, seconds: float) -> None:
+        """Counts the time of a validation or of a checkpoint."""
+        self._pauses[kind].append(seconds)
+
+    def validation_pays(self, since_last: float) -> bool:
+        """Whether a validation may take place `since_last` seconds after the last one: it must not take most of the time."""
+        known = self._pauses["validation"]
+        return not self.config.seconds or not known or fmean(known) <= PAUSES * since_last
+
+    def _fitting(self, elapsed: float) -> float:
+        """The number of updates that are left, with the current one; those of the schedule while the speed is unknown."""
+        steps, every = self.config.steps, self.config.validate_every or self.config.save_every
+        if not self._updates:
+            return max(1.0, steps - self.value)
+        left = max(0.0, self.config.seconds - elapsed - self.reserve)
+        pauses = (steps - self.value) // every * sum(fmean(seconds) for seconds in self._pauses.values() if seconds)
+        return 1 + (left - min(pauses, PAUSES * left)) // max(fmean(self._updates), 1e-9)
