@@ -3,10 +3,10 @@
 From the bottom: errors, version, file_access and garbage_collection; the registry; migrations of older runs, which every
 reader of files asks; batches; layers (with kernels); the cross-
 entropy of output layers; attention (with mixers); models; the other losses and decoding; inference; explain; tasks; runs;
-training; serve; bench; cli. Three packages know almost nothing, and only packages from inference upwards may import them: data
-(whose batches are open to all), evaluation and config (whose registry is open to all). The contract suite, weft_contract, may
-import anything; only weft.contract, which runs it, may import it. The studies, weft_studies, stand above weft like a package of
-others: nothing in weft imports them.
+interop; training; serve; bench; cli. Three packages know almost nothing, and only packages from inference upwards may import
+them: data (whose batches are open to all), evaluation and config (whose registry is open to all). The contract suite,
+weft_contract, may import anything; only weft.contract, which runs it, may import it. The studies, weft_studies, stand above
+weft like a package of others: nothing in weft imports them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ LADDER = (
     {"explain"},
     {"tasks"},
     {"runs"},
+    {"interop"},
     {"training"},
     {"serve"},
     {"bench"},

@@ -38,6 +38,10 @@ ANY_TEXT = [
 ]
 
 
+IMPORTED = "mapped_sentencepiece"
+"""The tokenizer of imported models, which is tested with them."""
+
+
 class Texts(Pairs):
     """Pairs in memory."""
 
@@ -62,7 +66,7 @@ def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{prefix}.model"
 
 
-@pytest.fixture(params=list(TOKENIZERS))
+@pytest.fixture(params=[kind for kind in TOKENIZERS if kind != IMPORTED])
 def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
     if request.param == "sentencepiece":
         return {"kind": request.param, "model": request.getfixturevalue("sentencepiece_model")}
@@ -119,7 +123,7 @@ def test_many_rare_characters_leave_room_for_pieces(kind: str) -> None:
 
 
 def test_digest_differs_between_vocabularies_and_kinds(sentencepiece_model: str) -> None:
-    specs: list[dict[str, Any]] = [{"kind": kind} for kind in TOKENIZERS if kind != "sentencepiece"]
+    specs: list[dict[str, Any]] = [{"kind": kind} for kind in TOKENIZERS if kind not in ("sentencepiece", IMPORTED)]
     specs += [{"kind": "sentencepiece", "model": sentencepiece_model}, {"kind": "words", "lowercase": True}]
     specs += [{"kind": "bpe", "lowercase": True}, {"kind": "bpe", "normalize": "nfkc"}]
     digests = [trained(spec).digest() for spec in specs] + [trained("bpe", 300).digest(), trained("words", 20).digest()]
@@ -158,7 +162,7 @@ def test_a_damaged_or_missing_file_is_an_error(spec: dict[str, Any], tmp_path: P
 
 
 def test_a_file_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    kinds = [kind for kind in TOKENIZERS if kind != "sentencepiece"]
+    kinds = [kind for kind in TOKENIZERS if kind not in ("sentencepiece", IMPORTED)]
     for kind in kinds:
         tokenizer = trained(kind)
         save_tokenizers(tmp_path, tokenizer, tokenizer)
@@ -352,9 +356,25 @@ def test_sentencepiece_pieces_follow_the_special_ids(sentencepiece_model: str) -
     assert UNK in tokenizer.encode("水")
 
 
-def test_sentencepiece_needs_its_model(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="model"):
-        trained("sentencepiece")
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+def test_sentencepiece_is_trained_on_the_texts(algorithm: str) -> None:
+    tokenizer = trained({"kind": "sentencepiece", "algorithm": algorithm}, 70)
+    assert 40 < tokenizer.size <= 70
+    assert [tokenizer.decode(line) for line in tokenizer.encode_batch(TEXTS)] == TEXTS
+    assert tokenizer.digest() == trained({"kind": "sentencepiece", "algorithm": algorithm}, 70).digest()
+    assert UNK in tokenizer.encode("水")
+    with pytest.raises(DataError, match="cannot be trained on this text"):
+        trained({"kind": "sentencepiece", "algorithm": algorithm}, 12)
+    with pytest.raises(DataError, match="no text"):
+        trained("sentencepiece", 70, [" ", ""])
+
+
+def test_an_imported_table_of_pieces_is_not_trained() -> None:
+    with pytest.raises(ConfigError, match="weft import"):
+        trained(IMPORTED)
+
+
+def test_a_sentencepiece_file_must_be_one(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         trained({"kind": "sentencepiece", "model": str(tmp_path / "no.model")})
     (tmp_path / "bad.model").write_bytes(b"not a model")

@@ -49,15 +49,14 @@ def test_a_vocabulary_larger_than_the_data_allows_is_lowered_said_once_and_saved
         tell=said.append,
     )
     saved = load_config(run / "config.yaml").data
-    tokenizer = registry.load(TOKENIZERS, kind).load(
-        run / "tokenizer.json", **{k: v for k, v in saved.tokenizer.items() if k != "kind"}
-    )
+    file = run / f"tokenizer{registry.load(TOKENIZERS, kind).suffix}"
+    tokenizer = registry.load(TOKENIZERS, kind).load(file, **{k: v for k, v in saved.tokenizer.items() if k != "kind"})
     assert saved.vocabulary == tokenizer.size < 10_000
     lowered = f"data.vocabulary: {tokenizer.size:,}, because this data does not allow 10,000"
     assert said.count(lowered) == 1
-    before = (run / "tokenizer.json").read_bytes()
+    before = file.read_bytes()
     weft.train(out=run, resume=True, set={"train.steps": 3}, tell=said.append)
-    assert said.count(lowered) == 1 and (run / "tokenizer.json").read_bytes() == before
+    assert said.count(lowered) == 1 and file.read_bytes() == before
     assert load_config(run / "config.yaml").data == saved
 
 

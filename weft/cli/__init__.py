@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
+# Ctrl-C while the modules below are imported ends the process without a traceback.
+_EARLY = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if _EARLY:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import atexit
 import io
 import os
 import sys
-import threading
 from collections.abc import Iterable
 from importlib import import_module
 
@@ -17,6 +24,9 @@ from weft.cli.options import Command, Group, OutputClosed, examples
 from weft.errors import Interrupted, WeftError
 from weft.file_access import denied
 from weft.garbage_collection import collect_rarely
+
+if _EARLY:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_MEMORY = "error: out of memory; lower train.batch_tokens or, for decoding, decode.batch_tokens and decode.max_length"
 
@@ -39,6 +49,10 @@ COMMANDS = {
     "shortlist": "after_training:shortlist",
     "average": "after_training:average",
     "merge": "after_training:merge",
+    "import": "import_and_export:import_model",
+    "export": "import_and_export:export",
+    "pack": "import_and_export:pack",
+    "unpack": "import_and_export:unpack",
     "list": "list_and_new:list_parts",
     "new": "list_and_new:new",
     "demo": "train:demo",

@@ -115,10 +115,10 @@ def _facts(parts: registry.Table, kind: str, count: int) -> list[str]:
 
 
 def _table(title: str, rows: Rows, wide: bool) -> Table:
-    """A table of parts; if the terminal is not wide, without costs, papers, and files of parts that are described."""
+    """A table of parts. A narrow terminal shows no costs and papers, and no files of parts that are described in words."""
     table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
-    narrow = [name for name in rows[0] if name in ("name", "kind", "what it is", "used in", "paper")]
-    headings = list(rows[0]) if wide else narrow
+    left_out = ("cost in length", "paper", *(["file"] if "what it is" in rows[0] else []))
+    headings = [heading for heading in rows[0] if wide or heading not in left_out]
     for heading in headings:
         longest = max(map(len, [*heading.split(), *(USES if heading == "used in" else ())]))
         table.add_column(heading, overflow="fold", no_wrap=heading in ("kind", "name", "file"), min_width=longest + 1)

@@ -97,6 +97,13 @@ NAMES = {
 """The same by the name of the parameter, where that says more."""
 
 EXAMPLES = {
+    "import": ["weft import opus-mt-en-de --out runs/opus", "weft import marian/model.npz --out runs/marian"],
+    "export": [
+        "weft export runs/a --to ctranslate2 --out a.ct2 --quantization int8",
+        "weft export runs/a --to onnx --out a.onnx",
+    ],
+    "pack": ["weft pack runs/a -o a.weft", 'weft translate a.weft "A dog runs."'],
+    "unpack": ["weft unpack a.weft --out runs/b"],
     "train": [
         "weft train auto --data train.en,train.de --out runs/a --time 20m",
         "weft train transformer-small --data train.en,train.de --valid val.en,val.de",

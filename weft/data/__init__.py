@@ -3,7 +3,8 @@
 TOKENIZERS = {
     "bpe": "weft.data.tokenizers.subword:BpeTokenizer",
     "unigram": "weft.data.tokenizers.subword:UnigramTokenizer",
-    "sentencepiece": "weft.data.tokenizers.subword:SentencePieceTokenizer",
+    "sentencepiece": "weft.data.tokenizers.sentencepiece_model:SentencePieceTokenizer",
+    "mapped_sentencepiece": "weft.data.tokenizers.sentencepiece_model:MappedSentencePieceTokenizer",
     "words": "weft.data.tokenizers.word_character_byte:WordTokenizer",
     "characters": "weft.data.tokenizers.word_character_byte:CharacterTokenizer",
     "bytes": "weft.data.tokenizers.word_character_byte:ByteTokenizer",

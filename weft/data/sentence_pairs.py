@@ -34,6 +34,7 @@ def prepare_pairs(
     drop_duplicates: bool = False,
     copying: bool = False,
     tags: Sequence[int] = (),
+    begin: Sequence[int] = (),
     texts: Sequence[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
@@ -41,8 +42,8 @@ def prepare_pairs(
 
     Left out are pairs with a side that is empty or longer than `max_length` tokens, pairs whose lengths differ by more than
     the factor `max_ratio`, and (with `drop_duplicates`) pairs that occurred before. With `copying`, unknown words of a source
-    have ids of their own (see `weft.data.copy_vocabulary`). `tags` are ids that begin each source. The columns in `texts` are
-    kept as text too, for noise (see `weft.data.word_noise`).
+    have ids of their own (see `weft.data.copy_vocabulary`). `tags` are ids that begin each source, `begin` ids that
+    begin each target. The columns in `texts` are kept as text too, for noise (see `weft.data.word_noise`).
     """
     filters = PairFilters(max_length, max_ratio, drop_duplicates)
 
@@ -50,7 +51,10 @@ def prepare_pairs(
         sides = source.encode_batch([text for text, _ in pairs]), target.encode_batch([text for _, text in pairs])
         sources, targets = number_pairs(source, pairs, *sides) if copying else sides
         kept, reasons = filters(pairs, sources, targets)
-        columns: Columns = {"source": [[*tags, *sources[i], EOS] for i in kept], "target": [[*targets[i], EOS] for i in kept]}
+        columns: Columns = {
+            "source": [[*tags, *sources[i], EOS] for i in kept],
+            "target": [[*begin, *targets[i], EOS] for i in kept],
+        }
         for name in texts:
             columns[text_of(name)] = [pairs[i][SIDES.index(name)].encode() for i in kept]
         return columns, reasons
@@ -59,7 +63,7 @@ def prepare_pairs(
     key = ["pairs", source.digest(), target.digest(), max_length, max_ratio, drop_duplicates, copying]
     return prepare(
         pairs,
-        key + ([list(tags)] if tags else []),
+        key + ([list(tags)] if tags else []) + ([list(begin)] if begin else []),
         encode,
         {"source": ids, "target": ids, **{text_of(name): "uint8" for name in texts}},
         sized=["source", "target"],

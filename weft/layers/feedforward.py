@@ -15,11 +15,11 @@ from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear import to_autocast_dtype, xavier
 from weft.layers.norm_and_dropout import dropout
 
-Activation = Literal["relu", "gelu", "swiglu"]
+Activation = Literal["relu", "gelu", "silu", "swiglu"]
 
 
 class FeedForward(nn.Module):
-    """W₂ f(W₁ x): ReLU as published, GELU, or the gated SwiGLU (Shazeer 2020), which has a third matrix.
+    """W₂ f(W₁ x): ReLU as published, GELU, SiLU, or the gated SwiGLU (Shazeer 2020), which has a third matrix.
 
     With a window, x is a token with its neighbours and W₁ a convolution, as used for tagging (Tan et al. 2018).
     """
@@ -62,6 +62,8 @@ class FeedForward(nn.Module):
             hidden = F.relu(hidden, inplace=True)  # in place: no one else uses it, and it is the largest activation
         elif self.activation == "gelu":
             hidden = F.gelu(hidden)
+        elif self.activation == "silu":
+            hidden = F.silu(hidden)
         else:
             gate, value = hidden.chunk(2, -1)
             hidden = F.silu(gate) * value

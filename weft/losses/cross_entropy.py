@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.data.batch import PAD
+from weft.data.batch import BOS, PAD
 from weft.layers.kernels import triton_available
 from weft.layers.linear import accumulation_dtype, linear_with, to_autocast_dtype
 
@@ -20,6 +20,23 @@ CACHED = 1 << 21
 
 IMPOSSIBLE = 100.0
 """The loss of a label with probability 0, as if it were e⁻¹⁰⁰: high enough to be noticed, and finite."""
+
+UNWRITTEN = 2
+"""The ids PAD and BOS, which come first, and which no text contains."""
+
+
+@torch.no_grad()
+def fix_unwritten(table: nn.Embedding, output: nn.Linear) -> None:
+    """Starts a model that never writes PAD and BOS: their rows are 0, their biases so low that the softmax is 0."""
+    for weight in {table.weight, output.weight}:
+        weight[:UNWRITTEN] = 0.0
+    output.bias[:UNWRITTEN] = -IMPOSSIBLE
+    table.padding_idx = BOS  # a lookup has no gradient in this row
+
+
+def unwritten_fixed(weights: Tensor) -> Tensor:
+    """Weights whose rows of PAD and BOS have no gradient."""
+    return torch.cat([weights[:UNWRITTEN].detach(), weights[UNWRITTEN:]])
 
 
 class RestrictableOutput(Protocol):
@@ -64,13 +81,15 @@ class CrossEntropy:
 
 
 def linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int | None = None
+    hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int | None = None, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same for logits = hidden · weightᵀ, one chunk of tokens at a time, with gradients computed along the way.
+    """The same for logits = hidden · weightᵀ + bias, one chunk of tokens at a time, with gradients computed along the way.
 
-    hidden [B, T, D] · weight [V, D] · labels [B, T]. By default the logits of a chunk fit a CPU's cache, or have 4096 rows on a
-    GPU.
+    hidden [B, T, D] · weight [V, D] · bias [V] · labels [B, T]. By default the logits of a chunk fit a CPU's cache, or have
+    4096 rows on a GPU.
     """
+    if bias is not None:
+        hidden, weight = F.pad(hidden, (0, 1), value=1.0), torch.cat([weight, bias[:, None]], 1)
     hidden, labels = to_autocast_dtype(hidden.flatten(0, -2)), labels.flatten()
     if chunk is None:
         chunk = 4096 if hidden.device.type != "cpu" else max(64, CACHED // weight.size(0))

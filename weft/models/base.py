@@ -20,7 +20,7 @@ from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.layers.embedding import EmbeddingTables, embedding_table
 from weft.layers.linear import linear_with
-from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, restrict_outputs
+from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, restrict_outputs, unwritten_fixed
 
 Reads = Literal["tokens", "words", "frames", "image", "sentences"]
 """Kinds of source, with the shapes that `Source` describes."""
@@ -158,8 +158,8 @@ class DecoderSite:
     source: EmbeddingTables | None = None
     tied: bool = True
 
-    def tables(self, dim: int, std: float | None = None) -> tuple[nn.Embedding, nn.Linear]:
-        """The target embeddings and the output layer."""
+    def tables(self, dim: int, std: float | None = None, *, bias: bool = False) -> tuple[nn.Embedding, nn.Linear]:
+        """The target embeddings and the output layer, which may have a bias."""
         table = None if self.source is None else self.source.table
         if table is not None and table.embedding_dim != dim:
             raise ConfigError(
@@ -167,7 +167,8 @@ class DecoderSite:
                 f"not {table.embedding_dim} and {dim}; set them alike, or share_embeddings: output"
             )
         table = embedding_table(self.vocabulary, dim, std) if table is None else table
-        return table, linear_with((table if self.tied else embedding_table(self.vocabulary, dim, std)).weight)
+        weight = (table if self.tied else embedding_table(self.vocabulary, dim, std)).weight
+        return table, linear_with(weight, nn.Parameter(torch.zeros(self.vocabulary)) if bias else None)
 
 
 class Decoder(Component, ABC):
@@ -224,9 +225,13 @@ class Decoder(Component, ABC):
 
 
 class LinearDecoder(Decoder):
-    """A decoder whose output layer is a single matrix, `output`."""
+    """A decoder whose output layer is a single matrix, `output`, and perhaps a bias.
+
+    zero_bos: the rows of PAD and BOS stay as `fix_unwritten` has set them.
+    """
 
     output: nn.Linear
+    zero_bos: bool = False
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.output(hidden)
@@ -235,7 +240,10 @@ class LinearDecoder(Decoder):
         return restrict_outputs(self.output, tokens)
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        return linear_cross_entropy(hidden, self.output.weight, labels, smoothing)
+        weights: Sequence[Tensor] = (self.output.weight, self.output.bias)
+        if self.zero_bos:
+            weights = [unwritten_fixed(each) for each in weights]
+        return linear_cross_entropy(hidden, weights[0], labels, smoothing, bias=weights[1])
 
 
 class Network(Supports, ABC):

@@ -24,6 +24,7 @@ from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder
 from weft.layers.norm_and_dropout import dropout, residual
 from weft.layers.positions import token_positions
 from weft.layers.reversible import run_reversible
+from weft.losses.cross_entropy import fix_unwritten
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, least
 from weft.models.composition import FlatFamily, VectorEncoder
 from weft.models.nonautoregressive import LengthPredictor, NonAutoregressiveDecoder, TargetCanvas
@@ -152,6 +153,8 @@ class TransformerDecoder(LinearDecoder):
       take the entries of a list in turn
     cross: attention to the source; the layers take the entries of a list in turn
     wiring: which encoder layer each decoder layer attends to: the last, the one at the same height, or a learned mix of all
+    output_bias: whether the output layer has a bias
+    zero_bos: BOS is embedded as zeros, as in Marian, and neither BOS nor PAD has a probability; needs output_bias
     """
 
     def __init__(
@@ -163,9 +166,16 @@ class TransformerDecoder(LinearDecoder):
         mixer: SelfSlots = {"kind": "full"},  # noqa: B006
         cross: CrossSlots = {"kind": "full"},  # noqa: B006
         wiring: Wiring = "last",
+        output_bias: bool = False,
+        zero_bos: bool = False,
     ) -> None:
         super().__init__()
-        table, output = site.tables(block.dim)
+        table, output = site.tables(block.dim, bias=output_bias)
+        if zero_bos and not output_bias:
+            raise ConfigError("model.zero_bos: the probability of BOS is 0 by its bias; set model.output_bias: true")
+        if zero_bos:
+            fix_unwritten(table, output)
+        self.zero_bos = zero_bos
         mixers, crosses = in_turn(mixer, layers, "decoder_self"), in_turn(cross, layers, "cross")
         made = _decoder_layers(block, site, mixers, crosses, block.site("causal"))
         self.embedding = TokenEmbedding(table, block.make_position(), block.dropout)

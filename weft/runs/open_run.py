@@ -14,6 +14,7 @@ from weft.file_access import why_unreadable
 from weft.layers.lora import Lora, add_adapters, merge_adapters
 from weft.models.base import Network, Sizes
 from weft.runs.migrations import FORMAT_FILE, check_format, read_packages
+from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import CONFIG, MODEL, choose_device
 from weft.runs.weight_files import load_weights, zero_initialized
 from weft.tasks.base import Task, TaskContext, TeacherRun
@@ -38,7 +39,8 @@ class TrainedRun:
 
 
 def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
-    """The configuration of a run folder, with `sets` ("train.steps=500") applied."""
+    """The configuration of a run folder or packed run, with `sets` ("train.steps=500") applied."""
+    folder = unpacked(folder)
     if problem := why_unreadable(folder, "run folder"):
         raise RunError(f"{folder}: {problem}")
     if not (folder / CONFIG).is_file():
@@ -70,6 +72,7 @@ def build_network(task: Task, config: Config, sizes: Sizes) -> Network:
 
 def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> TrainedRun:
     """Loads a trained run, with `sets` applied to its configuration, onto `device`. Adapters are merged with the weights."""
+    folder = unpacked(folder)
     config = run_config(folder, sets)
     if not (folder / MODEL).is_file():
         raise RunError(f"{folder}: there is no {MODEL} yet; training saves the first one after train.save_every steps")

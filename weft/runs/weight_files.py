@@ -60,9 +60,14 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name."""
+    """The weights in a file of weft, by the names of today."""
+    return migrate_weights(tensors_of(file))
+
+
+def tensors_of(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name."""
     with _read_errors(file):
-        return migrate_weights(load_file(file))
+        return load_file(file)
 
 
 def read_metadata(file: Path) -> dict[str, str]:

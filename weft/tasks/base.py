@@ -313,7 +313,8 @@ class Task(ABC):
 
     def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
         """The scores of `evaluate` on other data."""
-        config = self.config.replaced({"data.valid": list(data)})
+        own = {} if self.config.data.train else {"data.train": list(data)}  # an imported run has none, and none is trained on
+        config = self.config.replaced({"data.valid": list(data), **own})
         other: Task = build("weft.tasks:TASKS", config.task, TaskContext(config, self.run), where="task")
         other.prepare()
         return other.evaluate(model)

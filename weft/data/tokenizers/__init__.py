@@ -149,6 +149,14 @@ class Tokenizer(ABC):
         """A tokenizer with at most `more` further ids, for what the texts contain. All ids of this one keep their meaning."""
         raise ConfigError(f"start.extend: {type(self).__name__} has a fixed vocabulary; set it to 0")
 
+    def shares_ids(self, other: Tokenizer) -> bool:
+        """Whether every id means the same in the other tokenizer, so that both sides may share their embeddings."""
+        return self is other
+
+    def begin(self, tag: str | None) -> list[int]:
+        """The ids that begin every translation with this tag (decode.tag), if it names the language of the target."""
+        return []
+
     def spelled(self, piece: str) -> list[int]:
         """The ids that this tokenizer writes the piece of another one with, without UNK."""
         return [number for number in self.encode(piece) if number != UNK]
@@ -224,7 +232,7 @@ def _find_or_train(
             trained.append(tokenizer)
         return trained[0], trained[-1]
 
-    if folder is None or not registry.load(registry.find_table("weft.data:TOKENIZERS"), options["kind"]).learns:
+    if folder is None or not registry.build("weft.data:TOKENIZERS", options).learns:
         return train()
     key = ["tokenizer", VERSION, version("tokenizers"), options, size, sides, [some.digest() for some in pairs]]
     return find_or_build(

@@ -22,10 +22,14 @@ BLANK = "blank"
 
 
 class ExtendedTokenizer(Tokenizer):
-    """Another tokenizer with ids for added tokens from its size on. needs_tag: whether every source begins with a tag."""
+    """Another tokenizer with ids for added tokens from its size on.
 
-    def __init__(self, inner: Tokenizer, added: Sequence[str], *, needs_tag: bool = False) -> None:
-        self.inner, self.added, self.needs_tag = inner, tuple(added), needs_tag
+    needs_tag: whether every source begins with a tag · directed: tags are two languages, "en de": the first begins the
+    source, the second the translation.
+    """
+
+    def __init__(self, inner: Tokenizer, added: Sequence[str], *, needs_tag: bool = False, directed: bool = False) -> None:
+        self.inner, self.added, self.needs_tag, self.directed = inner, tuple(added), needs_tag, directed
         self.learns = inner.learns
         self._first = inner.size
 
@@ -42,7 +46,18 @@ class ExtendedTokenizer(Tokenizer):
                 f"the run was trained with tags ({known}): say which one to use, with --tag, decode.tag or the tag of "
                 "an entry of data.valid"
             )
-        return [self.added_id(name) for name in (text or "").split()]
+        names = (text or "").split()
+        if self.directed and len(names) not in (0, 2):
+            raise ConfigError(f"the tag {text!r}: this model needs two languages, that of the source and that of the target")
+        return [self.added_id(name) for name in (names[:1] if self.directed else names)]
+
+    def begin(self, tag: str | None) -> list[int]:
+        return [self.added_id(name) for name in (tag or "").split()[1:]] if self.directed else []
+
+    def shares_ids(self, other: Tokenizer) -> bool:
+        if not isinstance(other, ExtendedTokenizer):
+            return False
+        return self.added == other.added and self.inner.shares_ids(other.inner)
 
     def train(self, texts: Iterable[str], size: int) -> None:
         self.inner.train(texts, size)
@@ -64,7 +79,8 @@ class ExtendedTokenizer(Tokenizer):
 
     def extended(self, texts: Iterable[str], more: int) -> Tokenizer:
         """Added tokens stay behind all other ids, so that their ids change."""
-        return ExtendedTokenizer(self.inner.extended(texts, more), self.added, needs_tag=self.needs_tag)
+        inner = self.inner.extended(texts, more)
+        return ExtendedTokenizer(inner, self.added, needs_tag=self.needs_tag, directed=self.directed)
 
     def spelled(self, piece: str) -> list[int]:
         return self.inner.spelled(piece)
@@ -98,20 +114,27 @@ class ExtendedTokenizer(Tokenizer):
         return self._first <= token < self.size
 
 
-def add_tokens(source: Tokenizer, target: Tokenizer, tokens: Sequence[str], *, needs_tag: bool) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers with further tokens, which the source has, and the target if it is the same."""
-    inner = source.inner if isinstance(source, ExtendedTokenizer) else source
+def add_tokens(
+    source: Tokenizer, target: Tokenizer, tokens: Sequence[str], *, needs_tag: bool, directed: bool = False
+) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers with further tokens, which the source has, and the target if it has the same ids."""
+    inner, other = (each.inner if isinstance(each, ExtendedTokenizer) else each for each in (source, target))
+    directed = directed or (isinstance(source, ExtendedTokenizer) and source.directed)
     every = [*source.added, *(token for token in tokens if token not in source.added)]
     if not every:
         return source, target
-    extended = ExtendedTokenizer(inner, every, needs_tag=needs_tag)
-    return extended, extended if source is target else target
+    extended = ExtendedTokenizer(inner, every, needs_tag=needs_tag, directed=directed)
+    if source is target or not inner.shares_ids(other):
+        return extended, extended if source is target else target
+    return extended, ExtendedTokenizer(other, every, needs_tag=needs_tag, directed=directed)
 
 
 def save_extended(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
     """Writes tokenizers and their added tokens into a run folder; see `save_tokenizers`."""
     if isinstance(source, ExtendedTokenizer):
         content = {"marks": source.added, "needs_tag": source.needs_tag}
+        if source.directed:
+            content["directed"] = True
         (folder / FILE).write_text(json.dumps(content) + "\n", "utf-8")
     save_tokenizers(folder, *(each.inner if isinstance(each, ExtendedTokenizer) else each for each in (source, target)))
 
@@ -123,6 +146,6 @@ def load_extended(folder: Path, spec: Spec) -> tuple[Tokenizer, Tokenizer]:
         return source, target
     try:
         saved = json.loads((folder / FILE).read_text("utf-8"))
-        return add_tokens(source, target, saved["marks"], needs_tag=saved["needs_tag"])
+        return add_tokens(source, target, saved["marks"], needs_tag=saved["needs_tag"], directed=saved.get("directed", False))
     except (OSError, ValueError, KeyError) as error:
         raise RunError(f"{folder / FILE}: the added tokens cannot be read: {error}") from None

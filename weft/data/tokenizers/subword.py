@@ -1,4 +1,4 @@
-"""Subword tokenizers: BPE and unigram, trained with the Hugging Face `tokenizers` library, and existing SentencePiece models.
+"""Subword tokenizers: BPE and unigram, trained with the Hugging Face `tokenizers` library.
 
 A text is normalised, a space becomes "▁" at the start of the next word, punctuation is separated, and words are split into
 pieces. Decoding restores the text except for a space at its beginning. The ids are the special ones, 256 bytes if
@@ -16,7 +16,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from copy import copy
 from heapq import heapify, heappop, heappush
 from itertools import chain, pairwise
-from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Literal
 
@@ -26,12 +25,10 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from weft.data.batch import SPECIALS, UNK
-from weft.data.text_lines import check_file
 from weft.data.tokenizers import RESERVED, SPACE, Tokenizer
 from weft.data.tokenizers.bpe_dropout import UNKNOWN, SampledSegmentations, bpe_dropout, unigram_sample
 from weft.data.tokenizers.word_character_byte import BYTES, NO_TEXT, OTHER_TOKENIZER, byte_name
-from weft.errors import ConfigError, DataError
-from weft.version import install
+from weft.errors import DataError
 
 REMEMBERED = 200_000
 """Maximum number of words in the cache of encoded words, about 60 MB; a full cache is emptied."""
@@ -321,63 +318,3 @@ def _in_order(pieces: Iterator[list[Any]]) -> list[tuple[str, float]]:
     rare = lowest + 0.0001 * (len(scored) + 1)
     level = [(piece, round(lowest if len(piece) == 1 and score <= rare else score, 6)) for piece, score in scored]
     return sorted(level, key=lambda item: (-item[1], item[0]))
-
-
-class SentencePieceTokenizer(Tokenizer):
-    """An existing SentencePiece model (Kudo & Richardson, 2018, arXiv:1808.06226), copied into the run.
-
-    The special ids of weft replace its control and unknown pieces; all other pieces keep their order.
-
-    model  path of the .model file; a trained run uses its own copy
-    """
-
-    suffix: ClassVar[str] = ".model"
-    learns = False
-
-    def __init__(self, *, model: str) -> None:
-        self.model = model
-        self._content = b""
-        self._inner: Any = None
-
-    def train(self, texts: Iterable[str], size: int) -> None:
-        """Reads the model file. The texts and the size are ignored: the model determines the vocabulary."""
-        path = check_file(Path(self.model))
-        try:
-            self.restore(path.read_bytes())
-        except ValueError as error:
-            raise DataError(f"{path}: not a SentencePiece model: {error}.") from None
-
-    def restore(self, content: bytes) -> None:
-        try:
-            from sentencepiece import SentencePieceProcessor
-        except ImportError:
-            raise ConfigError(f"the package `sentencepiece` is missing: {install('sentencepiece')}") from None
-        inner = SentencePieceProcessor()
-        try:
-            inner.LoadFromSerializedProto(content)
-        except RuntimeError:
-            raise ValueError("its content cannot be parsed") from None
-        if inner.get_piece_size() == 0:
-            raise ValueError("it is empty")
-        self._inner, self._content = inner, content
-        numbers = range(inner.get_piece_size())
-        pieces = [i for i in numbers if not (inner.IsControl(i) or inner.IsUnknown(i) or inner.IsUnused(i))]
-        self._outer = np.full(len(numbers), UNK, np.int64)
-        self._outer[pieces] = np.arange(len(pieces)) + RESERVED
-        self._pieces = pieces
-
-    def dump(self) -> bytes:
-        return self._content
-
-    @property
-    def size(self) -> int:
-        return RESERVED + len(self._pieces)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self._outer[ids].tolist() if ids else [] for ids in self._inner.encode(list(texts), out_type=int)]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return str(self._inner.decode([self._pieces[i - RESERVED] for i in ids if i >= RESERVED]))
-
-    def piece(self, number: int) -> str:
-        return str(self._inner.id_to_piece(self._pieces[number - RESERVED]))

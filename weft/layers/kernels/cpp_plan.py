@@ -29,7 +29,7 @@ Register = int
 Maker = Callable[[int], Tensor]
 """Makes a table with a row for each of the first n positions."""
 
-Activation = Literal["relu", "gelu", "tanh", "swiglu", "glu", "maxout"]
+Activation = Literal["relu", "gelu", "silu", "tanh", "swiglu", "glu", "maxout"]
 HALVING = frozenset({"swiglu", "glu", "maxout"})
 
 
@@ -41,11 +41,11 @@ class Kind(IntEnum):
     """Kinds of operations, in the order of the C++ type."""
 
     EMBED, NORM, LINEAR, ADD, JOIN = range(5)
-    RELU, GELU, TANH, SWIGLU, GLU, MAXOUT = range(5, 11)
-    RECALL, HOLD, GRU, LSTM = range(11, 15)
-    WINDOW, AROUND = range(15, 17)
-    ROTATE, SELF, WHOLE, CROSS, ADDITIVE, SUMS, WHOLE_SUMS, CROSS_SUMS = range(17, 25)
-    SPREAD, WITHIN = range(25, 27)
+    RELU, GELU, SILU, TANH, SWIGLU, GLU, MAXOUT = range(5, 12)
+    RECALL, HOLD, GRU, LSTM = range(12, 16)
+    WINDOW, AROUND = range(16, 18)
+    ROTATE, SELF, WHOLE, CROSS, ADDITIVE, SUMS, WHOLE_SUMS, CROSS_SUMS = range(18, 26)
+    SPREAD, WITHIN = range(26, 28)
 
 
 class LinearStruct(ctypes.Structure):

@@ -67,7 +67,7 @@ class ParallelTexts(CorpusTask):
 
     def reopen(self) -> Sizes:
         super().reopen()
-        return Sizes(self.source.size, self.target.size, self.source is self.target)
+        return Sizes(self.source.size, self.target.size, self.source.shares_ids(self.target))
 
     def vocabularies(self) -> list[str]:
         return [self.source.digest(), self.target.digest()]
@@ -94,6 +94,7 @@ class ParallelTexts(CorpusTask):
             self.source,
             self.target,
             tags=self.source.tags(part.tag),
+            begin=self.target.begin(part.tag),
             folder=self.cache,
             copying=self._copies,
             progress=progress,

@@ -92,7 +92,10 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         assert isinstance(model, Model)
         shortlist = self.shortlist if resolved.config.shortlist else None
         split = self.sentence_splitter()
-        return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist, split=split)
+        begin = self.target.begin(resolved.config.tag)
+        return TranslationPredictor(
+            model, self.source, self.target, resolved, warn=warn, shortlist=shortlist, split=split, begin=begin
+        )
 
     def explain(self, predictor: TranslationPredictor, text: str, *, target: str | None = None, **options: Any) -> Explanation:
         from weft.tasks.translation.explanation import explain_translation  # slow to import, and not needed to translate
@@ -115,7 +118,7 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
     @cached_property
     def shortlist(self) -> Shortlist:
         """The likely target tokens per source token, read from the run's folder."""
-        return Shortlist.read(self.run, self.source.size, self.target.size, self.source is self.target)
+        return Shortlist.read(self.run, self.source.size, self.target.size, self.source.shares_ids(self.target))
 
     def build_shortlist(self) -> Path:
         """Counts the shortlist of the run. Writes it into its folder or, if that is read-only, into the user's cache."""

@@ -10,6 +10,8 @@ INLINE static inline Floats sigmoid_of(Floats x) {
     return x < 0.0f ? e * above : above;
 }
 
+INLINE static inline Floats silu_of(Floats x) { return x * sigmoid_of(x); }
+
 INLINE static inline Floats tanh_of(Floats x) {
     const Floats e = exp_below_zero(-2.0f * larger(x, -x)), size = (1.0f - e) / (1.0f + e);
     return x < 0.0f ? -size : size;

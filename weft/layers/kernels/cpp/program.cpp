@@ -93,6 +93,7 @@ void Machine::carry_out(const Op& op, const Rows& rows, int64_t first) {
             for (int64_t i = 0; i < all; i++) to[i] = from[i] < 0 ? 0 : from[i];
             return;
         case GELU: return each(from, all, to, gelu_of);
+        case SILU: return each(from, all, to, silu_of);
         case TANH: return each(from, all, to, tanh_of);
         case SWIGLU:
         case GLU:
