@@ -8,7 +8,10 @@ is in the source and whose target word is in the reference; such a term that is 
 of the reference that is missing from the free translation (the first with four letters or more).
 
 The table gives how many translations contain their term when free and when it is required, BLEU of both, and BLEU of the rest,
-with the term removed from translations and references. Last, one word of each free translation is forbidden.
+with the term removed from translations and references. A translation repeats itself if it has a word more often than the
+reference and the free translation. Terms of the glossary are required with their source words, so they take the place of what
+the model writes for these; "unplaced" counts those for which no place was found. Last, one word of each free translation is
+forbidden.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from weft import load
 from weft.data.formats import open_pairs
@@ -33,17 +37,25 @@ LETTERS = 4
 MIN_PAIRS, MIN_DICE = 5, 0.3
 """An entry's words occur together in at least this many pairs, with at least this Dice coefficient."""
 
+OPTIONS: dict[str, Any] = {"sentences": "off", "max_ratio": 1.5}
+"""How texts are decoded: whole, and not much longer than their sources."""
+
 SETS = ("from the glossary", "from the glossary, missing when free", "any word, missing when free")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A sentence, its reference, its free translation, and the required term."""
+    """A sentence, its reference, its free translation, the required term and, if it is known, the source word of the term."""
 
     source: str
     reference: str
     free: str
     term: str
+    word: str | None
+
+    @property
+    def terms(self) -> Terms:
+        return Terms((self.term,), sources=() if self.word is None else ((self.word, self.term),))
 
 
 def words(text: str) -> list[str]:
@@ -92,13 +104,15 @@ def requests(
     """The three sets of requests, with at most one per sentence in each."""
     sets: dict[str, list[Request]] = {name: [] for name in SETS}
     for (source, reference), text in zip(pairs, free, strict=True):
-        entries = [glossary[word] for word in words(source.lower()) if word in glossary]
+        entries = {glossary[word]: word for word in words(source.lower()) if word in glossary}
         known = [term for term in entries if contains(reference, term)]
         missing = [[term for term in terms if not contains(text, term)] for terms in (known, words(reference))]
-        for chosen, terms in zip(sets.values(), (known, *missing), strict=True):
+        for name, terms in zip(SETS, (known, *missing), strict=True):
             term = next((term for term in terms if writable(translator, term)), None)
-            if term is not None and len(chosen) < count:
-                chosen.append(Request(source, reference, text, term))
+            if term is not None and len(sets[name]) < count:
+                sets[name].append(
+                    Request(source, reference, text, term, entries.get(term) if terms is not missing[1] else None)
+                )
     return {name: chosen for name, chosen in sets.items() if chosen}
 
 
@@ -111,16 +125,25 @@ def rest(texts: Sequence[str], terms: Sequence[str]) -> list[str]:
     return [" ".join(re.sub(term_pattern(term), " ", text).split()) for text, term in zip(texts, terms, strict=True)]
 
 
+def repeats(text: str, reference: str, free: str) -> bool:
+    """Whether a text has a word more often than its reference and the free translation."""
+    allowed = Counter(words(reference)) | Counter(words(free)) | Counter(set(words(text)))
+    return bool(Counter(words(text)) - allowed)
+
+
 def row(name: str, translator: Translator, chosen: Sequence[Request], beam: int) -> str:
     """A row of the table: one set of requests, free and with required terms."""
     terms, references, free = ([getattr(each, part) for each in chosen] for part in ("term", "reference", "free"))
     began = time.monotonic()
-    required = translator.translate([each.source for each in chosen], beam=beam, terms=[Terms((term,)) for term in terms])
+    sources, requested = zip(*((each.source, each.terms) for each in chosen), strict=True)
+    required = translator.translate(list(sources), beam=beam, terms=list(requested), **OPTIONS)
     seconds = time.monotonic() - began
     both = (free, [each.text for each in required])
     cells = [name, *(f"{sum(map(contains, texts, terms))} of {len(terms)}" for texts in both)]
     cells += [f"{bleu(texts, references):.1f}" for texts in both]
     cells += [f"{bleu(rest(texts, terms), rest(references, terms)):.1f}" for texts in both]
+    again = sum(map(repeats, both[1], references, free))
+    cells += [f"{100 * again / len(chosen):.1f} %", str(sum(bool(getattr(each, "unplaced", ())) for each in required))]
     return f"| {' | '.join(cells)} | {len(chosen) / seconds:.1f} |"
 
 
@@ -128,7 +151,7 @@ def avoided(translator: Translator, chosen: Sequence[Request], beam: int) -> str
     """How often a word of the free translation is absent when it is forbidden."""
     pairs = [(each.source, candidates[0]) for each in chosen if (candidates := words(each.free))]
     terms = [Terms(avoid=(word,)) for _, word in pairs]
-    without = translator.translate([source for source, _ in pairs], beam=beam, terms=terms)
+    without = translator.translate([source for source, _ in pairs], beam=beam, terms=terms, **OPTIONS)
     absent = sum(not contains(each.text, word) for each, (_, word) in zip(without, pairs, strict=True))
     return f"avoided: {absent} of {len(pairs)}"
 
@@ -140,15 +163,19 @@ def main() -> None:
     parser.add_argument("--train", required=True, help="pairs from which to learn a glossary")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--short", action="store_true", help="only the first 1,000 plain sentences of 4 to 12 words")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     translator = load(options.run, device=options.device)
     pairs, glossary = list(open_pairs(options.data)), learn_glossary(open_pairs(options.train))
-    free = [each.text for each in translator.translate([source for source, _ in pairs], beam=options.beam)]
+    if options.short:
+        pairs = [pair for pair in pairs if 4 <= len(pair[0].split()) <= 12 and not re.search("[<{%]", pair[0])][:1000]
+    free = [each.text for each in translator.translate([source for source, _ in pairs], beam=options.beam, **OPTIONS)]
     sets = requests(translator, pairs, free, glossary, options.count)
     print(f"{len(glossary):,} entries; BLEU of all {len(pairs):,} free translations {bleu(free, [r for _, r in pairs]):.1f}\n")
-    print("| terms | used when free | used when required | BLEU free | required | rest, free | rest, required | sentences/s |")
-    print("|---|---|---|---|---|---|---|---|")
+    heads = ["used when free", "used when required", "BLEU free", "required", "rest, free", "rest, required"]
+    print(f"| terms | {' | '.join(heads)} | repeats | unplaced | sentences/s |")
+    print(f"|{'---|' * 10}")
     for name, chosen in sets.items():
         print(row(name, translator, chosen, options.beam), flush=True)
     print(f"\n{avoided(translator, next(iter(sets.values())), options.beam)}")

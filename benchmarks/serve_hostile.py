@@ -9,7 +9,8 @@ and waits about a second. A tenth of the time is quiet. Then hostile clients joi
 - slow: connections that send one byte of a header per second, also after a first request;
 - half-closed: requests whose sender closes its side, and then reads or does not;
 - garbage: bytes that are not HTTP, broken JSON, large headers, bodies of 1 MiB;
-- abandoned: requests whose sender leaves at once.
+- abandoned: requests whose sender leaves at once;
+- hard to read: markup with many or deep elements, placeholders, dots and digits without end, explanations with a wide beam.
 
 Meanwhile the models are reloaded once a minute, and in the middle the server is replaced by a new process (SIGUSR2), which
 stops the old one by SIGTERM. The exit status says whether an honest request was lost or wrong. A connection that the server
@@ -121,8 +122,27 @@ async def abandoned(url: str, texts: list[str]) -> None:
     connection.writer.transport.abort()
 
 
+async def hard_to_read(url: str, texts: list[str]) -> None:
+    connection = await Connection.open(url, "127.0.2.6")
+    sent = random.choice(
+        [
+            request({"text": "".join(f"<i>{word}</i> " for word in ["a"] * 900), "format": "html"}),
+            request({"text": "<p " + "x" * 9_000 + ">a b c</p>", "format": "html"}),
+            request({"text": "<i>" * 1_500 + "a" + "</i>" * 1_200, "format": "html"}),
+            request({"text": ["%" + "0" * 9_900] * 8}),
+            request({"text": ["{}" * 4_900, "1. " * 3_300, "(." * 4_900, "\0. " * 3_300]}),
+            request({"text": "a b", "prefix": "a " * 4_900}),
+            request({"text": " ".join(texts[:20])[:1_900], "beam": 16}, "/v1/explain"),
+        ]
+    )
+    connection.writer.write(sent)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(connection.reader.read(1), random.choice([1.0, 20.0]))
+    connection.writer.close()
+
+
 ATTACKS: dict[Attack, tuple[int, float]] = {greedy: (20, 1.0), slow: (300, 0.1), half_closed: (20, 0.2), garbage: (20, 0.2)}
-ATTACKS |= {abandoned: (20, 0.2)}
+ATTACKS |= {abandoned: (20, 0.2), hard_to_read: (10, 0.3)}
 """How many of each kind run at once, and the seconds between their starts."""
 
 

@@ -1,7 +1,7 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
-From the bottom: errors, version, file_access and garbage_collection; migrations of older runs, which every reader of files
-asks; the registry; batches; layers (with kernels); the cross-
+From the bottom: errors, version, file_access and garbage_collection; the registry; migrations of older runs, which every
+reader of files asks; batches; layers (with kernels); the cross-
 entropy of output layers; attention (with mixers); models; the other losses and decoding; inference; explain; tasks; runs;
 interop; training; serve; bench; cli. Three packages know almost nothing, and only packages from inference upwards may import
 them: data (whose batches are open to all), evaluation and config (whose registry is open to all). The contract suite,
@@ -21,8 +21,8 @@ PACKAGE = Path(__file__).parent.parent / "weft"
 
 LADDER = (
     {"errors", "version", "file_access", "garbage_collection"},
-    {"runs.migrations"},
     {"config.registry"},
+    {"runs.migrations"},
     {"data.batch"},
     {"layers"},
     {"losses.cross_entropy"},

@@ -14,7 +14,7 @@ ADVICE = re.compile(r"pip install [^\n`]*?\bweft(?!-seq2seq)\b(?!/|_)")
 
 def test_the_name_and_the_version_have_one_source() -> None:
     assert PROJECT["project"]["name"] == DISTRIBUTION == "weft-seq2seq"
-    assert PROJECT["project"]["scripts"] == {"weft": "weft.cli:main"}
+    assert PROJECT["project"]["scripts"] == {"weft": "weft.__main__:main"}
     assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "weft.version.VERSION"}
     assert weft.__version__ == VERSION
 

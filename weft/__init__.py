@@ -13,16 +13,32 @@ from typing import TYPE_CHECKING, Any
 from weft.version import VERSION
 
 __version__ = VERSION
-__all__ = ["Generator", "Translation", "Translator", "WeftError", "__version__", "load", "load_generator", "train"]
+__all__ = [
+    "Generator",
+    "Translation",
+    "Translator",
+    "WeftError",
+    "__version__",
+    "compare",
+    "evaluate",
+    "explain",
+    "load",
+    "load_generator",
+    "train",
+]
 
 if TYPE_CHECKING:
+    from weft.bench.compare.sweep import compare
     from weft.errors import WeftError
-    from weft.runs.translator import Generator, Translator, load, load_generator
+    from weft.runs.translator import Generator, Translator, evaluate, explain, load, load_generator
     from weft.tasks.translation.segmenter import Translation
     from weft.training.train_run import train
 
 _PLACES = {
     "train": "weft.training.train_run",
+    "compare": "weft.bench.compare.sweep",
+    "evaluate": "weft.runs.translator",
+    "explain": "weft.runs.translator",
     "WeftError": "weft.errors",
     "Generator": "weft.runs.translator",
     "load_generator": "weft.runs.translator",

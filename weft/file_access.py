@@ -92,7 +92,7 @@ def _user(number: int) -> str:
 def replace_file(file: Path, content: str | bytes) -> None:
     """Writes a file atomically: a crash leaves either the old file or the new one, also if the machine loses power.
 
-    Each call writes a temporary file of its own, so that processes and threads that write the same file do not disturb each other.
+    Each call has a temporary file of its own, so processes and threads that write the same file do not disturb each other.
     """
     handle, name = tempfile.mkstemp(prefix=f"{ASIDE}{file.name}.", dir=file.parent)
     try:

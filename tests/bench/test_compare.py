@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from weft.bench.compare import training_jobs
-from weft.bench.compare.measure_run import exponent, measure_growth
+from weft.bench.compare.measure_run import Measurements, exponent, measure_growth
 from weft.bench.compare.plan import (
     Comparison,
     ComparisonRun,
     Entry,
+    check,
     labelled,
     parse_budget,
     parse_entry,
@@ -25,7 +26,7 @@ from weft.bench.compare.plan import (
     split,
     training,
 )
-from weft.bench.compare.results import collect, interval, mean_with_interval, pooled_spread, ranks
+from weft.bench.compare.results import collect, interval, mean_with_interval, pooled_spread, rank, ranks
 from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, work
 from weft.config.registry import build
 from weft.config.sections import Config
@@ -180,11 +181,11 @@ def test_a_command_that_fails_says_why_and_one_that_is_stopped_is_no_failure(
 
 
 def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [Job("measure", str(tmp_path / f"{name}.json"), folder=name, options={}) for name in "abcd"]
+    jobs = [Job(str(tmp_path / f"{name}.json"), name, {}) for name in "abcd"]
     jobs[0].save(parameters=1)
 
-    def do(job: Job) -> dict[str, Any]:
-        if job.folder == "c":
+    def do(folder: Path, wanted: Measurements) -> dict[str, Any]:
+        if folder.name == "c":
             raise ValueError("not good")
         return {"parameters": 2}
 
@@ -197,11 +198,11 @@ def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, 
             training_jobs.main(words[0])
             return ""
 
-    monkeypatch.setattr(training_jobs, "_do", do)
+    monkeypatch.setattr("weft.bench.compare.measure_run.measure", do)
     work("measure", jobs, Killed(tmp_path))
     assert [job.error() for job in jobs] == ["", "killed", "not good", ""]
     assert [job.load() and job.load()["parameters"] for job in jobs] == [1, None, None, 2]  # type: ignore[index]
-    other = Job("measure", jobs[0].result, folder="a", options={"look": True})
+    other = Job(jobs[0].result, "a", {"maps": True})
     assert other.load() is None, "what was measured under other options does not count"
 
 
@@ -238,7 +239,7 @@ def collected(tmp_path: Path, *, test: bool, key: str = "bleu", higher: bool = T
     jobs = {}
     for run, valid, tested in zip(runs, (30, 32, 10, 12, 99, 99), (1.0, 2.0, 5.0, 6.0, 9.0, 9.0), strict=True):
         trained(run.folder, [1.0, 10.0, 30.0, 20.0], bleu=valid, loss=valid / 10)
-        job = jobs[run.name] = Job("measure", str(tmp_path / "measures" / f"{run.name}.json"), options={})
+        job = jobs[run.name] = Job(str(tmp_path / "measures" / f"{run.name}.json"), str(run.folder), {})
         headline = {"key": key, "title": key, "higher_is_better": higher}
         first = {"views": [], "decoding": {"per_second": 3.0}, "growth": None, "steps_a_second": 2.0} if run.seed == 1 else {}
         job.save(parameters=8, counts="target tokens", headline=headline, test={"bleu": tested} if test else {}, **first)
@@ -282,3 +283,24 @@ def test_ranks_are_those_that_noise_allows() -> None:
     assert ranks(single, higher_is_better=True) is None
     # A single training next to others is less certain.
     assert ranks([*found, {"mean": 10.1, "values": [10.1]}], higher_is_better=True)[3] == (1, 3)  # type: ignore[index]
+
+
+def test_scores_near_a_floor_are_marked_and_not_ranked() -> None:
+    rows = [{"label": str(mean), "quality": mean_with_interval([mean - 0.1, mean + 0.1])} for mean in (30.0, 0.9, 0.06)]
+    rank(rows, higher_is_better=True, floors={"copying the input": 1.0, "the same answer to every input": 0.2})
+    assert [row["rank"] for row in rows] == [[1, 1], None, None]
+    assert [row["near_floor"] for row in rows] == [False, True, True]
+    rates = [{"label": str(mean), "quality": mean_with_interval([mean - 0.1, mean + 0.1])} for mean in (20.0, 99.0)]
+    rank(rates, higher_is_better=False, floors={"copying the input": 100.0})
+    assert [row["near_floor"] for row in rates] == [False, True]
+
+
+def test_a_warm_up_is_shortened_as_in_training(tmp_path: Path) -> None:
+    data = {"data": ("a.tsv",), "valid": ("b.tsv",)}
+    entries = tuple(labelled([parse_entry("transformer-tiny,train.schedule.warmup=500")]))
+    (note,) = check(Comparison(entries, tmp_path, parse_budget("40-steps"), **data))
+    assert note.endswith("train.schedule.warmup: 20, because there are 40 steps")
+    entries = tuple(labelled([parse_entry("transformer-tiny,train.schedule.warmup=30")]))
+    (note,) = check(Comparison(entries, tmp_path, parse_budget("40-steps"), **data))
+    assert "30 of 40 steps are warm-up" in note
+    assert check(Comparison(entries, tmp_path, parse_budget("1s"), **data)) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.action_chains import ActionChains
@@ -186,3 +188,21 @@ def test_the_page_fits_on_a_phone(browser: WebDriver, served: Running) -> None:
         by_id(browser, "source").send_keys("a b c d e f g")
         wait(browser, "document.querySelectorAll('.pair').length")
         assert browser.execute_script("return document.documentElement.scrollWidth <= 360")
+
+
+def test_a_file_is_translated_and_offered_for_download(browser: WebDriver, served: Running, tmp_path: Path) -> None:
+    open_page(browser, served.url)
+    by_id(browser, "files").find_element(By.TAG_NAME, "summary").click()
+    wait(browser, "document.getElementById('file-hint').textContent.includes('.html')")
+    file = tmp_path / "page.html"
+    file.write_text("<p>a b c</p>\n<p>d <b>e</b> f</p>", encoding="utf-8")
+    by_id(browser, "file").send_keys(str(file))
+    wait(browser, "!document.getElementById('translated-file').hidden")
+    link = by_id(browser, "translated-file")
+    assert link.text == "Download page.de.html"
+    assert "<p>c b a</p>" in served.client.get(str(link.get_attribute("href"))).text
+    (tmp_path / "x.exe").write_bytes(b"a")
+    by_id(browser, "file").send_keys(str(tmp_path / "x.exe"))
+    wait(browser, "document.getElementById('file-status').textContent.includes('not supported')")
+    assert not link.is_displayed()
+    browser.get_log("browser")  # the refusal

@@ -109,7 +109,7 @@ def test_translating_files_and_standard_input(weft: tiny.Shell, reverse_run: Pat
 def test_translating_to_json(weft: tiny.Shell, reverse_run: Path) -> None:
     found = [json.loads(line) for line in weft("translate", reverse_run, "--json", stdin="a b c\n\n").splitlines()]
     assert [each["text"] for each in found] == ["c b a", ""]
-    assert found[0].keys() == {"text", "score", "tokens"}
+    assert found[0].keys() == {"source", "text", "score", "tokens"}
     [best] = [json.loads(line) for line in weft("translate", reverse_run, "--n-best", "3", stdin="a b c\n").splitlines()]
     assert len(best["alternatives"]) == 2
     assert best["score"] >= best["alternatives"][0]["score"] >= best["alternatives"][1]["score"]

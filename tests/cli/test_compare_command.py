@@ -239,3 +239,5 @@ def test_a_run_with_other_settings_is_not_taken_for_a_new_one(weft: tiny.Shell, 
 def test_settings_of_entries_are_not_mistaken_for_those_of_all() -> None:
     words = ["compare", "--set", "train.clip=0", "model.dim=8", "transformer-tiny,model.encoder_self=local"]
     assert cli.spread_sets(words) == ["compare", "--set", "train.clip=0", "--set", "model.dim=8", words[-1]]
+    words = ["train", "auto", "--set", "train.clip=0", "model={kind: transformer, dim: 8}", "--out", "x"]
+    assert cli.spread_sets(words) == [*words[:4], "--set", *words[4:]], "a section may be replaced as a whole"

@@ -1,5 +1,6 @@
 """Parts of installed packages: found by name, built, listed and saved like those of weft; nothing else is ever imported."""
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from weft.config.plugins import installed_parts, installed_recipes
 from weft.config.registry import build, find_table
 from weft.config.sections import DecodeSection, load_config, recipes
 from weft.data.formats import open_pairs
-from weft.errors import ConfigError, WeftError
+from weft.errors import ConfigError, RunError, WeftError
 from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Sizes
 from weft.models.composition import build_model
@@ -97,6 +98,9 @@ def test_a_run_saves_an_installed_part_by_name_and_needs_it_again(
     assert weft.load(tmp_path / "run", device="cpu").translate("a b").text is not None
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(site)])
     forget()
+    with pytest.raises(RunError, match="trained with parts of the package parts_of_ann, not installed here"):
+        weft.load(tmp_path / "run", device="cpu")
+    (tmp_path / "run" / "run.json").unlink()  # as in older runs
     with pytest.raises(WeftError, match=r"encoder_self.*there is no 'gentle'"):
         weft.load(tmp_path / "run", device="cpu")
 
@@ -221,6 +225,67 @@ def test_models_rules_metrics_and_generators_of_packages(install: Install, rever
     assert DecodeSection(rules=["different"]).rules == ["different"]
     text = weft.load(reverse_run, device="cpu").translate("a b c", rules=["different"]).text
     assert text and not set(text.split()) & set("abc")
+
+
+TRAINING_KINDS = """
+import torch
+from torch.nn import functional as F
+from weft.data.batch import PAD
+from weft.data.tokenizers.word_character_byte import WordTokenizer
+from weft.evaluation.metrics import ExactMatch
+
+class Focal:
+    \"\"\"Cross-entropy that counts probable tokens less (Lin et al. 2017).
+
+    gamma: how much less
+    \"\"\"
+    def __init__(self, *, gamma: float = 2.0) -> None:
+        self.gamma = gamma
+
+    def __call__(self, logits, labels, smoothing):
+        logp = logits.float().log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        return -((1 - logp.exp()) ** self.gamma * logp)[labels != PAD].sum()
+
+class Lowercase(WordTokenizer):
+    \"\"\"Words in lower case.\"\"\"
+
+def sgd(parameters, *, momentum: float = 0.9):
+    \"\"\"Gradient descent.\"\"\"
+    return torch.optim.SGD(list(parameters), lr=0.0, momentum=momentum)
+
+def halving(plan, *, rate: float = 0.1):
+    \"\"\"Half of the rate in the second half.\"\"\"
+    return lambda update: rate if update <= plan.steps / 2 else rate / 2
+
+class Shouted(ExactMatch):
+    \"\"\"Equal but for case.\"\"\"
+    name = "shouted"
+"""
+
+
+def test_losses_tokenizers_optimisers_schedules_and_metrics_of_packages(install: Install, tmp_path: Path) -> None:
+    kinds = {"loss.focal": "Focal", "tokenizer.lowercase": "Lowercase", "optimizer.sgd": "sgd", "schedule.halving": "halving"}
+    entries = {**kinds, "metric.shouted": "Shouted"}
+    install("parts_of_ann", {name: f"parts_of_ann:{part}" for name, part in entries.items()}, TRAINING_KINDS)
+    settings = {
+        "task.loss": {"kind": "focal", "gamma": 1.0},
+        "data.tokenizer": "lowercase",
+        "train.optimizer": "sgd",
+        "train.schedule": {"kind": "halving", "rate": 0.2},
+        "train.metrics": ["shouted", "ter"],
+        "train.steps": 4,
+        "train.log_every": 1,
+        "train.validate_sentences": 5,
+    }
+    result = tiny.train(tmp_path / "run", settings=settings)
+    assert {"shouted", "ter"} <= result.scores.keys()
+    config = load_config(tmp_path / "run" / "config.yaml")
+    assert config.task["loss"] == {"kind": "focal", "gamma": 1.0} and config.train.optimizer["kind"] == "sgd"
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    trained = [line for line in lines if line["event"] == "train"]
+    assert [line["lr"] for line in trained] == [0.2, 0.2, 0.1, 0.1]
+    assert all(line["loss"] < line["nll"] for line in trained), "a probable token costs less than its cross-entropy"
+    assert weft.load(tmp_path / "run", device="cpu").translate("a b").text is not None
 
 
 def test_a_recipe_of_a_package_is_listed_and_trains(install: Install, weft: tiny.Shell, tmp_path: Path) -> None:

@@ -255,4 +255,4 @@ def test_the_command_line_translates_and_explains_sentences(weft: tiny.Shell, re
     assert weft("translate", reverse_run, stdin=LINE) == " ".join(expected) + "\n"
     assert weft("translate", reverse_run, "--set", "decode.sentences=off", stdin=LINE) != " ".join(expected) + "\n"
     weft("explain", reverse_run, LINE, "-o", tmp_path / "page.html")
-    weft.fails("explain", reverse_run, LINE, "-o", tmp_path / "page.png", says=["a picture shows one sentence"])
+    weft.fails("explain", reverse_run, LINE, "-o", tmp_path / "page.png", says=["an image shows one sentence"])

@@ -311,7 +311,7 @@ def test_what_has_no_plan_is_said(kernels: Kernels) -> None:
     said: list[str] = []
     native.prepare(made("pre", decoder_self="aft").decoder, said.append)
     assert said == [
-        "decode.compile: no native plan for AttentionFreeMixer, so decoding runs one operation at a time, with the same texts"
+        "decode.compile: no native plan for AttentionFreeMixer, so decoding runs one operation at a time, more slowly"
     ]
     native.prepare(made("pre").decoder, said.append)
     assert len(said) == 1

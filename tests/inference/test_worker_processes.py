@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,29 @@ def test_an_error_in_a_worker_is_raised_here_and_all_of_them_end() -> None:
 
     with pytest.raises(DataError, match="line 3"), Workers(2, work) as crew:
         list(crew.run(range(9)))
+    assert not multiprocessing.active_children()
+
+
+class TwoPartError(Exception):
+    """Can be pickled, but not read again: its constructor needs more than its message."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"line {line}: {reason}")
+
+
+def test_an_error_or_a_result_that_cannot_be_sent_is_still_told() -> None:
+    def work(job: str) -> object:
+        if job == "error":
+            raise TwoPartError(3, "is odd")
+        if job == "local":
+            raise type("HiddenError", (Exception,), {})("nobody can import me")
+        return lambda: job
+
+    for job, says in (("error", "TwoPartError in a worker process: line 3: is odd"), ("local", "nobody can import me")):
+        with pytest.raises(WeftError, match=says), Workers(2, work) as crew:
+            list(crew.run([job, job]))
+    with pytest.raises((WeftError, AttributeError, TypeError, pickle.PicklingError), match=r"lambda"), Workers(2, work) as crew:
+        list(crew.run(["result", "result"]))
     assert not multiprocessing.active_children()
 
 

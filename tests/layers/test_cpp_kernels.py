@@ -299,3 +299,44 @@ def test_on_another_cpu_it_is_said_what_it_lacks(monkeypatch: pytest.MonkeyPatch
                 build.library()
     monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
     assert build.instructions() == "NEON"
+
+
+def test_kernels_are_loaded_from_private_folders_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that someone else could have put into the cache is never loaded."""
+    folder, compiled, loaded = tmp_path / "weft" / "kernels", list[Path](), list[Path]()
+
+    def compile_into(compiler: str, flags: object, sources: object, into: Path) -> None:
+        compiled.append(into)
+        into.write_bytes(b"kernels")
+        into.chmod(0o755)
+
+    def load_library(name: str) -> Path:
+        if not Path(name).exists():
+            raise OSError(name)
+        loaded.append(Path(name))
+        return Path(name)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(build.shutil, "which", lambda name: "/bin/c++")
+    monkeypatch.setattr(build, "_compile", compile_into)
+    monkeypatch.setattr(build.ctypes, "CDLL", load_library)
+    for _ in range(2):
+        build.library()
+    (kept,) = compiled
+    assert loaded == [kept, kept] and kept.parent == folder and folder.stat().st_mode & 0o777 == 0o700
+
+    kept.chmod(0o777)
+    build.library()
+    assert compiled == [kept, kept], "others could have written it, so it is compiled again"
+
+    folder.chmod(0o777)
+    with pytest.warns(UserWarning, match="others may write to it"):
+        build.library()
+    assert loaded[-1] == compiled[-1] and loaded[-1].parent not in (folder, tmp_path)
+
+    folder.chmod(0o700)
+    monkeypatch.setattr(build.os, "getuid", lambda: -1)
+    with pytest.warns(UserWarning, match="it is not yours"):
+        build.library()
+    assert loaded[-1] == compiled[-1] and loaded[-1].parent not in (folder, tmp_path) and len(compiled) == 4

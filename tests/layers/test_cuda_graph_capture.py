@@ -37,7 +37,7 @@ def test_each_group_has_a_limit() -> None:
     assert captured == [*[False] * 6, True, True, False, True, True, False]
 
 
-def test_a_kind_that_cannot_be_captured_is_not_tried_again() -> None:
+def test_a_kind_that_cannot_be_captured_is_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     tried: list[int] = []
 
     def fail(work: Work) -> Work:
@@ -45,17 +45,21 @@ def test_a_kind_that_cannot_be_captured_is_not_tried_again() -> None:
         raise RuntimeError("needs the host")
 
     graphs = recorder(fail)
-    assert not any(run(graphs, "step", size) for size in (1, 1, 1, 2, 2)) and len(tried) == 1
-    assert not any(run(graphs, "step", 1, kind="other") for _ in range(3)) and len(tried) == 2
+    assert not any(run(graphs, "step", size) for size in (1, 1, 1, 2, 2))
+    assert len(caplog.messages) == len(tried) == 1, "one line for each kind of work"
+    assert caplog.messages[0].endswith("because it cannot be captured: RuntimeError: needs the host")
+    assert not any(run(graphs, "step", 1, kind="other") for _ in range(3))
+    assert len(caplog.messages) == len(tried) == 2
     assert graphs.refused == {("step", "one"), ("step", "other")}
 
 
-def test_memory_that_runs_out_is_an_error_in_training_only() -> None:
+def test_memory_that_runs_out_is_an_error_in_training_only(caplog: pytest.LogCaptureFixture) -> None:
     def fail(work: Work) -> Work:
         raise torch.OutOfMemoryError("full")
 
     graphs = recorder(fail)
     assert not any(run(graphs, "step", 1) for _ in range(3)) and graphs.refused
+    assert "OutOfMemoryError: full" in caplog.text
     graphs = recorder(fail, errors=True)
     run(graphs, "step", 1)
     with pytest.raises(torch.OutOfMemoryError):

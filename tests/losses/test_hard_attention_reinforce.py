@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.helpers.translation_task import gradient, make_batch, make_model, make_task, the_loss, value
 from weft.attention.hard import HardAttention
 from weft.data.batch import Batch
 from weft.errors import ConfigError
-from weft.losses.hard_attention_reinforce import MovingBaseline
+from weft.losses.hard_attention_reinforce import MovingBaseline, to_go
 from weft.models.base import HiddenStates, Model
 
 Draw = tuple[int, ...]
@@ -158,3 +160,21 @@ def test_one_sentence_alone_in_its_batch_learns_without_a_baseline() -> None:
 def test_several_draws_of_a_model_that_draws_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"task.draws: 2 is for attention that samples, such as hard"):
         the_loss(make_task(draws=2), make_model(), make_batch([[4]], [[5]]))
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.3, 1.0])
+def test_rewards_to_go_need_memory_that_is_linear_in_the_length(discount: float) -> None:
+    values, largest = torch.randn(3, 37, dtype=torch.float64), 0
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            made = func(*args, **(kwargs or {}))
+            largest = max([largest, *(each.numel() for each in (made if isinstance(made, list | tuple) else [made]))])
+            return made
+
+    with Sizes():
+        sums = to_go(values, discount)
+    assert 0 < largest <= values.numel()
+    wanted = [[sum(discount ** (k - t) * row[k] for k in range(t, 37)) for t in range(37)] for row in values.tolist()]
+    torch.testing.assert_close(sums, torch.tensor(wanted, dtype=torch.float64))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.exceptions import HTTPException
 
-from tests.helpers.serving import Running, connected, post, wait_for
+from tests.helpers.serving import Running, connected, post, two_models, wait_for
 from weft.errors import DataError, WeftError
 from weft.serve.readers import Readers
 from weft.tasks.translation import documents
@@ -113,3 +114,14 @@ def test_prefixes_and_explanations_have_budgets(served: Running) -> None:
     text = "a b c d e f g h i j! " * 25
     refused = served.client.post("/v1/explain", json={"text": text, "model": "reverse", "beam": 16})
     assert refused.status_code == 400 and "with a beam of 16" in refused.json()["error"]
+
+
+def test_readers_know_models_that_were_loaded_after_they_were_forked(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, reverse_run: Path, other_run: Path
+) -> None:
+    shown: Running = serve(two_models(reverse_run, other_run))
+    service = shown.server.service
+    assert shown.translate(**HTML)[0]["text"] == "<p>c <b>b</b> a</p>"
+    monkeypatch.setattr(service.readers, "restart", lambda: None)  # as if a request came just before it
+    asyncio.run_coroutine_threadsafe(service.reload(), shown.server._loop).result(30)  # type: ignore[arg-type]
+    assert shown.translate(**{**HTML, "text": "<p>a <b>d</b> c</p>"})[0]["text"] == "<p>c <b>d</b> a</p>"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,7 +25,9 @@ from weft.decoding.lexical_constraints import ConstrainedBeamSelector, Forbidden
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import TokenSelector
 from weft.errors import ConfigError, DataError
-from weft.tasks.translation.glossary import Terms, read_glossary, term_automata
+from weft.tasks.translation.attention_alignment import units
+from weft.tasks.translation.glossary import Terms, read_glossary, term_automata, whole_word
+from weft.tasks.translation.term_placement import AlignedPair
 
 TEXT = ["das Haus am See", "ein Hausboot, das Haus-Tor", "E-Mail an alle (Haus)", "Bauhaus und Haus", "Höhe 20 m, Bäume"]
 TERMS = ["Haus", "E-Mail", "das Haus", "See", "Höhe", "Bäume", "20 m"]
@@ -275,3 +278,75 @@ def test_a_forced_beginning_may_have_said_some() -> None:
     at = made.read(first, Layout.padded(torch.tensor([3, 3, 2]), 3))
     left = made.left[made.which, at]
     assert left.tolist() == [[0, 1], [1, 0], [2, 0]]
+
+
+def aligned(source: str, target: str, links: dict[int, int]) -> AlignedPair:
+    """Units are words; links: source words of target words, which get most of their attention."""
+    sides = units(source), units(target)
+    weights = np.full((len(sides[1]), len(sides[0])), 0.1, np.float32)
+    for row, column in links.items():
+        weights[row, column] = 1.0
+    return AlignedPair(source, sides[0], target, sides[1], weights)
+
+
+def test_a_term_takes_the_place_of_what_is_aligned_with_its_source() -> None:
+    pair = aligned("the big bank, a bank", "die große Bank, eine Bank", {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5})
+
+    def place(*terms: tuple[str, str]) -> tuple[str, list[str]]:
+        placed = pair.place(Terms(tuple(dict.fromkeys(use for _, use in terms)), sources=terms))
+        return placed.text, placed.unplaced
+
+    assert place(("big", "riesige")) == ("die riesige Bank, eine Bank", [])
+    assert place(("bank", "Ufer")) == ("die große Ufer, eine Ufer", [])
+    assert place(("big bank", "Ufer"), ("a bank", "Sitz")) == ("die Ufer, Sitz", [])
+    assert place(("big", "Bank")) == (pair.target, []), "the term is there already"
+    assert place(("house", "Haus")) == (pair.target, ["Haus"]), "the source does not contain it"
+    assert pair.words((4, 9)) == "big"
+
+
+def test_other_forms_of_a_term_are_replaced_first_and_prefixes_never() -> None:
+    pair = aligned("all dogs run", "alle Hunde rennen", {0: 0, 1: 2, 2: 2})
+    assert pair.place(Terms(("Hund",), sources=(("dogs", "Hund"),))).text == "alle Hund rennen"
+    nothing = pair.place(Terms(("Hund",), sources=(("dogs", "Hund"),)), begin=len(pair.target))
+    assert nothing.text == pair.target and nothing.unplaced == ["Hund"]
+
+
+def test_whole_words_are_those_of_the_automaton() -> None:
+    for text, term, found in (
+        ("Bauhaus", "haus", False),
+        ("的机器翻译", "机器", True),
+        ("我Haus", "Haus", True),
+        ("x(y", "(y", True),
+    ):
+        assert (whole_word(term).search(text) is not None) == found
+
+
+def test_a_glossary_replaces_instead_of_adding(reverse_run: Path) -> None:
+    """The free translation with the term in the place of the usual word, with its log-probability as its score."""
+    translator = load(reverse_run, device="cpu")
+    texts, predictor = ["a b c d", "d g e b", "f a g h c"], translator.translation_predictor("test")
+    free = [each.text for each in translator.translate(texts)]
+    assert free == [" ".join(reversed(text.split())) for text in texts]
+    for word in "bg":
+        chosen = [(text, plain) for text, plain in zip(texts, free, strict=True) if word in text]
+        terms = [Terms(("x",), sources=((word, "x"),))] * len(chosen)
+        found = translator.translate([text for text, _ in chosen], terms=terms)
+        assert [each.text for each in found] == [plain.replace(word, "x") for _, plain in chosen]
+        assert not any(each.unplaced for each in found)
+        for (text, _), each in zip(chosen, found, strict=True):
+            ((logp, length),) = predictor.log_likelihoods(text, [each.text])
+            assert each.score == pytest.approx(logp / length, abs=1e-3)
+    (added,) = translator.translate(["a b c d"], terms=[Terms(("x",))])
+    assert "x" in added.text.split() and added.unplaced == ["x"], "without a source word there is no place"
+
+
+def test_a_forbidden_term_does_not_become_another_fact(reverse_run: Path) -> None:
+    """The model is sure of every letter, so another one in its place would be wrong: that is said."""
+    said: list[str] = []
+    translator = load(reverse_run, device="cpu", warn=said.append)
+    kept, wrong = translator.translate(["a b c d", "f a g h c"], terms=[Terms(avoid=("x",)), Terms(avoid=("g",))])
+    assert kept.text == "d c b a" and not kept.unplaced
+    assert "g" not in wrong.text.split() and wrong.unplaced == ["g"]
+    assert len(said) == 1 and "no sure place for 'g'" in said[0]
+    pair = aligned("the big bank", "die große Bank", {0: 0, 1: 1, 2: 2})
+    assert pair.without(["große"]) == "die big Bank"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from weft.config.sections import TrainSection
+from weft.layers.kernels.cuda_graph_capture import GraphRecorder
 from weft.models.base import Network, Sizes
 from weft.models.composition import build_model
 from weft.training import compile_and_cuda_graphs as compiling
@@ -42,3 +43,16 @@ def test_what_is_asked_for_is_done(wanted: bool) -> None:
 def test_nothing_is_compiled_where_triton_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "triton_available", lambda tensor: False)
     assert not compiling.compiles(model("transformer", 1024), TrainSection(packed=True), GPU)
+
+
+def test_a_capture_that_fails_is_reported_once_with_its_reason() -> None:
+    def refuse(work: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    said: list[str] = []
+    recorder: GraphRecorder[Any] = GraphRecorder(refuse, warm=0, most=4, memory_errors=True)
+    recorder.report = said.append
+    key = ("step", None, 3)
+    assert recorder.due(key) and recorder.capture(key, lambda: None) is None and not recorder.due(key)
+    (line,) = said
+    assert line.startswith("CUDA graphs: step cannot be captured") and "stream is capturing" in line

@@ -23,6 +23,7 @@ from weft.runs.weight_files import read_tensors
 from weft.serve.served_models import ModelLocation, Models
 from weft.tasks.base import LOSS, Measure
 from weft.training import checkpoint, train_run
+from weft.training.auto.fine_tuning import rate_share
 from weft.training.gradual_unfreezing import LayerGroups, layers_of
 from weft.training.optimizer import take_step
 
@@ -318,7 +319,7 @@ def test_a_run_is_tuned_gently_by_default(reverse_run: Path, tmp_path: Path) -> 
         tell=said.append,
     )
     first, second = run_config(reverse_run).train, run_config(new).train
-    assert second.schedule["rate"] == pytest.approx(0.2 * first.schedule["rate"]) and second.schedule["warmup"] == 2
+    assert second.schedule["rate"] == pytest.approx(0.03 * first.schedule["rate"]) and second.schedule["warmup"] == 2
     assert (second.steps, second.validate_every) == (20, 2) and second.keep_best
     assert any(line.startswith("tuning:") and "at the start, which stays if nothing is better" in line for line in said)
     validations = [line for line in records(new) if line["event"] == "validation"]
@@ -366,3 +367,8 @@ def test_a_time_does_not_plan_a_single_step(reverse_run: Path, tmp_path: Path) -
     config = run_config(tmp_path / "new")
     assert config.train.steps == 3 and config.train.budget == "steps" and 30 < config.train.seconds <= 60
     assert config.data.hold_out == 25, "validation data is held out, because there is none"
+
+
+def test_the_rate_grows_with_the_new_data() -> None:
+    shares = [rate_share(pairs) for pairs in (0, 100, 1_000, 10_000, 30_000, 1_000_000)]
+    assert shares == sorted(shares) and shares[0] == 0.03 and shares[-1] == shares[-2] == 0.3

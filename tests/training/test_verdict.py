@@ -10,6 +10,8 @@ from tests.helpers import tiny
 from weft.evaluation.floors import CONSTANT, COPY, trivial_scores
 from weft.evaluation.metrics import ExactMatch, Ter
 from weft.tasks.base import Measure
+from weft.tasks.tagging.data import join_words
+from weft.tasks.tagging.metrics import EntityF1
 from weft.training.verdict import Floor, verdict
 
 FLOOR = Floor(Measure("chrf2", "chrF2"), 15.0, CONSTANT)
@@ -21,6 +23,11 @@ def test_the_floors_are_those_of_a_copy_and_of_the_best_constant_answer() -> Non
     worse = trivial_scores([("a b c", "a b c"), ("d e", "f g")], Ter())
     assert worse[COPY] < worse[CONSTANT], "of an error rate, the lowest is the best"
     assert trivial_scores([], ExactMatch()) == {}
+
+
+def test_answers_that_a_metric_cannot_read_are_left_out() -> None:
+    examples = [(join_words(["she", "sat"]), join_words(["B-PER", "O"]))] * 2
+    assert trivial_scores(examples, EntityF1()) == {CONSTANT: 100.0}
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class Facts(RenamedMembers, nn.Module):
     uses: any of encoder, causal and cross
     instead: for each unsupported use, the reason and an alternative
     weights_sum: the sum of the weights of a query; None if it shows no weights
-    receptive_field: the keys that a query may see: all, those of a pattern of positions (`sees`), or those that the data decides
+    receptive_field: the keys that a query may see: all, those of a pattern of positions (`sees`), or those the data decides
     ignores_key_order: keys in another order give the same context
     supports_packing: the mechanism accepts packed rows
     packing_is_quadratic: it does, but forms all pairs of a packed row, which is correct but slow

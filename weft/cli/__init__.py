@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
+# Ctrl-C while the modules below are imported ends the process without a traceback.
+_EARLY = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if _EARLY:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import atexit
 import io
 import os
 import sys
-import threading
 from collections.abc import Iterable
 from importlib import import_module
 
 import typer
 
 from weft import __version__
-from weft.cli.options import Command, Group, examples
+from weft.cli.options import Command, Group, OutputClosed, examples
 from weft.errors import Interrupted, WeftError
 from weft.file_access import denied
 from weft.garbage_collection import collect_rarely
+
+if _EARLY:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_MEMORY = "error: out of memory; lower train.batch_tokens or, for decoding, decode.batch_tokens and decode.max_length"
 
@@ -96,7 +106,8 @@ def main() -> None:
         except OSError as error:
             # Python would try again at exit, and fail with a traceback.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            status = status or _fail(f"error: standard output: {error.strerror}", 1)
+            if not isinstance(error, BrokenPipeError):
+                status = status or _fail(f"error: standard output: {error.strerror}", 1)
         if threading.active_count() == 1:
             # Once torch is imported, taking the interpreter apart would take a quarter of a second.
             atexit._run_exitfuncs()
@@ -118,10 +129,10 @@ def run(arguments: list[str]) -> int:
         return _fail(f"error: {error}", 1)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except BrokenPipeError:
-        # The reader of our output is gone. Nothing more can be written, not even at exit.
+    except OutputClosed:
+        # Nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         if isinstance(error, PermissionError) and error.filename:

@@ -57,6 +57,7 @@ def _copy_run(run: Path, out: Path, config: Config) -> None:
     """Makes a new run of the files of another one besides its weights, with this configuration."""
     import shutil
 
+    from weft.config.plugins import packages_in
     from weft.config.sections import save_config, save_schema
     from weft.runs.migrations import write_format
     from weft.runs.run_folder import CONFIG, create_folder
@@ -66,7 +67,7 @@ def _copy_run(run: Path, out: Path, config: Config) -> None:
         shutil.copyfile(file, out / file.name)  # a read-only run gives a run that can be written
     save_schema(out)
     save_config(config, out / CONFIG)
-    write_format(out, config=config.model_dump())
+    write_format(out, packages=packages_in(config.model_dump()))
 
 
 def merge(

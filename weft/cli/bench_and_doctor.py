@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from weft.cli.options import ANY_SET, FAST
+from weft.cli.options import ANY_SET, FAST, check_device
 from weft.cli.output import StatusLine, tell
 from weft.errors import WeftError
 
@@ -20,7 +20,7 @@ Precision = StrEnum("Precision", ["float32", "bf16", "int8"])
 
 def bench(
     run: str = typer.Argument(help="Folder of a trained run, a recipe or a YAML file; recipes and files use initial weights."),
-    device: str = typer.Option(None, help="auto, cpu, cuda, cuda:1, …"),
+    device: str = typer.Option(None, help="auto, cpu, cuda, cuda:1, …", callback=check_device),
     precision: Precision = typer.Option(
         None, help="Precision of training and decoding, instead of the run's own; int8: of decoding only."
     ),

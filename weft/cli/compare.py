@@ -94,7 +94,8 @@ def _finish(document: dict[str, Any], out: Path) -> None:
     """Shows and writes the results. Raises RunError afterwards if a training failed."""
     from weft.bench.compare.results import failures, terminal_table
 
-    Console(highlight=False).print(terminal_table(document))
+    console = Console(highlight=False)
+    console.print(terminal_table(document, console.width))
     _write(document, out)
     if failed := failures(document):
         count = sum(len(row["runs"]) for row in document["entries"])

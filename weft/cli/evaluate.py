@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from enum import StrEnum
@@ -15,10 +16,11 @@ from rich.table import Column, Table
 
 from weft.cli.options import BEAM, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, runs
 from weft.cli.output import Counter, opened, warn
+from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from weft.evaluation.metrics import Metric
-    from weft.evaluation.report import Evaluation
+    from weft.evaluation.report import Baseline, Evaluation
     from weft.inference.predictor import Prediction
     from weft.runs.translator import Trained
 
@@ -36,7 +38,11 @@ def evaluate(
         help=f"Test pairs: {PAIRS}; for a language model, text files. Repeatable.",
         metavar="FILES",
     ),
-    against: str = typer.Option(None, "--against", help="Another run to compare with, by a significance test."),
+    against: str = typer.Option(
+        None,
+        "--against",
+        help="Another run to compare with by a significance test, or a file with the outputs of another system, one per line.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     output: Path = typer.Option(None, "-o", "--output", help="Also write the predictions to this file."),
     beam: int = BEAM,
@@ -66,16 +72,20 @@ def evaluate(
 
     task_sets = [text for text in set if text.startswith("task.")]
     options = decode_options([text for text in set if text not in task_sets], beam=beam, tag=tag, fast=fast or None)
-    systems = {name: load_trained(runs(name), device=device, warn=warn, set=task_sets) for name in (run, against) if name}
+    names = [run] if against is None or os.path.isfile(against) else [run, against]
+    systems = {name: load_trained(runs(name), device=device, warn=warn, set=task_sets) for name in names}
     for name, system in systems.items():
         if (two := system.languages) and not (options.get("into") or system.config.decode.into):
             warn(f"{name}: translations into {two[1]} are scored; --set decode.into={two[0]} scores those into {two[0]}")
     if not systems[run].task.metrics():
+        if against is not None and len(names) == 1:
+            raise ConfigError(f"--against {against}: this run writes no texts, so it is compared with another run only")
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
         return
     pairs = systems[run].task.examples(data, warn)
     metrics = _metrics(systems[run], tokenize, lowercase, [target for _, target in pairs])
-    found = _report(systems, " ".join(data), pairs, metrics, options, output, (test, samples))
+    other = None if against is None or len(names) > 1 else _outputs(Path(against), len(pairs))
+    found = _report(systems, " ".join(data), pairs, metrics, options, output, (test, samples), other)
     if as_json:
         typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
     else:
@@ -103,8 +113,9 @@ def _report(
     options: dict[str, Any],
     output: Path | None,
     test: tuple[SignificanceTest, int],
+    other: Baseline | None,
 ) -> Evaluation:
-    """Predicts all lines with each system and scores the first; a second one is its baseline."""
+    """Predicts all lines with each system and scores the first; a second one, or the outputs of another, is its baseline."""
     from weft.evaluation import report
 
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
@@ -118,11 +129,22 @@ def _report(
         system=name,
         data=data,
         sources=sources if any(metric.name == "BLEU" for metric in metrics) else None,
-        baseline=report.Baseline(others[0][0], [each.text for each in others[0][1]]) if others else None,
+        baseline=report.Baseline(others[0][0], [each.text for each in others[0][1]]) if others else other,
         metrics=metrics,
         test=test[0].value,
         samples=test[1],
     )
+
+
+def _outputs(file: Path, count: int) -> Baseline:
+    """The outputs of another system."""
+    from weft.data.text_lines import read_lines
+    from weft.evaluation.report import Baseline
+
+    lines = list(read_lines(file))
+    if len(lines) != count:
+        raise DataError(f"{file} has {len(lines):,} lines, and the test data {count:,}; there must be one for each")
+    return Baseline(str(file), lines)
 
 
 def _show_scores(scores: dict[str, dict[str, float]], data: Sequence[str], as_json: bool) -> None:

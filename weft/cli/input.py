@@ -57,7 +57,8 @@ def open_input(text: str | None, read: Read = read_lines, whole: Sequence[str] =
         return Input(read(Path(text)), Path(text), read=read)
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise DataError("the text on the command line is not valid UTF-8; give it on standard input or in a file")
-    warn("this is read as text, because there is no file of this name; for a file, check the name")
+    if " " not in text and sys.stderr.isatty():  # one word may be meant as the name of a file
+        warn("this is read as text, because there is no file of this name; for a file, check the name")
     return Input(text.split("\n"))
 
 

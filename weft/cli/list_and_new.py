@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from enum import StrEnum
 from pathlib import Path
@@ -45,23 +46,43 @@ What = StrEnum(
 )
 
 
-def list_parts(what: What = typer.Argument(None, help="What to list; default: everything.")) -> None:
-    """List the parts of models, tasks, searches, …, tokenizers or recipes, and the file or package of each."""
-    console = Console(highlight=False)
+WIDE = 120
+"""Columns of a terminal that show all facts of a part."""
+
+
+def list_parts(
+    what: What = typer.Argument(None, help="What to list; default: everything."),
+    as_json: bool = typer.Option(False, "--json", help="A JSON document instead of tables."),
+) -> None:
+    """List the parts of models, tasks, searches, …, tokenizers or recipes, and the file or package of each.
+
+    A narrow terminal shows fewer columns.
+    """
+    console, tables = Console(highlight=False), {}
     for name in [what] if what else list(What):
-        console.print(_recipes() if name is What.recipes else _parts(name), markup=False)
+        tables[name.value] = _recipes() if name is What.recipes else _parts(name)
+    if as_json:
+        typer.echo(json.dumps({name: rows for name, (_, rows) in tables.items()}, indent=2, ensure_ascii=False))
+        return
+    for title, rows in tables.values():
+        with console.capture() as captured:  # rich would turn the end of a pipe into an error
+            console.print(_table(title, rows, wide=console.width >= WIDE), markup=False)
+        typer.echo(captured.get(), nl=False)
+    if console.width < WIDE:
+        typer.echo(f"--json, or a terminal of {WIDE} columns, shows all columns")
 
 
-def _recipes() -> Table:
+Rows = list[dict[str, str]]
+"""The facts of each part, by heading."""
+
+
+def _recipes() -> tuple[str, Rows]:
     from weft.config.sections import recipe_summary, recipes
 
-    table = _table("recipes", "name", "what it is")
-    for name, path in recipes().items():
-        table.add_row(name, recipe_summary(path))
-    return table
+    return "recipes", [{"name": name, "what it is": recipe_summary(path)} for name, path in recipes().items()]
 
 
-def _parts(what: What) -> Table:
+def _parts(what: What) -> tuple[str, Rows]:
     from weft.config.plugins import installed_in, is_bundled, package_of
     from weft.config.registry import find_table
 
@@ -70,13 +91,13 @@ def _parts(what: What) -> Table:
     own = [file for kind, file in files.items() if kind not in installed]
     folder = posixpath.commonpath([posixpath.dirname(file) for file in own or files.values()])
     facts = ["used in", "shows weights", "cost in length", "paper"] if what in ("attentions", "mixers") else ["what it is"]
-    table = _table(f"{what}: files in {folder}", "kind", *facts, "file")
+    rows = []
     for kind in parts:
         place = files[kind].removeprefix(f"{folder}/")
         if kind in installed and not is_bundled(installed[kind]):
             place = f"package {package_of(installed[kind])}"
-        table.add_row(kind, *_facts(parts, kind, len(facts)), place)
-    return table
+        rows.append({"kind": kind, **dict(zip(facts, _facts(parts, kind, len(facts)), strict=True)), "file": place})
+    return f"{what}: files in {folder}", rows
 
 
 def _facts(parts: registry.Table, kind: str, count: int) -> list[str]:
@@ -93,11 +114,16 @@ def _facts(parts: registry.Table, kind: str, count: int) -> list[str]:
     return [" ".join(uses), "yes" if part.weights_sum else "no", part.cost, part.paper]
 
 
-def _table(title: str, *headings: str) -> Table:
+def _table(title: str, rows: Rows, wide: bool) -> Table:
+    """A table of parts. A narrow terminal shows no costs and papers, and no files of parts that are described in words."""
     table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
+    left_out = ("cost in length", "paper", *(["file"] if "what it is" in rows[0] else []))
+    headings = [heading for heading in rows[0] if wide or heading not in left_out]
     for heading in headings:
         longest = max(map(len, [*heading.split(), *(USES if heading == "used in" else ())]))
         table.add_column(heading, overflow="fold", no_wrap=heading in ("kind", "name", "file"), min_width=longest + 1)
+    for row in rows:
+        table.add_row(*(row[heading] for heading in headings))
     return table
 
 

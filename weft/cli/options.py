@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from weft.config import yaml_document
-from weft.errors import ConfigError, RunError
+from weft.errors import ConfigError, DeviceError, RunError
 
 ATTENTIONS = ("weft.attention:ATTENTIONS",)
 TABLES = {
@@ -155,7 +155,7 @@ EXAMPLES = {
     "shortlist": ["weft shortlist runs/a"],
     "merge": ["weft merge runs/adapted --out runs/merged"],
     "average": ["weft average runs/a --last 5", "weft average runs/a --last 5 --out runs/mean"],
-    "list": ["weft list", "weft list attentions"],
+    "list": ["weft list", "weft list attentions", "weft list attentions --json"],
     "new": ["weft new my.yaml", "weft new my.yaml --recipe rnn-luong --set train.steps=2000"],
     "doctor": ["weft doctor", "weft doctor --json"],
     "demo": ["weft demo", "weft demo --out runs/dates --set train.steps=500"],
@@ -189,12 +189,47 @@ class _PlainHelp:
         return params
 
 
+USAGE_ERROR: Any = typer.BadParameter.__base__
+"""The class of all errors in the use of a command, which typer does not name."""
+
+
 class Command(_PlainHelp, TyperCommand):
-    """A command."""
+    """A command. If it takes files as --data, an argument too many is told so."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            if "unexpected extra argument" in error.message and any("--data" in param.opts for param in self.params):
+                error.message += ". Files with data come after --data"
+            raise
+
+
+class OutputClosed(Exception):
+    """The reader of standard output, such as `head`, has ended."""
 
 
 class Group(_PlainHelp, TyperGroup):
     """The program itself."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click would exit with status 1
+            raise OutputClosed from None
+
+
+def check_device(name: str | None) -> str | None:
+    """Raises DeviceError if this machine has no such device."""
+    if name in (None, "auto", "cpu"):
+        return name
+    from weft.runs.run_folder import choose_device
+
+    try:
+        choose_device(str(name))
+    except DeviceError as error:
+        raise DeviceError(str(error).replace("train.device", "--device")) from None
+    return name
 
 
 PAIRS = "SOURCE,TARGET text files, x.tsv or x.tsv#2,3, x.jsonl or x.jsonl#en,de, x.csv or x.csv#en,de, each also .gz"
@@ -204,7 +239,7 @@ RUN = typer.Argument(help="Folder of a trained run. Several, joined by commas, f
 BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.")
 TAG = typer.Option(None, "--tag", help="Tag of the run, such as the target language; the same as decode.tag.")
 FAST = typer.Option(False, "--fast", help="Faster decoding; at least 99 % of the texts stay the same. As decode.fast=true.")
-DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …")
+DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …", callback=check_device)
 OUTPUT = typer.Option(None, "-o", "--output", help="File to write; default: standard output.")
 DECODE_SET = typer.Option([], "--set", help="Any decoding setting, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE")
 ANY_SET = typer.Option(
@@ -220,6 +255,10 @@ def runs(text: str) -> list[str]:
     return folders
 
 
+MAX_BEAM = 10_000
+"""Hypotheses of a beam. More are a mistake, and would end in a lack of memory."""
+
+
 def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:
     """Options of the section decode from `--set decode.beam=5` and from the flags that were given."""
     options: dict[str, Any] = {}
@@ -231,4 +270,7 @@ def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:
         if not equals or section != "decode" or not name:
             raise ConfigError(f"--set {text}: a trained run only takes decoding settings, such as --set decode.beam=5")
         options[name.removesuffix(".kind")] = yaml_document.value(value, f"--set {text}")
-    return options | {name: value for name, value in flags.items() if value is not None}
+    options |= {name: value for name, value in flags.items() if value is not None}
+    if isinstance(beam := options.get("beam"), int) and beam > MAX_BEAM:
+        raise ConfigError(f"a beam of {beam:,} hypotheses is more than any memory holds; use at most {MAX_BEAM:,}")
+    return options

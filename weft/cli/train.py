@@ -52,11 +52,6 @@ def train(
     set: list[str] = ANY_SET,
 ) -> None:
     """Train a model from a recipe or a configuration file, on your own data."""
-    from weft.config.corpus_entries import weighed
-    from weft.runs.open_run import run_config
-    from weft.training.train_run import free_folder
-    from weft.training.train_run import train as train_run
-
     if recipe is None and resume is None and start is None and data:
         recipe = "auto"
     if (recipe is None and start is None) == (resume is None):
@@ -66,6 +61,16 @@ def train(
         )
     if resume is not None and out is not None:
         raise ConfigError("--resume continues in the run's own folder; remove --out")
+    if recipe is not None and Path(recipe).is_file() and Path(recipe).suffix not in (".yaml", ".yml"):
+        command = f"weft train auto --data {shlex.quote(recipe)}"
+        raise ConfigError(f"{recipe}: this is neither a recipe nor a YAML file; data comes after --data, as in {command}")
+    if os.environ.get("RANK", "0") == "0":
+        tell("starting: loading PyTorch, then reading the data")
+    from weft.config.corpus_entries import weighed
+    from weft.runs.open_run import run_config
+    from weft.training.train_run import free_folder
+    from weft.training.train_run import train as train_run
+
     folder = resume or out or free_folder(recipe or start / "config.yaml")
     options = {"data": data, "valid": valid, "out": folder, "time": time, "resume": resume is not None, "set": set}
     result = train_run(recipe, start=start, teacher=teacher, tell=tell, **options)

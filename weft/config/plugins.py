@@ -43,6 +43,10 @@ KINDS = {
     "task": ("weft.tasks:TASKS",),
     "reward": ("weft.evaluation:REWARDS",),
     "metric": ("weft.evaluation:METRICS",),
+    "loss": ("weft.losses:LOSSES",),
+    "tokenizer": ("weft.data:TOKENIZERS",),
+    "optimizer": ("weft.training:OPTIMIZERS",),
+    "schedule": ("weft.training:SCHEDULES",),
     "generator": ("weft.data:GENERATORS",),
 }
 """Kind of part → the tables it extends."""

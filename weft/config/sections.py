@@ -117,6 +117,9 @@ class TrainSection(Section):
     validate_every: int = Field(default=500, ge=0, description="steps between validations; 0: only at the end")
     validate_bleu: bool = Field(default=True, description="also decode the validation data and score the output")
     validate_sentences: int = Field(default=500, ge=0, description="sentences to decode per validation; 0: all")
+    metrics: list[Annotated[str, NameIn("weft.evaluation:METRICS")]] = Field(
+        default=[], description="further metrics of translations, in validations and weft evaluate: ter, or those of packages"
+    )
     tokenize: str = Field(
         default="auto",
         description="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; auto: by data.target_language, else by script",

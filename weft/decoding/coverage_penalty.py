@@ -65,8 +65,12 @@ class CoverageDecoder(WrappedDecoder):
             paid = paid.where(layout.mask[..., None], 0.0)
         return replace(fed, state=replace(state, inner=fed.state, seen=state.seen + paid.sum(1)))
 
+    def inner_state(self, state: CoverageState) -> State:
+        return state.inner
+
     def ending(self, state: CoverageState) -> Tensor:
-        return state.penalty()
+        inner = super().ending(state)
+        return state.penalty() if inner is None else state.penalty() + inner
 
 
 def weighted_cross_attentions(decoder: Decoder) -> list[Attention]:

@@ -1,8 +1,9 @@
 """Encoding and searches that run in C++, with the plans of encoder and decoder (`weft.layers.kernels.cpp_plan`).
 
 Python is called again every few steps, to stop rows that nobody waits for. What has no native counterpart (other selectors
-and constraints, traces, decoders without a plan) uses the ordinary loop, with the same texts. The structs are those of
-cpp/search.h. Shapes: G sources · K hypotheses per source · P prefix tokens.
+and constraints, traces, decoders without a plan) uses the ordinary loop. In float32 it finds the same texts, unless two
+scores differ by no more than their rounding. In int8, where sums in another order can round a value to the next step, single
+texts may differ. The structs are those of cpp/search.h. Shapes: G sources · K hypotheses per source · P prefix tokens.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def prepare(decoder: Decoder, warn: Callable[[str], None]) -> None:
     try:
         plan_decoder(decoder)
     except NotPlanned as error:
-        warn(f"decode.compile: no native plan for {error}, so decoding runs one operation at a time, with the same texts")
+        warn(f"decode.compile: no native plan for {error}, so decoding runs one operation at a time, more slowly")
 
 
 def _plan(decoder: Decoder) -> PlannedDecoder:

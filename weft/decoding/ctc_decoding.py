@@ -229,9 +229,10 @@ def path_logits(decoder: NonAutoregressiveDecoder, hidden: Tensor) -> Tensor:
 
 
 class CtcSearch(NonAutoregressiveSearch):
-    """Takes the text of the most probable path (CTC, greedy)."""
+    """Takes the text of the most probable path (CTC, greedy). A score is the log-probability of the path."""
 
     kind = "ctc"
+    length_penalty = 0.0
     instead = "set decode.search: ctc_beam for several texts, or use a model that writes one token after the other"
     accepts = frozenset({"avoid", "trace"})
     holds = frozenset({"path"})
@@ -252,11 +253,14 @@ class CtcSearch(NonAutoregressiveSearch):
 class CtcBeamSearch(NonAutoregressiveSearch):
     """Sums over the paths of each text and keeps the most probable ones (CTC prefix beam search).
 
+    A score is the log-probability of the text, plus the bonus. The search and the order of its results use this score.
+
     width: texts per source that are kept
     length_bonus: added to the log-probability for each token
     """
 
     kind = "ctc_beam"
+    length_penalty = 0.0
     accepts = frozenset({"n_best", "avoid", "trace"})
     holds = frozenset({"path"})
 
@@ -297,12 +301,12 @@ def _parts(hidden: Tensor, lengths: Tensor) -> tuple[Sequence[Tensor], Sequence[
 
 
 def _finished(results: list[list[Hypothesis]], request: SearchRequest, path: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-    """Texts of CTC with their log-probability per token, cut off at the longest length; traced, with the best path [G, T]."""
+    """Texts of CTC cut off at the longest length; traced, with the best path [G, T]."""
     passes: list[list[RefinementPass]] = [[] for _ in results]
     if request.trace:
         rows = zip(path.tolist(), lengths.tolist(), strict=True)
         passes = [[RefinementPass(symbols[:count], [True] * count)] for symbols, count in rows]
     return [
-        [Hypothesis(text.score / max(1, len(text.tokens)), text.tokens[:longest], own) for text in texts]
+        [Hypothesis(text.score, text.tokens[:longest], own) for text in texts]
         for texts, longest, own in zip(results, request.limits.max_tokens.tolist(), passes, strict=True)
     ]

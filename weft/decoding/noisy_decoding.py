@@ -76,6 +76,9 @@ class NoisyDecoder(WrappedDecoder):
         ids, chain = source.extras["noise.ids"], source.extras["noise.chain"]
         return NoisyDecoderState(self.decoder.init_state(source, room=room), ids, chain, torch.zeros_like(ids))
 
+    def inner_state(self, state: NoisyDecoderState) -> State:
+        return state.inner
+
     def hidden_states(self, tokens: Tensor, state: NoisyDecoderState, layout: Layout | None = None) -> HiddenStates:
         if self.where == "embeddings":
             place = state.fed[:, None] + torch.arange(tokens.size(1), device=tokens.device)
@@ -135,8 +138,9 @@ def normal(seed: int, ids: Tensor, chain: Tensor, place: Tensor, width: int, cal
     """[B, T, W] numbers from the standard normal distribution (Box & Muller 1958), for ids, chain [B] and place [B, T]."""
     value = torch.arange(width, device=ids.device)
     x = (ids * 0x1E3779B97F4A7C15 + chain * 0x3F4A7C15D1B54A33)[:, None, None] + place[..., None] * 0x5851F42D4C957F2D
-    x = x + value * 0x2127599BF4325C37 + call * 0x4CF5AD432745937F
-    first, second = (hashed(x + salt, seed) for salt in (0x52DCE729, 0x38495AB5 << 20))
+    salt = (call * 0x4CF5AD432745937F + (1 << 63)) % (1 << 64) - (1 << 63)  # as 64 bits with a sign
+    x = x + value * 0x2127599BF4325C37 + salt
+    first, second = (hashed(x + shift, seed) for shift in (0x52DCE729, 0x38495AB5 << 20))
     return (-2 * torch.log1p(-first)).sqrt() * torch.cos(2 * torch.pi * second)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 
+from weft.errors import DataError
 from weft.evaluation.metrics import Metric
 
 COPY, CONSTANT = "copying the input", "the same answer to every input"
@@ -17,18 +19,27 @@ CANDIDATES = 4
 
 
 def trivial_scores(examples: Sequence[tuple[str, str]], metric: Metric) -> dict[str, float]:
-    """The scores of trivial answers to inputs with references, by what they are. Of constant answers, the best one counts."""
+    """The scores of trivial answers to inputs with references, by what they are. Of constant answers, the best one counts.
+
+    Answers that the metric cannot read are left out: a copy of words is no list of entities.
+    """
     examples = examples[:EXAMPLES]
     if not examples:
         return {}
     references = [reference for _, reference in examples]
-    scores = {COPY: _score(metric, [source for source, _ in examples], references)}
-    constant = [_score(metric, [answer] * len(references), references) for answer in _candidates(references)]
-    return {**scores, CONSTANT: max(constant) if metric.higher_is_better else min(constant)}
+    best = max if metric.higher_is_better else min
+    copies = _scores(metric, [[source for source, _ in examples]], references)
+    constant = _scores(metric, [[answer] * len(references) for answer in _candidates(references)], references)
+    return {name: best(found) for name, found in ((COPY, copies), (CONSTANT, constant)) if found}
 
 
-def _score(metric: Metric, answers: Sequence[str], references: Sequence[str]) -> float:
-    return metric.score(metric.count(answers, references)).value
+def _scores(metric: Metric, answers: Sequence[Sequence[str]], references: Sequence[str]) -> list[float]:
+    """The scores of several lists of answers, as far as the metric can read them."""
+    found = []
+    for each in answers:
+        with suppress(DataError):
+            found.append(metric.score(metric.count(each, references)).value)
+    return found
 
 
 def _candidates(references: Sequence[str]) -> list[str]:

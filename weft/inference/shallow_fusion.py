@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 from pydantic import NonNegativeFloat
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.data.batch import BOS, EOS, Layout
 from weft.errors import ConfigError, RunError
@@ -40,11 +40,17 @@ class FusedDecoder(WrappedDecoder):
         likely = read.logits.float().log_softmax(-1)
         likely = torch.cat([likely[..., :EOS], likely[..., self.line_end, None], likely[..., EOS + 1 :]], -1)
         return HiddenStates(
-            decoded.logits.float().log_softmax(-1) + self.weight * likely, [decoded.state, read.state], decoded.extras
+            self.decoder.token_scores(decoded.logits) + self.weight * likely, [decoded.state, read.state], decoded.extras
         )
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden.clone()  # since logits belong to the caller
+
+    def inner_state(self, state: list[State]) -> State:
+        return state[0]
+
+    def among(self, tokens: Tensor) -> nn.Module:
+        return Decoder.among(self, tokens)  # its output is no single layer
 
 
 class Fused(Model):

@@ -26,8 +26,11 @@ from weft.models.nonautoregressive import NonAutoregressiveDecoder
 
 @dataclass
 class TeacherForced:
-    """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] of each layer that has any, and what
-    they show."""
+    """Teacher forcing of one target.
+
+    logp [T, V]: log-probabilities of all tokens at every position, or scores if the decoder gives scores · weights [H, T, S] of
+    each layer that has any, and what they show.
+    """
 
     logp: Tensor
     weights: dict[str, Weights]
@@ -47,7 +50,7 @@ def teacher_force(model: Model, source: Sequence[int], target: Sequence[int]) ->
     with record(model) as recorded:
         encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
         logits = model.decoder(fed, model.decoder.init_state(encoded)).logits
-    return TeacherForced(logits[0].float().log_softmax(-1), *first_row(model, recorded))
+    return TeacherForced(model.decoder.token_scores(logits[0]), *first_row(model, recorded))
 
 
 def _force_at_once(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import warnings
@@ -16,6 +17,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -123,10 +125,19 @@ def _worker(end: Connection, others: Sequence[Connection], work: Callable[[Job],
         while True:
             job = end.recv()
             try:
-                answer: tuple[bool, Result | Exception] = True, work(job)
+                answer = ForkingPickler.dumps((True, work(job)))
             except Exception as error:
-                answer = False, error
-            end.send(answer)
+                answer = ForkingPickler.dumps((False, _portable(error)))
+            end.send_bytes(answer)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error or, if it does not survive the way to another process, one that says the same."""
+    try:
+        pickle.loads(ForkingPickler.dumps(error))
+    except Exception:
+        return WeftError(f"{type(error).__name__} in a worker process: {error}")
+    return error
 
 
 def cores() -> int:

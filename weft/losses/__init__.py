@@ -1,5 +1,8 @@
 """Training objectives beyond the cross-entropy of true tokens: scheduled sampling, rewards, REINFORCE, attention penalties."""
 
+LOSSES = {"cross_entropy": "weft.losses.cross_entropy:CrossEntropy"}
+"""Losses of the next token, which `task.loss` names."""
+
 SAMPLINGS = {
     "none": "weft.losses.scheduled_sampling:no_sampling",
     "steps": "weft.losses.scheduled_sampling:step_sampling",

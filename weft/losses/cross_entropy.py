@@ -69,6 +69,17 @@ def label_smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: floa
     return (1 - smoothing) * nll + smoothing * even, nll.detach()
 
 
+class CrossEntropy:
+    """The cross-entropy of the next token, smoothed by task.label_smoothing.
+
+    Other losses of the table `LOSSES` have the same call. Their options are the keyword-only parameters of their constructor.
+    """
+
+    def __call__(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        """The loss of logits [B, T, V] and labels [B, T], a sum over the labels that are not PAD."""
+        return label_smoothed_cross_entropy(logits, labels, smoothing)[0]
+
+
 def linear_cross_entropy(
     hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int | None = None, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from weft.attention.base import Attention
@@ -55,7 +56,7 @@ class Reinforce:
         moving: the moving baseline, a scalar, if it is used.
         """
         baseline = self._baseline(gained, ok) if moving is None else moving
-        advantage = _to_go((gained - baseline).where(ok, 0.0), self.discount)
+        advantage = to_go((gained - baseline).where(ok, 0.0), self.discount)
         return -(self.weight * advantage * log_prob + self.entropy_weight * entropy).where(ok, 0.0).sum()
 
     def _baseline(self, gained: Tensor, ok: Tensor) -> Tensor:
@@ -99,9 +100,10 @@ class MovingBaseline:
             self._mean = tensors[self.name].clone()
 
 
-def _to_go(values: Tensor, discount: float) -> Tensor:
-    """[B, T]: Σ_{k ≥ t} discount^(k−t) · values_k. A matrix product would be rounded to bf16 under autocast."""
-    place = torch.arange(values.size(1), device=values.device)
-    ahead = place - place[:, None]
-    shares = torch.where(ahead >= 0, discount ** ahead.clamp_min(0).to(values.dtype), 0.0)
-    return (values[:, None] * shares).sum(-1)
+def to_go(values: Tensor, discount: float) -> Tensor:
+    """[B, T]: Σ_{k ≥ t} discount^(k−t) · values_k, by doubling: after each round, a sum covers twice as many values."""
+    reach = 1
+    while reach < values.size(1):
+        values = values + discount**reach * F.pad(values[:, reach:], (0, reach))
+        reach *= 2
+    return values

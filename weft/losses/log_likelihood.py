@@ -24,11 +24,15 @@ Choice = Literal["best", "drawn"]
 
 
 def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor, never: Sequence[int] = ()) -> Tensor:
-    """[B, T]: log p of each label, at least −IMPOSSIBLE; 0 where it is PAD. The tokens `never` have no probability."""
+    """[B, T]: log p of each label, at least −IMPOSSIBLE; 0 where it is PAD. The tokens `never` have no probability.
+
+    If the logits of the decoder are scores, the score of each label.
+    """
 
     def likelihoods(hidden: Tensor, labels: Tensor) -> Tensor:
         logits = _logits(decoder, hidden, never)
-        return logits.gather(-1, labels[..., None])[..., 0] - logits.logsumexp(-1)
+        chosen = logits.gather(-1, labels[..., None])[..., 0]
+        return chosen if decoder.scores else chosen - logits.logsumexp(-1)
 
     return torch.cat(in_slices(likelihoods, hidden, labels), 1).clamp_min(-IMPOSSIBLE).where(labels != PAD, 0.0)
 

@@ -201,6 +201,10 @@ class Decoder(Component, ABC):
         The result belongs to the caller, who may change it in place: it is no view of hidden states, of weights or of a state.
         """
 
+    def token_scores(self, logits: Tensor) -> Tensor:
+        """The terms that a search adds up, in float32: log-probabilities or, if they are `scores`, the logits themselves."""
+        return logits.float() if self.scores else logits.float().log_softmax(-1)
+
     def ending(self, state: State) -> Tensor | None:
         """[B], at most 0: added to the score of a hypothesis that ends now; None: nothing is."""
         return None

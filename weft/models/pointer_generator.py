@@ -107,7 +107,7 @@ class PointerDecoder(Decoder):
         return HiddenStates(mixture(generated, gate, mass, columns), replace(state, base=base.state), base.extras)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return hidden
+        return hidden.clone()  # since logits belong to the caller
 
 
 class Pointer(ModelFamily):

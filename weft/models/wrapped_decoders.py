@@ -26,14 +26,24 @@ T = TypeVar("T")
 class WrappedDecoder(Decoder):
     """A decoder that changes what others read, remember or write. What it does not override is done by the first of them.
 
-    The contract is that of every decoder. Above all, logits belong to the caller: a search changes them in place, so `logits`
-    must not return its argument. The others are never changed, since other searches may use them at the same time.
+    Wrappers can be nested in any order, because all of them keep this contract:
+
+    - Logits belong to the caller, who changes them in place: `logits` returns a new tensor, never its argument, a view of it,
+      or part of a state. The wrapped decoders and their weights are never changed: other searches may use them as well.
+    - If `scores` of a wrapped decoder is set, its logits are used as they are; otherwise they are normalised first. A wrapper
+      that mixes decoders asks `Decoder.token_scores`, and never calls log_softmax itself. What it gives is `scores` if one of
+      its parts is, or if it does not sum to one.
+    - The state contains that of the wrapped decoder (`inner_state`), so that selecting rows selects them in both.
+    - `ending` adds its own part to that of the wrapped decoder.
+    - A wrapper whose `logits` are those of the wrapped decoder can be restricted to a shortlist (`among`) if that one can.
     """
 
     def __init__(self, *decoders: Decoder) -> None:
         super().__init__()
-        self.decoders, self.dim, self.scores = nn.ModuleList(decoders), decoders[0].dim, decoders[0].scores
+        self.decoders, self.dim, self.readers = nn.ModuleList(decoders), decoders[0].dim, decoders[0].readers
+        self.scores = any(decoder.scores for decoder in decoders)
         self.max_length = least(*(decoder.max_length for decoder in decoders))
+        self.max_memory = least(*(decoder.max_memory for decoder in decoders))
 
     @property
     def decoder(self) -> Decoder:
@@ -47,6 +57,16 @@ class WrappedDecoder(Decoder):
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.decoder.logits(hidden)
+
+    def inner_state(self, state: State) -> State:
+        """The state of the first wrapped decoder, inside the state of this one: here they are the same."""
+        return state
+
+    def ending(self, state: State) -> Tensor | None:
+        return self.decoder.ending(self.inner_state(state))
+
+    def among(self, tokens: Tensor) -> nn.Module:
+        return self.decoder.among(tokens)
 
 
 class EnsembleEncoder(Encoder):
@@ -72,12 +92,21 @@ class EnsembleDecoder(WrappedDecoder):
         return [decoder.init_state(part, room=room) for decoder, part in self._with(source.parts)]
 
     def hidden_states(self, tokens: Tensor, state: list[State], layout: Layout | None = None) -> HiddenStates:
-        steps = [decoder(tokens, mine, layout) for decoder, mine in self._with(state)]
-        logp = torch.stack([step.logits.float().log_softmax(-1) for step in steps])
-        return HiddenStates(logp.logsumexp(0), [step.state for step in steps])
+        steps = [(decoder, decoder(tokens, mine, layout)) for decoder, mine in self._with(state)]
+        scores = torch.stack([decoder.token_scores(step.logits) for decoder, step in steps])
+        return HiddenStates(scores.logsumexp(0), [step.state for _, step in steps])
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden - math.log(len(self.decoders))
+
+    def ending(self, state: list[State]) -> Tensor | None:
+        """The mean over the models; those without an ending have 0."""
+        endings = [decoder.ending(mine) for decoder, mine in self._with(state)]
+        known = [each for each in endings if each is not None]
+        return torch.stack(known).sum(0) / len(endings) if known else None
+
+    def among(self, tokens: Tensor) -> nn.Module:
+        return Decoder.among(self, tokens)  # its output is no single layer
 
     def _with(self, values: Sequence[T]) -> list[tuple[Decoder, T]]:
         return [(cast(Decoder, decoder), value) for decoder, value in zip(self.decoders, values, strict=True)]
@@ -107,6 +136,9 @@ class ShortlistDecoder(WrappedDecoder):
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.output(hidden)
         return logits
+
+    def among(self, tokens: Tensor) -> nn.Module:
+        return self.decoder.among(self.ids[tokens])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from weft.config.plugins import missing_packages, packages_in
 from weft.errors import RunError
 from weft.file_access import replace_file
 from weft.version import DISTRIBUTION, VERSION
@@ -31,15 +30,14 @@ FORMAT = 2
 FORMAT_FILE = "run.json"
 
 
-def write_format(run: Path, request: Data | None = None, *, config: Data | None = None) -> None:
+def write_format(run: Path, request: Data | None = None, packages: Mapping[str, str] | None = None) -> None:
     """Marks a run as one of this format, and keeps what was requested of it, and the other packages that it needs.
 
-    request: by default, what the run has already · config: plain data, in which the packages are named that parts come from; by
-    default, those that the run has already.
+    Both are by default what the run has already. packages: their names and versions.
     """
     known = _facts(run)
     request = known.get("request") if request is None else request
-    packages = known.get("packages") if config is None else packages_in(config)
+    packages = known.get("packages") if packages is None else packages
     noted = {name: value for name, value in (("request", request), ("packages", packages)) if value}
     replace_file(run / FORMAT_FILE, json.dumps({"format": FORMAT, "weft": VERSION, **noted}, ensure_ascii=False) + "\n")
 
@@ -57,10 +55,9 @@ def read_request(run: Path) -> Data:
     return dict(_facts(run).get("request", {}))
 
 
-def missing_for(run: Path) -> str:
-    """A sentence about other packages that a run needs and that are not installed; empty if none is missing or known."""
-    packages = _facts(run).get("packages")
-    return missing_packages(packages) if isinstance(packages, dict) else ""
+def read_packages(run: Path) -> dict[str, str]:
+    """The other packages that a run needs, with their versions; empty for runs that do not say it."""
+    return {str(name): str(version) for name, version in dict(_facts(run).get("packages", {})).items()}
 
 
 def check_format(run: Path) -> int:

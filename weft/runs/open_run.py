@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft.config.plugins import missing_packages
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError, RunError
 from weft.file_access import why_unreadable
 from weft.layers.lora import Lora, add_adapters, merge_adapters
 from weft.models.base import Network, Sizes
-from weft.runs.migrations import FORMAT_FILE, check_format, missing_for
+from weft.runs.migrations import FORMAT_FILE, check_format, read_packages
 from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import CONFIG, MODEL, choose_device
 from weft.runs.weight_files import load_weights, zero_initialized
@@ -50,7 +51,7 @@ def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
     try:
         return load_config(folder / CONFIG, sets)
     except ConfigError:
-        if missing := missing_for(folder):
+        if missing := missing_packages(read_packages(folder)):
             raise RunError(f"{folder}: {missing}") from None
         raise
 

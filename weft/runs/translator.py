@@ -14,6 +14,9 @@ import torch
 from weft.config.sections import Config
 from weft.data.tokenizers import Tokenizer
 from weft.errors import ConfigError, DataError, InputError, RunError
+from weft.evaluation.metrics import choose_tokenization
+from weft.evaluation.report import Baseline, Evaluation
+from weft.evaluation.report import evaluate as score_system
 from weft.explain.html_page import Explained
 from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
 from weft.inference.predictor import Prediction, Predictor, Ready
@@ -379,6 +382,49 @@ class Generator(Trained):
         assert isinstance(predictor, GenerationPredictor)
         prompts = [Prompt(prompt, tokens, draw) for draw in range(count)]
         return predictor.generate(prompts, hear) if hear else list(predictor.predict(prompts, together=True))
+
+
+def evaluate(
+    run: str | Path | Sequence[str | Path],
+    data: str | Sequence[str],
+    *,
+    against: str | Path | Sequence[str | Path] | None = None,
+    device: str = "auto",
+    **options: Any,
+) -> Evaluation | dict[str, float]:
+    """Scores a run on test data by the metrics of its task, as `weft evaluate` does.
+
+    The result has `scores` (each with value, signature and interval), `table()` and `document()`; for a task without answers to
+    compare, such as language modelling, it is a mapping of scores. `against` is another run, compared by a significance test.
+    `options` are those of the section decode: beam=4, …
+    """
+    files = [data] if isinstance(data, str) else list(data)
+    systems = [load_trained(each, device=device) for each in (run, against) if each is not None]
+    task, config = systems[0].task, systems[0].config
+    if not task.metrics():
+        return systems[0].score(files)
+    pairs = task.examples(files)
+    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    chosen = choose_tokenization(config.train.tokenize, config.data.target_language, references)
+    metrics = task.metrics(tokenize=chosen.name)
+    ours, *theirs = [[each.text for each in system.stream(sources, **options)] for system in systems]
+    return score_system(
+        ours,
+        references,
+        system=str(run),
+        data=" ".join(files),
+        sources=sources if any(metric.name == "BLEU" for metric in metrics) else None,
+        baseline=Baseline(str(against), theirs[0]) if theirs else None,
+        metrics=metrics,
+    )
+
+
+def explain(run: str | Path | Sequence[str | Path], text: str, *, device: str = "auto", **options: Any) -> Explained:
+    """How a run translates, labels or describes one input, as `weft explain` shows it; see `Trained.explain` for the options.
+
+    A notebook shows the result as a page.
+    """
+    return load_trained(run, device=device).explain(text, run=str(run), **options)
 
 
 def load_generator(run: str | Path, *, device: str = "auto", set: Sequence[str] = ()) -> Generator:

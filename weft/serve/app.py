@@ -22,7 +22,18 @@ from weft.serve.request_and_response import with_choices, with_security
 from weft.serve.service import Service
 from weft.version import VERSION
 
-STATIC = ("page.css", "page.js", "choices.js", "pairs.js", "server.js", "docs.css", "docs.js", "examples.js", "icon.svg")
+STATIC = (
+    "page.css",
+    "page.js",
+    "choices.js",
+    "pairs.js",
+    "files.js",
+    "server.js",
+    "docs.css",
+    "docs.js",
+    "examples.js",
+    "icon.svg",
+)
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FILES = {
     "/": "serve/page/index.html",

@@ -34,6 +34,7 @@ from weft.serve.server_processes import reload_others
 from weft.serve.service import Service, client_of, note
 from weft.tasks.translation.documents import Format
 from weft.tasks.translation.glossary import NO_TERMS, Glossary, Terms
+from weft.tasks.translation.segmenter import Translation
 
 Text = Annotated[str, Field(max_length=1 << 20)]
 Term = Annotated[str, Field(min_length=1, max_length=200)]
@@ -222,6 +223,7 @@ def _content(body: TranslateRequest, model: ServedModel, translations: Sequence[
     for text, each in zip(body.texts, translations, strict=True):
         answer = document(model, text, each, attention=body.attention, alignment=body.alignment)
         answer.unmet = body.terms(text).unmet(each.text) or None
+        answer.unplaced = (isinstance(each, Translation) and each.unplaced) or None
         answers.append(answer)
     response = TranslateResponse(model=model.name, source=model.source, target=model.target, translations=answers)
     return response.model_dump_json(exclude_none=True).encode()

@@ -49,10 +49,15 @@ class Failure:
     expected: bool
 
 
-class Reader:
-    """A forked process, and the connection to it."""
+class StaleReader(Exception):
+    """The process was forked before the model of a job was loaded."""
 
-    def __init__(self) -> None:
+
+class Reader:
+    """A forked process, and the connection to it. generation: how often models were reloaded before it was forked."""
+
+    def __init__(self, generation: int = 0) -> None:
+        self.generation = generation
         context = multiprocessing.get_context("fork")
         self._end, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs,), daemon=True)
@@ -77,6 +82,8 @@ class Reader:
                 limit = f"reading it takes more than {seconds} s of computing time"
                 raise HTTPException(400, f"Invalid request: {limit}; send less text, or simpler markup") from None
             raise RuntimeError("the process that reads texts ended") from None
+        if isinstance(answer, StaleReader):
+            raise answer
         if isinstance(answer, Failure):
             raise WeftError(answer.message) if answer.expected else RuntimeError(answer.message)
         result: T = answer
@@ -102,7 +109,11 @@ def _work(end: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(EOFError, OSError):
         while True:
-            work, arguments, seconds = end.recv()
+            try:
+                work, arguments, seconds = end.recv()
+            except KeyError:
+                end.send(StaleReader())
+                continue
             resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, resource.RLIM_INFINITY))
             try:
                 answer = work(*arguments)
@@ -125,6 +136,7 @@ class Readers:
         self._count = max(2, min(4, cores()))
         self._threads = ThreadPoolExecutor(self._count, "weft-reader")
         self._idle: list[Reader] = []
+        self._generation = 0
         self._busy: Counter[str] = Counter()
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
 
@@ -136,16 +148,21 @@ class Readers:
         try:
             if not self._forks:
                 return await loop.run_in_executor(self._threads, self._do_here, work, arguments)
-            if reader is None or not reader.alive:
-                reader = await loop.run_in_executor(self._threads, Reader)
-            result = await loop.run_in_executor(self._threads, reader.do, work, arguments, seconds)
-            done = True
-            return result
+            while True:
+                if reader is None or not reader.alive:
+                    reader = await loop.run_in_executor(self._threads, Reader, self._generation)
+                try:
+                    result = await loop.run_in_executor(self._threads, reader.do, work, arguments, seconds)
+                    done = True
+                    return result
+                except StaleReader:
+                    reader.kill()
+                    reader = None
         except (WeftError, RuntimeError):
             done = reader is not None and reader.alive
             raise
         finally:
-            if done and reader is not None:
+            if done and reader is not None and reader.generation == self._generation:
                 self._idle.append(reader)
             elif reader is not None:
                 reader.kill()
@@ -183,7 +200,8 @@ class Readers:
         self._busy += Counter()  # forgets clients that have none
 
     def restart(self) -> None:
-        """Ends the idle processes, which have the models of an earlier time."""
+        """Ends the idle processes, which have the models of an earlier time, and the others after their jobs."""
+        self._generation += 1
         while self._idle:
             self._idle.pop().kill()
 

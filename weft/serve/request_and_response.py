@@ -145,6 +145,11 @@ class TranslationDocument(BaseModel):
     unmet: list[str] | None = Field(
         default=None, description="terms that it should contain but does not, because it reached its longest length first"
     )
+    unplaced: list[str] | None = Field(
+        default=None,
+        description="terms to use that may stand beside their usual translation, since no place was found for them, and terms "
+        "to avoid for which the model has no other word",
+    )
 
 
 class TranslateResponse(BaseModel):

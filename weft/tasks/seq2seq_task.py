@@ -19,6 +19,7 @@ from weft.data.formats import Pairs
 from weft.data.tokenizers import Tokenizer
 from weft.errors import ConfigError, RunError
 from weft.losses.attention_penalties import Penalties
+from weft.losses.cross_entropy import CrossEntropy
 from weft.losses.hard_attention_reinforce import Baseline, MovingBaseline, Reinforce
 from weft.losses.log_likelihood import log_likelihoods
 from weft.losses.r_drop_and_unlikelihood import divergence, unlikelihood
@@ -35,6 +36,7 @@ from weft.tasks.tokenizer_setup import learn_tokenizer
 class Seq2SeqObjective:
     """Losses of a decoder that writes a text.
 
+    loss: loss of the next token; cross_entropy is computed without storing all logits
     label_smoothing: share of the probability that is spread evenly over the vocabulary
     reinforce_weight: weight of REINFORCE for attention that samples (hard)
     reinforce_discount: discount of the reward per later token; 1: all count in full, without bias; less: biased, but less noisy
@@ -54,6 +56,7 @@ class Seq2SeqObjective:
     reward: learn from a score of whole texts that the model writes, instead of or beside cross-entropy
     """
 
+    loss: Annotated[dict[str, Any], Among("weft.losses:LOSSES")] = field(default_factory=lambda: {"kind": "cross_entropy"})
     label_smoothing: Share = 0.1
     reinforce_weight: NonNegativeFloat = 1.0
     reinforce_discount: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -75,6 +78,7 @@ class Seq2SeqLoss:
     """The losses of a batch for an objective. task: has the tokenizers, and writes the texts that are rewarded."""
 
     def __init__(self, objective: Seq2SeqObjective, task: DrawsTexts) -> None:
+        self.token_loss = build("weft.losses:LOSSES", objective.loss, where="task.loss")
         self.smoothing, self.r_drop, self.unlikelihood = objective.label_smoothing, objective.r_drop, objective.unlikelihood
         self.reinforce = Reinforce(
             objective.reinforce_weight,
@@ -138,6 +142,8 @@ class Seq2SeqLoss:
         with self.penalties.recording(model) as recorded:
             features = model(batch.source, fed, batch.target_layout)
         total, nll = model.decoder.loss(features.hidden, batch.labels, self.smoothing)
+        if not isinstance(self.token_loss, CrossEntropy):
+            total = self.token_loss(model.decoder.logits(features.hidden), batch.labels, self.smoothing)
         ok, metrics = batch.target_layout.mask, {"nll": nll}
         if "log_prob" in features.extras:
             with torch.no_grad():

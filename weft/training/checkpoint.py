@@ -36,6 +36,7 @@ from torch.optim import Optimizer
 
 from weft.config import yaml_document
 from weft.config.corpus_entries import files_of, names
+from weft.config.plugins import packages_in
 from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.data.batch import Position
 from weft.errors import ConfigError, DataError, RunError
@@ -363,7 +364,7 @@ def trained_config(run: Path) -> Config:
 
 def save_settings(run: Path, config: Config, identity: str, *, resume: bool) -> None:
     """Saves the configuration of a run that trains now, and a copy beside the checkpoints with the identity of its data."""
-    write_format(run, config=config.model_dump())
+    write_format(run, packages=packages_in(config.model_dump()))
     if not resume:
         save_schema(run)
     save_config(config, run / CONFIG)

@@ -49,7 +49,8 @@ def collect(
             del run["measured"]
     sign = -1 if headline["higher_is_better"] else 1
     rows.sort(key=lambda row: (row["quality"] is None, sign * row["quality"]["mean"] if row["quality"] else 0))
-    floors = next((run["floors"][headline["key"]] for run in measured if headline["key"] in run.get("floors", {})), {})
+    key = headline["key"]
+    floors: dict[str, float] = next((run["floors"][key] for run in measured if key in run.get("floors", {})), {})
     rank(rows, higher_is_better=headline["higher_is_better"], floors=floors)
     return {
         "format": FORMAT,
@@ -255,12 +256,21 @@ def seeds_note(document: dict[str, Any]) -> str:
     return f"± half the 95 % interval of the mean over {counts} seeds, by Student's t"
 
 
-def terminal_table(document: dict[str, Any]) -> Table:
-    """The table for the terminal, with rich."""
-    notes = escape("\n".join(column_notes(document)))
-    table = Table(title=title(document), title_justify="left", caption=notes, caption_justify="left")
+FRAME, MOST_LABEL = 3, 30
+"""Characters between two columns, and those of the longest name of an entry that takes one line."""
+
+
+def terminal_table(document: dict[str, Any], width: int = 80) -> Table:
+    """The table for a terminal of this width, with rich. Columns that do not fit are left to the report."""
+    known = columns(document)
+    sizes = [max(len(each) for each in (*column.heading.split(), *map(column.shown, document["entries"]))) for column in known]
+    room = width - min(MOST_LABEL, max((len(row["label"]) for row in document["entries"]), default=0)) - FRAME
+    shown = [column for place, column in enumerate(known) if sum(sizes[: place + 1]) + FRAME * (place + 1) <= room]
+    notes = column_notes(document)
+    if len(shown) < len(known):
+        notes = [*notes, f"report.html also has: {', '.join(column.heading for column in known[len(shown) :])}"]
+    table = Table(title=title(document), title_justify="left", caption=escape("\n".join(notes)), caption_justify="left")
     table.add_column("entry", overflow="fold")
-    shown = columns(document)
     for column in shown:
         table.add_column(escape(column.heading), justify="right")
     for row in document["entries"]:

@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from weft.bench.compare.comparison_report import write_report
 from weft.bench.compare.measure_run import Measurements
-from weft.bench.compare.plan import Comparison, ComparisonRun, check, runs_of, training
+from weft.bench.compare.plan import (
+    Comparison,
+    ComparisonRun,
+    check,
+    labelled,
+    parse_budget,
+    parse_entry,
+    runs_of,
+    slot_entries,
+    training,
+)
 from weft.bench.compare.results import UNMEASURED, collect
 from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, Training, train, work
+from weft.config.sections import override_texts
 from weft.errors import Interrupted
 from weft.runs.distillation_and_backtranslation import OpenTeacher
 from weft.runs.open_run import Report, build_task, silent
@@ -176,3 +188,44 @@ def _unfinished(run: ComparisonRun) -> str:
 def _last(run: ComparisonRun) -> dict[str, Any]:
     """The last training line of a run's log."""
     return next((line for line in reversed(records(run.folder)) if line["event"] == "train"), {})
+
+
+def compare(
+    recipes: str | Sequence[str],
+    *,
+    data: str | Sequence[str] = (),
+    valid: str | Sequence[str] = (),
+    test: str | Sequence[str] = (),
+    budget: str,
+    out: str | Path,
+    slot: str | None = None,
+    kinds: str | Sequence[str] = (),
+    repeat: int = 1,
+    set: Mapping[str, Any] | Sequence[str] = (),
+    tell: Report = silent,
+) -> dict[str, Any]:
+    """Trains several models under one budget and compares them, as `weft compare` does. Returns the document of results.json.
+
+    `recipes` are recipes or files with changes after commas; `slot` and `kinds` vary one part of each. `budget` is that of each
+    training: "10m" or "2k-steps". The report is written into `out`; the same call continues after an interruption.
+    """
+    entries = [parse_entry(text) for text in _listed(recipes)]
+    if slot is not None:
+        entries = slot_entries(entries, slot, ",".join(_listed(kinds)), tell)
+    plan = Comparison(
+        tuple(labelled(entries)),
+        Path(out),
+        parse_budget(budget),
+        data=tuple(_listed(data)),
+        valid=tuple(_listed(valid)),
+        test=tuple(_listed(test)),
+        sets=tuple(override_texts(set)),
+        repeat=repeat,
+    )
+    document = Sweep(plan, tell)()
+    write_report(document, plan.out)
+    return document
+
+
+def _listed(texts: str | Sequence[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.config import registry
-from weft.data import TOKENIZERS
 from weft.data.batch import SPECIALS, UNK
 from weft.data.corpus import find_or_build
 from weft.data.formats import Pairs
@@ -272,7 +271,7 @@ def has_tokenizers(folder: Path) -> bool:
 def load_tokenizers(folder: Path, spec: Spec) -> tuple[Tokenizer, Tokenizer]:
     """Loads the tokenizers that `save_tokenizers` wrote. `spec` is the tokenizer in the run's configuration."""
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
-    kind: type[Tokenizer] = registry.load(TOKENIZERS, options.pop("kind"))
+    kind: type[Tokenizer] = registry.load(registry.find_table("weft.data:TOKENIZERS"), options.pop("kind"))
     shared = folder / f"tokenizer{kind.suffix}"
     paths = [shared] if shared.exists() else [folder / f"tokenizer.{side}{kind.suffix}" for side in ("source", "target")]
     if missing := [path.name for path in paths if not path.exists()]:

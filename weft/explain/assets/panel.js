@@ -60,7 +60,9 @@ class Panel {
     await unpack(map);
     this.showControls(use, layers, layer);
     this.showThumbs(map);
-    this.note.textContent = `${map.kind}, ${map.how}${map.note ? `: ${map.note}` : ""}`;
+    const { tokens } = this.explanation.sides[map.columns];
+    const space = !this.settings.words && tokens.some(token => token.includes("▁")) ? " ▁ is a space before a token." : "";
+    this.note.textContent = `${map.kind}, ${map.how}${map.note ? `: ${map.note}` : ""}. Colours follow the square root of the weight, so that small weights can be seen.${space}`;
     const { words, view } = this.settings, current = this.views[view];
     const rows = this.explanation.sides[map.rows], columns = this.explanation.sides[map.columns], matrix = oneHead(map, this.headOf(map));
     const labels = side => ({ names: words ? side.names : side.tokens, rtl: side.rtl });

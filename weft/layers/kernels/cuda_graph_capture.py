@@ -41,7 +41,7 @@ class GraphRecorder(Generic[Graph]):
 
     Work of a new size runs eagerly, `warm` times in each thread, and is captured when it comes again: libraries such as cuBLAS
     may set themselves up when a thread first calls them, which must not happen while capturing. A kind of work with an
-    operation that cannot be captured, because it needs the host, is not tried again.
+    operation that cannot be captured, because it needs the host, is not tried again, and a message says why.
 
     capture: turns work into a function that repeats it · most: captured sizes per group · memory_errors: whether to raise an
     error if memory runs out while capturing; otherwise the kind is not tried again · report: receives a message about each
@@ -72,7 +72,7 @@ class GraphRecorder(Generic[Graph]):
                 raise
             self.refused.add(key[:2])
             self.report(
-                f"CUDA graphs: {key[0]} cannot be captured and runs without ({type(error).__name__}: {_beginning(error)})"
+                f"{key[0]} runs without a CUDA graph, and so more slowly, because it cannot be captured: {describe(error)}"
             )
             return None
 
@@ -100,7 +100,7 @@ class Compiler:
             raise
         except Exception as error:  # compilers raise errors of their own and of the tools they call
             self._failed = True
-            self.warn(f"compiling failed; decoding continues without it ({type(error).__name__}: {_beginning(error)})")
+            self.warn(f"compiling failed; decoding continues without it ({describe(error)})")
             return work
         return program
 
@@ -121,6 +121,7 @@ def _trace(work: InPlace, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
     return traced
 
 
-def _beginning(error: Exception) -> str:
-    """The first two lines of an error: compilers report pages, and the second line names the cause."""
-    return " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2]) or "no reason given"
+def describe(error: Exception) -> str:
+    """The kind and the first two lines of an error: compilers report pages, and the second line names the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2]) or 'no reason given'}"

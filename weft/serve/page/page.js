@@ -109,6 +109,7 @@ async function start() {
   const [list, languages, settings] = await Promise.all(["v1/models", "languages", "frontend/settings"].map((path) => ask(path)));
   models = list;
   limit = settings.charLimit;
+  offerFiles(settings);
   languages.forEach(({ code, name }) => names.set(code, name));
   find("key-label").hidden = !settings.keyRequired;
   keyField.value = sessionStorage.getItem("weft.key") ?? "";

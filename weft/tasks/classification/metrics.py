@@ -112,7 +112,7 @@ def _confusion(hypotheses: Sequence[str], references: Sequence[str]) -> Breakdow
     pairs = Counter(zip(map(str.strip, references), map(str.strip, hypotheses)))
     labels = sorted({label for pair in pairs for label in pair})
     if len(labels) <= MATRIX:
-        rows = [(true, *(pairs[true, label] for label in labels)) for true in labels]
+        rows: list[tuple[str | int, ...]] = [(true, *(pairs[true, label] for label in labels)) for true in labels]
         return Breakdown("confusion", "confusion matrix", ["true \\ predicted", *labels], rows)
     wrong = [(true, label, count) for (true, label), count in pairs.most_common() if true != label]
     return Breakdown("confusion", "confusions", ["true", "predicted", "texts"], wrong)

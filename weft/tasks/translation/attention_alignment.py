@@ -122,7 +122,7 @@ def weights_of(
     ]
     results: list[TokenWeights | None] = [None] * len(pairs)
     rows = [[side[place] for place in fits] for side in ids]
-    attended = _attended(model, *rows) if fits else None
+    attended = attention_of(model, *rows) if fits else None
     if attended is None:
         return results
     for place, weights in zip(fits, attended.cpu().numpy(), strict=True):
@@ -131,7 +131,7 @@ def weights_of(
     return results
 
 
-def _attended(model: Model, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Tensor | None:
+def attention_of(model: Model, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Tensor | None:
     """[B, T, S]: the mean over heads of one layer's attention to the source; None if it has no weight for each token."""
     layers = [part for part in model.modules() if isinstance(part, Attention) and part.site.use == "cross"]
     if not layers:

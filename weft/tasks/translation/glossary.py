@@ -11,10 +11,13 @@ from pathlib import Path
 import torch
 
 from weft.data.text_lines import read_lines
-from weft.data.token_spelling import spelling_of
+from weft.data.token_spelling import UNSPACED, is_letter, spelling_of
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.lexical_constraints import TermAutomata, stack
 from weft.errors import DataError
+
+LETTER = rf"[^\W{''.join(f'{chr(first)}-{chr(last)}' for first, last in UNSPACED)}]"
+"""A letter of a word: none of a script without spaces, where words have no borders."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,8 @@ class Terms:
         """The terms of each part of a text. Raises DataError if it is not known which part needs a term."""
         if len(parts) < 2 or not self.use:
             return [self] * len(parts)
-        terms = [
-            Terms(tuple(dict.fromkeys(use for source, use in self.sources if _whole_word(source).search(part))), self.avoid)
-            for part in parts
-        ]
+        sources = [tuple(pair for pair in self.sources if whole_word(pair[0]).search(part)) for part in parts]
+        terms = [Terms(tuple(dict.fromkeys(use for _, use in own)), self.avoid, own) for own in sources]
         if missing := [term for term in self.use if not any(term in each.use for each in terms)]:
             raise DataError(
                 f"the text is translated in {len(parts)} parts, and which of them needs {missing[0]!r} is not known. "
@@ -48,7 +49,7 @@ class Terms:
 
     def unmet(self, text: str) -> list[str]:
         """The terms that a translation should contain but does not, because it reached its longest length first."""
-        return [term for term in self.use if not re.search(rf"(?<!\w){re.escape(term)}(?!\w)", text)]
+        return [term for term in self.use if not whole_word(term, any_case=False).search(text)]
 
 
 NO_TERMS = Terms()
@@ -62,8 +63,7 @@ class Glossary:
 
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._entries = [
-            (_whole_word(source), source, target.removeprefix("!").strip(), target.startswith("!"))
-            for source, target in entries
+            (whole_word(source), source, target.removeprefix("!").strip(), target.startswith("!")) for source, target in entries
         ]
 
     def terms(self, text: str) -> Terms:
@@ -75,8 +75,10 @@ class Glossary:
 
 
 @lru_cache(1024)
-def _whole_word(term: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<!\w){re.escape(term)}(?!\w)", re.IGNORECASE)
+def whole_word(term: str, *, any_case: bool = True) -> re.Pattern[str]:
+    """A pattern that finds a term where it is whole words, as `Spelling.automaton` does."""
+    before, after = (rf"(?{side}{LETTER})" if is_letter(end) else "" for side, end in (("<!", term[:1]), ("!", term[-1:])))
+    return re.compile(rf"{before}{re.escape(term)}{after}", re.IGNORECASE if any_case else 0)
 
 
 def read_glossary(path: Path) -> Glossary:

@@ -27,6 +27,7 @@ from weft.tasks.translation.segmenter import (
     detokenize,
     join_segments,
 )
+from weft.tasks.translation.term_placement import TermPlacer
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             tags=source.tags(config.tag),
         )
         self.markup = MarkupTransfer(model, source, target, config.protect)
+        self.terms = TermPlacer(model, source, target, options.search)
         check_rules(options, source, target)
 
     @property
@@ -153,6 +155,10 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     def join_outputs(self, given: TranslationInput, parts: list[TextSegment], results: list[list[Translation]]) -> Translation:
         """The translation of a line, from those of its segments."""
+        if doubtful := [term for part in results if part for term in part[0].unplaced]:
+            self.warn(
+                f"{given.text[:60]!r}: the translation has no sure place for {', '.join(map(repr, doubtful))}; check it there"
+            )
         if len(parts) == len(results) == 1 and results[0] and not (given.marks or given.attention):
             results[0][0].alternatives = results[0][1:]
             return results[0][0]
@@ -199,12 +205,40 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         self, parts: list[TextSegment], *, trace: bool = False, control: Cancellation | None = None
     ) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
         options, request = self.options, replace(self.request(parts), trace=trace, cancellation=control)
+        if request.required is not None and not trace:
+            return self._generate_with_terms(parts, request), None
         if self.shortlist is not None and not (trace or request.constraints or request.required):
             read = [(part.ids, part.prefix) for part in parts]
             narrow = self.shortlist.narrow(read, options.config.shortlist, options.device)
             request = replace(request, shortlist=narrow)
         with options.arithmetic(next(self.model.parameters()).dtype, options.beams):
-            return generate(self.model, [part.ids for part in parts], request)
+            results, tables = generate(self.model, [part.ids for part in parts], request)
+            if any(part.terms.avoid for part in parts) and self._searches_freely and not trace:
+                free, _ = generate(self.model, [part.ids for part in parts], replace(request, constraints=()))
+                self.terms.check_avoided(parts, free, results)
+            return results, tables
+
+    @property
+    def _searches_freely(self) -> bool:
+        """Whether a search without forbidden terms says what the model would write otherwise."""
+        return not (self.model.decoder.parallel or self.options.config.rules or self.options.search.kind == "sample")
+
+    def _generate_with_terms(self, parts: list[TextSegment], request: GenerationRequest) -> list[list[Hypothesis]]:
+        """Free translations with their terms in place; where there is none, those of a search that has to write the terms."""
+        ids = [part.ids for part in parts]
+        with self.options.arithmetic(next(self.model.parameters()).dtype, self.options.beams):
+            free, _ = generate(self.model, ids, replace(request, required=None))
+            results = self.terms.place(parts, free)
+            left = [row for row, hypotheses in enumerate(results) if not hypotheses]
+            if left:
+                rest, control = [parts[row] for row in left], request.cancellation
+                mine = None if control is None else Cancellation(len(left), lambda row: control.wanted(left[row]))
+                required, _ = generate(self.model, [ids[row] for row in left], replace(self.request(rest), cancellation=mine))
+                for row, hypotheses in zip(left, required, strict=True):
+                    results[row] = hypotheses
+                if control is not None and mine is not None:
+                    control.stopped.update(left[row] for row in mine.stopped)
+        return results
 
     def request(self, parts: Sequence[TextSegment]) -> GenerationRequest:
         """The request for the translations of these segments."""

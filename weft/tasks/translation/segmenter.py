@@ -67,7 +67,8 @@ class TextSegment(BatchItem):
 
     prefix: ids of the forced prefix · words: unknown words of the source, if the model can copy them; the first has the first
     id beyond the vocabulary, and so on · text: the text of the ids · gap: the white space before it in its line · masked:
-    whether protected parts are left out of the text.
+    whether protected parts are left out of the text · unplaced: required terms
+    that have no place in its translation, and forbidden ones that the model has no other word for.
     """
 
     prefix: list[int]
@@ -76,6 +77,7 @@ class TextSegment(BatchItem):
     text: str = ""
     gap: str = ""
     masked: bool = False
+    unplaced: list[str] = field(default_factory=list)
 
     @property
     def seed(self) -> int:
@@ -171,13 +173,16 @@ class Translation(Prediction):
     """A translation. Its score is that of the search, such as the log-probability divided by lengthᵅ, or of the reranker.
 
     parts: the translations of its sentences, if there are several · source: the text that was read · runs: the text in parts
-    that are markup and parts that are not, if the source has markup · passes: see `Hypothesis`.
+    that are markup and parts that are not, if the source has markup · passes: see `Hypothesis` · unplaced: terms for which
+    no place was found by alignment, so that they may stand beside their usual translation, and forbidden terms for which the
+    model has no other word.
     """
 
     parts: list[Translation] = field(default_factory=list, repr=False)
     source: str = ""
     runs: list[Run] = field(default_factory=list, repr=False)
     passes: list[RefinementPass] = field(default_factory=list, repr=False)
+    unplaced: list[str] = field(default_factory=list, repr=False)
 
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON. It has the translations of several sentences one by one as well."""
@@ -191,7 +196,9 @@ def detokenize(source: Tokenizer, target: Tokenizer, segment: TextSegment, hypot
     source, target = source.named(segment.words), target.named(segment.words)
     text = target.decode([token for token in ids if token != EOS])
     names = target.tokens(ids), source.tokens(segment.ids)
-    return Translation(text, hypothesis.score, ids, *names, source=segment.text, passes=hypothesis.passes)
+    translation = Translation(text, hypothesis.score, ids, *names, source=segment.text, passes=hypothesis.passes)
+    translation.unplaced = list(segment.unplaced)
+    return translation
 
 
 def best_first(scores: Sequence[Sequence[float]], count: int) -> list[tuple[int, ...]]:
@@ -223,6 +230,7 @@ def join_segments(segments: Sequence[TextSegment], parts: Sequence[Translation],
         return parts[0] if parts else Translation("", 0.0)
     whole = Translation(join_texts([part.text for part in parts], [each.gap for each in segments]), 0.0, parts=list(parts))
     for part in parts:
+        whole.unplaced += part.unplaced
         whole.ids += part.ids
         whole.tokens += part.tokens
         whole.source_tokens += part.source_tokens

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft.errors import ConfigError, DataError
+from weft.evaluation import METRICS
 from weft.evaluation.metrics import USUAL, Metric, built_in_metrics, choose_tokenization, make_metrics
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.shortlist import Shortlist
@@ -111,7 +112,8 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         return explanation
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
-        return make_metrics(tokenize=tokenize or self.tokenize, lowercase=lowercase)
+        names = dict.fromkeys([*METRICS, *self.config.train.metrics])
+        return make_metrics(list(names), tokenize=tokenize or self.tokenize, lowercase=lowercase)
 
     @cached_property
     def shortlist(self) -> Shortlist:
@@ -143,7 +145,9 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         scores, pairs = {"loss": loss}, self.valid_pairs[direction.label]
         if self.config.train.validate_bleu and pairs:
             keys = {"bleu", "exact", find_measure(self, self.config.train.best_by).key}
-            metrics = [metric for metric in self.metrics(tokenize=self.tokenizes[direction.label]) if metric.key() in keys]
+            chosen = {type(metric) for metric in make_metrics(self.config.train.metrics)}
+            every = self.metrics(tokenize=self.tokenizes[direction.label])
+            metrics = [metric for metric in every if metric.key() in keys or type(metric) in chosen]
             scores |= self.decoded_scores(model, pairs, metrics, together=False, tag=direction.tag)
         return scores, count
 

@@ -28,8 +28,9 @@ from weft.training.auto.choose_settings import (
 PASSES, FEWEST_STEPS = 12, 60
 """How often the new data is read, and the fewest steps; never more steps than the first training had."""
 
-RATE = 0.2
-"""The peak learning rate as a share of that of the first training. Adapters are new weights and keep the whole rate."""
+RATE, LEAST_RATE, MANY = 0.3, 0.03, 30_000
+"""The peak learning rate as a share of that of the first training: RATE with MANY pairs or more, fewer in proportion to the
+root of their number, at least LEAST_RATE. Adapters are new weights and keep the whole rate."""
 
 WARMUP, VALIDATIONS, PATIENCE = 0.1, 10, 4
 """Share of the steps that warm up, number of validations, and how many without improvement end training."""
@@ -56,7 +57,7 @@ def choose_fine_tuning(choice: SettingsDraft) -> None:
     if measured is not None:
         steps = round(PASSES * count * measured.mean / (train.batch_tokens * train.accumulate))
     choice.put({"train.steps": max(1, min(base.train.steps, max(FEWEST_STEPS, steps)))})
-    _follow(choice)
+    _follow(choice, rate_share(count))
     schedule, train = choice.config.train.schedule, choice.config.train
     rate = next((f", peak learning rate {schedule[name]:g}" for name in ("rate", "scale") if name in schedule), "")
     size = f" on {count:,} pairs" if count else ""
@@ -66,10 +67,15 @@ def choose_fine_tuning(choice: SettingsDraft) -> None:
     )
 
 
-def _follow(choice: SettingsDraft) -> None:
-    """Chooses what follows from the number of steps."""
+def rate_share(pairs: int) -> float:
+    """The share of the first training's learning rate for so many pairs; 0: unknown, taken as few."""
+    return max(LEAST_RATE, RATE * min(1.0, pairs / MANY) ** 0.5)
+
+
+def _follow(choice: SettingsDraft, share: float) -> None:
+    """Chooses what follows from the number of steps. share: of the first training's learning rate."""
     train, lora = choice.config.train, choice.config.model["lora"]
-    factor = 1.0 if lora is not None else RATE
+    factor = 1.0 if lora is not None else share
     peaks = {f"train.schedule.{name}": factor * train.schedule[name] for name in ("rate", "scale") if name in train.schedule}
     warmup = {"train.schedule.warmup": round(WARMUP * train.steps)} if "warmup" in train.schedule else {}
     every = max(1, train.steps // VALIDATIONS)

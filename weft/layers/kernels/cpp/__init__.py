@@ -13,8 +13,10 @@ import mmap
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -73,7 +75,8 @@ def library() -> ctypes.CDLL:
     try:
         kept = _folder() / f"kernels-{blake2b(bytes(0).join(inputs), digest_size=10).hexdigest()}.so"
         with suppress(OSError):  # missing or damaged
-            return ctypes.CDLL(str(kept))
+            if _private(kept):
+                return ctypes.CDLL(str(kept))
         _compile(compiler, flags, sources, kept)
         return ctypes.CDLL(str(kept))
     except OSError as error:
@@ -93,16 +96,26 @@ def instructions() -> str:
 
 
 def _folder() -> Path:
-    """The cache folder. It belongs to this user alone, since its contents are executed."""
+    """The cache folder, if it is private; otherwise a new folder for this process only."""
     home = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(home) if home else Path.home() / ".cache") / "weft" / "kernels"
-    try:
+    with suppress(OSError):  # no writable home
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.access(folder, os.W_OK):
+        if not _private(folder):
+            warnings.warn(
+                f"{folder}: it is not yours, or others may write to it, so compiled kernels are not loaded from there; they "
+                "are compiled in each process. To keep them, remove the folder, or make it your own (chmod 700)",
+                stacklevel=2,
+            )
+        elif os.access(folder, os.W_OK):
             return folder
-    except OSError:
-        pass  # no writable home: compile for this process only
     return Path(tempfile.mkdtemp(prefix="weft-kernels-"))
+
+
+def _private(path: Path) -> bool:
+    """Whether a file or folder belongs to this user, and nobody else may write to it: what it holds is executed."""
+    status = path.lstat()
+    return status.st_uid == os.getuid() and not (stat.S_ISLNK(status.st_mode) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _compile(compiler: str, flags: Sequence[str], sources: list[Path], into: Path) -> None:
