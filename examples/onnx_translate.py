@@ -1,4 +1,4 @@
-"""Translates with a folder of `weft export RUN --to onnx --out FOLDER`, with onnxruntime, tokenizers and numpy (greedily).
+"""Translates with a folder of `weft export RUN --to onnx --out FOLDER`, with onnxruntime, tokenizers and numpy alone.
 
 python examples/onnx_translate.py FOLDER "A dog runs."
 """

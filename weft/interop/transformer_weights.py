@@ -22,7 +22,7 @@ from weft.losses.cross_entropy import IMPOSSIBLE
 NEVER = -IMPOSSIBLE
 """The bias of a token that cannot be written: its probability is 0 in float32."""
 
-PORTABLE = "train with the recipe transformer-portable, from which every export is exact"
+PORTABLE = "train with the recipe transformer-portable, which every export can write"
 
 
 @dataclass(frozen=True)
