@@ -46,7 +46,7 @@ from weft.inference.worker_processes import Workers
 from weft.layers.int8 import in_int8
 from weft.layers.kernels.cpp import CannotBuild, kernels
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.wrapped_decoders import ShortlistDecoder
 
 CASES = {"1": (1, 1), "1x4": (1, 4), "32": (32, 1), "32x4": (32, 4)}

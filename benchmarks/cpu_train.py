@@ -22,7 +22,7 @@ from marian import marian
 import weft
 from weft.data.batch import PAD
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 
 VOCABULARY, DIM, HEADS, HIDDEN, LAYERS = 10_000, 256, 4, 1024, 4
 

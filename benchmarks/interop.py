@@ -22,7 +22,7 @@ import torch
 import weft
 from weft.data.batch import BOS, EOS, SPECIALS, Layout, Source
 from weft.errors import ConfigError
-from weft.inference.teacher_forcing import score_texts
+from weft.inference.forced_decoding import score_texts
 from weft.interop import bart_layout, transformers_folder
 from weft.interop.exporting import export_run
 from weft.interop.importing import import_model

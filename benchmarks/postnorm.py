@@ -121,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
 def train_plain() -> None:
     """The command line of weft, with the norm kernel switched off."""
     from weft.cli import main as weft_main
-    from weft.layers import norm_and_dropout as norm
+    from weft.layers import linear_norm_dropout as norm
 
     norm.triton_available = lambda tensor: False
     weft_main()

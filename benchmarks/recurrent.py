@@ -23,7 +23,7 @@ from weft.config.sections import load_config
 from weft.data.batch import Layout, Source
 from weft.layers.recurrent import Cell, RecurrentLayer
 from weft.models.base import Encoded, Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.rnn import RecurrentEncoder
 
 VOCABULARY = 10_000

@@ -25,7 +25,7 @@ from weft.config.registry import build
 from weft.config.sections import Config, load_config
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.runs.open_run import open_run
 from weft.runs.run_folder import records
 from weft.tasks.base import TaskContext

@@ -28,7 +28,7 @@ from trainings import Run, add_options, markdown, prepare_data, report, scale_st
 from weft.bench.compare.training_jobs import Training
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs
-from weft.data.lexical_translation import likely_translations
+from weft.data.ibm_model_1 import likely_translations
 from weft.data.sentence_pairs import prepare_pairs
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import RESERVED

@@ -24,7 +24,7 @@ from weft.config.sections import load_config
 from weft.layers.lora import Lora, add_adapters
 from weft.models import POOLINGS
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8"))

@@ -5,12 +5,12 @@ import torch
 
 import weft
 from tests.helpers import tiny
-from weft.data.batch import EOS, LabelBatch, Layout, Source
+from weft.data.batch import EOS, LabelBatch, Layout, Source, pad
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import prepare
-from weft.inference.predictor import BatchItem, Prediction, Predictor, pad
+from weft.inference.predictor import BatchItem, Prediction, Predictor
 from weft.models.base import Sizes
-from weft.models.composition import build_encoder
+from weft.models.encoder_decoder import build_encoder
 from weft.models.pooling import MeanPooling
 from weft.runs.translator import load_trained
 from weft.runs.weight_files import read_tensors

@@ -22,7 +22,8 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 
-from weft.config import overrides, yaml_document
+from weft.config import yaml_document
+from weft.config import yaml_document as overrides
 from weft.config.registry import build
 from weft.data.data_format import check_columns
 from weft.data.formats import open_pairs
@@ -34,13 +35,7 @@ from weft.tasks.captioning.data import read_image
 from weft.tasks.transcription.log_mel import LogMel, features
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.documents import open_document, open_file
-from weft.tasks.translation.markup import (
-    MarkupProjection,
-    WeightBlock,
-    find_literals,
-    untranslated,
-    visible,
-)
+from weft.tasks.translation.markup import MarkupProjection, WeightBlock, find_literals, untranslated, visible
 from weft.tasks.translation.protected_spans import PATTERNS
 from weft.tasks.translation.segmenter import Segmenter, best_first
 

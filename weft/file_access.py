@@ -1,7 +1,5 @@
 """Reasons why a file or folder cannot be used (it is missing, permissions forbid it); files that are replaced atomically."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """Python's garbage collection, less often: a full one looks at all of the hundreds of thousands of objects of torch."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

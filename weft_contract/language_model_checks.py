@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.data.batch import PAD, Layout
 from weft.layers.decoder_state import detach
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.language_model import LanguageModel
 from weft_contract.decoder_checks import compare_losses
 from weft_contract.mechanism_entries import Variant, perturbed, same

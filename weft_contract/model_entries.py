@@ -20,7 +20,7 @@ from weft.data.batch import Layout, Source
 from weft.layers.decoder_state import State, select
 from weft.models import MODELS
 from weft.models.base import Decoder, Encoded, Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft_contract.mechanism_entries import Variant, facts_of, perturbed
 
 VOCABULARY = 19

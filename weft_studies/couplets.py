@@ -3,8 +3,6 @@
 Shapes: G sources · B rows · S source tokens · V vocabulary · T tokens just fed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 

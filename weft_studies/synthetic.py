@@ -12,8 +12,6 @@ A function draws the subject of a pair, its source and its target. `shortest` an
 for `longest`, and for long-range data a quarter of `longest` for `shortest`.
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Callable, Iterable
 from contextlib import suppress

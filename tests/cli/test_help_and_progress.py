@@ -14,8 +14,8 @@ from tests.helpers import tiny
 from tests.helpers.documents import parse
 from weft import cli
 from weft.cli import COMMANDS
+from weft.cli.input_and_output import Counter, StatusLine
 from weft.cli.options import EXAMPLES
-from weft.cli.output import Counter, StatusLine
 
 PLAIN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

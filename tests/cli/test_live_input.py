@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import tiny
-from weft.cli.input import LiveLines, open_input
+from weft.cli.input_and_output import LiveLines, open_input
 from weft.data.text_lines import read_lines
 from weft.errors import DataError
 
@@ -95,7 +95,7 @@ def test_lines_are_ready_when_they_are_complete() -> None:
 
 
 def test_a_line_without_end_is_refused_before_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.cli.input.LONGEST", 1000)
+    monkeypatch.setattr("weft.cli.input_and_output.LONGEST", 1000)
     monkeypatch.setattr("weft.data.text_lines.LONGEST", 1000)
     out, into = os.pipe()
     os.write(into, b"a b\n" + b"x" * 1500)  # the line goes on

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import tiny
-from weft.cli.output import opened, write_line
+from weft.cli.input_and_output import opened, write_line
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from weft.data.formats import open_pairs
 from weft.errors import ConfigError, RunError, WeftError
 from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.serve.json_api import explain_text
 from weft.serve.served_models import ModelLocation, Models
 

@@ -15,7 +15,7 @@ from weft.data.batch import UNK
 from weft.data.word_vectors.vectors import read_vectors, token_tables, vector_lines
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.runs.open_run import open_run
 from weft.runs.weight_files import read_tensors
 from weft.training import checkpoint, train_run

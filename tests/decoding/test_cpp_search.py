@@ -27,7 +27,7 @@ from weft.layers.kernels import cpp
 from weft.layers.kernels.cpp import CannotBuild, Kernels
 from weft.layers.kernels.cpp_plan import MemoryStruct, NotPlanned, Op
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.wrapped_decoders import ShortlistDecoder
 
 VOCABULARY = 90

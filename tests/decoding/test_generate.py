@@ -20,7 +20,7 @@ from weft.models.base import Encoded, Model
 from weft.models.wrapped_decoders import BatchVocabulary
 from weft.runs.open_run import open_run
 from weft.runs.translator import load
-from weft.tasks.translation.generation_requests import translate_ids
+from weft.tasks.translation.predictor import translate_ids
 from weft.tasks.translation.task import TranslationTask
 
 SIZE = 11

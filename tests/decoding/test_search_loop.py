@@ -21,7 +21,7 @@ from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, candidates, top_k, uniform
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Decoder, Encoded, HiddenStates, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.wrapped_decoders import Ensemble
 
 DIM, SOURCES, LENGTHS = 16, 6, [9, 5, 7, 3, 8, 6]

@@ -13,7 +13,7 @@ from weft.config.registry import build
 from weft.config.sections import load_config
 from weft.data.batch import BOS, EOS, Layout, PairBatch, Source
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.tasks.base import Loss, TaskContext
 from weft.tasks.translation.task import TranslationTask
 

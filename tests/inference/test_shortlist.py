@@ -14,14 +14,14 @@ import weft
 from tests.helpers import tiny
 from weft.data.batch import EOS
 from weft.data.formats import open_pairs
-from weft.data.lexical_translation import likely_translations
+from weft.data.ibm_model_1 import likely_translations
 from weft.data.sentence_pairs import prepare_pairs
 from weft.data.tokenizers.word_character_byte import CharacterTokenizer
 from weft.errors import ConfigError, RunError
 from weft.inference.shortlist import FILE, Shortlist
 from weft.layers.int8 import in_int8
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.runs.translator import Translator
 from weft.tasks.translation.glossary import Terms
 from weft_contract.model_entries import SMALL, VOCABULARY

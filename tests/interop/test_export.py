@@ -14,7 +14,7 @@ import weft
 from tests.helpers.foreign_models import ROTARY, TEXTS, pieces_of, random_run
 from weft.data.batch import BOS, EOS, SPECIALS, Layout, Source
 from weft.errors import ConfigError, RunError
-from weft.inference.teacher_forcing import score_texts
+from weft.inference.forced_decoding import score_texts
 from weft.interop.bart_layout import exported_ids
 from weft.interop.exporting import export_run
 from weft.interop.importing import import_model

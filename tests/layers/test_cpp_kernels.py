@@ -26,7 +26,7 @@ from weft.layers.kernels import cpp
 from weft.layers.kernels import cpp as build
 from weft.layers.kernels.cpp import CannotBuild, Kernels
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.runs.translator import Translator
 
 

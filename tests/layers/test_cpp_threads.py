@@ -15,7 +15,7 @@ from weft.decoding.cpp_search import cpp_ctc_paths, encode
 from weft.layers.kernels import cpp
 from weft.layers.kernels.cpp import CannotBuild, Kernels
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.layers.norm_and_dropout import dropout
+from weft.layers.linear_norm_dropout import dropout
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.75])

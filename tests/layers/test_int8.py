@@ -17,7 +17,7 @@ from weft.errors import DeviceError
 from weft.layers.int8 import Int8Linear, in_int8
 from weft.layers.recurrent import RecurrentLayer
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.runs.translator import Translator
 from weft_contract.decoder_checks import forced
 from weft_contract.model_entries import SOURCE, DecoderEntry, decoders, finite, ids

@@ -17,7 +17,7 @@ from weft.errors import ConfigError
 from weft.layers.int8 import in_int8
 from weft.layers.lora import Lora, LoraEmbedding, LoraLinear, LoraOutput, LoraTable, add_adapters, merge_adapters
 from weft.models.base import LinearDecoder, Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.runs.weight_files import read_tensors, without_ties
 from weft_studies.answering.memory_network import MemoryEncoder
 

@@ -180,7 +180,7 @@ def test_the_norm_of_a_sum_drops_the_same_entries_forward_and_backward() -> None
 def test_a_sum_that_is_replayed_drops_other_entries_every_time() -> None:
     from weft.layers.kernels import probe_device
     from weft.layers.kernels.cuda_graph_capture import CudaGraphs
-    from weft.layers.norm_and_dropout import norm_sum
+    from weft.layers.linear_norm_dropout import norm_sum
 
     probe_device(torch.device(DEVICE))
     norm, x, found = torch.nn.LayerNorm(WIDE, device=DEVICE), drawn(1, 64, WIDE), drawn(1, 64, WIDE, seed=1)
@@ -214,7 +214,7 @@ def test_a_product_that_ends_in_a_relu_has_the_usual_gradients(rows: int, output
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_likelihoods_and_their_gradient(wanted: bool) -> None:
-    from weft.layers.kernels.triton.likelihood import likelihoods
+    from weft.layers.kernels.triton.cross_entropy import likelihoods
 
     logits, gold = 3 * drawn(6, 9000), torch.randint(9000, (6,), generator=torch.Generator().manual_seed(1)).to(DEVICE)
     logits[2, 5:50] = -math.inf

@@ -13,9 +13,9 @@ from torch import Tensor
 from weft.attention.core import packed_sequences as packed_rows
 from weft.data.batch import Layout, Source
 from weft.layers import feedforward
-from weft.layers import norm_and_dropout as norm
+from weft.layers import linear_norm_dropout as norm
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 
 VOCABULARY, LAYERS = 40, 2
 SOURCES, TARGETS = [7, 20, 1, 12], [9, 11, 4, 15]

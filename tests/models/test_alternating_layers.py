@@ -18,7 +18,7 @@ from weft.config.sections import commented_yaml, json_schema, load_config, save_
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 
 SMALL = {"dim": 16, "heads": 4, "feedforward": 24, "dropout": 0.0}
 SIZES = Sizes(20, 20, True)

@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounter
 
 from weft.data.batch import Layout, Source
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 
 
 def test_blocks_compile_once_and_compute_the_same() -> None:

@@ -12,7 +12,7 @@ from weft.data.sentence_pairs import random_pairs
 from weft.errors import ConfigError
 from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_encoder_decoder
+from weft.models.encoder_decoder import build_encoder_decoder
 
 SMALL = {
     "kind": "transformer",

@@ -14,7 +14,7 @@ import torch
 
 from weft.data.batch import Layout, PairBatch, Source
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.tasks.base import Loss
 from weft.training.compile_and_cuda_graphs import CudaGraphSteps
 

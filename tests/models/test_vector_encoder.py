@@ -11,7 +11,7 @@ from tests.helpers import tiny
 from weft.data.corpus import prepare
 from weft.models import ENCODERS, FRONTS
 from weft.models.base import Encoded, Sizes
-from weft.models.composition import VectorEncoder
+from weft.models.encoder_decoder import VectorEncoder
 from weft.models.frontends.base import Frontend
 from weft.runs.translator import load_trained
 from weft.tasks import TASKS

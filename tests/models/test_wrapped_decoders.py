@@ -22,7 +22,7 @@ from weft.errors import ConfigError
 from weft.inference.shallow_fusion import FusedDecoder
 from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Decoder, Encoded, Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.language_model import LanguageModel
 from weft.models.wrapped_decoders import Ensemble, EnsembleDecoder, ShortlistDecoder, WrappedDecoder
 

@@ -14,7 +14,7 @@ from weft.decoding.search_loop import EAGER, SearchRequest, StepRunner
 from weft.decoding.search_methods import Search
 from weft.decoding.token_selection import LengthLimits
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_encoder_decoder
+from weft.models.encoder_decoder import build_encoder_decoder
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 
 VOCABULARY = 14

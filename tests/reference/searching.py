@@ -14,7 +14,7 @@ from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import SearchRequest
 from weft.decoding.token_selection import LengthLimits
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 
 
 def small_model(options: Mapping[str, Any], size: int, seed: int = 4) -> Model:

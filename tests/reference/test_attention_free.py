@@ -16,13 +16,13 @@ from weft.attention.mixers import build_self
 from weft.attention.mixers.attention_free import AttentionFreeMixer, WeightedSum, prefix_sums
 from weft.attention.mixers.fnet import FourierMixer
 from weft.attention.mixers.gmlp_and_mlp_mixer import GatedMlpMixer, TokenMlpMixer
-from weft.attention.mixers.induced_set import InducedSetMixer
+from weft.attention.mixers.set_transformer import InducedSetMixer
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import leaves
 from weft.layers.recurrent import repack, unpack
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.pooling import MultiheadPooling
 
 DIM, HEADS, EXTENT = 12, 3, 53

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
-from weft.layers.embedding import HASH_BASE, HASH_PRIME, NGramBag
+from weft.layers.embedding_and_positions import HASH_BASE, HASH_PRIME, NGramBag
 from weft.models.base import Encoded, Model, Sizes
 from weft.models.bytenet import DynamicUnfolding, NGramEmbedding, ResidualBlock
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft_contract.mechanism_entries import perturbed, same
 
 DIM, LENGTHS = 6, (23, 1, 9, 4)

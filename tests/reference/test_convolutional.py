@@ -15,10 +15,10 @@ from weft.attention.multistep import MultistepAttention
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
-from weft.layers.linear import NormedLinear
+from weft.layers.linear_norm_dropout import NormedLinear
 from weft.models.base import Sizes
-from weft.models.composition import build_model
 from weft.models.convs2s import ConvS2SLayer, GatedConvolution
+from weft.models.encoder_decoder import build_model
 from weft_contract.mechanism_entries import perturbed, same
 
 DIM, OUT, LENGTHS = 6, 5, (23, 1, 9, 4)

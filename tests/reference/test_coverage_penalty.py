@@ -23,7 +23,7 @@ from weft.decoding.search_loop import EAGER, StepRunner
 from weft.decoding.search_methods import BeamSearch
 from weft.errors import ConfigError
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.wrapped_decoders import Ensemble
 
 SIZE, LONGEST, LENGTHS = 5, 3, [4, 2, 3]

@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.models.base import Encoder, Sizes
-from weft.models.composition import build_encoder
-from weft.models.frontends.hierarchical_sentences import SentenceFrontend
+from weft.models.encoder_decoder import build_encoder
+from weft.models.frontends.words_and_sentences import SentenceFrontend
 from weft.models.pooling import SelfAttentivePooling
 from weft.tasks.classification.model import Classifier
 

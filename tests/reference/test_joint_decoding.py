@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from weft.data.batch import BOS, EOS, Layout, Source
 from weft.decoding.ctc_decoding import IMPOSSIBLE, rescore_with_ctc
 from weft.models.base import Sizes
-from weft.models.composition import build_encoder_decoder
+from weft.models.encoder_decoder import build_encoder_decoder
 from weft.tasks.transcription.model import JointModel
 
 SPEC = {

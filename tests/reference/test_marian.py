@@ -10,7 +10,7 @@ from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.wrapped_decoders import WrappedDecoder
 
 transformers = pytest.importorskip("transformers")

@@ -13,7 +13,7 @@ from weft.data.batch import Layout, Source
 from weft.layers.decoder_state import leaves
 from weft.layers.recurrent import CellKind, RecurrentLayer
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft_contract.mechanism_entries import perturbed, same
 
 DIM, LENGTHS = 16, (40, 26, 1)

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.data.batch import Layout, Source
 from weft.models.base import Sizes
-from weft.models.composition import build_encoder
+from weft.models.encoder_decoder import build_encoder
 from weft_studies.bits.neural_turing_machine import FIRST, TINY, HeadParameters, TuringEncoder, focus, write
 
 SLOTS, WIDTH = 5, 3

@@ -14,7 +14,7 @@ from weft.data.batch import BOS, EOS, PAD, UNK, Layout, Source
 from weft.errors import ConfigError
 from weft.losses.cross_entropy import IMPOSSIBLE, label_smoothed_cross_entropy
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.pointer_generator import PointerDecoder, PointerState, joined_mass, mixture
 
 SIZE = 12

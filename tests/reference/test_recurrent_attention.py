@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.attention.bahdanau import AdditiveAttention, AdditiveNormedAttention
 from weft.attention.base import Attention, Site
-from weft.attention.core.single_head import LuongScore
+from weft.attention.core.rnn_attention import LuongScore
 from weft.attention.hard import HardAttention
 from weft.attention.key_value import KeyValueAttention
 from weft.attention.luong import (

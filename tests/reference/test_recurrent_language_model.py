@@ -17,7 +17,7 @@ from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.recurrent import RecurrentStack
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.language_model import LanguageModel
 from weft.models.rnn import RecurrentDecoder, RecurrentLanguageDecoder
 from weft.tasks.language_modeling.segment_recurrence import SegmentRecurrence

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Site, Use
-from weft.attention.mixers.bucketed_attention import LshMixer
+from weft.attention.mixers.lsh_and_routing import LshMixer
 from weft.data.batch import Layout
 from weft_contract.mechanism_entries import perturbed, same
 

@@ -15,8 +15,8 @@ from tests.helpers import tiny
 from weft.data.batch import EOS
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError, RunError
+from weft.inference.forced_decoding import teacher_force
 from weft.inference.reranking import pairwise
-from weft.inference.teacher_forcing import teacher_force
 from weft.runs.translator import Translator
 
 TEXTS = [

@@ -18,7 +18,7 @@ from weft.layers.decoder_state import leaves
 from weft.layers.reversible import Added, ReversibleStreams, SubLayer, run_reversible
 from weft.models import transformer
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 
 SOURCE, TARGET = (19, 7, 12), (16, 23, 1)
 LSH: dict[str, Any] = {"kind": "lsh", "window": 4, "buckets": 4}

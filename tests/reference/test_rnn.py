@@ -15,10 +15,10 @@ from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.explain.attention_heatmap import cross_attention
-from weft.inference.teacher_forcing import teacher_force
+from weft.inference.forced_decoding import teacher_force
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
 from weft.models.base import Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.wrapped_decoders import Ensemble
 from weft.tasks.translation.segmenter import Translation
 

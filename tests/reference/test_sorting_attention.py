@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.attention.base import Site, Use, join_heads, split_heads
 from weft.attention.full import FullAttention
 from weft.attention.mixers import build_self
-from weft.attention.mixers.bucketed_attention import BucketMixer, LshMixer, RoutingMixer
+from weft.attention.mixers.lsh_and_routing import BucketMixer, LshMixer, RoutingMixer
 from weft.attention.mixers.sinkhorn import SinkhornMixer
 from weft.data.batch import Layout
 from weft.errors import ConfigError, DataError

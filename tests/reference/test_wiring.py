@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.models.base import Encoded, Model, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.transformer import EncoderWiring
 
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "feedforward": 16, "dropout": 0.0}

@@ -20,9 +20,8 @@ from weft.decoding.search_loop import SearchRequest, run_search
 from weft.errors import ConfigError
 from weft.inference.decoding_options import resolve_options
 from weft.models.base import Sizes
-from weft.models.composition import build_model
-from weft.tasks.translation.generation_requests import make_rules
-from weft.tasks.translation.predictor import TranslationPredictor
+from weft.models.encoder_decoder import build_model
+from weft.tasks.translation.predictor import TranslationPredictor, make_rules
 from weft_studies.couplets import SourceRules
 
 ALL = ("same_length", "mirror_repeats", "no_shared")

@@ -18,10 +18,10 @@ from tests.helpers import shapes, tiny
 from weft.config.registry import build
 from weft.config.sections import load_config
 from weft.data.batch import Position, Source
-from weft.data.file_lists import open_listed
+from weft.data.data_format import open_listed
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
-from weft.models.composition import build_encoder_decoder
+from weft.models.encoder_decoder import build_encoder_decoder
 from weft.models.frontends.base import FrontendSite
 from weft.runs.weight_files import zero_initialized
 from weft.tasks.base import TaskContext

@@ -20,7 +20,7 @@ from weft.data.formats import open_pairs
 from weft.data.tokenizers.word_character_byte import ByteTokenizer
 from weft.errors import ConfigError, DataError, RunError
 from weft.models.base import Sizes
-from weft.models.composition import build_encoder
+from weft.models.encoder_decoder import build_encoder
 from weft.models.pooling import MultiheadPooling
 from weft.runs.weight_files import read_tensors
 from weft.tasks.base import TaskContext

@@ -23,14 +23,7 @@ from weft.errors import ConfigError, DataError
 from weft.explain.html_page import Section
 from weft.models.base import Sizes
 from weft.tasks.base import TaskContext
-from weft.tasks.classification.data import (
-    Labels,
-    TextReader,
-    label_encoding,
-    make_labelled,
-    multi_hot,
-    sentences_of,
-)
+from weft.tasks.classification.data import Labels, TextReader, label_encoding, make_labelled, multi_hot, sentences_of
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import ClassifierEnsemble
 from weft.tasks.classification.task import ClassificationTask

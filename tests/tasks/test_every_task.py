@@ -18,8 +18,7 @@ from tests.helpers import shapes, tiny, tones
 from weft.bench.compare.measure_run import Measurements, measure
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
-from weft.explain.html_page import Section, explain_page
-from weft.explain.html_parts import png
+from weft.explain.html_page import Section, explain_page, png
 from weft.runs.weight_files import read_tensors
 from weft.serve.served_models import ModelLocation, Models
 

@@ -17,6 +17,7 @@ from weft.attention.base import Site
 from weft.attention.full import FullAttention
 from weft.config.sections import DecodeSection
 from weft.data.batch import Layout
+from weft.data.term_automata import token_texts
 from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.subword import BpeTokenizer
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
@@ -27,8 +28,7 @@ from weft.explain.explanation import fed, find_words, join_words, make_side, rig
 from weft.inference.decoding_options import resolve_options
 from weft.layers.decoder_state import State
 from weft.models.base import Encoded, HiddenStates, LinearDecoder, Sizes
-from weft.models.composition import build_model
-from weft.tasks.translation.attention_alignment import token_texts
+from weft.models.encoder_decoder import build_model
 from weft.tasks.translation.explanation import explain_translation
 from weft.tasks.translation.predictor import TranslationPredictor
 

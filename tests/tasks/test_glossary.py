@@ -15,7 +15,7 @@ from tests.decoding.test_search_loop import Waits, bos, encode, limits, log_prob
 from tests.helpers import tiny
 from weft import load
 from weft.data.batch import BOS, EOS, PAD, UNK, Layout
-from weft.data.token_spelling import FAR, INSIDE, MET, START, Spelling, is_unspaced, spelling_of
+from weft.data.term_automata import FAR, INSIDE, MET, START, Spelling, is_unspaced, spelling_of
 from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.subword import BpeTokenizer
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer

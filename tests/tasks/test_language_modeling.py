@@ -23,7 +23,7 @@ from weft.errors import ConfigError, DataError, RunError
 from weft.explain.html_page import Section
 from weft.layers.decoder_state import leaves
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.language_model import LanguageModel
 from weft.runs.translator import load_trained
 from weft.runs.weight_files import read_tensors

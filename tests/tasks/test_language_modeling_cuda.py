@@ -14,7 +14,7 @@ from weft.config.sections import Config
 from weft.data.batch import Batch, Position
 from weft.errors import ConfigError
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.tasks.base import TaskContext
 from weft.tasks.language_modeling.data import Streams
 from weft.tasks.language_modeling.task import LanguageModelTask

@@ -19,7 +19,7 @@ from weft.config.registry import build
 from weft.data.batch import TagBatch
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
-from weft.models.composition import build_encoder
+from weft.models.encoder_decoder import build_encoder
 from weft.tasks.tagging.crf import LinearChainCrf
 from weft.tasks.tagging.data import Lexicon, Vocabulary, join_words, make_tagged, open_tagged, split_words
 from weft.tasks.tagging.metrics import split_tags

@@ -8,7 +8,7 @@ import torch
 from weft.config.sections import TrainSection
 from weft.layers.kernels.cuda_graph_capture import GraphRecorder
 from weft.models.base import Network, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.training import compile_and_cuda_graphs as compiling
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")

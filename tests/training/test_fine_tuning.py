@@ -15,7 +15,7 @@ from weft.config.registry import build
 from weft.config.sections import Config, TrainSection, load_config
 from weft.errors import ConfigError, RunError
 from weft.models.base import Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.runs.open_run import open_run, run_config
 from weft.runs.run_folder import records
 from weft.runs.warm_start import resolve_start, started_config

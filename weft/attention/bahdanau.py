@@ -1,11 +1,9 @@
 """Additive attention of Bahdanau et al. 2015, plain and with a normalised last layer."""
 
-from __future__ import annotations
-
 from pydantic import NonNegativeInt
 
 from weft.attention.base import Site
-from weft.attention.core.single_head import AdditiveScore, ScoredAttention
+from weft.attention.core.rnn_attention import AdditiveScore, ScoredAttention
 
 
 class AdditiveAttention(ScoredAttention):

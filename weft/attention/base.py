@@ -3,8 +3,6 @@
 Shapes: B rows · T query positions · S key positions · H heads · D model width.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Combinations: patterns in one softmax (joined) or one per head (mixed), and any mechanisms side by side (parts)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import reduce
 from typing import Annotated, Any, cast

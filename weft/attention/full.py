@@ -1,7 +1,5 @@
 """Scaled dot-product attention over all positions."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt

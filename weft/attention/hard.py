@@ -1,13 +1,11 @@
 """Hard attention: attends to one position, sampled in training."""
 
-from __future__ import annotations
-
 import torch
 from pydantic import NonNegativeInt
 from torch import Tensor
 
 from weft.attention.base import Attended, Site
-from weft.attention.core.single_head import AdditiveScore, SourceAttention
+from weft.attention.core.rnn_attention import AdditiveScore, SourceAttention
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
 

@@ -3,8 +3,6 @@
 Shapes: B rows · T queries · L remembered states · W width of a key and of a value.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,12 +13,12 @@ from torch import Tensor
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import KeyValueStore, masked_softmax
 from weft.attention.core.kv_cache import ConcatenatedKeyValues, KeyValueCache
-from weft.attention.core.single_head import AdditiveScore, SingleHead, SourceStates
+from weft.attention.core.rnn_attention import AdditiveScore, SingleHead, SourceStates
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State
-from weft.layers.norm_and_dropout import dropout
+from weft.layers.linear_norm_dropout import dropout
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """Attention at a linear cost: the linear Transformer, and efficient attention (softmax over channels and over positions)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Linformer: keys and values of all positions are projected to a few rows."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 import torch

@@ -1,7 +1,5 @@
 """Attention to a local window."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 from pydantic import PositiveInt

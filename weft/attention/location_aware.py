@@ -3,8 +3,6 @@
 Shapes: G sources · K beams · B = G·K rows · S keys · A width of the scoring network.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -13,11 +11,11 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.core.single_head import AdditiveScore, SourceAttention, SourceStates, fold, kept, unfold
+from weft.attention.core.rnn_attention import AdditiveScore, SourceAttention, SourceStates, fold, kept, unfold
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
-from weft.layers.linear import to_float32
+from weft.layers.linear_norm_dropout import to_float32
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """Attention of Luong et al. 2015: global, with the scores dot, general, concat and location, and local (local-m, local-p)."""
 
-from __future__ import annotations
-
 from abc import ABC
 
 import torch
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from weft.attention.base import Attended, Site
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.core.single_head import (
+from weft.attention.core.rnn_attention import (
     AdditiveScore,
     CountedSource,
     DotScore,

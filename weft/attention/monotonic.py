@@ -3,8 +3,6 @@
 Shapes: G sources · B rows · T queries · S keys · A width of a key · M width of the memory.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,7 +13,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
-from weft.attention.core.single_head import AdditiveScore, SourceAttention, SourceStates, kept
+from weft.attention.core.rnn_attention import AdditiveScore, SourceAttention, SourceStates, kept
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, spread
 

@@ -3,8 +3,6 @@
 Shapes: G sources · B rows · T target positions · S source positions · D width of a head.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -18,7 +16,7 @@ from weft.attention.core.packed_sequences import packing
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, shared, spread
 from weft.layers.kernels.cpp_plan import Keys, PlanBuilder, Register
-from weft.layers.linear import to_autocast_dtype
+from weft.layers.linear_norm_dropout import to_autocast_dtype
 
 
 @dataclass

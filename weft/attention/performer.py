@@ -1,7 +1,5 @@
 """Performer's attention: the softmax estimated by positive random features."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

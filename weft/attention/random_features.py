@@ -1,7 +1,5 @@
 """Random feature attention: sines and cosines estimate the softmax over unit vectors."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any, ClassVar

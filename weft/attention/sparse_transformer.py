@@ -1,7 +1,5 @@
 """Patterns of the Sparse Transformer (Child et al. 2019): strided and fixed."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 from pydantic import PositiveInt

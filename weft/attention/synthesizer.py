@@ -3,8 +3,6 @@
 Shapes: B rows · H heads · T queries · L positions · D model width.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -16,10 +14,10 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.core.single_head import CountedSource, SourceStates
+from weft.attention.core.rnn_attention import CountedSource, SourceStates
 from weft.data.batch import Layout
 from weft.layers.decoder_state import History, State
-from weft.layers.norm_and_dropout import dropout
+from weft.layers.linear_norm_dropout import dropout
 
 Form = Literal["dense", "random", "fixed", "factored_dense", "factored_random"]
 

@@ -1,7 +1,5 @@
 """Checks the installation and the machine: what is installed, what is missing, and how to add it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

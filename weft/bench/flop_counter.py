@@ -5,8 +5,6 @@ use torch's formulas. This file has the others: fused attention (only pairs that
 recurrent layers, Fourier transforms, int8 products. Elementwise work is not counted: it shows in the bytes that are moved.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The machine: its description, timing on it, and its limits, measured by large matrix products and copies of memory."""
 
-from __future__ import annotations
-
 import os
 import platform
 import time

@@ -1,7 +1,5 @@
 """Profiles of a step: the events of torch's profiler, in groups that say where the time goes."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

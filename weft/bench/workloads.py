@@ -3,8 +3,6 @@
 The model is that of a run, or that of a recipe with its initial weights. No data is read.
 """
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The command line: one file per command. This one puts them together and turns errors into messages."""
 
-from __future__ import annotations
-
 import signal
 import threading
 
@@ -39,16 +37,16 @@ COMMANDS = {
     "explain": "explain:explain",
     "align": "align_and_dictionary:align",
     "generate": "predict:generate",
-    "compare": "compare:compare",
-    "bench": "bench_and_doctor:bench",
+    "compare": "bench_compare_doctor:compare",
+    "bench": "bench_compare_doctor:bench",
     "distill": "distill_and_backtranslate:distill",
     "dictionary": "align_and_dictionary:dictionary",
     "vectors": "align_and_dictionary:vectors",
     "iterate": "distill_and_backtranslate:iterate",
     "backtranslate": "distill_and_backtranslate:backtranslate",
-    "shortlist": "after_training:shortlist",
-    "average": "after_training:average",
-    "merge": "after_training:merge",
+    "shortlist": "average_merge_shortlist:shortlist",
+    "average": "average_merge_shortlist:average",
+    "merge": "average_merge_shortlist:merge",
     "import": "import_and_export:import_model",
     "export": "import_and_export:export",
     "pack": "import_and_export:pack",
@@ -56,7 +54,7 @@ COMMANDS = {
     "list": "list_and_new:list_parts",
     "new": "list_and_new:new",
     "demo": "train:demo",
-    "doctor": "bench_and_doctor:doctor",
+    "doctor": "bench_compare_doctor:doctor",
 }
 """The module and the function of each command."""
 

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from weft.cli.input_and_output import Counter, check_kept, opened, tell, write_line
 from weft.cli.options import DEVICE, OUTPUT, PAIRS, RUN, runs
-from weft.cli.output import Counter, check_kept, opened, tell, write_line
 from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from weft.cli.input_and_output import Counter, tell
 from weft.cli.options import ANY_SET, BEAM, DECODE_SET, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, recipes, runs
-from weft.cli.output import Counter, tell
 from weft.errors import ConfigError
 
 if TYPE_CHECKING:

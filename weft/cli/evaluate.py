@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from weft.cli.input_and_output import Counter, opened, warn
 from weft.cli.options import BEAM, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, runs
-from weft.cli.output import Counter, opened, warn
 from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

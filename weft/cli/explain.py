@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from weft.cli.input_and_output import opened, tell, warn
 from weft.cli.options import BEAM, DECODE_SET, DEVICE, RUN, decode_options, runs
-from weft.cli.output import opened, tell, warn
 from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -1,13 +1,11 @@
 """`weft import` and `weft export`, `weft pack` and `weft unpack`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import typer
 
+from weft.cli.input_and_output import tell
 from weft.cli.options import complete_runs
-from weft.cli.output import tell
 from weft.errors import ConfigError
 
 

@@ -3,8 +3,6 @@
 Nothing here imports torch, so that completion (`weft --install-completion`) answers at once.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Callable, Sequence

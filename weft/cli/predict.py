@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
+from weft.cli.input_and_output import Counter, check_kept, opened, warn, write_line
 from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, TAG, decode_options, runs
-from weft.cli.output import Counter, check_kept, opened, warn, write_line
 from weft.errors import ConfigError
 from weft.garbage_collection import paused_at_startup
 
 if TYPE_CHECKING:
-    from weft.cli.input import Input
+    from weft.cli.input_and_output import Input
     from weft.inference.predictor import Prediction
     from weft.runs.translator import Trained
     from weft.tasks.translation.glossary import Terms
@@ -58,7 +58,7 @@ def predict(
 ) -> None:
     """Run a trained model on a file, a text, or standard input line by line: translations, labels, captions, transcripts, …"""
     with paused_at_startup():
-        from weft.cli.input import check_input, open_input
+        from weft.cli.input_and_output import check_input, open_input
         from weft.data.text_lines import check_file, read_lines
         from weft.runs.translator import load_trained
         from weft.tasks.translation.glossary import read_glossary

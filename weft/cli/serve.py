@@ -1,7 +1,5 @@
 """`weft serve`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,8 +8,8 @@ from typing import Any
 
 import typer
 
+from weft.cli.input_and_output import warn
 from weft.cli.options import DEVICE
-from weft.cli.output import warn
 from weft.errors import ConfigError
 from weft.serve.settings import Settings
 from weft.version import install

@@ -1,7 +1,5 @@
 """`weft train` and `weft demo`."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import time
@@ -11,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from weft.cli.input_and_output import tell
 from weft.cli.options import ANY_SET, PAIRS, complete_runs, recipes
-from weft.cli.output import tell
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
 

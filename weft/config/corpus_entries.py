@@ -3,8 +3,6 @@
 A run saves the files as absolute paths, so that it can be continued from any folder.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

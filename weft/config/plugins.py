@@ -11,8 +11,6 @@ of a folder, here that of `recipes` in `my_package`. A configuration can only na
 in a run folder makes weft import a module. The package weft_studies, which comes with weft, is registered in the same way.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence

@@ -16,8 +16,6 @@ table that lists the module itself.
 `matching` resolves patterns of names, such as `encoder.*`, that select weights or modules of a model.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import importlib

@@ -3,8 +3,6 @@
 Works on any pydantic model whose fields are sections, plain values, and parts marked with `weft.config.registry.Among`.
 """
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType, UnionType

@@ -27,9 +27,9 @@ from weft.config.corpus_entries import (
     parse,
     renamed,
 )
-from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.plugins import KINDS, advice_if_stale, installed_recipes
 from weft.config.registry import Among, NameIn, Options, expand, find_table, problems, suggest
+from weft.config.yaml_document import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.errors import ConfigError
 from weft.file_access import NO_FILE, denied, replace_file, why_unreadable
 from weft.runs.migrations import migrate_config

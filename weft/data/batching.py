@@ -5,8 +5,6 @@ An epoch is a keyed permutation of the row numbers, computed and never stored, c
 however large the corpus and however far the training.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -4,8 +4,6 @@ The unknown words of a source get the ids size, size + 1, … in order of first 
 the target; other unknown words there stay UNK.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from weft.data.batch import EOS, UNK

@@ -13,8 +13,6 @@ Data is streamed line by line and can be read any number of times. Columns are c
 names are those of the first row, which is then no pair.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

@@ -9,8 +9,6 @@ Pair i depends only on the kind, the seed and i. A hash of the subject of a pair
 whether the pair belongs to train, valid or test, so that these never share a subject, whatever the seeds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import string
 from collections.abc import Callable, Iterator

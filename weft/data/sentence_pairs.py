@@ -1,7 +1,5 @@
 """Pairs of texts as a corpus and as batches: columns `source` and `target`, both with EOS at the end."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence, Sized
 from pathlib import Path

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.data.formats import Pairs
-from weft.data.token_spelling import is_unspaced
+from weft.data.term_automata import is_unspaced
 from weft.file_access import replace_file
 
 UNSPLIT = {"th", "lo"}

@@ -4,8 +4,6 @@ Only a line feed, with or without a carriage return before it, ends a line. A te
 return, and splitting there would misalign all following lines with the other side of the corpus.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

@@ -6,8 +6,6 @@ sentences occur in no other pair. Data is read twice, in constant memory. The ch
 side, is a sentence of the file. Sentences are equal if they differ only in case or white space.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import json

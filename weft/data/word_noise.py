@@ -3,8 +3,6 @@
 The noise of a batch follows from its key and its texts, so a resumed training reads what an uninterrupted one would have read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Selectors of beam search and of greedy search."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -3,8 +3,6 @@
 Shapes: G sources · B rows · T tokens just fed · S source positions · H heads.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

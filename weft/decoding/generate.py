@@ -3,8 +3,6 @@
 Shapes: G sources · P prefix tokens · N tokens of a shortlist · V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol

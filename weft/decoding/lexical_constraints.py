@@ -5,8 +5,6 @@ matter. Shapes: G sources · K hypotheses per source · B = G·K rows · M terms
 V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

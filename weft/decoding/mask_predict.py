@@ -3,8 +3,6 @@
 Shapes: G sources · B rows, one per source and canvas · T target positions · V vocabulary.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field

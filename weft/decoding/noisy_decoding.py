@@ -6,8 +6,6 @@ states at every step, and becomes weaker as the text goes on. The text that the 
 Shapes: G sources · C chains · B = G·C rows · T tokens just fed · W width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +24,7 @@ from weft.decoding.search_methods import Search, SearchResult
 from weft.decoding.token_selection import TokenSelector, hashed
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, select
-from weft.layers.embedding import TokenEmbedding
+from weft.layers.embedding_and_positions import TokenEmbedding
 from weft.layers.recurrent import each_token
 from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Decoder, Encoded, HiddenStates

@@ -1,7 +1,5 @@
 """The selector of sampling."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

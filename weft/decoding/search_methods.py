@@ -3,8 +3,6 @@
 Shapes: G sources · P prefix tokens.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Floors: the scores of answers that need no model, such as a copy of the input, to compare a trained model with."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress

@@ -9,8 +9,6 @@ write.
 Shapes: N sentences · S counts per sentence.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

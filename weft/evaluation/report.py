@@ -1,7 +1,5 @@
 """Evaluates a system: a table for people, a JSON document for programs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

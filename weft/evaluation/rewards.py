@@ -1,7 +1,5 @@
 """Rewards of single texts, from 0 to 1, for training on them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

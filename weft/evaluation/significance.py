@@ -6,8 +6,6 @@ only once. They follow sacreBLEU, and agree with it.
 Shapes: N sentences · S counts per sentence · R resamples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

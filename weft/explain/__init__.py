@@ -1,7 +1,5 @@
 """Explanations of predictions: attention maps, influence, the beam tree, heat maps, and the pages that show them."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

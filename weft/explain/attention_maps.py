@@ -3,8 +3,6 @@
 To measure the influence of a token on others, it is replaced. Shapes: T target tokens · S source tokens · D width.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +19,7 @@ from weft.attention.base import Attended, Facts, Mixer, SelfAttention, View
 from weft.config.registry import find_table
 from weft.data.batch import BOS, UNK, Source
 from weft.explain.explanation import SIDES, AttentionMap, Weights
-from weft.inference.teacher_forcing import TeacherForced, teacher_force
+from weft.inference.forced_decoding import TeacherForced, teacher_force
 from weft.models.base import Model
 
 AT_MOST_ONE = "{kind}: the weights of a row sum to one or less"

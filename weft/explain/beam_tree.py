@@ -1,7 +1,5 @@
 """The beam tree: every hypothesis that a search kept, finished or dropped, and why."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.attention.base import View
 from weft.data.batch import BOS, EOS, SPECIALS
-from weft.data.token_spelling import is_unspaced, token_texts
+from weft.data.term_automata import is_unspaced, token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.inference.predictor import Prediction
 

@@ -1,25 +1,52 @@
 """Explanations as a self-contained HTML page, with styles, scripts and data inside. It needs no network.
 
-Translations have a page with scripts (`page`), predictions of other tasks a plain one (`static_page`).
-
-Weights are stored as deflated bytes, 255 · √w. A sentence of 200 tokens and 48 heads makes a page of a few megabytes.
+Translations have a page with scripts (`page`), predictions of other tasks a plain one (`static_page`) made of images, bars and
+notes. Weights are stored as deflated bytes, 255 · √w. A sentence of 200 tokens and 48 heads makes a page of a few megabytes.
 """
-
-from __future__ import annotations
 
 import base64
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, is_dataclass
 from html import escape
 from importlib.resources import files
+from io import BytesIO
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.errors import ConfigError
 from weft.explain.explanation import SIDES, Explanation, Weights, shown
+
+Pixels = NDArray[np.uint8]
+
+
+def meter(share: float) -> str:
+    """A bar for a share between 0 and 1."""
+    return f'<meter min="0" max="1" value="{share:.4f}"></meter>'
+
+
+def notes(texts: Iterable[str]) -> str:
+    """A paragraph for each remark to the reader."""
+    return "".join(f"<p class=note>{escape(text)}</p>\n" for text in texts)
+
+
+def image(pixels: Pixels, text: str, *, kind: str = "") -> str:
+    """Pixels as an image inside the page. text: what it shows, in words · kind: its CSS class."""
+    data = base64.b64encode(png(pixels)).decode()
+    return f'<img{f" class={kind}" if kind else ""} alt="{escape(text)}" src="data:image/png;base64,{data}">'
+
+
+def png(pixels: Pixels) -> bytes:
+    """A PNG file of pixels [H, W] (grey), [H, W, 3] (colours) or [H, W, 4] (colours and opacity)."""
+    from PIL import Image  # a requirement of matplotlib
+
+    file = BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
 
 SCRIPTS = ("dom.js", "arrays.js", "heatmap.js", "lines.js", "steps.js", "tokens.js", "tree.js", "panel.js", "page.js")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import ValidationError
 
-from weft.config.overrides import Override, apply_overrides
 from weft.config.registry import build, problems
 from weft.config.sections import DecodeSection
+from weft.config.yaml_document import Override, apply_overrides
 from weft.data.batch import EOS
 from weft.decoding.cpp_search import prepare
 from weft.decoding.cuda_graph_search import CapturedStepRunner, search_graphs_of

@@ -4,8 +4,6 @@ A task writes a subclass that reads inputs, runs batches and joins their results
 cancelling are shared.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.attention.base import View
-from weft.data.batch import pad as pad
 from weft.data.batch import power_of_two
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, DataError

@@ -3,8 +3,6 @@
 Shapes: N candidates of one source · V different n-grams among them.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Shapes: B rows · T target positions · V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from weft.data.corpus import Corpus, cache_folder
-from weft.data.lexical_translation import Ids, likely_translations
+from weft.data.ibm_model_1 import Ids, likely_translations
 from weft.data.tokenizers import RESERVED
 from weft.errors import RunError
 from weft.file_access import default_mode, why_unwritable

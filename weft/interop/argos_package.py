@@ -1,7 +1,5 @@
 """Packages of Argos Translate, which LibreTranslate runs too: a folder of CTranslate2 and one SentencePiece model in a zip."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

@@ -3,8 +3,6 @@
 Marian, Pegasus, M2M100 and NLLB are such models.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

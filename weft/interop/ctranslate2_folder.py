@@ -4,8 +4,6 @@ Its Marian and transformers converters would be wrong for weft: both force an em
 out a row of the table.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +17,7 @@ from weft.errors import ConfigError
 from weft.interop.tokenizer_files import vocabulary
 from weft.interop.tokenizer_json import tokenizer_json
 from weft.interop.transformer_weights import BIAS, PARTS, POSITIONS, TABLES, Architecture, architecture
-from weft.layers.positions import SinusoidalPosition
+from weft.layers.embedding_and_positions import SinusoidalPosition
 from weft.runs.open_run import TrainedRun
 from weft.runs.weight_files import named_weights
 from weft.version import install

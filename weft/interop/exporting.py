@@ -1,7 +1,5 @@
 """`export_run`: writes a run in the format of another program."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

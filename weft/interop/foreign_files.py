@@ -1,7 +1,5 @@
 """Files of others, which may be damaged or hostile: nothing in them is executed, and what they claim is checked first."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import zipfile

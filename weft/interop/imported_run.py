@@ -1,7 +1,5 @@
 """Imported models as runs: the folder that `weft import` writes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`import_model`: finds out what a model is, and makes a run of it, or says why it cannot."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from weft.data.tokenizers import Tokenizer

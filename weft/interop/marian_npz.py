@@ -4,8 +4,6 @@ Matrices are [in, out], vectors [1, n]. A translation starts from a vector of ze
 PAD and BOS cannot be written (model.zero_bos). The sines of all frequencies come before the cosines.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

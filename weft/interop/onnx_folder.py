@@ -1,7 +1,5 @@
 """ONNX folders, laid out for onnxruntime and for transformers.js: an encoder, a decoder with a cache, and a tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

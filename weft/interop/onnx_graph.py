@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.interop.transformer_weights import PARTS, POSITIONS, Architecture
-from weft.layers.positions import SinusoidalPosition, rotation
+from weft.layers.embedding_and_positions import SinusoidalPosition, rotation
 
 OPSET, IR = 18, 9
 HIDDEN = float(np.finfo(np.float32).min)

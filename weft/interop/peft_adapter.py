@@ -4,8 +4,6 @@ peft has a pair of matrices for each layer of the base. weft has one layer for q
 three times, and their B is cut into three.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Tokenizers of runs as the files of other programs: SentencePiece models, tables of pieces, and tokenizer.json."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

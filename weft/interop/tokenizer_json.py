@@ -3,8 +3,6 @@
 A SentencePiece model is read by a small parser of its protocol buffer, and becomes the same model of `tokenizers`.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

@@ -4,8 +4,6 @@ Both have the sines of all frequencies before the cosines, a bias of the output 
 is the start of a translation too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,7 +45,7 @@ from weft.interop.transformer_weights import (
     require_sinusoids,
     sines_first,
 )
-from weft.layers.positions import SinusoidalPosition
+from weft.layers.embedding_and_positions import SinusoidalPosition
 from weft.losses.cross_entropy import UNWRITTEN
 from weft.runs.open_run import TrainedRun
 from weft.runs.weight_files import named_weights, write_tensors

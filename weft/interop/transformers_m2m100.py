@@ -4,8 +4,6 @@ A source begins with the token of its language, a translation with that of its o
 fra_Latn"`. The sinusoids have frequencies of their own, so they become learned positions, which training leaves as they are.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@
 any linear layer with width · dim inputs. Shapes: B rows · T positions · D width of a token.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The feed-forward network of a Transformer block, optionally over a window of tokens."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -12,8 +10,7 @@ from weft.data.batch import Layout
 from weft.layers.convolution import TokenWindow
 from weft.layers.kernels import triton_available
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
-from weft.layers.linear import to_autocast_dtype, xavier
-from weft.layers.norm_and_dropout import dropout
+from weft.layers.linear_norm_dropout import dropout, to_autocast_dtype, xavier
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
 

@@ -18,7 +18,7 @@ from weft.data.batch import Layout
 from weft.errors import DeviceError
 from weft.layers.kernels.cpp import Kernels
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
-from weft.layers.linear import NormedLinear, replace_layers
+from weft.layers.linear_norm_dropout import NormedLinear, replace_layers
 from weft.layers.recurrent import Cell, RecurrentLayer
 
 MIN_OUTPUTS = 16

@@ -1,7 +1,5 @@
 """Low-rank adapters (LoRA, Hu et al. 2022): a few weights beside layers and tables that stay as they are."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.config.registry import Options, matching
 from weft.errors import ConfigError
-from weft.layers.linear import linear_with, replace_layers
+from weft.layers.linear_norm_dropout import linear_with, replace_layers
 
 ADAPTER = (".lora_a", ".lora_b")
 """How the names of adapter weights end."""

@@ -4,8 +4,6 @@ Shapes: B rows · T positions · N real tokens · m segments of a packed row (se
 W width of a layer's states, both directions together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -21,7 +19,7 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.kernels import computes_bf16
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
-from weft.layers.norm_and_dropout import Rate, dropout
+from weft.layers.linear_norm_dropout import Rate, dropout
 
 CellKind = Literal["gru", "lstm"]
 BridgeKind = Literal["zeros", "copy", "tanh"]

@@ -5,8 +5,6 @@ There are two streams, both initially the input. Sub-layers alternate: each read
 backward pass does so from the last sub-layer to the first. Only the two final streams are stored, at any depth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: B rows · H heads · T target positions · S source positions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from weft.attention.base import Attention
 from weft.attention.core.weight_recorder import cross_attentions, record_weights
 from weft.data.batch import Layout, PairBatch
 from weft.errors import ConfigError
-from weft.layers.linear import to_float32
+from weft.layers.linear_norm_dropout import to_float32
 from weft.models.base import Model
 
 Recorded = Sequence[list[Tensor]]

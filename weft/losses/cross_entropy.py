@@ -3,8 +3,6 @@
 Shapes: N tokens · D width · V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol, cast
 
 import torch
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import BOS, PAD
 from weft.layers.kernels import triton_available
-from weft.layers.linear import accumulation_dtype, linear_with, to_autocast_dtype
+from weft.layers.linear_norm_dropout import accumulation_dtype, linear_with, to_autocast_dtype
 
 CACHED = 1 << 21
 """Logits per chunk on a CPU: 8 MiB of float32."""
@@ -144,7 +142,7 @@ class _LinearLoss(torch.autograd.Function):
 def _chunk(logits: Tensor, gold: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Log-likelihoods [N], log-denominators of the softmax [N], and softmax − (1 − ε) · gold, which overwrites the logits."""
     if triton_available(logits):
-        from weft.layers.kernels.triton.likelihood import likelihoods
+        from weft.layers.kernels.triton.cross_entropy import likelihoods
 
         return likelihoods(logits, gold, 1 - smoothing, wanted)
     gold = gold[:, None]

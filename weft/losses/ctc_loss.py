@@ -8,8 +8,6 @@ Shapes: B rows · T vectors · V symbols, the blank included · U tokens of a ta
 odd ones are the tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.layers.linear import accumulation_dtype
+from weft.layers.linear_norm_dropout import accumulation_dtype
 
 IMPOSSIBLE = -1e30
 """The log-probability of what is impossible; finite, so that sums of it are not NaN."""

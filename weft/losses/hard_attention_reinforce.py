@@ -3,8 +3,6 @@
 Shapes: B rows, the samples of a sentence next to each other · T target positions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -3,8 +3,6 @@
 Shapes: B rows · T target positions · D width · V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -13,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from weft.data.batch import BOS, PAD, Layout, pad
-from weft.layers.linear import accumulation_dtype
+from weft.layers.linear_norm_dropout import accumulation_dtype
 from weft.losses.cross_entropy import IMPOSSIBLE
 from weft.models.base import Decoder, Encoded
 

@@ -6,13 +6,11 @@ R-Drop (Liang et al. 2021): two passes over a batch, each with its own dropout, 
 Shapes: B rows · T target positions · S source positions · G texts · V vocabulary.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from weft.data.batch import UNK, Layout, PairBatch
-from weft.layers.linear import accumulation_dtype
+from weft.layers.linear_norm_dropout import accumulation_dtype
 from weft.losses.cross_entropy import IMPOSSIBLE
 from weft.losses.log_likelihood import in_slices
 from weft.models.base import Decoder

@@ -7,8 +7,6 @@ probability ε, otherwise the prediction for t − 1; the first token is always 
 Shapes: B rows · T target positions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Texts are drawn without gradient, and their log-probabilities computed with grad
 Shapes: G sources · K texts of each source; in minimum risk the last one is the reference.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,7 @@
 """Models: families, and the frontends, encoders, decoders, length predictors and poolings that they are composed of."""
 
 MODELS = {
-    "composed": "weft.models.composition:ComposedModel",
+    "composed": "weft.models.encoder_decoder:ComposedModel",
     "transformer": "weft.models.transformer:Transformer",
     "convs2s": "weft.models.convs2s:ConvS2S",
     "bytenet": "weft.models.bytenet:ByteNet",
@@ -13,14 +13,14 @@ MODELS = {
 
 FRONTS = {
     "tokens": "weft.models.frontends.base:TokenFrontend",
-    "words": "weft.models.frontends.words:WordFrontend",
+    "words": "weft.models.frontends.words_and_sentences:WordFrontend",
     "frames": "weft.models.frontends.base:FrameFrontend",
     "pyramid": "weft.models.frontends.base:PyramidFrontend",
     "vectors": "weft.models.frontends.base:VectorFrontend",
     "patches": "weft.models.frontends.images:PatchFrontend",
     "convolutions": "weft.models.frontends.images:ConvolutionFrontend",
     "efficientnet": "weft.models.frontends.images:EfficientNetFrontend",
-    "sentences": "weft.models.frontends.hierarchical_sentences:SentenceFrontend",
+    "sentences": "weft.models.frontends.words_and_sentences:SentenceFrontend",
 }
 
 ENCODERS = {
@@ -28,7 +28,7 @@ ENCODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SEncoder",
     "bytenet": "weft.models.bytenet:ByteNetEncoder",
     "rnn": "weft.models.rnn:RecurrentEncoder",
-    "identity": "weft.models.composition:IdentityEncoder",
+    "identity": "weft.models.encoder_decoder:IdentityEncoder",
 }
 
 DECODERS = {

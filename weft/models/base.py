@@ -18,8 +18,8 @@ from weft.config.plugins import RenamedMembers
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
-from weft.layers.embedding import EmbeddingTables, embedding_table
-from weft.layers.linear import linear_with
+from weft.layers.embedding_and_positions import EmbeddingTables, embedding_table
+from weft.layers.linear_norm_dropout import linear_with
 from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, restrict_outputs, unwritten_fixed
 
 Reads = Literal["tokens", "words", "frames", "image", "sentences"]

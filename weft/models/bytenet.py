@@ -3,8 +3,6 @@
 Shapes: G sources · B rows · T target positions · S source positions · U columns of an unfolded source · D width of the model.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,11 +17,10 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State, shared
-from weft.layers.embedding import NGramBag
-from weft.layers.norm_and_dropout import Rate, dropout
-from weft.layers.positions import token_positions
+from weft.layers.embedding_and_positions import NGramBag, token_positions
+from weft.layers.linear_norm_dropout import Rate, dropout
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder
-from weft.models.composition import FlatFamily, VectorEncoder
+from weft.models.encoder_decoder import FlatFamily, VectorEncoder
 from weft.models.frontends.base import TokenFrontend
 
 

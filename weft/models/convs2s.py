@@ -21,13 +21,11 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State
-from weft.layers.embedding import TokenEmbedding, first_positions
+from weft.layers.embedding_and_positions import LearnedPosition, TokenEmbedding, first_positions, token_positions
 from weft.layers.kernels.cpp_plan import Opening, PlanBuilder, Register
-from weft.layers.linear import NormedLinear
-from weft.layers.norm_and_dropout import Rate, dropout
-from weft.layers.positions import LearnedPosition, token_positions
+from weft.layers.linear_norm_dropout import NormedLinear, Rate, dropout
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, least
-from weft.models.composition import FlatFamily, VectorEncoder
+from weft.models.encoder_decoder import FlatFamily, VectorEncoder
 from weft.models.transformer_blocks import StackState
 
 EVEN = math.sqrt(0.5)

@@ -3,8 +3,6 @@
 Shapes: B rows · T positions · M remembered positions · D width of the model.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,12 +15,11 @@ from torch import Tensor, nn
 from weft.attention.mixers import build_self
 from weft.data.batch import Layout, Source
 from weft.layers.decoder_state import State, share_common
-from weft.layers.embedding import TokenEmbedding
+from weft.layers.embedding_and_positions import PositionKind, TokenEmbedding, token_positions
 from weft.layers.feedforward import Activation
 from weft.layers.kernels.cpp_plan import PlanBuilder
-from weft.layers.positions import PositionKind, token_positions
 from weft.models.base import DecoderSite, Encoded, Encoder, HiddenStates, LinearDecoder, Network, Sizes, least
-from weft.models.composition import ModelFamily
+from weft.models.encoder_decoder import ModelFamily
 from weft.models.transformer_blocks import Block, EncoderLayer, SelfSlots, StackState, in_turn
 
 

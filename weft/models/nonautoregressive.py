@@ -3,8 +3,6 @@
 Shapes: G sources · K canvases per source · B rows · T target positions · S source positions · M width of the memory · D width.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

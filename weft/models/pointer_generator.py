@@ -4,8 +4,6 @@ Source tokens outside the vocabulary have ids from its size V on, valid in one p
 tokens has at most S of them, so V + S ids can be written. Shapes: G sources · B rows · T target positions · S source positions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -14,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention
-from weft.attention.core.single_head import fold, unfold
+from weft.attention.core.rnn_attention import fold, unfold
 from weft.attention.core.weight_recorder import cross_attentions, observe
 from weft.config.registry import Among
 from weft.data.batch import EOS, UNK, Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
-from weft.layers.linear import to_float32
+from weft.layers.linear_norm_dropout import to_float32
 from weft.models.base import Decoder, Encoded, Encoder, HiddenStates, Model, Sizes
-from weft.models.composition import ModelFamily, build_encoder_decoder
+from weft.models.encoder_decoder import ModelFamily, build_encoder_decoder
 
 NEVER = float("-inf")
 LOWEST = -1e30

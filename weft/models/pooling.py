@@ -1,7 +1,5 @@
 """Poolings, which reduce a sequence to one or a few vectors."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal

@@ -6,8 +6,6 @@ Shapes: G sources · B rows · T target positions · S source positions · E wid
 states · M width of the encoder's, both directions together · C width of a context.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -22,10 +20,9 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State, shared, spread
-from weft.layers.embedding import TokenEmbedding
+from weft.layers.embedding_and_positions import TokenEmbedding
 from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder, Register
-from weft.layers.linear import to_autocast_dtype
-from weft.layers.norm_and_dropout import Rate
+from weft.layers.linear_norm_dropout import Rate, to_autocast_dtype
 from weft.layers.recurrent import (
     Bridge,
     BridgeKind,
@@ -39,7 +36,7 @@ from weft.layers.recurrent import (
     turn_round,
 )
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, Sizes
-from weft.models.composition import FlatFamily, VectorEncoder
+from weft.models.encoder_decoder import FlatFamily, VectorEncoder
 from weft.models.language_model import LanguageModel, LanguageModelFamily, SourcelessDecoder
 
 Style = Literal["fixed", "cho", "bahdanau", "luong"]

@@ -3,8 +3,6 @@
 Shapes: G sources · B rows · T target positions · S source positions · D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
@@ -19,14 +17,13 @@ from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, share_common
-from weft.layers.embedding import TokenEmbedding, first_positions
+from weft.layers.embedding_and_positions import TokenEmbedding, first_positions, token_positions
 from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder
-from weft.layers.norm_and_dropout import dropout, residual
-from weft.layers.positions import token_positions
+from weft.layers.linear_norm_dropout import dropout, residual
 from weft.layers.reversible import run_reversible
 from weft.losses.cross_entropy import fix_unwritten
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, least
-from weft.models.composition import FlatFamily, VectorEncoder
+from weft.models.encoder_decoder import FlatFamily, VectorEncoder
 from weft.models.nonautoregressive import LengthPredictor, NonAutoregressiveDecoder, TargetCanvas
 from weft.models.transformer_blocks import (
     CrossSlots,

@@ -3,8 +3,6 @@
 The others are with what they are for: the coverage penalty, noisy decoding and shallow fusion.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ these translations and the true text are further training data.
 A line is translated as `weft translate` does.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

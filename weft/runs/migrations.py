@@ -8,8 +8,6 @@ Some additions need no migration. A setting, a tokenizer option or a value in `s
 takes its default, which must mean what older runs did. `sentences.json` and `checkpoints/data.id` are optional.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

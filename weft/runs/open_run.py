@@ -1,7 +1,5 @@
 """Opens the folder of a trained run. Every command that uses a trained model starts here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

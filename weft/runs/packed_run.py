@@ -4,8 +4,6 @@ A zip archive without compression: config.yaml, weights as safetensors, tokenize
 machine it comes from, and the same run always gives the same bytes. Reading checks every name and size first.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Weight files. They are safetensors, so nothing is ever unpickled, and they are synced to disk before they are used."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

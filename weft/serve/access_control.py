@@ -1,7 +1,5 @@
 """Access control: API keys, of which only hashes are kept, request rates, and which web sites may use the server."""
 
-from __future__ import annotations
-
 import hmac
 import os
 import time

@@ -1,7 +1,5 @@
 """The ASGI application: both APIs, the web page, and one format for all errors."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

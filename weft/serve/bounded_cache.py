@@ -1,7 +1,5 @@
 """A cache that keeps the entries that were set last, up to a total size."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """HTTP/1.1 connections with deadlines: for the headers of every request, and for reading the response."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

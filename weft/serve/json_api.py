@@ -1,7 +1,5 @@
 """The JSON API: translations with scores, alternatives and attention, and the options of the search."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Literal

@@ -4,8 +4,6 @@ Detection scores a few candidates by py3langid and by character n-grams. The n-g
 locale data: names of languages, countries, months and units. They tell languages apart that py3langid does not know.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

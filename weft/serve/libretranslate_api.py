@@ -1,7 +1,5 @@
 """The LibreTranslate API, so that its clients work unchanged: texts, files, languages and suggested translations."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import mimetypes

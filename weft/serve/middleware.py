@@ -3,8 +3,6 @@
 The log has one JSON object per line on standard error, written by a thread of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -4,8 +4,6 @@ The processes of a server share them through files, if the environment names a f
 is imported.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 

@@ -5,8 +5,6 @@ the system ends its process, and a process ends with the client that it works fo
 processes cannot be forked, threads do the work; these cannot be ended.
 """
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from weft.data.batch import EOS
-from weft.data.token_spelling import token_texts
+from weft.data.term_automata import token_texts
 from weft.explain.attention_heatmap import cross_attention
 from weft.explain.explanation import Side, join_words, make_side
 from weft.inference.predictor import Prediction

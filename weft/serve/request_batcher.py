@@ -1,7 +1,5 @@
 """Batches queries from many requests. One thread runs the models; requests wait for it in the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading
@@ -22,16 +20,7 @@ from weft.decoding.search_loop import Cancellation
 from weft.inference.predictor import BatchItem, Prediction, Predictor
 from weft.inference.worker_processes import LINUX
 from weft.serve.bounded_cache import BoundedCache, bytes_of
-from weft.serve.fair_queue import (
-    SHORT,
-    Batch,
-    BatchTimeModel,
-    FairQueue,
-    Job,
-    Parts,
-    PendingQuery,
-    RequestTicket,
-)
+from weft.serve.fair_queue import SHORT, Batch, BatchTimeModel, FairQueue, Job, Parts, PendingQuery, RequestTicket
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
 from weft.serve.readers import Readers

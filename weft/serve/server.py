@@ -1,7 +1,5 @@
 """The server process: socket, signals, and a graceful shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging
@@ -22,15 +20,7 @@ from weft.serve.app import make_app
 from weft.serve.http_protocol import CONNECTIONS, Protocol, make_room, most_connections
 from weft.serve.middleware import Log, log_line
 from weft.serve.served_models import Models
-from weft.serve.server_processes import (
-    WORKER,
-    address,
-    hand_over,
-    listener,
-    refuse_handshakes,
-    report_ready,
-    stop_predecessor,
-)
+from weft.serve.server_processes import WORKER, address, hand_over, listener, refuse_handshakes, report_ready, stop_predecessor
 from weft.serve.service import Service
 from weft.serve.settings import Settings
 

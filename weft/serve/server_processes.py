@@ -1,7 +1,5 @@
 """The processes of a server: several that serve on one listening socket, those that run the models, and successors."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import ctypes

@@ -1,7 +1,5 @@
 """The state that all APIs of a server share: models, batcher, access control, translated files, metrics and health."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import secrets

@@ -1,7 +1,5 @@
 """Settings of a server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

@@ -26,7 +26,7 @@ from weft.explain.html_page import Explained, Section
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
-from weft.models.composition import build_encoder_decoder
+from weft.models.encoder_decoder import build_encoder_decoder
 
 if TYPE_CHECKING:
     from weft.tasks.translation.attention_alignment import Align
@@ -291,7 +291,7 @@ class Task(ABC):
         return Section(run, " ".join(prediction.text.split()), self.explanation(predictor, prediction, text))
 
     def explanation(self, predictor: Any, prediction: Any, text: str) -> str:
-        """HTML that shows what a prediction for an input is based on. `weft.explain.html_parts` has images and bars for it."""
+        """HTML that shows what a prediction for an input is based on. `weft.explain.html_page` has images and bars for it."""
         raise ConfigError(
             f"{self.run}: its task, {self.config.task['kind']}, does not translate lines of text and has no explanation of its "
             f"own; use the run with: {self.info.commands[0].format(run=self.run)}"

@@ -1,6 +1,7 @@
-"""Tasks on corpora: examples with an input and a reference, which may be texts, pictures, recordings or labels."""
+"""Tasks on corpora: examples with an input and a reference, which may be texts, pictures, recordings or labels.
 
-from __future__ import annotations
+The tokenizers of a new run are trained on its data, or those of another run, so that both have one vocabulary.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,21 +14,63 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor, nn
 
 from weft.config.corpus_entries import NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, labels, weighed
+from weft.config.sections import Config, load_config
 from weft.data.batch import Batch, Position
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus, Encoding, Rows, cache_folder
 from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
 from weft.data.formats import Pairs, combine, open_pairs
 from weft.data.sentence_pairs import collate_pairs
-from weft.data.tokenizers import Tokenizer, has_tokenizers
+from weft.data.tokenizers import ExtraWords, InheritedTokenizers, Tokenizer, has_tokenizers, train_tokenizer, train_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.data.validation_split import HELD_OUT, split
 from weft.data.word_noise import CorpusNoise
-from weft.errors import ConfigError
+from weft.data.word_vectors.vectors import read_vectors
+from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric, score
+from weft.file_access import why_unreadable
 from weft.inference.decoding_options import changed, resolve_options
 from weft.models.base import Network, Sizes
+from weft.runs.migrations import check_format
 from weft.tasks.base import Task, TaskContext, lower_setting
+
+Report = Callable[[str], None]
+
+
+def tokenizers_of(config: Config) -> tuple[Config, Tokenizer, Tokenizer]:
+    """The tokenizers of the run that data.tokenizer_of names, and the configuration with their settings."""
+    run = Path(str(config.data.tokenizer_of))
+    if problem := why_unreadable(run / "config.yaml", "run"):
+        raise RunError(f"data.tokenizer_of: {run}: {problem}")
+    check_format(run)
+    data = load_config(run / "config.yaml").data
+    settings = {f"data.{key}": getattr(data, key) for key in ("tokenizer", "vocabulary", "shared_vocabulary")}
+    return config.replaced(settings), *load_extended(run, data.tokenizer)
+
+
+def learn_tokenizer(config: Config, texts: Sequence[Pairs], report: Report, *, side: int = 0) -> Tokenizer:
+    """A tokenizer of one side of the training data, 0 for sources, 1 for targets."""
+    return train_tokenizer(config.data.tokenizer, texts, side=side, **_options(config, report))
+
+
+def learn_tokenizers(config: Config, pairs: Sequence[Pairs], report: Report) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of both sides of the training data."""
+    return train_tokenizers(config.data.tokenizer, pairs, shared=config.data.shared_vocabulary, **_options(config, report))
+
+
+def _options(config: Config, report: Report) -> dict[str, Any]:
+    """The size, the cache, and the tokenizers or words to begin with, which are reported."""
+    data, start = config.data, config.start
+    made = f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}"
+    more = f", with up to {start.extend:,} more tokens" if start.extend and (start.run or start.vectors) else ""
+    report((f"taking the tokenizer of {start.run}" if start.run else made) + more)
+    inherited: InheritedTokenizers | ExtraWords | None = None
+    if start.vectors and start.extend:
+        inherited = ExtraWords(read_vectors(start.vectors)[0], start.extend)
+    elif start.run:
+        inherited = InheritedTokenizers(*load_extended(Path(start.run), data.tokenizer), start.extend)
+    return {"size": data.vocabulary, "folder": cache_folder(data.cache), "start": inherited}
+
 
 DISTILLED = "distilled.jsonl"
 """The training pairs that a teacher translated, in the folder of a run; a file for `--data` like any other."""

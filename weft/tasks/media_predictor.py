@@ -1,7 +1,5 @@
 """Predictors that write a text about a file, such as a picture or a recording."""
 
-from __future__ import annotations
-
 from abc import ABC
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 The losses are cross-entropy with teacher forcing and what can be added to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
@@ -28,8 +26,7 @@ from weft.losses.sequence_rewards import DrawsTexts, RewardLoss, RewardObjective
 from weft.models.base import Model, Network, Sizes
 from weft.models.wrapped_decoders import Ensemble
 from weft.tasks.base import Loss, Share, TaskContext
-from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.tokenizer_setup import learn_tokenizer
+from weft.tasks.corpus_task import CorpusTask, learn_tokenizer
 
 
 @dataclass(frozen=True)

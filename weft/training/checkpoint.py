@@ -18,8 +18,6 @@ A resumed run cannot change a setting that the weights, the tokenizer or the pos
 although it seems to continue. Other changes are listed in the log.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 There is one graph per batch size: Python launches small operations too slowly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Gradients are sums until the last micro-batch of an update. One pass then adds t
 total number of tokens. So 2 processes × 2 micro-batches equal 1 × 4, whatever the batch sizes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 All of it is a function of the configuration and the update number, so that resuming needs no other state.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -9,8 +9,6 @@ of its source language, and the model of the other direction is trained anew on 
     forward backward          links to the best run of each direction
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A record is a flat dict, written as one line of `log.jsonl`. Its `event` is "tra
 grad_norm, seconds), "validation" (step and scores) or "summary". tokens_per_second is in the unit that the task counts.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

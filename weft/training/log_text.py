@@ -1,7 +1,5 @@
 """Records of the log as text for people. The command line uses this without rich's consoles, which take time to import."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

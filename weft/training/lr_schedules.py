@@ -4,8 +4,6 @@ Each function here gets the `ScheduleContext` of the run and returns a schedule.
 `train.schedule`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

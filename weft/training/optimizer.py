@@ -1,7 +1,5 @@
 """Optimisers. The schedule sets the learning rate before every update."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

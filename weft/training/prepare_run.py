@@ -4,8 +4,6 @@ Every size of a recipe is a wish. The steps limit some (`lower_to_steps`), the d
 resolved. The configuration that results is `Task.config`; `weft.training.train_run` writes it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

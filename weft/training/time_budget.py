@@ -6,8 +6,6 @@ fit into the time that is left, at the speed of the last ones, and each takes an
 schedule always ends with the time. The position is saved with a checkpoint, and a resumed run continues from it.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import deque

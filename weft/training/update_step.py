@@ -3,8 +3,6 @@
 Losses and metrics add up on the device, so that no step waits for it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The verdict on a trained model in words: its validation score next to that of trivial answers, and what to do about it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import chain, islice
 

@@ -5,8 +5,6 @@ function for each task draws the facts of a story, a question and its answer: fi
 and drop things, then those about relations between places, sizes, kinds, times and motives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from random import Random

@@ -9,8 +9,6 @@ The source of a pair is a story: its sentences and, last, the question. It can b
 The columns of the corpus are `source`, in which every sentence ends with EOS, and `label`, the answer.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

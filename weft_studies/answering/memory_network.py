@@ -6,8 +6,6 @@ latest fact.
 Shapes: B stories · S tokens · N facts · W words of a sentence · K hops · D width · C answers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -19,7 +17,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import EOS, Layout, Source
 from weft.models.base import Encoded, Encoder, Network, Sizes
-from weft.models.composition import ModelFamily
+from weft.models.encoder_decoder import ModelFamily
 from weft.tasks.classification.model import ClassifierOutput
 
 Tying = Literal["adjacent", "layer_wise"]

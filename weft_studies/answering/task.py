@@ -3,8 +3,6 @@
 Answers come with the facts that a memory network looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -16,10 +14,10 @@ from torch import nn
 from weft.data.batch import EOS, UNK, LabelBatch, Layout, Source, pad
 from weft.data.corpus import Encoding
 from weft.decoding.search_loop import Cancellation
-from weft.explain.html_parts import meter
+from weft.explain.html_page import meter
 from weft.inference.predictor import BatchItem, TextInput
 from weft.models.base import Network, Sizes
-from weft.models.composition import build_encoder
+from weft.models.encoder_decoder import build_encoder
 from weft.models.pooling import MeanPooling
 from weft.tasks.base import TaskContext, TaskInfo
 from weft.tasks.classification.data import label_encoding, make_labelled, random_words

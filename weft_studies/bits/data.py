@@ -8,8 +8,6 @@ A source has a channel for each bit, one for the delimiter | and one for ? or th
 target has a channel for each bit and one for the end. Blanks are at the end of a source, one for each vector of the target.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

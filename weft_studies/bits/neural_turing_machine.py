@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import Layout
 from weft.models.base import Encoded
-from weft.models.composition import VectorEncoder
+from weft.models.encoder_decoder import VectorEncoder
 
 FIRST = 1e-6
 """The content of every cell of the memory before the first step; with a constant, training succeeds (Collier & Beel 2018)."""

@@ -4,8 +4,6 @@ The model is any encoder with independent yes-or-no outputs at each position.
 Shapes: B rows · S positions · C outputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +20,11 @@ from weft.data.batch import Layout, Source
 from weft.data.corpus import Corpus, Encoding, Rows
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, DataError
-from weft.explain.html_parts import image
+from weft.explain.html_page import image
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.models.base import Encoder, Network, Sizes
-from weft.models.composition import build_encoder
+from weft.models.encoder_decoder import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo
 from weft.tasks.corpus_task import CorpusTask
 from weft_studies.bits.data import NOTHING, BitBatch, Frames, bit_encoding, make_bits, read_frames, write_target

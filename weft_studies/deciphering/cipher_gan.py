@@ -5,8 +5,6 @@ Shapes: B texts · T symbols · V vocabulary · E width of symbol vectors · D w
 Losses of generators and discriminators with a gradient penalty (Gulrajani et al. 2017).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.models.base import Network, Sizes
-from weft.models.composition import ModelFamily
+from weft.models.encoder_decoder import ModelFamily
 
 SLOPE = 0.2
 """Of the leaky rectifiers of discriminators."""

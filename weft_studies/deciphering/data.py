@@ -5,8 +5,6 @@ Symbols are the ids of a tokenizer from UNK on, so that symbol 0 is UNK, which t
 Shapes: B windows · T symbols of a window · V symbols of the vocabulary · P places after which a cipher repeats.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain

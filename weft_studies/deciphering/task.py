@@ -3,8 +3,6 @@
 Shapes: P places after which the cipher repeats · V symbols of the vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -30,11 +28,11 @@ from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Counts, Metric
 from weft.explain.explanation import shown
-from weft.explain.html_parts import image
+from weft.explain.html_page import image
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import BatchItem, Prediction, Predictor
 from weft.models.base import Network, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo
 from weft.tasks.corpus_task import CorpusTask, Direction
 from weft_studies.deciphering.cipher_gan import AdversarialLoss as Losses

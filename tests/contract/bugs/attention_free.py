@@ -106,7 +106,7 @@ ATTENTION_FREE = [
     ),
     Bug(
         "points see padding",
-        "attention.mixers.induced_set",
+        "attention.mixers.set_transformer",
         "-1, -1), x, layout)",
         "-1, -1), x)",
         ("isab-encoder-padding-content", "transformer-encoder-isab-padding"),

@@ -7,7 +7,7 @@ from tests.contract.planting import Bug
 NATIVE = [
     Bug(
         "a plan without positions",
-        "layers.embedding",
+        "layers.embedding_and_positions",
         "return draft.embed(self.table, self.scale, first_positions(self.position))",
         "return draft.embed(self.table, self.scale, None)",
         ("transformer-native", "language_model-native"),
@@ -28,7 +28,7 @@ NATIVE = [
     ),
     Bug(
         "a plan that sees the padding of the source",
-        "attention.core.single_head",
+        "attention.core.rnn_attention",
         "return Keys.masked(self.keys, self.values, self.key_mask)",
         "return Keys.masked(self.keys, self.values, None)",
         ("rnn-native", "rnn-cross-dot-native"),

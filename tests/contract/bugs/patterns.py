@@ -212,7 +212,7 @@ DISTANCES = [
 SYNTHESIZER = [
     Bug(
         "a table is indexed by position in the call",
-        "attention.core.single_head",
+        "attention.core.rnn_attention",
         "return self.queries[:, None] + token",
         "return 0 * self.queries[:, None] + token",
         ("synthesizer-random-cross-chunks",),

@@ -7,14 +7,14 @@ from tests.contract.planting import Bug
 SINGLE = [
     Bug(
         "beams read each other's source",
-        "attention.core.single_head",
+        "attention.core.rnn_attention",
         "x.reshape(sources, x.size(0) // sources * x.size(1), *x.shape[2:])",
         "x.unflatten(0, (-1, sources)).transpose(0, 1).flatten(1, 2)",
         ("dot-cross-beams", "additive-cross-beams"),
     ),
     Bug(
         "v is not normalised",
-        "attention.core.single_head",
+        "attention.core.rnn_attention",
         "self.gain * F.normalize(self.score.weight, dim=-1)",
         "self.gain * self.score.weight",
         (
@@ -24,14 +24,14 @@ SINGLE = [
     ),
     Bug(
         "the learned gain is not used",
-        "attention.core.single_head",
+        "attention.core.rnn_attention",
         "self.gain * F.normalize(self.score.weight, dim=-1)",
         "F.normalize(self.score.weight, dim=-1)",
         ("additive_normed-cross-gradients", "recurrent_attention: normed_additive_of_the_same_length_is_additive"),
     ),
     Bug(
         "a dot score is always scaled",
-        "attention.core.single_head",
+        "attention.core.rnn_attention",
         "self.factor = 1 / math.sqrt(dim) if scale else 1.0",
         "self.factor = 1 / math.sqrt(dim)",
         ("recurrent_attention: general_is_its_formula",),
@@ -45,14 +45,14 @@ SINGLE = [
     ),
     Bug(
         "positions are counted along the packed row",
-        "attention.core.single_head",
+        "attention.core.rnn_attention",
         "return spread(self.positions, rows)",
         "return torch.arange(self.keys.size(1), device=self.keys.device).expand(rows, -1)",
         ("location-cross-packed", "local_m-cross-packed", "local_p-cross-packed"),
     ),
     Bug(
         "location scores have an offset",
-        "attention.core.single_head",
+        "attention.core.rnn_attention",
         "self.place(query)",
         "self.place(query + 1)",
         ("recurrent_attention: location_without_a_query_is_the_mean",),
@@ -66,7 +66,7 @@ SINGLE = [
     ),
     Bug(
         "local-m counts padded queries",
-        "attention.core.single_head",
+        "attention.core.rnn_attention",
         "(query.size(1) if layout is None else layout.lengths)",
         "query.size(1)",
         ("local_m-cross-ragged",),

@@ -3,8 +3,6 @@
 Shapes: G sources · K beams · B = G·K rows · H heads · T queries · S keys · R room · D head width.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -20,7 +18,7 @@ from weft.attention.core.packed_sequences import attend_ragged, can_attend_ragge
 from weft.data.batch import Layout
 from weft.layers.kernels import triton_available
 from weft.layers.kernels.cpp import steps, used
-from weft.layers.norm_and_dropout import dropout
+from weft.layers.linear_norm_dropout import dropout
 
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """The fused backends used on a GPU. cuDNN's is left out: it plans for each new shape, and batches of text have many."""

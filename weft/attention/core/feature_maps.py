@@ -26,7 +26,7 @@ from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.multihead import Projections
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, shared, spread
-from weft.layers.linear import accumulation_dtype
+from weft.layers.linear_norm_dropout import accumulation_dtype
 
 NOTHING = -1e30
 """The log weight of unseen tokens: finite, so that differences are finite too."""

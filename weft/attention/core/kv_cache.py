@@ -15,10 +15,10 @@ from torch import Tensor
 from weft.attention.core.packed_sequences import RaggedPacking, packing
 from weft.data.batch import Layout
 from weft.layers.decoder_state import CachesDerived, common, shared
+from weft.layers.embedding_and_positions import token_positions
 from weft.layers.kernels.cpp import steps, used
 from weft.layers.kernels.cpp_plan import Keys
-from weft.layers.linear import to_autocast_dtype
-from weft.layers.positions import token_positions
+from weft.layers.linear_norm_dropout import to_autocast_dtype
 
 UNFUSED = frozenset({"cpu"})
 """Devices on which masks are usually not passed to fused kernels."""

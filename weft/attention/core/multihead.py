@@ -1,7 +1,5 @@
 """Multi-head attention: projections to several heads, and the flow that dot-product attentions share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,9 +14,9 @@ from weft.attention.core.kv_cache import ConcatenatedKeyValues, CrossAttentionMe
 from weft.attention.core.packed_sequences import attend_joint, packing
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
+from weft.layers.embedding_and_positions import rotate, rotation
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
-from weft.layers.linear import xavier
-from weft.layers.positions import rotate, rotation
+from weft.layers.linear_norm_dropout import xavier
 
 Store = KeyValueStore | SlidingWindowCache
 

@@ -3,8 +3,6 @@
 Shapes: H heads · T queries · S keys · D head width · m segments of a row (sentences and padding).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

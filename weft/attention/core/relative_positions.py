@@ -3,8 +3,6 @@
 Shapes: B rows · H heads · T queries · S keys · D head width.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from weft.attention.core.dot_product import AttendOptions, Context, KeyValueStor
 from weft.attention.core.kv_cache import ConcatenatedKeyValues
 from weft.attention.core.packed_sequences import Heads, by_rows
 from weft.data.batch import Layout
-from weft.layers.norm_and_dropout import dropout
+from weft.layers.linear_norm_dropout import dropout
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
-from weft.layers.norm_and_dropout import dropout as drop
+from weft.layers.linear_norm_dropout import dropout as drop
 from weft.layers.recurrent import repack, unpack
 
 PATTERNS = {

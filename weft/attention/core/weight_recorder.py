@@ -1,7 +1,5 @@
 """Records attention weights, with the use of each attention. Costs nothing while no one records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """Mixers: self-attention replacements without a query. `SELF` lists everything that the self slot of a block accepts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,14 +11,14 @@ from weft.errors import ConfigError
 MIXERS = {
     "recurrent": "weft.attention.mixers.convolution_and_recurrence:RecurrentMixer",
     "convolution": "weft.attention.mixers.convolution_and_recurrence:ConvolutionMixer",
-    "lsh": "weft.attention.mixers.bucketed_attention:LshMixer",
-    "routing": "weft.attention.mixers.bucketed_attention:RoutingMixer",
+    "lsh": "weft.attention.mixers.lsh_and_routing:LshMixer",
+    "routing": "weft.attention.mixers.lsh_and_routing:RoutingMixer",
     "sinkhorn": "weft.attention.mixers.sinkhorn:SinkhornMixer",
     "fnet": "weft.attention.mixers.fnet:FourierMixer",
     "aft": "weft.attention.mixers.attention_free:AttentionFreeMixer",
     "gmlp": "weft.attention.mixers.gmlp_and_mlp_mixer:GatedMlpMixer",
     "mlp_mixer": "weft.attention.mixers.gmlp_and_mlp_mixer:TokenMlpMixer",
-    "isab": "weft.attention.mixers.induced_set:InducedSetMixer",
+    "isab": "weft.attention.mixers.set_transformer:InducedSetMixer",
 }
 
 SELF = {**ATTENTIONS, **MIXERS}

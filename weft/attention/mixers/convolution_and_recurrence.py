@@ -1,7 +1,5 @@
 """Gated convolutions, and recurrent layers, in place of self-attention."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn

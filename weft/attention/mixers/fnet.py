@@ -3,8 +3,6 @@
 Shapes: B rows · T positions · D width · M points of a convolution, a power of two.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar, Literal
 

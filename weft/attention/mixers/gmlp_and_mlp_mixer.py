@@ -1,7 +1,5 @@
 """Multilayer perceptrons over positions in place of self-attention: gMLP and MLP-Mixer."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: B rows · H heads · T positions · S stored positions · N blocks · b tokens of a block · D head width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,7 +15,7 @@ from weft.attention.base import RowMixer, Site
 from weft.attention.core.dot_product import mix
 from weft.data.batch import Layout
 from weft.layers.decoder_state import History, State
-from weft.layers.linear import xavier
+from weft.layers.linear_norm_dropout import xavier
 
 MAX_FETCHED = 16
 """The largest chunk whose queries fetch the blocks they see; for more queries, all blocks are computed again."""

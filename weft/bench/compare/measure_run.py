@@ -1,7 +1,5 @@
 """Measures a trained run: test scores, training and decoding speed, growth of time and memory with length, attention maps."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -5,8 +5,6 @@ OUT/measures  measurements of each run
 OUT/logs      output of each process
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

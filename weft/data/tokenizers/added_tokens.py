@@ -1,7 +1,5 @@
 """Added tokens, which no text contains, such as the tag of a target language, or the blank in place of a word."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Sequence

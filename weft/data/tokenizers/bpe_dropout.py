@@ -4,8 +4,6 @@ The Hugging Face library cannot seed its own sampling, so that a resumed trainin
 given number follows from the word and the number alone. A word has `POOL` of them, which are kept once they are known.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from random import Random

@@ -7,8 +7,6 @@ pieces. Decoding restores the text except for a space at its beginning. The ids 
 No text can produce a special id: "</s>" contains punctuation, so it is split like any other text.
 """
 
-from __future__ import annotations
-
 import json
 from abc import abstractmethod
 from collections import Counter

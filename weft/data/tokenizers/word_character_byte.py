@@ -1,7 +1,5 @@
 """Tokenizers without a learned segmentation: words, characters, bytes."""
 
-from __future__ import annotations
-
 import json
 import re
 from abc import abstractmethod

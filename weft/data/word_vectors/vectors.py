@@ -6,8 +6,6 @@ compare them with skip-gram vectors; on texts of a few hundred thousand words th
 Shapes: V words · N tokens · D width of a vector.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence

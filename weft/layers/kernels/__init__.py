@@ -3,8 +3,6 @@
 This module says where the Triton kernels run. Each has a plain counterpart that computes the same, for other devices.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import warnings
 

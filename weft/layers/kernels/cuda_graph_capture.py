@@ -1,7 +1,5 @@
 """Captures repeated work as CUDA graphs, for training and for searches, and compiles it with torch.compile."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence

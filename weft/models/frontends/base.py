@@ -3,8 +3,6 @@
 Shapes: G sources · S positions · F features of a frame · C channels · D width of the encoder's input.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.layers.embedding import NGramBag, embedding_table
+from weft.layers.embedding_and_positions import NGramBag, embedding_table
 from weft.layers.kernels.cpp_plan import Maker, NotPlanned, PlanBuilder, Register
 from weft.layers.recurrent import CellKind, RecurrentLayer
 from weft.models.base import Component, Reads, Sizes

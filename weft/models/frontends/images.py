@@ -6,8 +6,6 @@ trained run does not need the package.
 Shapes: G images · C channels · H, W pixels · h, w positions of the grid that an image becomes · D width.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Annotated
 

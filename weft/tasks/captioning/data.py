@@ -6,8 +6,6 @@ end, and `picture`, the row of its image in the other corpus.
 Shapes: N images · S side of an image in pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from weft.data.batch import BOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Rows
-from weft.data.file_lists import content_digest, open_file
+from weft.data.data_format import content_digest, open_file
 from weft.data.formats import Pairs, combine
 from weft.errors import DataError
 from weft.version import install

@@ -3,8 +3,6 @@
 The references of a picture are the lines of one text.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 Shapes: N texts · S counts per text.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 

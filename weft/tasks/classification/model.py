@@ -3,8 +3,6 @@
 Shapes: B rows · S source positions · r pooled vectors · C labels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.data.batch import Source
-from weft.layers.norm_and_dropout import dropout
+from weft.layers.linear_norm_dropout import dropout
 from weft.models.base import Encoder, Network, least
 from weft.models.pooling import Pooled, Pooling
 

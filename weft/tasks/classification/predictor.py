@@ -1,7 +1,5 @@
 """Predictors that choose labels, one for each input or any number of them, and the explanation of their choice."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +20,7 @@ from weft.data.batch import Layout, Source, pad
 from weft.data.tokenizers import RESERVED
 from weft.decoding.search_loop import Cancellation
 from weft.explain.explanation import Weights, right_to_left, shown
-from weft.explain.html_parts import meter, notes
+from weft.explain.html_page import meter, notes
 from weft.inference.decoding_options import DecodingOptions
 from weft.inference.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.models.base import Network

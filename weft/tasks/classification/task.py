@@ -1,7 +1,5 @@
 """Classification: a label for each text, or any number of them, scored by loss, accuracy and F1; and the base of such tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -24,7 +22,7 @@ from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
-from weft.models.composition import build_encoder
+from weft.models.encoder_decoder import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.classification.data import (
     LABELLED,
@@ -47,8 +45,7 @@ from weft.tasks.classification.predictor import (
     probability_table,
     weighted_sentences,
 )
-from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.tokenizer_setup import learn_tokenizer
+from weft.tasks.corpus_task import CorpusTask, learn_tokenizer
 
 
 class LabelTask(CorpusTask):

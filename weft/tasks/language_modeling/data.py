@@ -3,8 +3,6 @@
 Shapes: N tokens of the text · B rows · T tokens of a segment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain

@@ -3,8 +3,6 @@
 Shapes: T tokens · V vocabulary · H heads.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from html import escape
@@ -15,7 +13,7 @@ import torch
 from weft.attention.core.weight_recorder import first_row, record
 from weft.errors import DataError
 from weft.explain.explanation import Weights, right_to_left, shown
-from weft.explain.html_parts import image, meter, notes
+from weft.explain.html_page import image, meter, notes
 from weft.tasks.language_modeling.predictor import GenerationPredictor
 
 CANDIDATES = 5

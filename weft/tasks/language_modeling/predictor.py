@@ -3,8 +3,6 @@
 Shapes: G texts · K hypotheses per text · B = G·K rows · V vocabulary.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Shapes: B rows · T tokens of a segment · M remembered tokens · D width.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Language modelling: predicts the next token of running text; scored by bits per character and perplexity."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,13 +17,13 @@ from weft.errors import ConfigError
 from weft.explain.html_page import Section
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
-from weft.models.composition import build_model
+from weft.models.encoder_decoder import build_model
 from weft.models.language_model import LanguageModel
 from weft.tasks.base import LOSS, Loss, Measure, Share, Task, TaskContext, TaskInfo, lower_setting
+from weft.tasks.corpus_task import learn_tokenizer, tokenizers_of
 from weft.tasks.language_modeling.data import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
 from weft.tasks.language_modeling.predictor import GenerationPredictor
 from weft.tasks.language_modeling.segment_recurrence import Kind, SegmentRecurrence, StreamStates
-from weft.tasks.tokenizer_setup import learn_tokenizer, tokenizers_of
 
 
 class LanguageModelTask(Task):

@@ -3,8 +3,6 @@
 Shapes: B rows · T target positions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

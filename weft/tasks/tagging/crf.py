@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.layers.linear import to_float32
+from weft.layers.linear_norm_dropout import to_float32
 from weft.tasks.tagging.metrics import Scheme, may_end, may_follow, may_start
 
 FORBIDDEN = -1e4

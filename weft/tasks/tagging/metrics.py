@@ -5,8 +5,6 @@ Tags are read as the script `conlleval` of CoNLL-2000 reads them, so every seque
 nothing begins an entity. The texts that metrics compare have a word, a tab and its tag on each line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest

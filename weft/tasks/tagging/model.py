@@ -3,8 +3,6 @@
 Shapes: B rows · S source positions · W words · D width · C tags.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import NO_LABEL, Layout, Source
 from weft.errors import ConfigError
-from weft.layers.norm_and_dropout import dropout
+from weft.layers.linear_norm_dropout import dropout
 from weft.models.base import Encoder, Network
 from weft.tasks.tagging.crf import LinearChainCrf
 

@@ -1,7 +1,5 @@
 """Tagging: sentences to a tag for each word."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

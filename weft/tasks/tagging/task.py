@@ -1,7 +1,5 @@
 """Tagging: a tag for each word, by a softmax or a CRF; scored by accuracy, or for entities by F1."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -20,13 +18,13 @@ from weft.data.tokenizers import RESERVED, has_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended, save_extended
 from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
-from weft.explain.html_parts import meter, notes
+from weft.explain.html_page import meter, notes
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
-from weft.models.composition import build_encoder
+from weft.models.encoder_decoder import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.classification.data import Labels
-from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.corpus_task import CorpusTask, learn_tokenizer
 from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
 from weft.tasks.tagging.data import (
     TAGS,
@@ -52,7 +50,6 @@ from weft.tasks.tagging.metrics import (
 )
 from weft.tasks.tagging.model import PerWord, Tagger
 from weft.tasks.tagging.predictor import Tagged, TaggingPredictor
-from weft.tasks.tokenizer_setup import learn_tokenizer
 
 SHOWN = 10
 """The most tags that a message lists."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from weft.data.file_lists import open_file
+from weft.data.data_format import open_file
 from weft.errors import DataError
 
 Samples = NDArray[np.float32]

@@ -4,8 +4,6 @@ An edit inserts, deletes or replaces one word or character; the fewest edits cou
 texts without repeated white space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

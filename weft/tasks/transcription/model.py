@@ -3,8 +3,6 @@
 Shapes: G sources · S positions of the memory · V target vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import Source
 from weft.models.base import Decoder, Encoded, Encoder, Model, Network, Sizes
-from weft.models.composition import build_encoder
+from weft.models.encoder_decoder import build_encoder
 
 
 @dataclass(frozen=True)

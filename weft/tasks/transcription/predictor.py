@@ -1,7 +1,5 @@
 """Transcription: recordings to texts. The text of a recording does not depend on its batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

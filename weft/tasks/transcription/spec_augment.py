@@ -5,8 +5,6 @@ Each change follows from a key, such as the place of a batch in training, so a r
 Shapes: T frames · M mel bands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ for the place of the next word, and while it finds none, the word waits for more
 search finds for the whole recording.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -23,7 +21,7 @@ from weft.decoding.constraints import NEVER, usual_constraints
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.models.base import Encoded, Model, Network
-from weft.models.composition import VectorEncoder
+from weft.models.encoder_decoder import VectorEncoder
 from weft.models.rnn import RecurrentDecoder, RecurrentState
 from weft.tasks.language_modeling.predictor import StreamingDetokenizer
 from weft.tasks.transcription.log_mel import Frames, Samples, StreamingLogMel, stream_wav

@@ -1,9 +1,10 @@
-"""Transcription: recordings to texts, by attention, by CTC or by both, scored by the loss and by word and character errors."""
+"""Transcription: recordings to texts, by attention, by CTC or by both, scored by the loss and by word and character errors.
 
-from __future__ import annotations
+The columns of the corpus are `source`, log-mel frames, and `target`, with EOS at the end.
+"""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from html import escape
 from typing import Annotated, Any
 
@@ -12,28 +13,68 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.data.batch import PairBatch
-from weft.data.corpus import Encoding
+from weft.data.batch import EOS, PairBatch
+from weft.data.corpus import Columns, Corpus, Encoding, ids_below
 from weft.data.data_format import listed_files
-from weft.data.formats import Pairs
-from weft.data.sentence_pairs import make_pairs
-from weft.data.tokenizers import RESERVED
+from weft.data.formats import Pairs, Texts
+from weft.data.sentence_pairs import PairFilters, make_pairs
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import ConfigError
 from weft.evaluation.metrics import ExactMatch
 from weft.explain.attention_heatmap import mean_attention
-from weft.explain.html_parts import image
+from weft.explain.html_page import image
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.inference.predictor import Prediction
 from weft.losses.ctc_loss import CtcLoss, ctc_loss
 from weft.models.base import Model, Network, Sizes
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
-from weft.tasks.transcription.data import count_unalignable, recording_encoding
 from weft.tasks.transcription.log_mel import LogMel, features, read_wav
 from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
 from weft.tasks.transcription.model import CtcModel, JointModel, with_ctc
 from weft.tasks.transcription.predictor import TranscriptionPredictor
 from weft.tasks.transcription.spec_augment import SpecAugment
+
+CHUNK = 256
+"""Recordings whose features are held in memory at a time."""
+
+VERSION = 1
+"""Changes when the same recording gives other features than before."""
+
+
+def recording_encoding(target: Tokenizer, mel: LogMel, max_length: int, drop_duplicates: bool = False) -> Encoding:
+    """The corpus of wav files and their texts.
+
+    Left out are recordings without a text, and those with more than `max_length` frames or tokens.
+    """
+    filters = PairFilters(max_length, None, drop_duplicates)
+
+    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+        sources = [features(name, mel) for name, _ in texts]
+        targets = target.encode_batch([text for _, text in texts])
+        kept, reasons = filters(texts, sources, targets)
+        return {"source": [sources[i] for i in kept], "target": [[*targets[i], EOS] for i in kept]}, reasons
+
+    key = ["recordings", VERSION, target.digest(), astuple(mel), max_length, drop_duplicates]
+    columns = {"source": f"({mel.mels},)float32", "target": ids_below(target.size)}
+    return Encoding(key, encode, columns, ["source", "target"], unit="recordings", chunk=CHUNK)
+
+
+def count_unalignable(corpus: Corpus, shortens: int) -> int:
+    """Recordings whose text CTC cannot align: they have fewer vectors than tokens, counting repeated tokens twice.
+
+    shortens: frames per vector of the model.
+    """
+    frames, tokens = np.asarray(corpus.lengths, np.int64).T
+    ids, begins = np.asarray(corpus.values["target"]), np.asarray(corpus.offsets["target"]).astype(np.int64)
+    repeats = np.zeros(len(ids) + 1, np.int64)
+    repeats[2:] = ids[1:] == ids[:-1]  # EOS ends every row, so no row repeats the end of the one before
+    total = repeats.cumsum()
+    needed = tokens - 1 + total[begins[1:]] - total[begins[:-1]]
+    return int((-(-frames // shortens) < needed).sum())
+
+
+pass
 
 Weight = Annotated[float, Field(ge=0, le=1)]
 

@@ -1,7 +1,5 @@
 """Pairs of texts for translation: their tokenizers with tags, their corpora with filters and noise, and their languages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,8 +14,7 @@ from weft.data.tokenizers.added_tokens import BLANK, add_tokens
 from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise
 from weft.errors import ConfigError
 from weft.models.base import Sizes
-from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.tokenizer_setup import learn_tokenizers, tokenizers_of
+from weft.tasks.corpus_task import CorpusTask, learn_tokenizers, tokenizers_of
 
 
 class ParallelTexts(CorpusTask):

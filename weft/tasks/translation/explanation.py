@@ -1,7 +1,5 @@
 """Explanation of the translation of one sentence: attention, probabilities of tokens, and the beam tree."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

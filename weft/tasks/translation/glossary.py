@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from weft.data.term_automata import UNSPACED, is_letter, spelling_of
 from weft.data.text_lines import read_lines
-from weft.data.token_spelling import UNSPACED, is_letter, spelling_of
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.lexical_constraints import TermAutomata, stack
 from weft.errors import DataError

@@ -1,33 +1,142 @@
-"""Translation: lines of text to lines of text. The text of a sentence does not depend on its batch."""
+"""Translation: lines of text to lines of text. The text of a sentence does not depend on its batch.
 
-from __future__ import annotations
+Segments become requests to `generate`, with their limits, terms and rules, which training uses too.
+"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
+from weft.config.registry import find_table, load
+from weft.config.sections import DecodeSection
+from weft.data.batch import BOS
+from weft.data.copy_vocabulary import CopyIds
 from weft.data.sentence_splitting import SentenceSplitter
 from weft.data.tokenizers import Tokenizer
+from weft.decoding.constraints import Constraint, Rule, RuleConstraint
 from weft.decoding.generate import GenerationRequest, generate
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
+from weft.decoding.lexical_constraints import ForbiddenTerms
 from weft.decoding.search_loop import Cancellation
-from weft.inference.decoding_options import DecodingOptions, Warn
+from weft.errors import ConfigError, DataError
+from weft.inference.decoding_options import DecodingOptions, Warn, changed, resolve_options
+from weft.inference.forced_decoding import score_texts, teacher_force
 from weft.inference.predictor import ExpectedCost, Predictor, refuse
 from weft.inference.shortlist import Shortlist
-from weft.inference.teacher_forcing import score_texts, teacher_force
 from weft.models.base import Model
-from weft.tasks.translation.generation_requests import attach_terms, check_rules, most_source, translation_request
-from weft.tasks.translation.glossary import NO_TERMS, Terms
+from weft.tasks.translation.glossary import NO_TERMS, Terms, term_automata
 from weft.tasks.translation.markup import MarkupSpan, MarkupTransfer, untranslated
-from weft.tasks.translation.segmenter import (
-    Segmenter,
-    TextSegment,
-    Translation,
-    best_first,
-    detokenize,
-    join_segments,
-)
+from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, detokenize, join_segments
 from weft.tasks.translation.term_placement import TermPlacer
+
+PLAIN: dict[str, Any] = {"rerank": "none", "fusion": "none", "shortlist": 0, "min_length": 0, "no_repeat_ngram": 0}
+"""Settings of `decode` under which texts drawn in training have the probabilities that the model gives them."""
+
+
+def most_source(config: DecodeSection, model: Model) -> int:
+    """The most tokens of a segment, EOS included: decode.max_source, or what the model has positions for."""
+    most = min(config.max_source, model.max_source or config.max_source)
+    if _same_length(config) and model.max_target is not None:
+        most = min(most, model.max_target - 1)  # so that BOS, a text of the same length and EOS have positions too
+    return most
+
+
+def _rules(config: DecodeSection) -> dict[str, type[Rule]]:
+    """The rules of decode.rules by name."""
+    return {name: load(find_table("weft.decoding:RULES"), name, "decode.rules") for name in config.rules}
+
+
+def _same_length(config: DecodeSection) -> bool:
+    return any(rule.same_length for rule in _rules(config).values())
+
+
+def check_rules(options: DecodingOptions, source: Tokenizer, target: Tokenizer) -> None:
+    """Raises ConfigError if the search cannot follow decode.rules, or if the tokens of both sides cannot be compared."""
+    rules = _rules(options.config)
+    options.search.check(["rules"] if rules else [])
+    for name, rule in rules.items():
+        if rule.one_vocabulary and source is not target:
+            raise ConfigError(
+                f"decode.rules: {name} compares the tokens of both sides, so they need one vocabulary; "
+                "leave it out, or train with data.shared_vocabulary: true"
+            )
+
+
+def make_rules(config: DecodeSection, tokenizer: Tokenizer, segments: Sequence[TextSegment]) -> list[Constraint]:
+    """The constraints of decode.rules on these segments. Different unknown words are different tokens."""
+    if not config.rules:
+        return []
+    sources = [CopyIds(tokenizer).number(segment.text, segment.ids[:-1]) for segment in segments]
+    content = []
+    for segment in segments:
+        names = tokenizer.named(segment.words).tokens(segment.ids[:-1])
+        content.append([token for token, name in zip(segment.ids, names) if any(map(str.isalnum, name))])
+    chosen: dict[type[RuleConstraint], list[str]] = {}
+    for name, rule in _rules(config).items():
+        chosen.setdefault(rule.constraint, []).append(name)
+    return [constraint(rules, sources, content) for constraint, rules in chosen.items()]
+
+
+def attach_terms(
+    prefix: str, terms: Terms, segments: Sequence[TextSegment], model: Model, options: DecodingOptions, where: str
+) -> None:
+    """Gives each segment of an input its terms. Raises an error if the model or the search cannot use them, or a prefix."""
+    if terms and model.copies:
+        raise ConfigError(f"{where}a model that copies source words (model.kind: pointer) does not support terms")
+    wanted = {"prefix": prefix, "use": terms.use, "avoid": terms.avoid}
+    options.search.check((name for name, value in wanted.items() if value), where)
+    try:
+        for segment, own in zip(segments, terms.among([segment.text for segment in segments]), strict=True):
+            segment.terms = own
+    except DataError as error:
+        raise DataError(f"{where}{error}") from None
+
+
+def translation_request(
+    options: DecodingOptions, source: Tokenizer, target: Tokenizer, segments: Sequence[TextSegment]
+) -> GenerationRequest:
+    """The request for translations of these segments."""
+    config, device = options.config, options.device
+    constraints = make_rules(config, source, segments)
+    avoid = term_automata(target, [segment.terms.avoid for segment in segments], device, early=True)
+    request = replace(
+        options.request([len(segment.ids) for segment in segments]),
+        prefixes=[[BOS, *segment.prefix] for segment in segments],
+        seeds=[segment.seed for segment in segments],
+        constraints=constraints if avoid is None else [*constraints, ForbiddenTerms(avoid)],
+        required=term_automata(target, [segment.terms.use for segment in segments], device),
+    )
+    if _same_length(config):
+        request = replace(request, max_tokens=[len(segment.ids) - len(segment.prefix) for segment in segments])
+    return request
+
+
+def translate_ids(
+    model: Model,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    sources: Sequence[Sequence[int]],
+    config: DecodeSection,
+    changes: Mapping[str, Any],
+    *,
+    prefixes: Sequence[Sequence[int]] = (),
+    seeds: Sequence[int] = (),
+    bias: Tensor | None = None,
+) -> list[list[Hypothesis]]:
+    """The translations of sources that training has as ids, with the settings `changes` of decode; no text is decoded.
+
+    prefixes: tokens that the translations begin with · seeds, bias: see `GenerationRequest`.
+    """
+    options = resolve_options(changed(config, {**PLAIN, **changes}), model.device)
+    segments = [TextSegment(list(ids), list(start)) for ids, start in zip(sources, prefixes or [[]] * len(sources))]
+    check_rules(options, *tokenizers)
+    request = replace(translation_request(options, *tokenizers, segments), bias=bias, runner=options.runner(model))
+    with options.arithmetic(next(model.parameters()).dtype, options.beams):
+        return generate(model, sources, replace(request, seeds=seeds) if seeds else request)[0]
+
+
+pass
 
 
 @dataclass(frozen=True)

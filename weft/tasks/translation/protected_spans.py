@@ -1,7 +1,5 @@
 """Protected spans, which a translation has to repeat: placeholders, URLs, e-mail addresses and numbers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal

@@ -23,8 +23,7 @@ from weft.tasks.base import LOSS, Measure, TaskContext, TaskInfo, find_measure
 from weft.tasks.corpus_task import Direction
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
 from weft.tasks.translation.data import ParallelTexts
-from weft.tasks.translation.generation_requests import translate_ids
-from weft.tasks.translation.predictor import TranslationPredictor
+from weft.tasks.translation.predictor import TranslationPredictor, translate_ids
 
 if TYPE_CHECKING:
     from weft.explain.explanation import Explanation

@@ -7,8 +7,6 @@ place; the rest of the text stays as it is.
 Shapes: T target units · S source units.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile

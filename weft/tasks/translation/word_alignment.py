@@ -4,14 +4,12 @@ Words are separated by spaces and counted from 0. Every target word is linked to
 end of the sentence is not a word.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from weft.data.copy_vocabulary import encode_named
-from weft.data.token_spelling import token_texts
+from weft.data.term_automata import token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 from weft.explain.attention_maps import find_maps

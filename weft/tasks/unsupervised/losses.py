@@ -1,7 +1,5 @@
 """Losses of a model of two languages: texts to restore from any source, words to fill in, and its own translations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from weft.data.batch import EOS, PAD, Layout, Source, pad
 from weft.models.base import Decoder, Encoded
-from weft.tasks.translation.generation_requests import translate_ids
+from weft.tasks.translation.predictor import translate_ids
 from weft.tasks.translation.task import TranslationTask
 from weft.tasks.unsupervised.data import UnpairedBatch
 from weft.tasks.unsupervised.model import BilingualModel

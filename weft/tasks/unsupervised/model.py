@@ -5,8 +5,6 @@ It begins with translations word by word and with word vectors, from its trainin
 Shapes: B texts · S source positions · D width of the memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

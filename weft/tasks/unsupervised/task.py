@@ -1,10 +1,13 @@
-"""Translation without translated text (Lample et al. 2018): denoising and online back-translation in one model."""
+"""Translation without translated text (Lample et al. 2018): denoising and online back-translation in one model.
 
-from __future__ import annotations
+It is scored without references: by BLEU of round trips, and by the share of words of the right language.
+"""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -21,13 +24,14 @@ from weft.data.sentence_pairs import PairFilters, make_pairs, random_pairs
 from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.added_tokens import BLANK, ExtendedTokenizer, add_tokens
 from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise, text_of
+from weft.data.word_vectors.vectors import split_words
 from weft.errors import ConfigError, RunError
+from weft.evaluation.metrics import make_metrics, score
 from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Model, Network, Sizes
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo, lower_setting, trainable
-from weft.tasks.corpus_task import Direction
+from weft.tasks.corpus_task import Direction, learn_tokenizer
 from weft.tasks.seq2seq_task import Seq2SeqObjective
-from weft.tasks.tokenizer_setup import learn_tokenizer
 from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.translation.task import TranslationTask
 from weft.tasks.unsupervised.data import (
@@ -43,8 +47,35 @@ from weft.tasks.unsupervised.data import (
     open_languages,
 )
 from weft.tasks.unsupervised.losses import LanguagePair, back_translations, denoising_loss, masked_word_loss, nothing
-from weft.tasks.unsupervised.metrics import Purity, bleu
 from weft.tasks.unsupervised.model import BilingualModel, DictionaryInitialization, LanguageDiscriminator, second_decoder
+
+FOREIGN = 3.0
+"""A word belongs to the other language if it is this many times as frequent there."""
+
+
+class Purity:
+    """Knows how frequent each word is in texts of two languages."""
+
+    def __init__(self, texts: Sequence[Monolingual]) -> None:
+        counts = [Counter(chain.from_iterable(map(split_words, text.lines()))) for text in texts]
+        self.frequencies = [{word: count / each.total() for word, count in each.items()} for each in counts]
+
+    def __call__(self, words: Sequence[str], language: int) -> float:
+        """The percentage of words that are not much more frequent in the other language than in this one, 0 or 1."""
+        own, foreign = self.frequencies[language], self.frequencies[1 - language]
+        wrong = sum(foreign.get(word, 0.0) > FOREIGN * own.get(word, 0.0) for word in words)
+        return 100 * (1 - wrong / max(1, len(words)))
+
+    def of_texts(self, texts: Sequence[str], language: int) -> float:
+        """The purity of all words of some texts."""
+        return self([word for text in texts for word in split_words(text)], language)
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    return next(iter(score(hypotheses, references, make_metrics(["bleu"])).values())).value
+
+
+pass
 
 
 class UnsupervisedTask(TranslationTask):

@@ -1,7 +1,5 @@
 """The recipe `auto`, and `--time`: completes the configuration of a new run once its folder is there."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -10,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from weft.config.overrides import parse_override
 from weft.config.sections import Config
+from weft.config.yaml_document import parse_override
 from weft.errors import ConfigError
 from weft.runs.open_run import Report
 from weft.training.auto.choose_settings import (

@@ -4,8 +4,6 @@ The rules are a table with a row per amount of data, and a few constants. docs/r
 was found. `python benchmarks/fit.py --write-rules docs/recipes.md` writes it there.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +18,7 @@ from weft.config.corpus_entries import names
 from weft.config.sections import Config
 from weft.data.corpus import cache_folder
 from weft.data.formats import Pairs, open_pairs
-from weft.data.token_spelling import is_unspaced
+from weft.data.term_automata import is_unspaced
 from weft.data.tokenizers import Tokenizer, train_tokenizers
 from weft.data.validation_split import HELD_OUT, split
 from weft.errors import ConfigError, DataError

@@ -4,8 +4,6 @@ The settings of the first training would undo what it has learnt: its peak learn
 the user has set stays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,14 +14,7 @@ from weft.data.tokenizers.added_tokens import load_extended
 from weft.errors import RunError
 from weft.runs.open_run import build_task, run_config
 from weft.tasks.corpus_task import CorpusTask
-from weft.training.auto.choose_settings import (
-    EMA_SHARE,
-    LONGEST_EMA,
-    Lengths,
-    SettingsDraft,
-    held_out,
-    lengths,
-)
+from weft.training.auto.choose_settings import EMA_SHARE, LONGEST_EMA, Lengths, SettingsDraft, held_out, lengths
 
 PASSES, FEWEST_STEPS = 12, 60
 """How often the new data is read, and the fewest steps; never more steps than the first training had."""

@@ -1,7 +1,5 @@
 """Measures how fast a configuration trains on this machine, by training it for a few seconds."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Documents that can be translated: plain text, HTML, XLIFF, Word, subtitles (SubRip and WebVTT)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Word documents (.docx): their paragraphs as HTML, and the translated HTML written back into them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """XLIFF 1.2 and 2.x: writes the target of each unit from its source. The rest of the file stays as it is, byte for byte."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Induced set attention: attention through a few learned points, for sets and long sequences."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

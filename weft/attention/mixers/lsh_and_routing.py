@@ -25,8 +25,7 @@ from weft.attention.core.dot_product import masked_softmax
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import History, State
-from weft.layers.linear import xavier
-from weft.layers.norm_and_dropout import dropout
+from weft.layers.linear_norm_dropout import dropout, xavier
 
 ITSELF = 1e5
 """Subtracted from a token's score of itself, its own best match, so that it attends to itself only if it sees no other."""

@@ -3,8 +3,6 @@
 Shapes: T target tokens · S source tokens · V vocabulary · H heads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from weft.cli.input_and_output import tell
 from weft.cli.options import complete_runs
-from weft.cli.output import tell
 from weft.errors import ConfigError, RunError
 
 if TYPE_CHECKING:

@@ -6,8 +6,6 @@ words, a term matches anywhere.
 Shapes: S states · V vocabulary.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass

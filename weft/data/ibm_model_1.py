@@ -1,7 +1,5 @@
 """Lexical translation probabilities: which target tokens translate which source tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

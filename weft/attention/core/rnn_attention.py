@@ -18,10 +18,9 @@ from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, shared, spread
+from weft.layers.embedding_and_positions import token_positions
 from weft.layers.kernels.cpp_plan import Keys, NotPlanned, PlanBuilder, Register
-from weft.layers.linear import to_float32
-from weft.layers.norm_and_dropout import dropout
-from weft.layers.positions import token_positions
+from weft.layers.linear_norm_dropout import dropout, to_float32
 
 QUERIES = 32
 """Queries that a network scores at once. Its hidden layer has a cell per pair, so this bounds its memory."""

@@ -1,24 +1,30 @@
-"""A frontend for words: each has an embedding, and a vector made from its subwords, so that unknown words are not all alike.
+"""Frontends for words, and for the sentences of a document.
 
-Shapes: G sentences · W words · P subwords or characters of a word · N = G·W · D width of the vectors.
+Words have an embedding and a vector made from their subwords, so that unknown words are not all alike. In a hierarchical model,
+each sentence of a document becomes one vector (Yang et al. 2016).
+
+Shapes: G sentences · W words · P subwords or characters of a word · N = G·W · D width of the vectors. Of documents: N sentences
+of all documents · W words of a sentence · G documents · S sentences of a document.
 """
 
-from __future__ import annotations
-
 import math
-from typing import Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from weft.config.registry import Among, build
 from weft.data.batch import PAD, UNK, Layout, Source
 from weft.errors import ConfigError
-from weft.layers.embedding import embedding_table
-from weft.layers.norm_and_dropout import Rate
+from weft.layers.embedding_and_positions import embedding_table
+from weft.layers.linear_norm_dropout import Rate
 from weft.layers.recurrent import RecurrentLayer
-from weft.models.frontends.base import Frontend, FrontendSite
+from weft.models.encoder_decoder import VectorEncoder
+from weft.models.frontends.base import Frontend, FrontendSite, TokenFrontend
+from weft.models.pooling import Pooled, Pooling
 
 Spelling = Literal["cnn", "lstm", "mean", "first"]
 
@@ -87,3 +93,49 @@ class WordFrontend(Frontend):
             return F.relu(self.spelling(x.transpose(1, 2)).masked_fill(~ok[:, None], -torch.inf).amax(2))
         pooled = x[:, 0] if self.kind == "first" else x.sum(1) / ok.sum(1, keepdim=True).clamp_min(1)
         return torch.tanh(self.spelling(pooled))
+
+
+class SentenceFrontend(Frontend):
+    """A vector for each sentence of a document: an encoder reads its words, and a pooling joins them.
+
+    With recurrent encoders and self-attentive poolings at both levels this is the hierarchical attention network (HAN) of
+    Yang et al. 2016.
+
+    encoder: reads the words of a sentence
+    pooling: joins the words of a sentence to one vector
+    """
+
+    cuda_graph_safe = False
+
+    def __init__(
+        self,
+        site: FrontendSite,
+        *,
+        encoder: Annotated[dict[str, Any], Among("weft.models:ENCODERS")] = {"kind": "rnn"},  # noqa: B006
+        pooling: Annotated[dict[str, Any], Among("weft.models:POOLINGS")] = {"kind": "self_attentive"},  # noqa: B006
+    ) -> None:
+        super().__init__()
+        site.check("sentences", "sentences")
+        words: VectorEncoder = build("weft.models:ENCODERS", encoder, where="model.front.encoder")
+        below = replace(site.sizes, reads="tokens")
+        words.attach(TokenFrontend(FrontendSite(below, words.input_width, words.embedding_scale, words.embedding_std)))
+        self.words = words
+        self.pooling: Pooling = build("weft.models:POOLINGS", pooling, words.width, where="model.front.pooling")
+        self.compiles = words.compiles
+        self.max_length = words.max_source
+        width = self.pooling.rows * self.pooling.dim
+        if width != site.width:
+            raise ConfigError(
+                f"model.front: the vectors of sentences have a width of {width}, but model.encoder reads {site.width}; "
+                "set the dim of model.front.encoder and that of model.encoder (or its embedding) alike"
+            )
+
+    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
+        """The vectors of sentences [G, S, D]. Without `source.documents`, each row is a document of one sentence."""
+        encoded = self.words(Source(source.values, source.layout))
+        pooled: Pooled = self.pooling(encoded.memory, encoded.layout)
+        vectors, documents = pooled.vectors.flatten(1), source.documents
+        if documents is None:
+            return vectors[:, None], None
+        blank = vectors.new_zeros(*documents.segments.shape, vectors.size(-1))
+        return blank.masked_scatter(documents.mask[..., None], vectors), documents
