@@ -106,10 +106,10 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
     if load_config(recipe).task["kind"] == "deciphering":
         data = valid = pairs.split(",")[0]
     if load_config(recipe).task["kind"] == "unsupervised":
-        source, target = (Path(file) for file in pairs.split(","))
-        fewer = tmp_path / "fewer.txt"  # texts of equal size might be translations of each other
-        fewer.write_text("".join(target.read_text().splitlines(keepends=True)[:200]))
-        data, valid, small["data.hold_out"] = [f"en={source}", f"xx={fewer}"], [], 2
+        halves = [tmp_path / name for name in ("en.txt", "xx.txt")]  # without a sentence and its translation
+        for number, (half, file) in enumerate(zip(halves, pairs.split(","), strict=True)):
+            half.write_text("".join(Path(file).read_text().splitlines(keepends=True)[number::2]))
+        data, valid, small["data.hold_out"] = [f"en={halves[0]}", f"xx={halves[1]}"], [], 2
     result = weft.train(recipe, data=data, valid=valid, out=tmp_path / "run", set=small)
     assert result.update == 1
     assert (tmp_path / "run" / "model.safetensors").is_file()

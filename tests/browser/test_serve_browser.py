@@ -106,7 +106,8 @@ def test_prefix_and_glossary(browser: WebDriver, served: Running) -> None:
     wait_for_target(browser, expected)
     by_id(browser, "prefix").clear()
     by_id(browser, "glossary").send_keys("a = h\nz = x\nb = !b")
-    expected = served.translate("a b c", model="reverse", use=["h"], avoid=["b"])[0]["text"]
+    glossary = {"a": "h", "z": "x", "b": "!b"}
+    expected = served.translate("a b c", model="reverse", glossary=glossary)[0]["text"]
     wait_for_target(browser, expected)
     assert "h" in expected and "b" not in expected
     by_id(browser, "glossary").send_keys("\nd")

@@ -89,7 +89,7 @@ def test_what_a_language_model_cannot_do(weft: tiny.Shell, run: Path, reverse_ru
     weft.fails("generate", reverse_run, "a", says=["its task, translation, is not language_model"])
     weft.fails("generate", tmp_path / "missing", "a", says=["there is no such run folder"])
     weft.fails("generate", run, "a", "--top-p", "2", says=["decode.top_p"])
-    weft.fails("generate", run, stdin=b"\xff\xfe", says=["standard input, line 1", "not valid UTF-8"])
+    weft.fails("generate", run, stdin=b"\xff\xff", says=["standard input, line 1", "not valid UTF-8"])
     weft.fails("evaluate", run, "--data", tmp_path / "missing.txt", says=["there is no such file"])
     weft("generate", run, "a", "--tokens", "0", status=2)
 

@@ -145,6 +145,7 @@ REWARDED: dict[str, Any] = {
     "train.validate_every": 0,
     "train.batch_tokens": 64,
     "train.log_every": 1,
+    "train.keep_best": False,
     "train.schedule": {"kind": "constant", "rate": 0.001},
 }
 

@@ -181,7 +181,7 @@ def test_avoided_terms_do_not_occur(runs: dict[str, Path], name: str, search: st
 def test_the_blank_moves_behind_new_tokens(runs: dict[str, Path], tmp_path: Path) -> None:
     data = tmp_path / "new.tsv"
     data.write_text("a b qa\tqa b a\nb qa\tqa b\n" * 20)
-    changes = {"start.extend": 3, "train.steps": 1, "train.schedule": {"kind": "constant", "rate": 1e-9}}
+    changes = {"start.extend": 3, "data.hold_out": 0, "train.steps": 1, "train.schedule": {"kind": "constant", "rate": 1e-9}}
     train_run.train(start=runs["nat-length"], data=str(data), out=tmp_path / "run", set=changes)
     old, new = (read_tensors(run / "model.safetensors") for run in (runs["nat-length"], tmp_path / "run"))
     longer = [name for name in old if len(new[name]) == len(old[name]) + 1]

@@ -166,13 +166,18 @@ def examples(name: str) -> str | None:
     return "\n\n".join(["Examples:", *(f"  {each}" for each in EXAMPLES[name])]) if name in EXAMPLES else None
 
 
+def _type_name(annotation: Any) -> str:
+    """The annotation of a parameter as it is written in the code."""
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation).replace("pathlib.", "")
+
+
 class _PlainHelp:
     """Help that names the values of parameters by what is expected instead of by types of Python."""
 
     callback: Callable[..., Any] | None
 
     def get_params(self, ctx: Any) -> list[Any]:
-        types = inspect.get_annotations(self.callback) if self.callback else {}
+        types = {name: _type_name(kind) for name, kind in inspect.get_annotations(self.callback or (lambda: None)).items()}
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if param.param_type_name == "argument":
@@ -183,7 +188,7 @@ class _PlainHelp:
             elif getattr(param, "is_flag", False):
                 param.metavar = ""
             elif param.metavar is None:
-                param.metavar = NAMES.get(param.name) or VALUES.get(str(types.get(param.name)))
+                param.metavar = NAMES.get(param.name) or VALUES.get(types.get(param.name, ""))
         return params
 
 

@@ -119,7 +119,8 @@ def _lines(stream: Iterable[bytes] | Iterable[str], name: str) -> Iterator[str]:
 
 def _check_encoding(start: bytes, name: str) -> None:
     """Raises DataError if a file that begins like this is UTF-16, in which every other byte of most texts is 0."""
-    if start.startswith(UTF16_MARKS) or start.count(0) > len(start) // 4:
+    zeros = sorted(start[place::2].count(0) for place in (0, 1))
+    if start.startswith(UTF16_MARKS) or (zeros[1] > len(start) // 4 and not zeros[0]):
         raise DataError(
             f"{name}: the file is UTF-16, not UTF-8. Save it as UTF-8 (in Excel: CSV UTF-8), or convert it with "
             "`iconv -f UTF-16 -t UTF-8 OLD > NEW`."
