@@ -249,6 +249,42 @@ def _other_tasks() -> dict[str, Case]:
     tagger = {"model.front": spelt, "model.encoder.dim": 16, "model.encoder.embedding": 20}
     lstm = {"model.front": {**spelt, "spelling": "lstm"}, "model.encoder.dim": 16, "model.encoder.embedding": 20}
     usual: dict[str, Options] = {"usual": {}, "three": {"n_best": 3}}
+    classes = {"files": table(made.labelled), "searches": usual}
+    pooling = {"kind": "classification", "pooling": {"kind": "self_attentive", "rows": 2}, "diversity_weight": 0.1}
+    tags = {"files": table(made.tagged), "searches": {"usual": {}}}
+    isab = {"model.encoder_self": {"kind": "isab", "points": 4}}
+    return {
+        "classifier": Case("classifier", settings={"model.encoder.dim": 16, "model.encoder.heads": 2, **BPE}, **classes),
+        "classifier-bytes": Case("classifier-bytes", settings={"train.batch_tokens": 800, "train.steps": 6}, **classes),
+        "set-transformer": Case("set-transformer", settings={**SMALL, **isab}, **classes),
+        "self-attentive": Case("transformer-tiny", settings={**WORDS, **SMALL, "task": pooling}, **classes),
+        "han": Case(
+            "han",
+            table(made.documents, 80),
+            {**WORDS, "model": composed, "train.best_by": "loss"},
+            {"usual": {}},
+        ),
+        "tagger": Case("tagger", settings=lstm, **tags),
+        "tagger-crf": Case("tagger-crf", settings=tagger, **tags),
+        "unsupervised": Case(
+            "unsupervised",
+            unpaired,
+            {
+                **WORDS,
+                **SMALL,
+                "data.hold_out": 8,
+                "task.denoising_steps": 8,
+                "task.dictionary_steps": 6,
+                "train.steps": 18,
+                "train.save_every": 9,
+                "train.validate_every": 9,
+            },
+            {"usual": {"beam": 2}, "back": {"into": "en"}},
+        ),
+    }
+
+
+def _images_and_sound() -> dict[str, Case]:
     sound = {"kind": "transcription", "mels": 8, "tempo": 0.1, "pitch": 0.1, "time_masks": 1, "frequency_masks": 1}
     heard = {
         "kind": "composed",
@@ -271,23 +307,7 @@ def _other_tasks() -> dict[str, Case]:
     looks = {**WORDS, "task": {"kind": "captioning", "size": 16, "flip": True, "crop": 0.1}, "data.max_length": 20}
     shapes = {"files": table(made.pictures, 60), "inputs": "pictures-valid/*.png"}
     decoder = {"kind": "rnn", "style": "bahdanau", "attention": "additive", "dim": 16}
-    classes = {"files": table(made.labelled), "searches": usual}
-    pooling = {"kind": "classification", "pooling": {"kind": "self_attentive", "rows": 2}, "diversity_weight": 0.1}
-    tags = {"files": table(made.tagged), "searches": {"usual": {}}}
-    isab = {"model.encoder_self": {"kind": "isab", "points": 4}}
     return {
-        "classifier": Case("classifier", settings={"model.encoder.dim": 16, "model.encoder.heads": 2, **BPE}, **classes),
-        "classifier-bytes": Case("classifier-bytes", settings={"train.batch_tokens": 800, "train.steps": 6}, **classes),
-        "set-transformer": Case("set-transformer", settings={**SMALL, **isab}, **classes),
-        "self-attentive": Case("transformer-tiny", settings={**WORDS, **SMALL, "task": pooling}, **classes),
-        "han": Case(
-            "han",
-            table(made.documents, 80),
-            {**WORDS, "model": composed, "train.best_by": "loss"},
-            {"usual": {}},
-        ),
-        "tagger": Case("tagger", settings=lstm, **tags),
-        "tagger-crf": Case("tagger-crf", settings=tagger, **tags),
         "captioner": Case(
             "captioner",
             settings={**looks, "model": {**seen, "decoder": {**STACK, "kind": "transformer", "layers": 1}}},
@@ -304,21 +324,6 @@ def _other_tasks() -> dict[str, Case]:
             "speech-digits", settings={**hears, "model": live, "task": {**sound, "scaling": "fixed"}}, **tones
         ),
         "speech, CTC": Case("speech-digits", settings={**hears, "task": {**sound, "ctc_weight": 1}}, **tones),
-        "unsupervised": Case(
-            "unsupervised",
-            unpaired,
-            {
-                **WORDS,
-                **SMALL,
-                "data.hold_out": 8,
-                "task.denoising_steps": 8,
-                "task.dictionary_steps": 6,
-                "train.steps": 18,
-                "train.save_every": 9,
-                "train.validate_every": 9,
-            },
-            {"usual": {"beam": 2}, "back": {"into": "en"}},
-        ),
     }
 
 
@@ -388,6 +393,7 @@ GROUPS: dict[str, Callable[[], dict[str, Case]]] = {
     "one pass": _one_pass,
     "language models": _language_models,
     "other tasks": _other_tasks,
+    "images and sound": _images_and_sound,
     "studies": _studies,
     "mechanisms": _mechanisms,
 }

@@ -1,4 +1,4 @@
-"""What golden.py measures: trainings, resumed trainings, predictions, scores and commands, as data that can be compared."""
+"""Measurements of golden.py: trainings, resumed trainings, predictions, scores and commands, as data that can be compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import golden_data as made
 from golden_cases import GROUPS, TRAIN, Case, Options, unpaired
 
 Found = dict[str, Any]
-"""What a case gave, by name."""
+"""The measured values of a case, by name."""
 
 CLOCKS = {"run", "seconds", "seconds_left", "tokens_per_second", "time", "peak_memory"}
 """Entries of logs and outputs that differ from call to call, and folders."""

@@ -214,7 +214,7 @@ def test_a_product_that_ends_in_a_relu_has_the_usual_gradients(rows: int, output
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_likelihoods_and_their_gradient(wanted: bool) -> None:
-    from weft.layers.kernels.triton.cross_entropy import likelihoods
+    from weft.layers.kernels.triton.fused_cross_entropy import likelihoods
 
     logits, gold = 3 * drawn(6, 9000), torch.randint(9000, (6,), generator=torch.Generator().manual_seed(1)).to(DEVICE)
     logits[2, 5:50] = -math.inf

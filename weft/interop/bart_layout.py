@@ -1,6 +1,6 @@
-"""What the models of transformers share that follow BART: names of weights, settings, and special ids.
+"""Names of weights, settings and special ids shared by the models of transformers that follow BART.
 
-Marian, Pegasus, M2M100 and NLLB are such models.
+These are Marian, Pegasus, M2M100 and NLLB.
 """
 
 import json

@@ -75,7 +75,7 @@ def _renumbered(model: Mapping[str, Any], names: Mapping[str, int]) -> dict[str,
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What a SentencePiece model file says: pieces with scores and types, whether it is BPE, and its normalisation."""
+    """The contents of a SentencePiece model file: pieces with scores and types, whether it is BPE, and its normalisation."""
 
     pieces: Sequence[tuple[str, float, int]]
     bpe: bool

@@ -142,7 +142,7 @@ class _LinearLoss(torch.autograd.Function):
 def _chunk(logits: Tensor, gold: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Log-likelihoods [N], log-denominators of the softmax [N], and softmax − (1 − ε) · gold, which overwrites the logits."""
     if triton_available(logits):
-        from weft.layers.kernels.triton.cross_entropy import likelihoods
+        from weft.layers.kernels.triton.fused_cross_entropy import likelihoods
 
         return likelihoods(logits, gold, 1 - smoothing, wanted)
     gold = gold[:, None]

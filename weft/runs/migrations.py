@@ -49,7 +49,7 @@ def _facts(run: Path) -> Data:
 
 
 def read_request(run: Path) -> Data:
-    """What was requested of a run, before anything was chosen; empty for runs that do not say it."""
+    """The request for a run, before anything was chosen; empty for runs that did not save it."""
     return dict(_facts(run).get("request", {}))
 
 

@@ -97,7 +97,7 @@ def _write_rest(opened: Any, folder: Path) -> None:
 
 
 def _card(config: Any, languages: Mapping[str, Any], folder: Path) -> str:
-    """What the run is, for people."""
+    """The model card of a packed run."""
     pair = " to ".join(str(each) for each in languages.values() if each)
     model = config.model
     lines = ["# A run of weft", "", f"- task: {config.task['kind']}{f', {pair}' if pair else ''}", f"- model: {model['kind']}"]

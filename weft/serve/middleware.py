@@ -197,7 +197,7 @@ class GuardMiddleware:
 
 
 def one_line(message: str, most: int = MESSAGE) -> str:
-    """A message that may quote a request: one line of valid Unicode, of at most so many characters."""
+    """A message that may quote a request: one line of valid Unicode with at most `most` characters, and … if it was cut."""
     start = " ".join(message[: 2 * most].encode("utf-8", "replace").decode().split())
     return start if len(start) <= most and len(message) <= 2 * most else f"{start[:most]}…"
 

@@ -147,8 +147,8 @@ class TranslationDocument(BaseModel):
     )
     unplaced: list[str] | None = Field(
         default=None,
-        description="terms to use that may stand beside their usual translation, since no place was found for them, and terms "
-        "to avoid for which the model has no other word",
+        description="required terms for which no place was found, so that the text may contain their usual translation too, "
+        "and terms to avoid for which the model has no other word",
     )
 
 

@@ -86,7 +86,7 @@ def train(
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What is requested of a run, before anything is chosen. A run that was killed before its first step is resumed from it.
+    """The request for a run, before anything is chosen. A run that was killed before its first step is resumed from it.
 
     auto: choose all sizes from the data · sets: settings that the user has fixed · seconds: how long the call may take ·
     fine_tune: choose what suits a run that starts from another one, and has its settings
@@ -180,7 +180,7 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
 
 
 def _set_time(task: Task, clock: TimeBudget, out: Path, world: World, resume: bool) -> TrainSection:
-    """Sets train.seconds to what is left now, after all preparations; for a resumed run, in addition to what it has had."""
+    """Sets train.seconds to the time left after the preparations, plus the time that a resumed run has already used."""
     changes: dict[str, Any] = {"train.seconds": clock.left()}
     if resume:
         newest = checkpoint.latest(out)

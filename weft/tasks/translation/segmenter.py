@@ -173,9 +173,9 @@ class Translation(Prediction):
     """A translation. Its score is that of the search, such as the log-probability divided by lengthᵅ, or of the reranker.
 
     parts: the translations of its sentences, if there are several · source: the text that was read · runs: the text in parts
-    that are markup and parts that are not, if the source has markup · passes: see `Hypothesis` · unplaced: terms for which
-    no place was found by alignment, so that they may stand beside their usual translation, and forbidden terms for which the
-    model has no other word.
+    that are markup and parts that are not, if the source has markup · passes: see `Hypothesis` · unplaced: required
+    terms for which alignment found no place, so that the text may contain their usual translation too, and forbidden terms for
+    which the model has no other word.
     """
 
     parts: list[Translation] = field(default_factory=list, repr=False)

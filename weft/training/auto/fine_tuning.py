@@ -59,7 +59,7 @@ def choose_fine_tuning(choice: SettingsDraft) -> None:
 
 
 def rate_share(pairs: int) -> float:
-    """The share of the first training's learning rate for so many pairs; 0: unknown, taken as few."""
+    """The learning rate for a number of new pairs, as a share of that of the first training. 0: unknown, treated as few."""
     return max(LEAST_RATE, RATE * min(1.0, pairs / MANY) ** 0.5)
 
 
