@@ -32,17 +32,17 @@ from pathlib import Path
 os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
 
 import torch
-from gpu import SOURCE, STEPS
+from random_text import SOURCE, STEPS
 
 from weft.config.sections import DecodeSection
 from weft.data.batch import BOS, PAD, Source
 from weft.decoding.beam_search import BeamSelector, GreedySelector
 from weft.decoding.constraints import ForbidTokens
 from weft.decoding.cpp_search import encode
+from weft.decoding.decoding_options import DecodingOptions, resolve_options
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
-from weft.inference.decoding_options import DecodingOptions, resolve_options
-from weft.inference.worker_processes import Workers
+from weft.decoding.worker_processes import Workers
 from weft.layers.int8 import in_int8
 from weft.layers.kernels.cpp import CannotBuild, kernels
 from weft.models.base import Model, Sizes

@@ -58,6 +58,26 @@ WRITER = f"{{kind: transformer, {SHARED}, mixer: {ROTARY}, cross: {{kind: full, 
 LSTM = "kind: rnn, cell: lstm, dim: 512, embedding: 256, dropout: 0.4"
 
 
+RUNGS = {
+    "heads": ("several heads", "model.cross={kind: full, bias: false}"),
+    "positions": ("positions", "model.position=sinusoidal"),
+    "norm": ("layer norm", "model.norm=pre"),
+    "attention": ("attention in every layer", "model.cross_layers=all"),
+    "network": ("feed-forward networks", "model.feedforward=768"),
+}
+"""Parts of a Transformer that the ladder of Domhan (2018) adds to other networks one by one."""
+
+
+def _ladder(name: str, title: str, recipe: str, start: tuple[str, ...], rungs: tuple[str, ...]) -> dict[str, System]:
+    """Blocks without norm, feed-forward network and heads, then with one more part on each rung."""
+    bare = ("model.norm=none", "model.feedforward=0", *ONE_HEAD, *start)
+    systems = {f"{name}-0": System(f"{title}: residual blocks alone", recipe, bare)}
+    for count, rung in enumerate(rungs, 1):
+        sets = (*bare, *(RUNGS[each][1] for each in rungs[:count]))
+        systems[f"{name}-{count}"] = System(f"{title}: + {RUNGS[rung][0]}", recipe, sets)
+    return systems
+
+
 def _composed(title: str, encoder: str, decoder: str) -> System:
     """A composition, trained as transformer-small is."""
     spec = f"{{kind: composed, encoder: {encoder}, decoder: {decoder}, share_embeddings: all}}"
@@ -89,13 +109,16 @@ SYSTEMS = {
     "mixed-cnn-one": System("Transformer blocks, convolutions for self-attention, one additive head", "mixed-cnn", ONE_HEAD),
     "mixed-cnn": System("Transformer blocks, convolutions for self-attention (Domhan 2018)", "mixed-cnn"),
     "mixed-cnn-half": System("the same, self-attention in the encoder", "mixed-cnn", (f"model.encoder_self={ROTARY}",)),
-    "transformer": System("Transformer (Vaswani et al. 2017)", "transformer-small"),
+    "transformer": System("Transformer, pre-norm, rotary positions", "transformer-small"),
     "wiring-same": System("Transformer, each layer reads the one of its depth", "transformer-small", ("model.wiring=same",)),
     "transformer-rnn": _composed(
         "Transformer encoder, Luong's RNN decoder", READER, f"{{{LSTM}, style: luong, attention: general, input_feeding: true}}"
     ),
     "convs2s-transformer": _composed("ConvS2S encoder, Transformer decoder", "{kind: convs2s, dropout: 0.3}", WRITER),
     "rnn-transformer": _composed("bidirectional LSTM encoder, Transformer decoder", f"{{{LSTM}, layers: 2}}", WRITER),
+    "transformer-2017": System("Transformer as published (Vaswani et al. 2017)", "transformer-2017"),
+    **_ladder("rnn-rung", "GRUs", "mixed-rnn", ("model.cross_layers=last",), tuple(RUNGS)),
+    **_ladder("cnn-rung", "convolutions", "mixed-cnn", ("model.position=sinusoidal",), ("norm", "heads", "network")),
     "wiring-mix": System("Transformer, each layer reads a learned mix", "transformer-small", ("model.wiring=mix",)),
 }
 

@@ -12,6 +12,9 @@ with the term removed from translations and references. A translation repeats it
 reference and the free translation. Terms of the glossary are required with their source words, so they take the place of what
 the model writes for these; "unplaced" counts those for which no place was found. Last, one word of each free translation is
 forbidden.
+
+With --thresholds 0.05,0.1,…, every other pair serves to choose how sure an alignment must be: the value with the best BLEU of
+the rest, for terms from the glossary. The table is that of the other pairs with the chosen value.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from weft.data.formats import open_pairs
 from weft.errors import DataError
 from weft.evaluation.metrics import make_metrics, score
 from weft.runs.translator import Translator
+from weft.tasks.translation import term_placement
 from weft.tasks.translation.glossary import Terms, term_automata
 
 LETTERS = 4
@@ -147,6 +151,22 @@ def row(name: str, translator: Translator, chosen: Sequence[Request], beam: int)
     return f"| {' | '.join(cells)} | {len(chosen) / seconds:.1f} |"
 
 
+def choose_threshold(translator: Translator, chosen: Sequence[Request], beam: int, values: Sequence[float]) -> float:
+    """The value of SURE with the best BLEU of the rest on some requests; of equal ones, the first."""
+    found: dict[float, float] = {}
+    terms, free = [each.term for each in chosen], [each.free for each in chosen]
+    references = rest([each.reference for each in chosen], terms)
+    for value in values:
+        term_placement.SURE = value
+        requested = [each.terms for each in chosen]
+        some = translator.translate([each.source for each in chosen], beam=beam, terms=requested, **OPTIONS)
+        texts, unplaced = [each.text for each in some], sum(bool(each.unplaced) for each in some)
+        again = sum(map(repeats, texts, [each.reference for each in chosen], free))
+        found[value] = round(bleu(rest(texts, terms), references), 2)
+        print(f"threshold {value:g}: rest {found[value]:.2f}, repeats {100 * again / len(chosen):.1f} %, unplaced {unplaced}")
+    return max(found, key=lambda value: found[value])
+
+
 def avoided(translator: Translator, chosen: Sequence[Request], beam: int) -> str:
     """How often a word of the free translation is absent when it is forbidden."""
     pairs = [(each.source, candidates[0]) for each in chosen if (candidates := words(each.free))]
@@ -164,6 +184,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--short", action="store_true", help="only the first 1,000 plain sentences of 4 to 12 words")
+    parser.add_argument("--thresholds", default="", help="values to choose SURE among, on every other pair")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     translator = load(options.run, device=options.device)
@@ -171,6 +192,12 @@ def main() -> None:
     if options.short:
         pairs = [pair for pair in pairs if 4 <= len(pair[0].split()) <= 12 and not re.search("[<{%]", pair[0])][:1000]
     free = [each.text for each in translator.translate([source for source, _ in pairs], beam=options.beam, **OPTIONS)]
+    if options.thresholds:
+        values = [float(each) for each in options.thresholds.split(",")]
+        some = requests(translator, pairs[::2], free[::2], glossary, options.count)
+        term_placement.SURE = choose_threshold(translator, next(iter(some.values())), options.beam, values)
+        print(f"chosen on {len(pairs[::2]):,} pairs: {term_placement.SURE:g}; the others follow\n")
+        pairs, free = pairs[1::2], free[1::2]
     sets = requests(translator, pairs, free, glossary, options.count)
     print(f"{len(glossary):,} entries; BLEU of all {len(pairs):,} free translations {bleu(free, [r for _, r in pairs]):.1f}\n")
     heads = ["used when free", "used when required", "BLEU free", "required", "rest, free", "rest, required"]

@@ -23,7 +23,7 @@ import platform
 import random
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from gpu_multi30k import first_step, peer_multi30k, weft_multi30k
+from random_text import DIM, HEADS, HIDDEN, LAYERS, SHAPE, SOURCE, STEPS, VOCABULARY, lengths, write_text
 from timing import Figures, timed
 from torch._dynamo.utils import counters
 
@@ -47,33 +48,6 @@ from weft.models.encoder_decoder import build_model
 from weft.training import loop
 from weft.training.loop import Update
 from weft.training.session import Session
-
-VOCABULARY, DIM, HIDDEN, HEADS, LAYERS = 32_000, 512, 2048, 8, 6
-SHAPE = {"dim": DIM, "feedforward": HIDDEN, "heads": HEADS, "encoder_layers": LAYERS, "decoder_layers": LAYERS}
-STEPS, SOURCE = 32, 27
-
-
-def lengths(count: int, draw: random.Random) -> Iterator[tuple[int, int]]:
-    """Pairs of lengths, log-normal around 27 tokens."""
-    while count:
-        source = int(draw.lognormvariate(3.2, 0.55))
-        if 4 <= source <= 120:
-            yield source, max(4, min(128, int(source * draw.uniform(0.85, 1.2))))
-            count -= 1
-
-
-def write_text(folder: Path, pairs: int) -> str:
-    """Writes random sentences of words from a vocabulary of 32,000; returns the paths."""
-    draw = random.Random(1)
-    words = [f"w{number}" for number in range(VOCABULARY - 4)]
-    every = iter(words)
-    with (folder / "source.txt").open("w") as source, (folder / "target.txt").open("w") as target:
-        for sizes in lengths(pairs, random.Random(0)):
-            for file, size in zip((source, target), sizes, strict=True):
-                # Each word occurs at least once, so that the vocabulary has its full size.
-                sentence = [next(every, None) or draw.choice(words) for _ in range(size - 1)]
-                file.write(" ".join(sentence) + "\n")
-    return f"{folder}/source.txt,{folder}/target.txt"
 
 
 class IdleTimer:

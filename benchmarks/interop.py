@@ -1,13 +1,14 @@
 """Runs in other programs, and models of others in weft: equal texts, scores and speeds, on real data.
 
 python benchmarks/interop.py import FOLDER LINES          a folder with the tokenizer and config.json of OPUS-MT; random weights
-python benchmarks/interop.py runners RUN SOURCE TARGET    a trained run in CTranslate2, transformers and onnxruntime
+python benchmarks/interop.py runners RUN SOURCE TARGET    a trained run in CTranslate2, transformers, Marian and onnxruntime
 Options: --sentences N (1,000), --beams N for the sentences that are searched in `import` (100), --work FOLDER.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import shutil
 import tempfile
@@ -21,8 +22,8 @@ import torch
 
 import weft
 from weft.data.batch import BOS, EOS, SPECIALS, Layout, Source
+from weft.decoding.forced_decoding import score_texts
 from weft.errors import ConfigError
-from weft.inference.forced_decoding import score_texts
 from weft.interop import bart_layout, transformers_folder
 from weft.interop.exporting import export_run
 from weft.interop.importing import import_model
@@ -65,20 +66,27 @@ def compare_import(folder: Path, lines: list[str], beams: int, work: Path) -> No
     _, _, rows = transformers_folder._tokenizers(folder, settings, folder, shape)
     equal = sum([rows[0].rows[i] for i in [*ours.source.encode(x), EOS]] == tokenizer(x).input_ids for x in [*lines, *HARD])
     print(f"ids: {equal} of {len(lines) + len(HARD)} lines equal")
-    worst = 0.0
     known = [i for i, row in enumerate(rows[1].rows) if row is not None and i not in rows[1].never]
     order = torch.tensor([rows[1].rows[i] for i in known])
+    exact = copy.deepcopy(theirs).double()
+    for side in (exact.model.encoder, exact.model.decoder):
+        side.embed_positions.weight.data = exact_positions(*side.embed_positions.weight.shape)
+    worst, largest = np.zeros(3), 0.0
     for line in lines[:10]:
         ids = [*ours.source.encode(line), EOS]
         target = torch.randint(4, len(rows[1].rows), (12,)).tolist()
-        fed = [settings["decoder_start_token_id"], *(rows[1].rows[i] for i in target)]
+        fed = torch.tensor([[settings["decoder_start_token_id"], *(rows[1].rows[i] for i in target)]])
+        read = torch.tensor([[rows[0].rows[i] for i in ids]])
         with torch.inference_mode():
-            read = torch.tensor([[rows[0].rows[i] for i in ids]])
-            a = theirs(input_ids=read, decoder_input_ids=torch.tensor([fed]), use_cache=False).logits[0]
+            a, c = (each(input_ids=read, decoder_input_ids=fed, use_cache=False).logits[0] for each in (theirs, exact))
             memory = ours.model.encode(Source(torch.tensor([ids]), Layout.padded([len(ids)])))
             b = ours.model.decoder(torch.tensor([[BOS, *target]]), ours.model.decoder.init_state(memory)).logits[0]
-        worst = max(worst, float((a[:, order] - b[:, known]).abs().max()))
-    print(f"logits: largest difference {worst:.2e}, of logits up to {float(a.abs().max()):.1f}")
+        a, b, c = a[:, order], b[:, known], c[:, order]
+        worst = np.maximum(worst, [float((x - y).abs().max()) for x, y in ((a, b), (a, c), (b, c))])
+        largest = max(largest, float(a.abs().max()))
+    print(f"logits, up to {largest:.1f}: weft and transformers differ by at most {worst[0]:.2e}; ", end="")
+    print(f"in float64 the result is {worst[1]:.2e} from transformers and {worst[2]:.2e} from weft", flush=True)
+    del exact
     theirs.generation_config.forced_eos_token_id = None  # it would cut random texts, which never end
     some, found = lines[:beams], []
     for at in range(0, beams, 50):
@@ -88,6 +96,12 @@ def compare_import(folder: Path, lines: list[str], beams: int, work: Path) -> No
         found += tokenizer.batch_decode(made, skip_special_tokens=True)
     texts = [each.text for each in ours.translate(some, max_length=10, max_ratio=100.0, **PLAIN)]
     print(f"beam 4: {sum(a == b for a, b in zip(found, texts))} of {beams} texts equal ({len(set(texts))} different ones)")
+
+
+def exact_positions(count: int, dim: int) -> torch.Tensor:
+    """[count, D]: the sinusoids of MarianMT in float64."""
+    angles = torch.arange(count).double()[:, None] * 10000.0 ** (-torch.arange(0, dim, 2).double() / dim)
+    return torch.cat([angles.sin(), angles.cos()], 1)
 
 
 def timed(run: Any) -> tuple[Any, float]:
@@ -111,13 +125,14 @@ def compare_runners(run: Path, sources: list[str], references: list[str], work: 
     texts = [each.text for each in found]
     report("weft, beam 4", texts, texts, references, seconds)
     found, seconds = timed(lambda: ours.translate(sources, **search, fast=True))
-    report("weft --fast (int8, C++)", [each.text for each in found], texts, references, seconds)
+    report("weft --fast", [each.text for each in found], texts, references, seconds)
     first = {**search, "search": {"kind": "beam", "width": 4, "stop": "first"}}  # the rule of CTranslate2
     in_ctranslate2(run, ours, sources, references, [each.text for each in ours.translate(sources, **first)], work)
-    try:
-        in_transformers(run, sources, references, texts, work)
-    except ConfigError as error:
-        print(f"transformers: refused: {error}")
+    for program in (in_transformers, in_marian):
+        try:
+            program(run, sources, references, texts, work)
+        except ConfigError as error:
+            print(f"{program.__name__.removeprefix('in_')}: refused: {error}")
     in_onnxruntime(run, ours, sources[:100], references[:100], work)
 
 
@@ -164,6 +179,17 @@ def in_transformers(run: Path, sources: list[str], references: list[str], texts:
 
     found, seconds = timed(translate)
     report(f"transformers, {type(theirs).__name__[:12]}", found, texts, references, seconds)
+
+
+def in_marian(run: Path, sources: list[str], references: list[str], texts: list[str], work: Path) -> None:
+    import pymarian
+
+    export_run(run, "marian", work / "marian")
+    options = "--beam-size 4 --cpu-threads 1 --mini-batch 32 --maxi-batch 100 --max-length-factor 3 --quiet"
+    theirs = pymarian.Translator(f"-c {work / 'marian' / 'decoder.yml'} {options}")
+    theirs.translate(sources[:8])
+    found, seconds = timed(lambda: theirs.translate(sources))
+    report("Marian (pymarian), beam 4", found, texts, references, seconds)
 
 
 def in_onnxruntime(run: Path, ours: Any, sources: list[str], references: list[str], work: Path) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Event
 
 from floors import copied
-from nat_scores import PLAIN, TEST, latencies, measure, table
+from nat_scores import LINES, PLAIN, TEST, latencies, measure, table
 from trainings import about, deadline
 
 from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training, train
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=12, help="trainings at the same time")
     parser.add_argument("--minutes", type=float, default=0, help="time limit; the same command continues later")
     parser.add_argument("--scoring", type=float, default=110, help="seconds at the end in which nothing is trained")
-    parser.add_argument("--lines", type=int, help="test lines, to try the script (default all)")
+    parser.add_argument("--lines", type=int, help="test lines that are scored (default all), or measured one by one (40)")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--set", action="append", default=[], help="settings of all students")
     parser.add_argument("--teacher-set", action="append", default=[], help="settings of the teacher")
@@ -170,7 +170,7 @@ def main() -> None:
     if options.latency:
         return _show(
             options.out / f"latency-{options.device}.md",
-            latencies(options.folder, options.out, options.latency, options.device),
+            latencies(options.folder, options.out, options.latency, options.device, options.lines or LINES),
         )
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     Benchmark(options)()

@@ -43,7 +43,7 @@ GOALS = {
 
 FAST: dict[str, dict[str, Any]] = {
     "cpu": {"int8": {"precision": "int8"}, "int8, compiled": {"precision": "int8", "compile": True}},
-    "cuda": {"GPU": {}},
+    "cuda": {"GPU": {}, "GPU, compiled": {"compile": True}},
 }
 """Settings in which latency is measured, by device."""
 
@@ -143,12 +143,12 @@ def table(out: Path, floor: float) -> str:
     return markdown(headings, cells)
 
 
-def latencies(folder: Path, out: Path, names: Sequence[str], device: str) -> str:
+def latencies(folder: Path, out: Path, names: Sequence[str], device: str, count: int = LINES) -> str:
     """A table of the speed of each run in its fastest ways of decoding, beside the teacher's greedy decoding.
 
-    Milliseconds per sentence one by one: the mean of `LINES`, each the best of `ROUNDS` times. Sentences per second of all
-    `TOGETHER` at once: the best of four times. The runs take turns sentence by sentence, so that what slows the machine down
-    slows all of them. On a CPU with two threads, in int8, with and without compiled kernels.
+    Milliseconds per sentence one by one: the mean of the first `count`, each the best of `ROUNDS` times. Sentences per second
+    of all `TOGETHER` at once: the best of four times. The runs take turns sentence by sentence, so that what slows the machine
+    down slows all of them. On a CPU with two threads, in int8, with and without compiled kernels.
     """
     torch.set_num_threads(2)
     lines = lines_of(folder / f"{TEST}.en")
@@ -164,7 +164,7 @@ def latencies(folder: Path, out: Path, names: Sequence[str], device: str) -> str
             name: partial(seconds, translator.translation_predictor("a benchmark", **{**decoding, **options, "workers": 1}))
             for name, (translator, decoding) in decodings.items()
         }
-        alone = [in_turn(timed, [line], ROUNDS) for line in lines[:LINES]]
+        alone = [in_turn(timed, [line], ROUNDS) for line in lines[:count]]
         together = in_turn(timed, lines[: TOGETHER[device]], 4)
         for name, row in rows.items():
             row[f"{way}: ms"] = 1000 * statistics.mean(best[name] for best in alone)

@@ -6,8 +6,9 @@ MULTI30K holds train.en, train.fr, … and test_2016_flickr.en, …. English tex
 those of the other language from the other half, so that no sentence has its translation anywhere; the same holds for --more
 (a table of English and the other language, such as Tatoeba's). Captions, of which the test consists, are fewer than these;
 --times 3 writes each of them three times, except for those held out for validation. Models are chosen without translated text;
-the test set is only scored. Supervised models (transformer-small, with a smaller vocabulary and more label smoothing for fewer
-pairs) learn from the first 100, 1,000 and 10,000 pairs.
+the test set is only scored. `vectors-of-all` learns from the captions alone, but its dictionary and vectors are of all texts.
+Supervised models (transformer-small) learn from random 100, 1,000 and 10,000 pairs, as few as those of benchmarks/corpora.py:
+2,500 steps of 4,096 tokens, and the checkpoint with the best BLEU on the validation pairs.
 
 Dictionaries are compared with the translations that the whole parallel text suggests (mutual best three of IBM Model 1), for
 the 1,000 most frequent words that have any; --floors-only prints their precision. Cells have one figure per seed: cased
@@ -23,10 +24,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from corpora import SMALL, files, subset
 from trainings import Run, add_options, markdown, prepare_data, report, scale_steps, select, sweep
 
 from weft.bench.compare.training_jobs import Training
 from weft.config.sections import load_config
+from weft.data.corpus import find_or_build
 from weft.data.formats import open_pairs
 from weft.data.ibm_model_1 import likely_translations
 from weft.data.sentence_pairs import prepare_pairs
@@ -38,7 +41,8 @@ from weft.data.word_vectors.mapping import FindPairs, MappedVectors, MappingOpti
 from weft.data.word_vectors.mapping import Pairs as WordPairs
 from weft.data.word_vectors.vectors import Vectors, learn_vectors
 from weft.evaluation.metrics import make_metrics, score
-from weft.tasks.unsupervised.data import disjoint_halves
+from weft.tasks.unsupervised.data import disjoint_halves, open_languages
+from weft.tasks.unsupervised.model import DictionaryInitialization
 
 FREQUENT, MUTUAL = 1000, 3
 NEVER = 1_000_000_000
@@ -53,9 +57,10 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "adversarial": ("task.adversarial_weight=1.0",),
     "language-model": ("task.language_model_steps=2000",),
     "two-decoders": ("task.decoders=2",),
-    "supervised-100": ("train.steps=400", "train.batch_tokens=4096", "data.vocabulary=1000", "task.label_smoothing=0.3"),
-    "supervised-1000": ("train.steps=1500", "train.batch_tokens=4096", "data.vocabulary=2000", "task.label_smoothing=0.3"),
-    "supervised-10000": ("train.steps=2500", "train.batch_tokens=8192", "data.vocabulary=4000", "task.label_smoothing=0.2"),
+    "vectors-of-all": (),
+    "supervised-100": ("data.vocabulary=1000",),
+    "supervised-1000": ("data.vocabulary=2000",),
+    "supervised-10000": ("data.vocabulary=4000",),
 }
 """System → settings; supervised-N learns from N pairs."""
 
@@ -83,15 +88,30 @@ def pairs_of(options: argparse.Namespace) -> tuple[list[tuple[str, str]], list[t
     return list(zip(*sides, strict=True)), list(open_pairs(options.more)) if options.more else []
 
 
-def write_halves(options: argparse.Namespace) -> str:
-    """Writes texts without partners, and returns what names them."""
+def write_halves(options: argparse.Namespace, *, alone: bool = False) -> str:
+    """Writes texts without partners, and returns what names them. alone: only the captions, each of them once."""
     captions, others = pairs_of(options)
-    held, files = load_config("unsupervised", options.set).data.hold_out, []
-    halves = zip(disjoint_halves(captions), disjoint_halves(others), strict=True)
+    held, found = load_config("unsupervised", options.set).data.hold_out, []
+    halves = zip(*(disjoint_halves(pairs, options.division) for pairs in (captions, others)), strict=True)
     for language, (own, more) in zip(("en", options.into), halves, strict=True):
-        lines = [*own[:held], *own[held:] * options.times, *more]
-        files.append(f"{language}={write_lines(options.out / 'data' / f'mono.{language}', lines)}")
-    return " ".join(files)
+        lines = own if alone else [*own[:held], *own[held:] * options.times, *more]
+        name = f"captions.{language}" if alone else f"mono.{language}"
+        found.append(f"{language}={write_lines(options.out / 'data' / name, lines)}")
+    return " ".join(found)
+
+
+def borrow_vectors(options: argparse.Namespace, texts: str) -> tuple[str, Path]:
+    """Writes the captions, and gives them the vectors of all texts in a cache of their own. Returns names and cache."""
+    captions, cache = write_halves(options, alone=True), options.out / "cache-of-captions"
+    held = load_config("unsupervised", options.set).data.hold_out
+    mine, all_texts = (
+        DictionaryInitialization(
+            [each.held_out(held)[1] for each in open_languages(names.split(" "))], ("en", options.into), False, folder, print
+        )
+        for names, folder in ((captions, cache), (texts, options.out / "cache"))
+    )
+    find_or_build(cache, ["mapped", *mine.key], MappedVectors.load, all_texts.mapped.save)
+    return captions, cache
 
 
 def gold(options: argparse.Namespace) -> Dictionary:
@@ -134,18 +154,24 @@ def tests(options: argparse.Namespace) -> dict[str, str]:
 
 def plan(name: str, seed: int, options: argparse.Namespace, texts: str) -> list[Run]:
     """The runs of a system: one, or a supervised one for each direction."""
-    own = (f"data.cache={options.out / 'cache'}", f"train.seed={seed}", *options.set)
+    cache = options.out / "cache"
+    if name == "vectors-of-all":
+        texts, cache = borrow_vectors(options, texts)
+    own = (f"data.cache={cache}", f"train.seed={seed}", *options.set)
     if not name.startswith("supervised"):
         sets = (*own, *SYSTEMS[name], scale_steps("unsupervised", options.set, options.steps_scale))
         return [UnpairedRun(f"{name}-{seed}", "unsupervised", texts, sets, tests(options))]
     count, runs = int(name.partition("-")[2]), []
     for way, (into, test) in zip(("forth", "back"), tests(options).items(), strict=True):
-        languages = ("en", into) if into == options.into else (options.into, "en")
-        lines = [list(read_lines(options.folder / f"train.{language}"))[:count] for language in languages]
-        files = [write_lines(options.out / "data" / f"{name}.{way}.{n}", some) for n, some in enumerate(lines)]
-        chosen = (*SYSTEMS[name], *own)
-        sets = (*chosen, scale_steps("transformer-small", chosen, options.steps_scale))
-        runs.append(Run(f"{name}-{way}-{seed}", "transformer-small", f"{files[0]},{files[1]}", sets, {into: test}))
+        ordered = slice(None, None, 1 if into == options.into else -1)
+        some, valid = (
+            subset(options.folder, count, options.into, options.out / "data"),
+            files(options.folder, "val", options.into),
+        )
+        data, valid = (",".join(spec.split(",")[ordered]) for spec in (some, valid))
+        sets = (*SMALL, *SYSTEMS[name], "train.packed=auto", *own)
+        sets = (*sets, scale_steps("transformer-small", sets, options.steps_scale))
+        runs.append(Run(f"{name}-{way}-{seed}", "transformer-small", data, sets, {into: test}, valid=valid))
     return runs
 
 
@@ -195,6 +221,7 @@ def main() -> None:
     parser.add_argument("--more", default="", help="more pairs, of which halves are used")
     parser.add_argument("--times", type=int, default=1, help="how often each caption is in the texts (default once)")
     parser.add_argument("--into", default="fr", help="the other language")
+    parser.add_argument("--division", type=int, default=1, help="seed of the random division into halves (default 1)")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--floors-only", action="store_true", help="only what a CPU can do: the floors and the training data")
     add_options(parser, at_once=6)

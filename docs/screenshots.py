@@ -27,7 +27,7 @@ from tests.helpers.chromium import MISSING, chromium, set_theme, sized, wait
 from tests.helpers.serving import running
 from weft import load
 from weft.explain.html_page import page
-from weft.serve.served_models import Models, parse_place
+from weft.serve.served_models import Models, parse_location
 
 COLOURS = 128
 """Palette size. The pages have few colours, and a palette reduces a file to a third."""
@@ -75,7 +75,7 @@ def capture_explanation(browser: WebDriver, run: str, text: str, beam: int, out:
 
 def capture_server(browser: WebDriver, run: str, languages: str, text: str, beam: int, out: Path) -> None:
     """The page of `weft serve --fast` with a highlighted word, and its API reference."""
-    with running(Models([parse_place(f"{languages}={run}")], device="cpu", fast=True)) as served:
+    with running(Models([parse_location(f"{languages}={run}")], device="cpu", fast=True)) as served:
         for picture, path, theme, width, height in SERVER:
             set_theme(browser, theme)
             with sized(browser, width, height, phone=width < 600):

@@ -386,6 +386,38 @@ def test_word_vectors_are_compared_with_the_same_model_from_nothing(labels: int)
         assert (each.data, each.train.batch_tokens) == (nothing.data, nothing.train.batch_tokens)
 
 
+def test_controls_of_rewards_differ_in_one_setting(tmp_path: Path) -> None:
+    rewards = importlib.import_module("rewards")
+    options = argparse.Namespace(folder=tmp_path, out=tmp_path, common=(), set=[], steps_scale=1.0)
+
+    def settings(system: str) -> dict[str, Any]:
+        config = load_config(rewards.RECIPE, rewards.plan(options, 1, system).sets).model_dump()
+        return {f"{part}.{key}": value for part, some in config.items() for key, value in some.items()}
+
+    def different(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+        return {key for key in one if one[key] != other[key]}
+
+    reward, constant = (settings(name)["task.reward"] for name in ("reinforce-no-baseline", "constant"))
+    assert different(settings("reinforce-no-baseline"), settings("constant")) == {"task.reward"}
+    assert different(reward | {"metric": None}, constant) == {"metric"}
+    changed = different(settings("cross-entropy"), settings(rewards.CONTROL))
+    assert changed and all(key.endswith("dropout") for key in changed)
+
+
+def test_languages_alone_and_together_differ_in_data_and_steps_only(tmp_path: Path) -> None:
+    corpora = importlib.import_module("corpora")
+    for part in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de", "fr"):
+            (tmp_path / f"{part}.{language}").write_text("a line\n" * 8)
+    found = corpora.systems(tmp_path, tmp_path)["multilingual"]
+    for dropout in corpora.DROPOUTS:
+        chosen = [found[f"{name} dropout {dropout}"][1] for name in ("en-de alone", "en-fr alone", "en-de+fr")]
+        one, other, both = (dict(each.split("=", 1) for each in sets) for sets in chosen)
+        assert one == other
+        assert {key for key in one.keys() | both.keys() if one.get(key) != both.get(key)} == {"train.steps"}
+        assert int(both["train.steps"]) == 2 * int(one["train.steps"])
+
+
 def test_golden_numbers_are_those_of_another_call_and_every_difference_is_found(tmp_path: Path) -> None:
     golden, runs, cases = (importlib.import_module(name) for name in ("golden", "golden_runs", "golden_cases"))
     case = cases.GROUPS["language models"]()["lm-tiny"]

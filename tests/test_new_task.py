@@ -7,8 +7,8 @@ import weft
 from tests.helpers import tiny
 from weft.data.batch import EOS, LabelBatch, Layout, Source, pad
 from weft.data.batching import lay_out, spread
-from weft.data.corpus import prepare
-from weft.inference.predictor import BatchItem, Prediction, Predictor
+from weft.data.corpus import Encoding
+from weft.decoding.predictor import BatchItem, Prediction, Predictor
 from weft.models.base import Sizes
 from weft.models.encoder_decoder import build_encoder
 from weft.models.pooling import MeanPooling
@@ -30,7 +30,7 @@ class NumberTask(CorpusTask):
         def columns(rows):
             return {"source": [[*text.encode(), EOS] for text, _ in rows], "value": [[float(value)] for _, value in rows]}, {}
 
-        return prepare(pairs, "numbers", columns, {"source": "uint8", "value": "float32"}, sized=["source"], folder=folder)
+        return Encoding("numbers", columns, {"source": "uint8", "value": "float32"}, ["source"]).prepare(pairs, folder=folder)
 
     def build(self, spec, sizes):
         encoder = build_encoder(spec, sizes)

@@ -15,7 +15,7 @@ from weft.config import yaml_document
 from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
 
 RECIPES = sorted(recipes())
-LARGE = {"transformer-base": {"model.encoder_layers": 1, "model.decoder_layers": 1}}
+LARGE = {name: {"model.encoder_layers": 1, "model.decoder_layers": 1} for name in ("transformer-base", "transformer-2017-base")}
 """Settings for recipes whose models would take long to train and to save."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

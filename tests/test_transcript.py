@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.documents import ROOT
-
-sys.path.insert(0, str(ROOT / "docs"))
-
-from transcript import PAGE, Step, recorded, run, steps
+from docs.transcript import PAGE, Step, recorded, run, steps
 
 MILESTONES = ("git clone", "pip install", "weft train auto --data", "weft translate", "weft serve", "curl")
 EXAMPLE = "```console\n$ a b\none\ntwo\n$ c\n```\n\n<!-- output varies -->\n```console\n$ d\nthree\n```\n"

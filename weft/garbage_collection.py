@@ -26,7 +26,7 @@ def paused_at_startup() -> Iterator[None]:
     """Inside this context, no garbage is collected, and what it makes is not looked at later: modules, and a model.
 
     They stay until the end of the process; one look at the objects of torch takes a twentieth of starting. Does nothing outside
-    of `rarely`: whether garbage is kept is for the program to decide.
+    of `collect_rarely`: whether garbage is kept is for the program to decide.
     """
     if not gc.isenabled() or gc.get_threshold()[0] < OBJECTS:
         yield

@@ -1,7 +1,5 @@
 """Checks of models that can be planned: in C++ they compute what they compute in torch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Checks of models and their decoders, beyond those of `weft_contract.decoding_state_checks`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal

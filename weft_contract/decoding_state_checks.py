@@ -3,8 +3,6 @@
 A subject provides `Steps`; feeding piece by piece, row by row or beam by beam must equal feeding all tokens at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice

@@ -1,7 +1,5 @@
 """Settings of the contract suite."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -5,8 +5,6 @@ mixers are also put into the slots of a Transformer, and cross-attentions into C
 part of a small composed model. In training they must not be random at `dropout: 0`, if they have that option.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, get_args

@@ -1,8 +1,6 @@
 """Language models as entries, and their checks: recurrent ones, and stacks with a few kinds in the self slot; models with a
 source try them all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of influence: padding, the future, the declared reach, neighbours in a packed row."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import torch

@@ -1,8 +1,6 @@
 """Checks of the facts that a mechanism declares, of what all mechanisms guarantee (purity, precision, gradients), and of
 errors: building a mechanism for a use that it does not support must raise one with the reason and an alternative."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, get_args
 
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Facts, Site, Use
+from weft.attention.core.feature_maps import RedrawnBuffer
 from weft.attention.mixers import SELF
 from weft.config.registry import build, find_table
 from weft.data.batch import Layout
@@ -123,7 +122,7 @@ def check_gradients(entry: Entry) -> None:
 
 
 def _check_slope(what: str, parameter: Tensor, rows: Tensor, loss: Callable[[], Tensor], reach: float) -> None:
-    """Compares the gradient of these rows with the difference along a random direction of length `receptive_field`."""
+    """Compares the gradient of these rows with the difference along a random direction of length `reach`."""
     assert parameter.grad is not None
     way = torch.randn(parameter[rows].shape, generator=torch.Generator().manual_seed(6))
     way, grad = (way / way.norm()).to(parameter.dtype), parameter.grad[rows]
@@ -195,7 +194,7 @@ def check_checkpoint(entry: Entry) -> None:
     keys = part.keys()
     part.attend(keys)
     for module in part.part.modules():
-        if isinstance(module, Facts):
+        if isinstance(module, Facts | RedrawnBuffer):
             module.refresh(torch.Generator().manual_seed(1))
     other.part.load_state_dict(part.part.state_dict())
     part.part.eval()

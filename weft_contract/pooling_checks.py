@@ -1,7 +1,5 @@
 """Every entry of the table of poolings, and its checks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The list of checks: which apply to which entry, and how to run one by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar

@@ -171,6 +171,9 @@ def test_evaluating_against_another_run(weft: tiny.Shell, reverse_run: Path, oth
         ("poolings", ["mean"]),
         ("tasks", ["translation"]),
         ("recipes", ["transformer-small", "transformer-tiny", "demo-dates"]),
+        ("losses", ["cross_entropy", "losses"]),
+        ("optimizers", ["adam", "adamw"]),
+        ("schedules", ["cosine", "noam", "slanted_triangular"]),
         ("tokenizers", ["bpe", "unigram", "words", "characters", "bytes"]),
     ],
 )

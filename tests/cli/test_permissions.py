@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import tiny
+from weft.decoding.shortlist import FILE, cached_file
 from weft.file_access import why_unreadable, why_unwritable
-from weft.inference.shortlist import FILE, cached_file
 from weft.runs.weight_files import read_tensors, write_tensors
 
 BOUND = [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]

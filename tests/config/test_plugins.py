@@ -288,6 +288,30 @@ def test_losses_tokenizers_optimisers_schedules_and_metrics_of_packages(install:
     assert weft.load(tmp_path / "run", device="cpu").translate("a b").text is not None
 
 
+def test_a_loss_of_a_package_may_extend_the_cross_entropy_and_trains_language_models(install: Install, tmp_path: Path) -> None:
+    code = """
+from weft.losses.cross_entropy import CrossEntropy
+
+class Doubled(CrossEntropy):
+    \"\"\"Twice the cross-entropy.\"\"\"
+    def __call__(self, logits, labels, smoothing):
+        return 2 * super().__call__(logits, labels, smoothing)
+"""
+    install("parts_of_ann", {"loss.doubled": "parts_of_ann:Doubled"}, code)
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\n" * 60)
+    steps = {"train.steps": 1, "train.log_every": 1, "train.device": "cpu", "task.label_smoothing": 0.0}
+    small = {"model.dim": 16, "model.decoder_layers": 1, "model.feedforward": 32, "task.segment": 16, "train.batch_tokens": 64}
+    for out, recipe, data, own in (
+        (tmp_path / "pairs", "transformer-tiny", tiny.generated("copy", 40), {}),
+        (tmp_path / "text", "lm-tiny", str(text), small),
+    ):
+        weft.train(recipe, data=data, out=out, set={**steps, **own, "task.loss": "doubled"})
+        lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+        (trained,) = [line for line in lines if line["event"] == "train"]
+        assert trained["loss"] == pytest.approx(2 * trained["nll"], rel=1e-3)
+
+
 def test_a_recipe_of_a_package_is_listed_and_trains(install: Install, weft: tiny.Shell, tmp_path: Path) -> None:
     site = install("parts_of_ann", {})
     (site / "parts_of_ann.py").unlink()

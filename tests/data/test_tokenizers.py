@@ -356,6 +356,13 @@ def test_sentencepiece_pieces_follow_the_special_ids(sentencepiece_model: str) -
     assert UNK in tokenizer.encode("水")
 
 
+def test_sentencepiece_covers_as_many_characters_as_it_should() -> None:
+    texts = ["a small bird sings", "the red dog runs"] * 2000 + ["a café"]
+    for coverage, known in ((0.9995, False), (1.0, True)):
+        tokenizer = trained({"kind": "sentencepiece", "character_coverage": coverage}, 40, texts)
+        assert (UNK not in tokenizer.encode("a café")) == known
+
+
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
 def test_sentencepiece_is_trained_on_the_texts(algorithm: str) -> None:
     tokenizer = trained({"kind": "sentencepiece", "algorithm": algorithm}, 70)

@@ -12,8 +12,10 @@ import torch
 from tests.reference.parallel_models import decoder_of, found, make, sources
 from weft.data.batch import EOS
 from weft.decoding.cpp_search import path_states
-from weft.decoding.ctc_decoding import collapse, path_logits
+from weft.decoding.ctc_decoding import CtcBeamSearch, CtcSearch, collapse, path_logits
+from weft.decoding.search_methods import BeamSearch, GreedySearch, Search
 from weft.losses.ctc_loss import ctc_loss
+from weft.tasks.translation.segmenter import TextSegment, Translation, join_segments
 
 
 @pytest.mark.parametrize("bonus", [0.0, 1.0])
@@ -27,6 +29,23 @@ def test_the_first_text_is_the_same_however_many_are_wanted(bonus: float) -> Non
         assert first == texts[0]
         scores = [text.score for text in texts]
         assert len(texts) > 1 and scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("search", "whole"),
+    [
+        (CtcSearch(), -25.557),  # three log-probabilities of −8.519 are that of the text
+        (CtcBeamSearch(), -25.557),
+        (GreedySearch(length_penalty=0.0), -25.557),
+        (GreedySearch(), -8.519),
+        (BeamSearch(length_penalty=1.0), -8.519),
+        (BeamSearch(length_penalty=1.0, length_offset=5.0), -8.519 * 3 * (8 / 6) / (14 / 6)),
+    ],
+)
+def test_the_score_of_several_sentences_is_that_of_one_text(search: Search, whole: float) -> None:
+    segment, part = TextSegment([5, EOS], []), Translation("a", -8.519, ids=[7, 8, EOS])
+    assert join_segments([segment] * 3, [part] * 3, search).score == pytest.approx(whole)
+    assert join_segments([segment] * 3, [part] * 3, None).score == pytest.approx(-8.519), "a reranker's"
 
 
 @torch.inference_mode()

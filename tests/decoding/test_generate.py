@@ -12,6 +12,7 @@ import torch
 from tests.reference.searching import small_model
 from weft.data.batch import BOS, EOS, UNK, Source
 from weft.decoding.cuda_graph_search import SearchGraphs
+from weft.decoding.decoding_options import DecodingOptions, changed, resolve_options
 from weft.decoding.generate import GenerationRequest, generate, max_tokens
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.lexical_constraints import ForbiddenTerms, TermAutomata
@@ -20,11 +21,15 @@ from weft.models.base import Encoded, Model
 from weft.models.wrapped_decoders import BatchVocabulary
 from weft.runs.open_run import open_run
 from weft.runs.translator import load
-from weft.tasks.translation.predictor import translate_ids
+from weft.tasks.translation.generation_request import PLAIN, translate_ids
 from weft.tasks.translation.task import TranslationTask
 
 SIZE = 11
 SOURCES = [[5, 7, 4, EOS], [9, EOS], [6, 6, 10, 8, 4, EOS]]
+
+
+def options_of(task: TranslationTask, model: Model, changes: dict[str, Any]) -> DecodingOptions:
+    return resolve_options(changed(task.config.decode, {**PLAIN, **changes}), model.device)
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +134,8 @@ def test_training_and_predictor_find_the_same_ids(reverse_run: Path) -> None:
     for changes in ({"search": "greedy"}, {"beam": 3, "n_best": 2}, {"search": "greedy", "max_length": 2}):
         predictor = load(reverse_run, device="cpu").translation_predictor("test", **changes)
         written = [each.ids for each in predictor.predict(map(predictor.parse_input, lines))]
-        found = translate_ids(model, (task.source, task.target), sources, task.config.decode, changes)
+        found = translate_ids(model, (task.source, task.target), sources, options_of(task, model, changes))
         assert [some[0].tokens for some in found] == written
     (greedy,) = zip(*task.draw(model, sources, 0), strict=True)
-    plain = translate_ids(model, (task.source, task.target), sources, task.config.decode, {"search": "greedy"})
+    plain = translate_ids(model, (task.source, task.target), sources, options_of(task, model, {"search": "greedy"}))
     assert list(greedy) == [some[0].tokens for some in plain]

@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import pytest
 
+from weft.decoding.predictor import Wanted
 from weft.decoding.search_loop import Cancellation
-from weft.inference.predictor import Wanted
 from weft.serve.served_models import ModelLocation, Models
 from weft.serve.server import Server
 from weft.serve.settings import Settings

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from weft.config.sections import TrainSection
+from weft.config.sections import Config, TrainSection
 from weft.data.batch import Layout, PairBatch, Position, Source
 from weft.errors import Interrupted
 from weft.models.base import Sizes
@@ -66,6 +66,7 @@ class SmallTask(Task):
         self.asked: list[Position] = []
         self.read: list[int] = []
         self.scores: list[float] | None = None
+        self.config = Config()
 
     def prepare(self) -> Sizes:
         return Sizes(WORDS, WORDS)
@@ -148,14 +149,15 @@ def train(
     task: SmallTask | None = None,
     model: SmallModel | None = None,
     log: Log | None = None,
+    validation: float = 0.0,
     **options: Any,
 ) -> tuple[Result, SmallModel]:
-    """Trains a run in this process."""
+    """Trains a run in this process. validation: the seconds that one is expected to take."""
     run.mkdir(parents=True, exist_ok=True)
     chosen = model or SmallModel()
-    world = World(0, 1, torch.device("cpu"))
+    place: dict[str, Any] = {"run": run, "world": World(0, 1, torch.device("cpu")), "dim": WIDTH, "log": log or Log()}
     task = task or SmallTask()
-    result = fit(chosen, task, settings(**options), run=run, world=world, dim=WIDTH, resume=resume, log=log or Log())
+    result = fit(chosen, task, settings(**options), resume=resume, validation=validation, **place)
     return result, chosen
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import weft
 from tests.helpers.foreign_models import ROTARY, TEXTS, pieces_of, random_run
-from weft.data.batch import BOS, EOS, SPECIALS, Layout, Source
+from weft.data.batch import BOS, EOS, SPECIALS, UNK, Layout, Source
+from weft.decoding.forced_decoding import score_texts
 from weft.errors import ConfigError, RunError
-from weft.inference.forced_decoding import score_texts
 from weft.interop.bart_layout import exported_ids
 from weft.interop.exporting import export_run
 from weft.interop.importing import import_model
@@ -26,11 +29,13 @@ pytest.importorskip("sentencepiece")
 PLAIN: dict[str, Any] = {"max_length": 20, "max_ratio": 100.0, "sentences": "off", "protect": "off"}
 STOP = {"search": {"kind": "beam", "width": 4, "stop": "length"}}
 LINES = TEXTS[::5]
+PORTABLE: dict[str, Any] = {"norm": "post", "position": "tensor2tensor"}
 KINDS: dict[str, dict[str, Any]] = {
-    "portable": {},
+    "portable": PORTABLE,
+    "pre-norm": {},
     "post-norm, bpe": {"norm": "post", "tokenizer": {"kind": "sentencepiece", "algorithm": "bpe"}},
-    "separate": {"norm": "post", "shared": False, "share_embeddings": "output"},
-    "untied, silu": {"norm": "post", "share_embeddings": "none", "activation": "silu"},
+    "separate": {**PORTABLE, "shared": False, "share_embeddings": "output"},
+    "untied, silu": {**PORTABLE, "share_embeddings": "none", "activation": "silu"},
     "rotary": ROTARY,
     "rotary, swiglu": {**ROTARY, "activation": "swiglu"},
     "gelu": {"activation": "gelu", "zero_bos": False, "tokenizer": {"kind": "bpe"}, "size": 340},
@@ -78,9 +83,11 @@ def test_transformers_gives_the_same_beams(kind: str, tmp_path: Path) -> None:
     assert found == [each.text.strip() for each in weft.load(run).translate(LINES, **PLAIN, **STOP)]
 
 
-@pytest.mark.parametrize("format", ["transformers", "marian"])
-@pytest.mark.parametrize("kind", ["portable", "post-norm, bpe"])
-def test_there_and_back_is_the_same_bit_for_bit(kind: str, format: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("format", "kind"),
+    [*(("transformers", kind) for kind in ("portable", "pre-norm", "post-norm, bpe")), ("marian", "portable")],
+)
+def test_there_and_back_is_the_same_bit_for_bit(format: str, kind: str, tmp_path: Path) -> None:
     run = random_run(tmp_path / "run", **KINDS[kind])
     export_run(run, format, tmp_path / "out")
     import_model(tmp_path / "out", tmp_path / "back")
@@ -92,7 +99,7 @@ def test_there_and_back_is_the_same_bit_for_bit(kind: str, format: str, tmp_path
     assert [each.text.strip() for each in again] == [each.text.strip() for each in ours]
 
 
-@pytest.mark.parametrize("kind", ["portable", "post-norm, bpe", "separate", "untied, silu"])
+@pytest.mark.parametrize("kind", ["portable", "separate", "untied, silu"])
 def test_ctranslate2_reads_the_npz_as_one_of_marian(kind: str, tmp_path: Path) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2")
     run = random_run(tmp_path / "run", **KINDS[kind])
@@ -111,6 +118,64 @@ def test_ctranslate2_reads_the_npz_as_one_of_marian(kind: str, tmp_path: Path) -
         found = theirs.score_batch([pieces[0]], [pieces[1]])[0]
         expected = score_texts(ours.model, [*ours.source.encode(source), EOS], [target], ours.target, [])[0][0]
         assert abs(sum(found.log_probs) - expected) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["portable", "separate", "untied, silu"])
+def test_marian_itself_gives_the_same_scores(kind: str, tmp_path: Path) -> None:
+    pymarian = pytest.importorskip("pymarian")
+    run = random_run(tmp_path / "run", **KINDS[kind])
+    export_run(run, "marian", tmp_path / "out")
+    options = "--quiet --cpu-threads 1 --n-best --word-scores --no-spm-decode --mini-batch 1 --maxi-batch 1"
+    marian = pymarian.Translator(f"-c {tmp_path / 'out' / 'decoder.yml'} {options}")
+    ours = weft.load(run)
+    numbers = {ours.target.piece(i): i for i in range(4, ours.target.size)}
+    for entry in marian.translate("\n".join(LINES)).split("\n"):
+        number, text, words = entry.split(" ||| ")[:3]
+        source = [*ours.source.encode(LINES[int(number)]), EOS]
+        target = [numbers[piece] for piece in text.split()]
+        with torch.inference_mode():
+            state = ours.model.decoder.init_state(
+                ours.model.encode(Source(torch.tensor([source]), Layout.padded([len(source)])))
+            )
+            expected = ours.model.decoder(torch.tensor([[BOS, *target]]), state).logits[0].log_softmax(-1)
+        theirs = torch.tensor([float(score) for score in words.split()[1:]])
+        ids = torch.tensor([*target, EOS])[: len(theirs)]  # a text that was cut has no end
+        assert (expected[torch.arange(len(ids)), ids] - theirs).abs().max() < 1e-4
+
+
+def test_the_binary_for_bergamot_has_the_arrays_of_the_npz(tmp_path: Path) -> None:
+    run = random_run(tmp_path / "run", **PORTABLE, size=63)
+    for format in ("marian", "bergamot"):
+        export_run(run, format, tmp_path / format)
+    content = (tmp_path / "bergamot" / "model.bin").read_bytes()
+    version, count = struct.unpack_from("<2Q", content)
+    heads = [struct.unpack_from("<4Q", content, 16 + 32 * number) for number in range(count)]
+    at, names, shapes = 16 + 32 * count, [], []
+    for length, *_ in heads:
+        names.append(content[at : at + length - 1].decode())
+        at += length
+    for _, _, dimensions, _ in heads:
+        shapes.append(struct.unpack_from(f"<{dimensions}i", content, at))
+        at += 4 * dimensions
+    at += 8 + struct.unpack_from("<Q", content, at)[0]
+    assert version == 1 and at % 256 == 0
+    with np.load(tmp_path / "marian" / "model.npz") as expected:
+        assert {*names} == {*expected.files} - {"Wpos"}
+        size_of_table = len(expected["Wemb"]) + -len(expected["Wemb"]) % 8
+        assert size_of_table > len(expected["Wemb"])
+        for name, shape, (_, kind, _, size) in zip(names, shapes, heads, strict=True):
+            array = np.frombuffer(content, {0x404: np.float32, 0x101: np.int8}[kind], int(np.prod(shape)), at)
+            if name == "special:model.yml":
+                assert f"dim-vocabs: [{size_of_table}, {size_of_table}]".encode() in array.tobytes()
+            elif name == "Wemb":  # filled up with tokens that are never written
+                assert shape[0] == size_of_table
+                assert np.array_equal(array.reshape(shape)[: len(expected[name])], expected[name])
+            elif name == "decoder_ff_logit_out_b":
+                assert (array[expected[name].size :] < -99).all()
+            else:
+                assert np.array_equal(array.reshape(shape), expected[name]), name
+            at += size
+    assert at == len(content) and (tmp_path / "bergamot" / "vocab.spm").is_file()
 
 
 def test_vocabularies_in_yaml_are_read_line_by_line(tmp_path: Path) -> None:
@@ -202,6 +267,22 @@ def test_argos_package(tmp_path: Path) -> None:
     assert (facts["from_name"], facts["to_name"]) == ("English", "German")
 
 
+def test_a_package_for_argos_never_writes_unk(tmp_path: Path) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    run = random_run(tmp_path / "run", **PORTABLE)
+    tensors = load_file(run / "model.safetensors")
+    tensors["decoder.output.bias"][UNK] += 30.0
+    save_file(tensors, run / "model.safetensors", {"by": "train", "weights": "last", "step": "1"})
+    read = [["▁The", "▁red"]]
+    for format, unknown in (("ctranslate2", True), ("argos", False)):
+        export_run(run, format, tmp_path / format)
+        for file in tmp_path.glob("argos/*.argosmodel"):
+            shutil.unpack_archive(file, tmp_path, "zip")
+        folder = tmp_path / (format if unknown else "translate-en_de-1_0/model")
+        written = ctranslate2.Translator(str(folder)).translate_batch(read, max_decoding_length=5)[0].hypotheses[0]
+        assert ("<unk>" in written) == unknown
+
+
 def test_peft_reads_the_adapters(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
@@ -232,9 +313,11 @@ def test_peft_reads_the_adapters(tmp_path: Path) -> None:
     [
         ("transformers", ROTARY, r"position: rotary.*transformer-portable"),
         ("marian", ROTARY, r"position: rotary.*transformer-portable"),
-        ("marian", {"zero_bos": False}, r"model\.zero_bos"),
-        ("marian", {"tokenizer": {"kind": "bpe"}, "size": 340}, r"data\.tokenizer"),
-        ("marian", {"activation": "gelu"}, r"model\.activation: gelu"),
+        ("marian", {**PORTABLE, "zero_bos": False}, r"model\.zero_bos"),
+        ("marian", {**PORTABLE, "tokenizer": {"kind": "bpe"}, "size": 340}, r"data\.tokenizer"),
+        ("marian", {**PORTABLE, "activation": "gelu"}, r"model\.activation: gelu"),
+        ("marian", {"position": "tensor2tensor"}, r"model\.norm: pre"),
+        ("marian", {"norm": "post"}, r"model\.position: sinusoidal"),
         ("argos", ROTARY, r"data\.tokenizer"),
         ("ctranslate2", {"encoder_self": {"kind": "linear"}}, r"model\.encoder_self: linear"),
         ("ctranslate2", {"encoder_self": {"kind": "full", "position": "alibi"}}, r"encoder_self\.position: alibi"),

@@ -126,7 +126,7 @@ def test_a_hostile_folder_gets_a_sentence(kind: str, marian: Path, tmp_path: Pat
 
 
 def test_a_hostile_npz_gets_a_sentence(tmp_path: Path) -> None:
-    run = random_run(tmp_path / "run")
+    run = random_run(tmp_path / "run", norm="post", position="tensor2tensor")
     export_run(run, "marian", tmp_path / "good")
     file = tmp_path / "good" / "model.npz"
     content = file.read_bytes()

@@ -8,7 +8,7 @@ from torch import nn
 import weft
 from tests import test_new_task
 from tests.helpers import tiny
-from weft.data.corpus import prepare
+from weft.data.corpus import Encoding
 from weft.models import ENCODERS, FRONTS
 from weft.models.base import Encoded, Sizes
 from weft.models.encoder_decoder import VectorEncoder
@@ -58,7 +58,7 @@ class FrameTask(test_new_task.NumberTask):
             return {"source": frames, "value": [[float(value)] for _, value in rows]}, {}
 
         types = {"source": "(10,)float32", "value": "float32"}
-        return prepare(pairs, "frames", columns, types, sized=["source"], folder=folder)
+        return Encoding("frames", columns, types, ["source"]).prepare(pairs, folder=folder)
 
 
 @pytest.mark.parametrize("front", [{"kind": "scaled", "factor": 2.0}, {"kind": "frames", "convolutions": 1, "channels": 8}])

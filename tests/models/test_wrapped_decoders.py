@@ -17,9 +17,9 @@ from weft.decoding.constraints import usual_constraints
 from weft.decoding.coverage_penalty import CoverageDecoder
 from weft.decoding.noisy_decoding import NoisyDecoder, in_chains
 from weft.decoding.search_loop import SearchRequest, run_search
+from weft.decoding.shallow_fusion import FusedDecoder
 from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
-from weft.inference.shallow_fusion import FusedDecoder
 from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Decoder, Encoded, Model, Sizes
 from weft.models.encoder_decoder import build_model

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.helpers.cross_attention import KEYS, QUERIES, attend, pair, site, weights_of
 from weft.attention import monotonic
 from weft.attention.bahdanau import AdditiveAttention
 from weft.attention.location_aware import LocationAwareAttention
@@ -16,7 +17,6 @@ from weft.attention.monotonic import MonotonicAttention
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.losses.attention_penalties import coverage_penalty, guided_penalty
-from weft_contract.cross_attention_fixture import KEYS, QUERIES, attend, pair, site, weights_of
 from weft_contract.mechanism_entries import perturbed, same
 
 FORMS: dict[str, dict[str, Any]] = {

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers.self_attention import DIM, HEADS, make
 from weft.attention.base import Attention, Site, Use
 from weft.config.registry import build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft_contract.self_attention_fixture import DIM, HEADS, make
 
 USES: tuple[Use, ...] = ("encoder", "causal")
 LENGTHS = [70, 33, 1, 4, 18]

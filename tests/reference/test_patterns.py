@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers.self_attention import DIM, HEADS, make, whole
 from weft.attention.base import Attention, Site, Use
 from weft.attention.bigbird import BigBird, Random
 from weft.attention.core import sparsity_patterns
@@ -20,7 +21,6 @@ from weft.config.registry import build, fill
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft_contract.mechanism_entries import same
-from weft_contract.self_attention_fixture import DIM, HEADS, make, whole
 
 USES: tuple[Use, ...] = ("encoder", "causal")
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers.self_attention import DIM, HEADS, make
 from weft.attention.base import Attention, Use
 from weft.attention.bigbird import BigBird, Random
 from weft.data.batch import Layout
-from weft_contract.self_attention_fixture import DIM, HEADS, make
 
 USES: tuple[Use, ...] = ("encoder", "causal")
 SPECS: dict[str, dict[str, Any]] = {

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.helpers.cross_attention import DIM, KEYS, QUERIES, attend, pair, site, weights_of
 from weft.attention.bahdanau import AdditiveAttention, AdditiveNormedAttention
 from weft.attention.base import Attention, Site
 from weft.attention.core.rnn_attention import LuongScore
@@ -27,7 +28,6 @@ from weft.attention.luong import (
 )
 from weft.data.batch import Layout
 from weft.errors import ConfigError, DataError
-from weft_contract.cross_attention_fixture import DIM, KEYS, QUERIES, attend, pair, site, weights_of
 from weft_contract.mechanism_entries import perturbed, same
 
 Energy = Callable[[Tensor, Tensor, int], Tensor]

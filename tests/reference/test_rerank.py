@@ -14,9 +14,9 @@ import weft
 from tests.helpers import tiny
 from weft.data.batch import EOS
 from weft.data.formats import open_pairs
+from weft.decoding.forced_decoding import teacher_force
+from weft.decoding.reranking import pairwise
 from weft.errors import ConfigError, RunError
-from weft.inference.forced_decoding import teacher_force
-from weft.inference.reranking import pairwise
 from weft.runs.translator import Translator
 
 TEXTS = [
@@ -100,9 +100,9 @@ def test_the_other_run_is_loaded_once_and_must_be_one(
     translator: Translator, other_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    real = weft.runs.translator.load_trained  # type: ignore[attr-defined]
+    real = weft.runs.trained_model.open_run  # type: ignore[attr-defined]
     monkeypatch.setattr(
-        "weft.runs.translator.load_trained", lambda run, **options: (opened.append(run), real(run, **options))[1]
+        "weft.runs.trained_model.open_run", lambda run, **options: (opened.append(str(run)), real(run, **options))[1]
     )
     fresh = Translator(translator.model, translator.task, translator.config)
     for _ in range(2):

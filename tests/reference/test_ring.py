@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.helpers.self_attention import DIM, make, step, whole
 from weft.layers.decoder_state import leaves, select
 from weft_contract.mechanism_entries import same
-from weft_contract.self_attention_fixture import DIM, make, step, whole
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 64])

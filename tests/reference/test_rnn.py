@@ -11,11 +11,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from weft.data.batch import Layout, Source
 from weft.decoding.beam_search import BeamSelector
+from weft.decoding.forced_decoding import teacher_force
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.explain.attention_heatmap import cross_attention
-from weft.inference.forced_decoding import teacher_force
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
 from weft.models.base import Model, Sizes
 from weft.models.encoder_decoder import build_model

@@ -375,7 +375,7 @@ def test_features_are_redrawn_as_often_as_asked(kind: type[Attention]) -> None:
         part, generator, times = make(kind, "causal", redraw=every, features=8), torch.Generator().manual_seed(1), 0
         for _ in range(60):
             before = part.directions().clone()
-            part.refresh(generator)
+            part.directions.refresh(generator)
             times += not torch.equal(before, part.directions())
         assert least <= times <= most
 
@@ -384,7 +384,7 @@ def test_redrawing_depends_on_the_generator_alone() -> None:
     """So all processes draw the same, and so does a resumed run."""
     parts = [make(PerformerAttention, "causal", redraw=1) for _ in range(2)]
     for part in parts:
-        part.refresh(torch.Generator().manual_seed(5))
+        part.directions.refresh(torch.Generator().manual_seed(5))
     assert torch.equal(parts[0].directions(), parts[1].directions())
 
 

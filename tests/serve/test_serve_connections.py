@@ -44,7 +44,7 @@ def test_every_request_of_a_connection_has_a_deadline_for_its_headers(serve: Any
 
 
 def test_idle_connections_make_room_and_refusals_are_explained(serve: Any, monkeypatch: pytest.MonkeyPatch, slow: Slow) -> None:
-    monkeypatch.setattr("weft.serve.server.most_connections", lambda: 2)
+    monkeypatch.setattr("weft.serve.server.most_connections", lambda kept: 2)
     shown = serve()
     idle = [connected(shown) for _ in range(2)]
     wait_for(lambda: len(shown.server.server_state.connections) == 2)

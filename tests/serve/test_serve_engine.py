@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,9 @@ import pytest
 
 from tests.helpers.serving import running, wait_for
 from weft.decoding.cuda_graph_search import SearchGraphs
+from weft.decoding.predictor import BatchItem
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, WeftError
-from weft.inference.predictor import BatchItem
 from weft.serve import engine_process as engine
 from weft.serve.engine_process import Engine, Remote, name_version
 from weft.serve.served_models import BatchResult, ModelLocation, Models
@@ -230,7 +231,9 @@ def test_searches_of_usual_sizes_are_recorded_before_the_first_request(
 ) -> None:
     (model,) = Models([ModelLocation((str(reverse_run),))], device="cpu").served
     recorder = SearchGraphs(lambda work: work)
-    model.predictor(()).runner = recorder.runner("one")  # type: ignore[attr-defined]
+    predictor: Any = model.predictor(())
+    predictor.runner = recorder.runner("one")
+    predictor.request = partial(predictor.request, runner=predictor.runner)
     monkeypatch.setattr(engine, "WORDS", (3,))
     monkeypatch.setattr(engine, "COPIES", (2, 4))
     engine.warm_up(model)

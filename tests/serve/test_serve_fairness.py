@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.helpers.serving import connected, post, wait_for
-from weft.inference.predictor import BatchItem, ExpectedCost
+from weft.decoding.predictor import BatchItem, ExpectedCost
 from weft.serve import request_batcher as batcher
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue, Job, RequestTicket
 from weft.serve.prometheus import Metrics

@@ -262,3 +262,31 @@ def test_an_error_says_no_more_than_a_line(served: Any) -> None:
     assert len(served.client.post("/v1/translate", json={"text": "a", **many}).content) < 1000
     named = served.client.post("/translate", content=b"a", headers={"Content-Type": "x" * 20_000})
     assert named.status_code == 415 and len(named.content) < 1000
+
+
+@pytest.mark.parametrize("content", ["a\n" * 500_000, "".join(f"{n:x} a\n" for n in range(120_000)), "1\n" * 500_000])
+def test_files_of_very_many_lines_are_refused_before_the_server_makes_queries(
+    served: Any, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    received, readers = list[Any](), served.server.service.readers
+    real, made = readers.do, list[Any]()
+
+    async def do(*arguments: Any, **options: Any) -> Any:
+        received.append(result := await real(*arguments, **options))
+        return result
+
+    monkeypatch.setattr(readers, "do", do)
+    monkeypatch.setattr("weft.serve.libretranslate_api.TranslationQuery", lambda *_, **__: made.append(1))
+    form = {"files": {"file": ("x.txt", content[: 1 << 19].encode())}, "data": {"source": "en", "target": "de"}}
+    answer = served.client.post("/translate_file", **form)
+    assert answer.status_code == 400 and "this server takes at most" in answer.json()["error"]
+    assert not received and not made
+    texts = [content[:6_000]] * 60
+    answer = served.client.post("/translate", json={"q": texts, "source": "en", "target": "de"})
+    assert answer.status_code == 400 and not received and not made
+
+
+def test_a_file_may_repeat_lines(served: Any) -> None:
+    form = {"files": {"file": ("x.txt", b"a b\n1\n" * 3_000)}, "data": {"source": "en", "target": "de"}}
+    place = served.client.post("/translate_file", **form).json()["translatedFileUrl"]
+    assert served.client.get(place).content == b"b a\n1\n" * 3_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -21,7 +22,9 @@ import httpx
 import pytest
 
 from tests.helpers import tiny
-from tests.helpers.serving import wait_for
+from tests.helpers.serving import post, wait_for
+from weft.serve.http_protocol import allow_descriptors
+from weft.serve.request_retries import RETRIES, Journal, WorkerConnections
 
 
 @contextmanager
@@ -71,13 +74,17 @@ def test_sigterm_under_load_answers_all_accepted_requests(reverse_run: Path) -> 
     assert any(line["event"] == "reloaded" for line in lines)
 
 
-def test_idle_connections_give_way_if_file_descriptors_run_out(reverse_run: Path) -> None:
+@pytest.mark.parametrize(("descriptors", "connections"), [(64, 150), (1024, 1100)])
+def test_idle_connections_give_way_if_file_descriptors_run_out(reverse_run: Path, descriptors: int, connections: int) -> None:
+    if allow_descriptors(2 * connections) < 2 * connections:
+        pytest.skip("this process may not open so many connections")
     limit = (
-        "import resource, os, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); os.execv(sys.executable, sys.argv[1:])"
+        f"import resource, os, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors})); "
+        "os.execv(sys.executable, sys.argv[1:])"
     )
     with process(f"en-de={reverse_run}", before=[sys.executable, "-c", limit]) as (started, url):
         port = int(url.rpartition(":")[2])
-        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(150)]
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
         for number in range(5):
             answer = httpx.post(f"{url}/v1/translate", json={"text": f"a b {number}"}, timeout=20, trust_env=False)
             assert answer.status_code == 200
@@ -148,6 +155,91 @@ def test_several_processes_share_a_socket_metrics_and_files(reverse_run: Path) -
         started.send_signal(signal.SIGTERM)
         assert started.wait(120) == 0
         wait_for(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in second))
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    """The processes that a server has started."""
+    return [int(each) for each in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def translated(line: socket.socket) -> str:
+    """The translation in the response on a connection."""
+    received = b""
+    while b"\r\n\r\n" not in received or not received.endswith(b"}"):
+        part = line.recv(65536)
+        assert part, f"the connection was closed after {received!r}"
+        received += part
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), received
+    return str(json.loads(body)["translations"][0]["text"])
+
+
+def test_the_requests_of_a_killed_worker_are_answered_by_another(reverse_run: Path) -> None:
+    """Idle connections, requests in the queue, requests behind others, and half of a request: nothing is lost."""
+    with process(f"en-de={reverse_run}", "--workers", "2", "--threads", "1", "--window", "2000", "--cache", "0") as (
+        started,
+        url,
+    ):
+        port, bodies = int(url.rpartition(":")[2]), [b'{"text": "a b %c"}' % letter for letter in b"cdefghijklmn"]
+        lines = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in bodies]
+        for line, body in zip(lines[:6], bodies, strict=False):
+            line.sendall(post(body))
+        assert [translated(line) for line in lines[:6]] == [f"{chr(letter)} b a" for letter in b"cdefgh"]
+        for number, (line, body) in enumerate(zip(lines, bodies, strict=True)):
+            whole = post(body)
+            line.sendall(whole if number % 3 else whole[:-4] if number % 2 else whole + whole)
+        time.sleep(0.5)
+        os.kill(children(started)[0], signal.SIGKILL)
+        time.sleep(0.5)
+        for number, (line, body) in enumerate(zip(lines, bodies, strict=True)):
+            if number % 3 == 0 and number % 2:
+                line.sendall(post(body)[-4:])
+        wanted = [f"{chr(letter)} b a" for letter in b"cdefghijklmn"]
+        assert [translated(line) for line in lines] == wanted
+        assert [translated(line) for line in lines[0::6]] == wanted[0::6]
+        wait_for(lambda: len(children(started)) == 2)
+        os.kill(children(started)[0], signal.SIGKILL)
+        for line, body in zip(lines, bodies, strict=True):
+            line.sendall(post(body))
+        assert [translated(line) for line in lines] == wanted, "connections without a request stay open"
+        assert "weft_retried_total" in httpx.get(f"{url}/metrics", trust_env=False).text
+        for line in lines:
+            line.close()
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(120) == 0
+
+
+def test_a_request_that_ends_every_worker_is_given_up(tmp_path: Path) -> None:
+    """The parent answers it, and a request whose answer has begun is not given on."""
+
+    async def drive() -> None:
+        kept = WorkerConnections(1 << 16, retried.append)
+        lines = []
+        for worker in range(RETRIES + 1):
+            journal = Journal(kept.link(worker).detach())
+            kept.serves(worker)
+            if worker == 0:
+                for text in (b"poison", b"begun"):
+                    client, server = socket.socketpair()
+                    client.settimeout(10)
+                    lines.append(client)
+                    journal.begin(server)
+                    record = journal.record(server)
+                    assert record is not None
+                    record.add(text)
+                record.answering()
+            else:
+                journal.take_over(lambda connection, request: taken.append((connection, request)))
+                await asyncio.sleep(0.1)
+            journal._parent.close()  # as if the process had ended
+            [each.close() for each, _ in taken] if worker else server.close()
+            kept.ended(worker)
+        assert lines[0].recv(1000).startswith(b"HTTP/1.1 500")
+        assert lines[1].recv(1) == b""
+
+    retried, taken = list[int](), list[Any]()
+    asyncio.run(drive())
+    assert retried == [1] * RETRIES and [request for _, request in taken] == [True] * RETRIES
 
 
 def test_workers_share_a_process_of_the_models_that_is_started_again(reverse_run: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,15 @@ def refuse() -> None:
 
 def allocate() -> int:
     return len(bytearray(3 << 30))
+
+
+def die(traces: Path, times: int) -> int:
+    """Kills its process the first times."""
+    before = len(list(traces.iterdir()))
+    if before < times:
+        (traces / str(before)).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return before
 
 
 @pytest.fixture
@@ -88,6 +99,13 @@ def test_work_beyond_its_budget_is_refused(readers: Readers) -> None:
         assert await readers.do("a", len, "abc") == 3
 
     asyncio.run(ask())
+
+
+def test_a_job_whose_process_was_killed_is_done_again_once(readers: Readers, tmp_path: Path) -> None:
+    assert asyncio.run(readers.do("a", die, tmp_path, 1)) == 1
+    with pytest.raises(RuntimeError, match="ended"):
+        asyncio.run(readers.do("a", die, tmp_path, 9))
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_no_client_has_all_readers(readers: Readers) -> None:

@@ -16,12 +16,13 @@ from weft.data.batch import BOS, EOS, PAD, UNK, Layout
 from weft.data.tokenizers.word_character_byte import CharacterTokenizer
 from weft.decoding.beam_search import BeamSelector
 from weft.decoding.constraints import ForbidTokens
+from weft.decoding.decoding_options import resolve_options
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.errors import ConfigError
-from weft.inference.decoding_options import resolve_options
 from weft.models.base import Sizes
 from weft.models.encoder_decoder import build_model
-from weft.tasks.translation.predictor import TranslationPredictor, make_rules
+from weft.tasks.translation.generation_request import make_rules
+from weft.tasks.translation.predictor import TranslationPredictor
 from weft_studies.couplets import SourceRules
 
 ALL = ("same_length", "mirror_repeats", "no_shared")
@@ -126,7 +127,7 @@ def test_every_text_has_the_length_of_its_source() -> None:
 
 def test_unknown_characters_differ_and_punctuation_may_be_shared() -> None:
     found = predictor()
-    (rules,) = make_rules(found.options.config, found.source, found.segments("龙虎龙，天，"))
+    (rules,) = make_rules(found.options, found.source, found.segments("龙虎龙，天，"))
     assert rules.origin.tolist() == [[0, 1, 0, 3, 4, 3]]
     known = {found.source.tokens([token])[0] for token in rules.barred.flatten().tolist() if token not in (PAD, UNK)}
     assert known == {"天"}

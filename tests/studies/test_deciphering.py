@@ -15,8 +15,8 @@ import weft
 from tests.helpers.generated_texts import CIPHER, LETTERS, write_letters
 from weft.config.sections import TrainSection, load_config
 from weft.data.batch import Position
+from weft.decoding.decoding_options import resolve_options
 from weft.errors import ConfigError, DataError
-from weft.inference.decoding_options import resolve_options
 from weft.runs.open_run import build_task
 from weft.runs.weight_files import read_tensors
 from weft.training.gradual_unfreezing import LayerGroups

@@ -13,9 +13,9 @@ from weft.data.batch import Layout, PairBatch, Source
 from weft.data.data_format import open_listed, read_listed
 from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.errors import DataError
+from weft.tasks.transcription.data import count_unalignable, recording_encoding
 from weft.tasks.transcription.log_mel import LogMel, features, read_wav, resample, wav_size
 from weft.tasks.transcription.spec_augment import SpecAugment
-from weft.tasks.transcription.task import count_unalignable, recording_encoding
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])

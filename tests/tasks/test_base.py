@@ -8,9 +8,10 @@ import pytest
 
 from weft.config.sections import Config
 from weft.errors import ConfigError
-from weft.tasks.base import LOSS, Measure, TaskContext, TaskInfo, find_measure, max_row_length, typical_length
+from weft.tasks.base import LOSS, Measure, TaskContext, TaskInfo, find_measure, typical_length
 from weft.tasks.classification.task import ClassificationTask
 from weft.tasks.language_modeling.task import LanguageModelTask
+from weft.training.prepare_run import max_row_length
 
 
 def test_attributes_of_older_tasks_become_facts_with_a_warning() -> None:

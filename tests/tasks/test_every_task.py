@@ -171,6 +171,22 @@ def test_a_resumed_run_ends_with_the_same_bits(trained: Trained, tmp_path: Path)
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+REFUSED = {"bits": "nothing that metrics could compare.*scored by bit_errors", "captioning": "chrf2: .* several references"}
+"""Tasks that other metrics cannot score, with the reason."""
+
+
+def test_metrics_are_added_to_validation_evaluation_and_the_choice_of_the_best(trained: Trained, tmp_path: Path) -> None:
+    added = {**settings(trained.small), "train.steps": 1, "train.metrics": ["chrf"], "train.best_by": "chrf"}
+    options = {"data": trained.data, "valid": trained.data, "out": tmp_path / "run", "set": added}
+    if trained.name in REFUSED:
+        with pytest.raises(ConfigError, match=f"train.metrics: .*{REFUSED[trained.name]}"):
+            library.train("transformer-tiny", **options)
+        return
+    result = library.train("transformer-tiny", **options)
+    assert 0 <= result.scores["chrf2"] <= 100
+    assert "chrf2" in {each.key for each in library.evaluate(tmp_path / "run", trained.data).scores}
+
+
 def test_the_run_is_used_from_the_command_line(trained: Trained, tmp_path: Path, weft: tiny.Shell) -> None:
     said = weft("predict", trained.run, trained.input, "--json")
     assert json.loads(said)["score"] <= 0 or trained.name == "bits"

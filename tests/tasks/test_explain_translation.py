@@ -21,11 +21,11 @@ from weft.data.term_automata import token_texts
 from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.subword import BpeTokenizer
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
+from weft.decoding.decoding_options import resolve_options
 from weft.errors import ConfigError, DataError
 from weft.explain import attention_heatmap as picture
 from weft.explain.attention_heatmap import View, cross_attention, draw, view_of, views
 from weft.explain.explanation import fed, find_words, join_words, make_side, right_to_left
-from weft.inference.decoding_options import resolve_options
 from weft.layers.decoder_state import State
 from weft.models.base import Encoded, HiddenStates, LinearDecoder, Sizes
 from weft.models.encoder_decoder import build_model

@@ -377,10 +377,68 @@ def test_the_end_of_a_name_decides_how_a_file_is_translated(weft: tiny.Shell, re
     )
     assert found["a.vtt"].startswith(VTT.partition("<v")[0]) and "<00:01.500>" in found["a.vtt"] and "<v Bob>" in found["a.vtt"]
     assert "<target>" in found["a.XLF"] and found["a.htm"] == "<p>b a</p>" and found["a.txt"] == "b a\nd c\n"
-    for name in ("a.po", "a.csv", "a.pdf", "a.PO.gz"):
+    for name in ("a.xlsx", "a.properties", "a.pdf", "a.PDF.gz"):
         (tmp_path / name).write_text("a b\n")
         weft.fails("translate", reverse_run, tmp_path / name, says=["does not read", "--format text"])
-    assert weft("translate", reverse_run, tmp_path / "a.po", "--format", "text") == "b a\n"
+    assert weft("translate", reverse_run, tmp_path / "a.pdf", "--format", "text") == "b a\n"
+
+
+CATALOG = """# comment
+msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=utf-8\\n"
+"Plural-Forms: nplurals=3; plural=(n != 1);\\n"
+
+#: main.c:12
+#, c-format
+msgid "a b %d"
+msgstr ""
+
+msgid "c d"
+msgstr "done"
+
+msgctxt "menu"
+msgid "e f"
+msgid_plural "g h"
+msgstr[0] ""
+msgstr[1] ""
+msgstr[2] ""
+"""
+
+
+def test_catalogs_and_tables_keep_their_structure(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.po").write_text(CATALOG)
+    found = weft("translate", reverse_run, tmp_path / "a.po")
+    assert all(each in found for each in ("# comment", "#: main.c:12", "c-format", 'msgctxt "menu"', 'msgid "a b %d"'))
+    assert 'msgstr "b a %d"' in found or 'msgstr "%d b a"' in found
+    assert 'msgstr "done"' in found and 'msgstr[0] "f e"' in found and found.count('"h g"') == 2
+    (tmp_path / "a.csv").write_bytes(b'1;2;3\r\n1;"a; b";\r\n2;c d;"e ""f"""\r\n')
+    weft("translate", reverse_run, tmp_path / "a.csv", "-o", tmp_path / "out.csv")
+    rows = (tmp_path / "out.csv").read_bytes().split(b"\r\n")
+    assert rows[0] == b"1;2;3" and rows[2].startswith(b"2;d c;") and len(rows) == 4
+    for name, wrong, says in (("b.po", b'msgid "a', "not a gettext catalog"), ("b.csv", b"a\x1eb", "U+001E")):
+        (tmp_path / name).write_bytes(wrong)
+        weft.fails("translate", reverse_run, tmp_path / name, says=[says])
+
+
+@pytest.mark.parametrize(
+    ("text", "segments"),
+    [
+        ("1\n00:00:01,000 --> 00:00:02,000\na b\n\nc d\n\n2\n00:00:03,000 --> 00:00:04,000\ne\n", ["a b", "c d", "e"]),
+        ("1\n00:00:01,000 --> 00:00:02,000\na b\n2\n00:00:03,000 --> 00:00:04,000\ne\n", ["a b", "e"]),
+        ("00:00:01,000 --> 00:00:02,000\r\na\r\n\r\n00:00:03,000 --> 00:00:04,000\r\n42\r\n\r\n", ["a", "42"]),
+        ("\ufeff1\n0:00:01.5 --> 0:00:02.2 X1:40\n{\\an8}a\n\n\n\n 00:00:03,000-->00:00:04,000\nb  \n", ["a", "b"]),
+        (
+            "2\n00:00:09,000 --> 00:00:08,000\na\n\n1\n00:00:01,000 --> 00:00:02,000\n\n3\n00:00:03 --> 00:00:04\nb\n",
+            ["a", "b"],
+        ),
+    ],
+)
+def test_hard_subtitles(text: str, segments: list[str]) -> None:
+    """The cues are those that pysubs2 finds, and all else stays."""
+    document = open_document(text, "srt")
+    assert [each.text for each in document.segments] == segments
+    assert document.fill([Translation(each.text, 0.0) for each in document.segments]) == text
 
 
 def test_the_command_line_translates_word_documents(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:

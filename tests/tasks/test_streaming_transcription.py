@@ -13,8 +13,8 @@ import torch
 
 import weft as library
 from tests.helpers import tiny, tones
+from weft.decoding.decoding_options import resolve_options
 from weft.errors import ConfigError
-from weft.inference.decoding_options import resolve_options
 from weft.runs.translator import Translator
 from weft.tasks.transcription.log_mel import LogMel, Samples, StreamingLogMel
 from weft.tasks.transcription.predictor import TranscriptionPredictor

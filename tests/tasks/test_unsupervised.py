@@ -25,7 +25,7 @@ from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import make_metrics, score
 from weft.runs.open_run import build_task
 from weft.runs.weight_files import read_tensors
-from weft.tasks.base import optimizer_groups
+from weft.tasks.base import decoded_texts, optimizer_groups
 from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.unsupervised.data import TOKENS, UnpairedBatch, foreign_tokens
 from weft.tasks.unsupervised.losses import back_translations, denoising_loss
@@ -86,7 +86,7 @@ def test_back_translations_are_what_the_predictor_writes(
     model.eval()
     row = next(n for n, mark in enumerate(batch.other.tolist()) if mark == task.two.second)
     text = task.marked.decode([token for token in batch.clean.values[row].tolist() if token > EOS])
-    written = task.decode(model, [text], into="xx")[0]
+    written = decoded_texts(task, model, [text], {**task.quick, "into": "xx"})[0]
     ids = [token for token in found.values[row].tolist() if token not in (PAD, EOS)]
     assert task.marked.decode(ids) == written
 
@@ -221,7 +221,7 @@ def test_two_decoders_write_a_language_each(files: list[str], tmp_path: Path) ->
         text = task.marked.decode([token for token in batch.clean.values[row].tolist() if token > EOS])
         into = "en" if batch.other[row] == task.two.first else "xx"
         ids = [token for token in found.values[row].tolist() if token not in (PAD, EOS)]
-        assert task.marked.decode(ids) == task.decode(model, [text], into=into)[0]
+        assert task.marked.decode(ids) == decoded_texts(task, model, [text], {**task.quick, "into": into})[0]
 
 
 def test_vectors_of_the_dictionary_are_the_first_embeddings(files: list[str], tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_validation_goes_there_and_back(files: list[str], tmp_path: Path, monkey
     texts = [list(held.lines()) for held in task.held]
 
     def evaluated(translate: Callable[[str, str], str]) -> dict[str, float]:
-        monkeypatch.setattr(task, "decode", lambda model, lines, into: [translate(line, into) for line in lines])
+        monkeypatch.setattr(task, "translated", lambda model, lines, language: [translate(line, "") for line in lines])
         return task.evaluate(model)
 
     found = evaluated(lambda line, into: " ".join(word if word in SAME else word[::-1] for word in line.split()))

@@ -203,7 +203,7 @@ def _timed(
         return Speed(1.0, steps * 192**2 / config.model["dim"] ** 2, validation=0.5)
 
     monkeypatch.setattr(auto, "probe", probe)
-    monkeypatch.setattr(auto, "fastest_threads", lambda dim, rows: torch.get_num_threads())
+    monkeypatch.setattr(auto, "fastest_threads", lambda *given: torch.get_num_threads())
     config, said = chosen(folder, write(folder, 3_000), *sets, seconds=seconds)
     return config, said, tried
 
@@ -226,6 +226,27 @@ def test_a_short_time_gets_a_smaller_model_and_a_long_one_that_of_the_table(
     assert tried == [192, 128] == [192, config.model["dim"]] and "smaller, to suit the time" in said[2]
     config, said, tried = _timed(tmp_path, monkeypatch, 20_000, 8.0)
     assert config.model["dim"] == rules.SHAPES[rules.row_for(3_000).shape].dim == 256
+
+
+def test_updates_that_would_take_much_of_the_time_become_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, _, _ = _timed(tmp_path, monkeypatch, 100, 8.0)
+    config, _, _ = _timed(tmp_path, monkeypatch, 100, 0.2)  # 2.3 seconds per update with the smallest model
+    assert auto.LEAST_BATCH <= config.train.batch_tokens < 0.5 * usual.train.batch_tokens == 0.5 * rules.CPU_BATCH
+    assert config.train.schedule["rate"] < 0.8 * rules.SHAPES["mini"].rate
+    set, _, _ = _timed(tmp_path, monkeypatch, 100, 0.2, "train.batch_tokens=3000")
+    assert set.train.batch_tokens == 3000
+
+
+def test_speed_is_measured_once_if_that_took_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clock, "left", lambda clock: 0.6 * clock.seconds)
+    config, _, tried = _timed(tmp_path, monkeypatch, 90, 1.0)
+    assert tried == [192] and config.model["dim"] == 128
+
+
+def test_a_time_that_is_over_when_the_data_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clock, "left", lambda clock: 1.0)
+    with pytest.raises(ConfigError, match=r"--time: 1:30 are over before training begins.* give --time 8m or more"):
+        _timed(tmp_path, monkeypatch, 90, 1.0)
 
 
 def test_a_number_of_steps_that_was_set_stays_with_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +315,7 @@ def test_threads_are_those_that_are_faster(tmp_path: Path, monkeypatch: pytest.M
     usual = torch.get_num_threads()
     set_threads: list[int] = []
     monkeypatch.setattr(auto, "probe", lambda *given: Speed(1.0, 4.0, validation=0.5))
-    monkeypatch.setattr(auto, "fastest_threads", lambda dim, rows: usual + 1)
+    monkeypatch.setattr(auto, "fastest_threads", lambda *given: usual + 1)
     monkeypatch.setattr(auto.torch, "set_num_threads", set_threads.append)
     config, said = chosen(tmp_path, write(tmp_path, 3_000), seconds=600)
     assert config.train.threads == usual + 1 and set_threads == [usual + 1]

@@ -23,7 +23,8 @@ from weft.runs.weight_files import read_tensors
 from weft.serve.served_models import ModelLocation, Models
 from weft.tasks.base import LOSS, Measure
 from weft.training import checkpoint, train_run
-from weft.training.auto.fine_tuning import rate_share
+from weft.training.auto.choose_settings import SettingsDraft
+from weft.training.auto.fine_tuning import choose_fine_tuning, distance, rate_share
 from weft.training.gradual_unfreezing import LayerGroups, layers_of
 from weft.training.optimizer import take_step
 
@@ -367,6 +368,26 @@ def test_a_time_does_not_plan_a_single_step(reverse_run: Path, tmp_path: Path) -
     config = run_config(tmp_path / "new")
     assert config.train.steps == 3 and config.train.budget == "steps" and 30 < config.train.seconds <= 60
     assert config.data.hold_out == 25, "validation data is held out, because there is none"
+
+
+@pytest.mark.parametrize(("kind", "far"), [("reverse", False), ("copy", True)])
+def test_far_data_gets_a_higher_rate_and_more_steps(kind: str, far: bool, reverse_run: Path, tmp_path: Path) -> None:
+    """A model that reverses words sees copies, whose tokens cost it several nats; or more of what it was trained on."""
+    base = load_config(reverse_run / "config.yaml").replaced(
+        {"start.run": str(reverse_run), "data.train": [tiny.generated(kind, 300, "test")], "data.valid": [], "train.steps": 9}
+    )
+    choice = SettingsDraft(base, set())
+    choose_fine_tuning(choice)
+    peaks = [run.train.schedule["rate"] for run in (choice.config, base)]
+    assert (peaks[0] == peaks[1]) if far else (peaks[0] < 0.1 * peaks[1])
+    assert "nats more than those of the old validation data" in choice.reasons["tuning"]
+    steps = choice.config.train.steps, run_config(reverse_run).train.steps
+    assert (steps[0] >= min(300, steps[1])) if far else (steps[0] < 300)
+
+
+def test_the_distance_grows_with_the_excess_loss() -> None:
+    found = [distance(excess) for excess in (None, -1.0, 0.3, 1.15, 2.0, 9.0)]
+    assert found == pytest.approx([0, 0, 0, 0.5, 1, 1])
 
 
 def test_the_rate_grows_with_the_new_data() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.helpers.small_task import SmallModel, SmallTask, train
 from weft.data.batch import Batch
 from weft.errors import ConfigError, DataError, DeviceError, Interrupted, RunError
-from weft.runs.run_folder import choose_device
+from weft.runs.device_and_precision import choose_device
 from weft.runs.weight_files import load_weights, read_metadata, read_tensors
 from weft.tasks.base import LOSS, Measure
 from weft.training import checkpoint

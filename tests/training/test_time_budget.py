@@ -15,7 +15,7 @@ from weft.config.sections import TrainSection
 from weft.errors import Interrupted
 from weft.training import checkpoint
 from weft.training.log import open_log
-from weft.training.time_budget import SchedulePosition
+from weft.training.time_budget import SchedulePosition, TimeBudget, count_from_process_start
 
 BUDGET = 100.0
 COSINE = {"kind": "cosine", "rate": 0.01, "warmup": 5}
@@ -76,6 +76,81 @@ def test_a_time_is_used_and_not_exceeded(machine: str, validation: float, clock:
     rates = [line["lr"] for line in lines if line["event"] == "train"]
     assert rates[-1] < 0.05 * max(rates), "the schedule ends with the time"
     assert len(task.validations) >= 4 and validation * len(task.validations) <= 0.25 * BUDGET + validation
+
+
+def test_a_validation_that_no_longer_fits_is_left_out(clock: Clock, tmp_path: Path) -> None:
+    log = open_log(tmp_path, 0, tensorboard=False, terminal=False)
+    task = TimedTask(clock, lambda now, update: 1.0 if update < 80 else 15.0, 6.0)
+    options = {"steps": 90, "seconds": BUDGET, "budget": "time", "validate_every": 30, "save_every": 90}
+    result, _ = train(tmp_path, task=task, log=log, schedule=COSINE, **options)
+    assert 0.85 * BUDGET <= clock.now <= 1.05 * BUDGET and result.weights == "best" and "loss" in result.scores
+    assert "no time is left to validate step 80" in (tmp_path / "train.log").read_text()
+
+
+def test_a_time_that_is_over_before_the_first_validation_ends_without_a_score(clock: Clock, tmp_path: Path) -> None:
+    task = TimedTask(clock, lambda now, update: 99.0, 20.0)
+    log = open_log(tmp_path, 0, tensorboard=False, terminal=False)
+    options = {"steps": 90, "seconds": BUDGET, "budget": "time", "validate_every": 30}
+    result, _ = train(tmp_path, task=task, log=log, validation=20.0, **options)
+    assert clock.now <= 1.05 * BUDGET and result.scores == {} and task.validations == []
+    assert "its weights are published without a score" in (tmp_path / "train.log").read_text()
+
+
+class EndlessTask(SmallTask):
+    """A task whose validation never ends by itself."""
+
+    def evaluate(self, model: Any) -> dict[str, float]:
+        while True:
+            super().evaluate(model)
+
+
+def test_a_validation_that_takes_longer_than_the_time_is_stopped(tmp_path: Path) -> None:
+    log = open_log(tmp_path, 0, tensorboard=False, terminal=False)
+    options = {"steps": 3, "seconds": 0.5, "budget": "time", "validate_every": 1, "ema": 0.9}
+    result, _ = train(tmp_path, task=EndlessTask(), log=log, **options)
+    assert (result.stopped, result.weights, result.scores) == ("time", "ema", {})
+    assert "no time is left to validate" in (tmp_path / "train.log").read_text() and (tmp_path / "model.safetensors").exists()
+
+
+def test_a_run_that_validates_only_at_the_end_is_scored(clock: Clock, tmp_path: Path) -> None:
+    task = TimedTask(clock, lambda now, update: 150.0, 50.0)
+    result, _ = train(tmp_path, task=task, steps=9, seconds=BUDGET, budget="time", validate_every=0, validation=50.0)
+    assert "loss" in result.scores and len(task.validations) == 1
+
+
+def test_the_first_validation_is_expected_to_take_what_was_measured() -> None:
+    position = SchedulePosition(TrainSection(steps=100, seconds=BUDGET), validation=7.0)
+    assert position.reserve == 7.0 and not position.validation_fits(95.0)
+    for _ in range(2):
+        position.add_update(1.0)
+    position.add_pause("validation", 4.0)
+    assert position.reserve == 4.0 and position.validation_fits(96.0)
+    for _ in range(8):
+        position.add_update(1.5)
+    assert position.reserve == 6.0, "updates take half as long again, and so will a validation"
+
+
+@pytest.mark.parametrize(("worked", "kept"), [(20.0, 1.5), (5.0, 6.0), (1.0, 12.0)])
+def test_a_process_that_gets_little_of_a_core_needs_longer_to_end(
+    worked: float, kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = SimpleNamespace(wall=0.0, cpu=0.0)
+    fake = SimpleNamespace(monotonic=lambda: spent.wall, process_time=lambda: spent.cpu)
+    monkeypatch.setattr("weft.training.time_budget.time", fake)
+    budget = TimeBudget(200.0)
+    spent.wall, spent.cpu = 20.0, worked
+    assert budget.left() == pytest.approx(200 - 2 - 20 - kept)
+
+
+def test_the_time_of_a_command_begins_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if its imports took a minute, as they do on a busy machine. A call in an old process begins with the call."""
+    fake = SimpleNamespace(monotonic=lambda: 5000.0, process_time=lambda: 50.0)
+    monkeypatch.setattr("weft.training.time_budget.time", fake)
+    monkeypatch.setattr("weft.training.time_budget.process_age", lambda: 60.0)
+    monkeypatch.setattr("weft.training.time_budget._began", [])
+    assert TimeBudget(200.0).left() == pytest.approx(200 - 2 - 1.5)
+    count_from_process_start()
+    assert TimeBudget(200.0).left() == pytest.approx(200 - 2 - 60 - 1.5 * 60 / 50)
 
 
 @pytest.mark.parametrize("seconds", [0.5, 5.0])

@@ -34,13 +34,14 @@ def test_answers_that_a_metric_cannot_read_are_left_out() -> None:
     ("score", "passes", "says"),
     [
         (16.0, 2, "has learnt nothing useful (chrF2 16.0, and the same answer to every input gives 15.0)"),
+        (16.0, 0.1, "it has read the data 0.1 times: give about 17 hours"),
         (16.0, 2, "it has read the data 2 times: give about 50 minutes"),
         (24.0, 40, "has learnt little"),
         (24.0, 40, "more time alone will hardly help"),
         (60.0, 2, "has learnt from the data (chrF2 60.0, and the same answer to every input gives 15.0)"),
     ],
 )
-def test_a_verdict_compares_with_the_floor_and_says_what_to_do(score: float, passes: int, says: str) -> None:
+def test_a_verdict_compares_with_the_floor_and_says_what_to_do(score: float, passes: float, says: str) -> None:
     assert says in verdict(FLOOR, {"chrf2": score}, passes=passes, seconds=240)
 
 

@@ -124,7 +124,7 @@ class MonotonicAttention(SourceAttention):
         return Attended(context, replace(state, begin=begin), weights[:, None] if need_weights else None)
 
     def _move(self, log_weights: Tensor, last: Tensor) -> Tensor:
-        """Where the next scan begins, as log-probabilities [B, S]: at the same position, or one further."""
+        """The beginning of the next scan, as log-probabilities [B, S]: the same position, or one further."""
         if not self.forced:
             return log_weights.clamp_min(NEVER)
         moved = F.pad(log_weights, (1, 0), value=NEVER)[:, :-1]

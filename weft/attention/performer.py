@@ -38,9 +38,6 @@ class PerformerAttention(FeatureAttention):
     def phi(self, x: Tensor) -> ScaledFeatures:
         return ScaledFeatures(*_Positive.apply(x, self.directions()))
 
-    def refresh(self, generator: torch.Generator) -> None:
-        self.directions.redraw(generator)
-
 
 class _Positive(torch.autograd.Function):
     """exp(ωᵀx − ‖x‖²/2) as φ · exp(c): the largest feature of each token is 1, so φ = exp(ωᵀx − max ωᵀx) without ‖x‖².

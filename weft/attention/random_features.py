@@ -49,9 +49,6 @@ class RandomFeatureAttention(FeatureAttention):
         """The kernel's minimum: unit vectors are at most 2 apart."""
         return self.features / 2 * (-2 * self.sigma().amax(-1).square()).exp()
 
-    def refresh(self, generator: torch.Generator) -> None:
-        self.directions.redraw(generator)
-
 
 class GatedRandomFeatureAttention(RandomFeatureAttention):
     """Random feature attention with decay: S_t = g_t S_{t−1} + (1 − g_t) φ(k_t)v_tᵀ and one gate g = σ(w·x + b) per head."""

@@ -14,22 +14,17 @@ import torch
 
 from weft.config.sections import Config, load_config
 from weft.data.batch import Source
-from weft.data.tokenizers.word_character_byte import ByteTokenizer
-from weft.decoding.cpp_search import encode
-from weft.decoding.cuda_graph_search import search_graphs_of
+from weft.decoding.decoding_options import DecodingOptions, changed, resolve_options
 from weft.decoding.generate import GenerationRequest, generate
 from weft.errors import ConfigError
-from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
-from weft.layers.kernels.cpp import using
-from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Network, Sizes
-from weft.runs.open_run import build_task, open_run
-from weft.runs.run_folder import choose_device
-from weft.runs.translator import AuxiliaryModels, load_trained
+from weft.runs.device_and_precision import choose_device
+from weft.runs.open_run import open_run
+from weft.runs.trained_model import AuxiliaryModels
 from weft.tasks.base import Task, typical_length
 from weft.training.compile_and_cuda_graphs import compile_blocks
 from weft.training.distributed import World
-from weft.training.prepare_run import resolve_batches
+from weft.training.prepare_run import resolve_batches, untrained_model
 from weft.training.update_step import UpdateStep
 
 WARM_UP = 4
@@ -37,9 +32,6 @@ WARM_UP = 4
 
 STEPS = 32
 """Tokens that a search writes, if the model has positions for that many."""
-
-CHARACTERS = 100
-"""The assumed number of different characters in a text, if a recipe only gives a maximum."""
 
 
 @dataclass(frozen=True)
@@ -70,23 +62,12 @@ def open_benchmarked_model(name: str, sets: Sequence[str] = (), length: int | No
         task, config, sizes, model = run.task, run.config, run.sizes, run.model
     else:
         config = load_config(name, sets)
-        task = build_task(config, Path(name))
-        sizes = _sizes(config)
-        torch.manual_seed(config.train.seed)
-        model = task.build(config.model, sizes)
+        task, sizes, model = untrained_model(config, Path(name))
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     device = choose_device(config.train.device)
     config = resolve_batches(config, model, task, device)
     return BenchmarkedModel(name, config, task, sizes, model.to(device), _length(length, task, model))
-
-
-def _sizes(config: Config) -> Sizes:
-    """The vocabulary sizes of a recipe; those of a run may be smaller."""
-    kind, size = config.data.tokenizer["kind"], config.data.vocabulary
-    if kind in ("bytes", "characters"):
-        size = ByteTokenizer().size if kind == "bytes" else min(size, CHARACTERS)
-    return Sizes(size, size, config.data.shared_vocabulary)
 
 
 def _length(wanted: int | None, task: Task, model: Network) -> int:
@@ -167,47 +148,36 @@ class SearchWorkload(Workload):
     name = "decoding step"
 
     def __init__(self, subject: BenchmarkedModel, options: DecodingOptions, rows: int, warn: Callable[[str], None]) -> None:
-        self.device, self.options, self.rows = subject.device, options, rows
-        models = AuxiliaryModels(subject.model.eval(), subject.task, load_trained)
+        self.options = options
+        models = AuxiliaryModels(subject.model.eval(), subject.task)
         model: Any = models.converted(options)
         self.model = model
         # Compiled kernels hide their operations, so the torch operations that they replace are counted instead.
         self.counted = models.converted(replace(options, kernels=None))
         reads = subject.task.info.inference_kind == "search"
-        self.source = random_source(subject, rows) if reads else None
+        self.source = random_source(subject, rows) if reads else model.nothing(rows)
         self.precision = options.precision
-        self.autocast = options.autocasts(next(self.model.parameters()).dtype, options.beams)
         self.steps = STEPS if model.max_target is None else min(STEPS, model.max_target - 1)
-        recorder = search_graphs_of(model) if reads else None
-        compiler = Compiler(warn) if options.config.compile else None
         self.request = GenerationRequest(
             options.search,
             max_tokens=[self.steps] * rows,
             min_tokens=self.steps - 1,
             selector=options.search.selector(1, length_penalty=1.0),
-            runner=None if recorder is None else recorder.runner("bench", compiler),
+            runner=options.runner(model, warn) if reads else None,
         )
         what, beam = "sources" if reads else "texts", options.search.width(1)
         self.about = f"{rows} {what}, beam {beam}, {self.precision}, mean of {self.steps}"
         self.count = float(rows * self.steps)
 
     def __call__(self) -> None:
-        with using(self.options.kernels):
-            self._search(self.model, self.request)
+        self._search(self.model, self.options, self.request)
 
     def eagerly(self) -> None:
-        self._search(self.counted, replace(self.request, runner=None))
+        self._search(self.counted, replace(self.options, kernels=None), replace(self.request, runner=None))
 
-    @torch.inference_mode()
-    def _search(self, model: Any, request: GenerationRequest) -> None:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            if self.source is None:
-                source = model.nothing(self.rows)
-            elif request.runner is not None:
-                source = request.runner.encode(model, self.source)
-            else:
-                source = encode(model, self.source)
-            generate(model, source, request)
+    def _search(self, model: Any, options: DecodingOptions, request: GenerationRequest) -> None:
+        with options.arithmetic(next(model.parameters()).dtype, options.beams):
+            generate(model, self.source, request)
 
 
 def random_source(subject: BenchmarkedModel, rows: int) -> Source:
@@ -223,7 +193,7 @@ class ForwardWorkload(Workload):
 
     def __init__(self, subject: BenchmarkedModel, options: DecodingOptions, rows: int) -> None:
         self.options, self.precision = replace(options, kernels=None), options.precision
-        self.model = AuxiliaryModels(subject.model.eval(), subject.task, load_trained).converted(self.options)
+        self.model = AuxiliaryModels(subject.model.eval(), subject.task).converted(self.options)
         self.source = random_source(subject, rows)
         self.about, self.count = f"{rows} × {subject.length} tokens, {self.precision}", float(rows)
 

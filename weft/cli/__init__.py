@@ -92,11 +92,16 @@ def _main(
     """Train, evaluate, use and explain sequence-to-sequence models."""
 
 
+OWN_PROCESS: list[bool] = []
+"""Not empty if this process was started for the command, so that its time begins with the process."""
+
+
 def main() -> None:
     """Entry point. Exit status: 0 on success, 1 for errors that the user can fix, 2 for wrong usage, 130 if interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # weft writes UTF-8, whatever the locale is
             stream.reconfigure(encoding="utf-8")
+    OWN_PROCESS.append(True)
     with collect_rarely():
         status = run(sys.argv[1:])
         try:

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from weft.cli.input_and_output import Counter, check_kept, opened, tell, write_line
-from weft.cli.options import DEVICE, OUTPUT, PAIRS, RUN, runs
+from weft.cli.options import DEVICE, OUTPUT, PAIRS, RUN
 from weft.errors import ConfigError, DataError
+from weft.runs.run_folder import run_folders
 
 if TYPE_CHECKING:
     from weft.explain.explanation import AttentionMap
@@ -44,7 +45,7 @@ def align(
 
     pairs = list(open_pairs(data))
     wanted = None if gold is None else _gold(gold, len(pairs))
-    predictor = load(runs(run), device=device).translation_predictor("align")
+    predictor = load(run_folders(run), device=device).translation_predictor("align")
     rows: list[list[tuple[AttentionMap, set[Link]]]] = []
     names: list[str] = []
     with opened(output) as target, Counter("aligned", "pairs", shown=output is not None, total=len(pairs)) as counter:
@@ -158,12 +159,11 @@ def vectors(
     Words are in lower case.
     """
     from weft.data.text_lines import read_lines
-    from weft.data.tokenizers.word_character_byte import JOINED
-    from weft.data.word_vectors.vectors import learn_vectors, vector_lines
+    from weft.data.word_vectors.vectors import learn_vectors, vector_lines, whole_words
 
     lines = [line for text in texts for line in read_lines(text)]
     learnt = learn_vectors(lines, most=most, least=least, window=window, width=width, power=0.5, punctuation=not spaces)
-    rows = [row for row, word in enumerate(learnt.words) if JOINED not in word]  # punctuation that touches a word is no word
+    rows = whole_words(learnt.words)
     with opened(output) as out:
         for line in vector_lines([learnt.words[row] for row in rows], learnt.vectors[rows]):
             write_line(out, line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +18,7 @@ from weft.cli.options import ANY_SET, FAST, check_device
 from weft.errors import ConfigError, Interrupted, RunError, WeftError
 
 if TYPE_CHECKING:
-    from weft.bench.compare.plan import Comparison, Entry
+    from weft.bench.compare.plan import Comparison
 
 
 Precision = StrEnum("Precision", ["float32", "bf16", "int8"])
@@ -138,7 +137,7 @@ def compare(
     if out is None:
         raise ConfigError("give a folder for the runs and the report with --out")
     from weft.bench.compare.comparison_report import read_results
-    from weft.bench.compare.plan import Comparison, parse_budget
+    from weft.bench.compare.plan import Comparison, parse_budget, parse_entries
 
     if redraw is not None:
         _write(read_results(redraw), out)
@@ -146,20 +145,11 @@ def compare(
     if budget is None:
         raise ConfigError("give a training budget with --budget, such as 10m or 2k-steps")
     with StatusLine() as line:
-        entries = _entries(recipes or [], slot, kinds, line.say)
+        entries = parse_entries(recipes or [], slot, kinds, line.say)
         given = tuple(data), tuple(valid), tuple(test), tuple(set)
         comparison = Comparison(entries, out, parse_budget(budget), *given, repeat, at_once, _lengths(lengths), sentences)
         document = _sweep(comparison, line)
     _finish(document, out)
-
-
-def _entries(recipes: list[str], slot: str | None, kinds: str | None, say: Callable[[str], None]) -> tuple[Entry, ...]:
-    from weft.bench.compare.plan import labelled, parse_entry, slot_entries
-
-    if (slot is None) != (kinds is None):
-        raise ConfigError("--slot and --kinds belong together: --slot model.encoder_self --kinds full,local,linear")
-    entries = [parse_entry(text) for text in recipes]
-    return tuple(labelled(slot_entries(entries, slot, kinds, say) if slot and kinds else entries))
 
 
 def _sweep(comparison: Comparison, line: StatusLine) -> dict[str, Any]:

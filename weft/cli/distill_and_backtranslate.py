@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from weft.cli.input_and_output import Counter, tell
-from weft.cli.options import ANY_SET, BEAM, DECODE_SET, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, recipes, runs
+from weft.cli.options import ANY_SET, BEAM, DECODE_SET, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, recipes
 from weft.errors import ConfigError
+from weft.runs.run_folder import run_folders
 
 if TYPE_CHECKING:
     from weft.runs.distillation_and_backtranslation import Texts
@@ -78,7 +79,9 @@ def _translate(run: str, texts: Texts, out: Path, device: str, options: dict[str
     from weft.runs.distillation_and_backtranslation import translate_corpus
 
     with Counter("translated", "lines") as counter:
-        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, report=counter.say)
+        translate_corpus(
+            run_folders(run), texts, out, device=device, options=options, advance=counter.advance, report=counter.say
+        )
     tell(f"wrote {out}")
 
 

@@ -15,14 +15,16 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from weft.cli.input_and_output import Counter, opened, warn
-from weft.cli.options import BEAM, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, runs
-from weft.errors import ConfigError, DataError
+from weft.cli.options import BEAM, DEVICE, FAST, PAIRS, RUN, TAG, decode_options
+from weft.errors import ConfigError
+from weft.runs.run_folder import run_folders
 
 if TYPE_CHECKING:
-    from weft.evaluation.metrics import Metric
-    from weft.evaluation.report import Baseline, Evaluation
-    from weft.inference.predictor import Prediction
-    from weft.runs.translator import Trained
+    from weft.runs.trained_model import Trained
+
+
+DATA = f"Test pairs: {PAIRS}; for a language model, text files. Repeatable."
+AGAINST = "Another run to compare with by a significance test, or a file with the outputs of another system, one per line."
 
 
 class SignificanceTest(StrEnum):
@@ -32,25 +34,14 @@ class SignificanceTest(StrEnum):
 
 def evaluate(
     run: str = RUN,
-    data: list[str] = typer.Option(
-        ...,
-        "--data",
-        help=f"Test pairs: {PAIRS}; for a language model, text files. Repeatable.",
-        metavar="FILES",
-    ),
-    against: str = typer.Option(
-        None,
-        "--against",
-        help="Another run to compare with by a significance test, or a file with the outputs of another system, one per line.",
-    ),
+    data: list[str] = typer.Option(..., "--data", help=DATA, metavar="FILES"),
+    against: str = typer.Option(None, "--against", help=AGAINST),
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     output: Path = typer.Option(None, "-o", "--output", help="Also write the predictions to this file."),
     beam: int = BEAM,
     tag: str = TAG,
     tokenize: str = typer.Option(
-        None,
-        "--tokenize",
-        help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; default: the run's own.",
+        None, "--tokenize", help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; default: the run's own."
     ),
     lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
     test: SignificanceTest = typer.Option(SignificanceTest.randomisation, "--test", help="Significance test."),
@@ -68,12 +59,12 @@ def evaluate(
     Transcription: word and character error rates. Language models: loss, perplexity, bits per character;
     --set task.evaluation_memory=1024 and the like change how they read.
     """
-    from weft.runs.translator import load_trained
+    from weft.runs.translator import evaluate_systems, load_trained
 
     task_sets = [text for text in set if text.startswith("task.")]
     options = decode_options([text for text in set if text not in task_sets], beam=beam, tag=tag, fast=fast or None)
     names = [run] if against is None or os.path.isfile(against) else [run, against]
-    systems = {name: load_trained(runs(name), device=device, warn=warn, set=task_sets) for name in names}
+    systems = {name: load_trained(run_folders(name), device=device, warn=warn, set=task_sets) for name in names}
     for name, system in systems.items():
         if (two := system.languages) and not (options.get("into") or system.config.decode.into):
             warn(f"{name}: translations into {two[1]} are scored; --set decode.into={two[0]} scores those into {two[0]}")
@@ -82,69 +73,21 @@ def evaluate(
             raise ConfigError(f"--against {against}: this run writes no texts, so it is compared with another run only")
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
         return
-    pairs = systems[run].task.examples(data, warn)
-    metrics = _metrics(systems[run], tokenize, lowercase, [target for _, target in pairs])
-    other = None if against is None or len(names) > 1 else _outputs(Path(against), len(pairs))
-    found = _report(systems, " ".join(data), pairs, metrics, options, output, (test, samples), other)
+    found = evaluate_systems(
+        [*systems.items()],
+        data,
+        lambda name, *given: _predict(name, *given, options=options, output=output if name == run else None),
+        outputs=None if against is None or len(names) > 1 else Path(against),
+        tokenize=tokenize,
+        lowercase=lowercase,
+        test=test.value,
+        samples=samples,
+    )
     if as_json:
         typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
     else:
         Console().print(found.table())
         typer.echo("\n".join(found.signatures()))
-
-
-def _metrics(system: Trained, tokenize: str | None, lowercase: bool, references: Sequence[str]) -> list[Metric]:
-    """The metrics of the task. The note on BLEU's tokenizer, if it was chosen, goes to standard error."""
-    from weft.evaluation.metrics import choose_tokenization
-
-    config = system.config
-    chosen = choose_tokenization(tokenize or config.train.tokenize, config.data.target_language, references)
-    metrics = system.task.metrics(tokenize=chosen.name, lowercase=lowercase)
-    if chosen.note and any(metric.name == "BLEU" for metric in metrics):
-        warn(chosen.note)
-    return metrics
-
-
-def _report(
-    systems: dict[str, Trained],
-    data: str,
-    pairs: Sequence[tuple[str, str]],
-    metrics: Sequence[Metric],
-    options: dict[str, Any],
-    output: Path | None,
-    test: tuple[SignificanceTest, int],
-    other: Baseline | None,
-) -> Evaluation:
-    """Predicts all lines with each system and scores the first; a second one, or the outputs of another, is its baseline."""
-    from weft.evaluation import report
-
-    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
-    with opened(output) if output else nullcontext() as written:
-        (name, found), *others = [(name, _predict(name, system, sources, options)) for name, system in systems.items()]
-        if written is not None:
-            written.writelines(f"{each.lines()}\n" for each in found)
-    return report.evaluate(
-        [each.text for each in found],
-        references,
-        system=name,
-        data=data,
-        sources=sources if any(metric.name == "BLEU" for metric in metrics) else None,
-        baseline=report.Baseline(others[0][0], [each.text for each in others[0][1]]) if others else other,
-        metrics=metrics,
-        test=test[0].value,
-        samples=test[1],
-    )
-
-
-def _outputs(file: Path, count: int) -> Baseline:
-    """The outputs of another system."""
-    from weft.data.text_lines import read_lines
-    from weft.evaluation.report import Baseline
-
-    lines = list(read_lines(file))
-    if len(lines) != count:
-        raise DataError(f"{file} has {len(lines):,} lines, and the test data {count:,}; there must be one for each")
-    return Baseline(str(file), lines)
 
 
 def _show_scores(scores: dict[str, dict[str, float]], data: Sequence[str], as_json: bool) -> None:
@@ -158,12 +101,16 @@ def _show_scores(scores: dict[str, dict[str, float]], data: Sequence[str], as_js
     Console().print(table)
 
 
-def _predict(name: str, system: Trained, sources: Sequence[str], options: dict[str, Any]) -> list[Prediction]:
-    from weft.inference.worker_processes import cores
+def _predict(name: str, system: Trained, sources: Sequence[str], *, options: dict[str, Any], output: Path | None) -> list[str]:
+    """The predictions for all inputs, which are also written to `output` as they come."""
+    from weft.decoding.worker_processes import cores
 
-    found = []
-    with Counter(f"{name}: done", "sentences", total=len(sources)) as counter:
+    found: list[str] = []
+    written = opened(output) if output else nullcontext()
+    with written as target, Counter(f"{name}: done", "sentences", total=len(sources)) as counter:
         for each in system.stream(sources, auto_workers=cores(), **options):
-            found.append(each)
+            found.append(each.text)
+            if target is not None:
+                target.write(f"{each.lines()}\n")
             counter.advance()
     return found

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from weft.cli.input_and_output import opened, tell, warn
-from weft.cli.options import BEAM, DECODE_SET, DEVICE, RUN, decode_options, runs
+from weft.cli.options import BEAM, DECODE_SET, DEVICE, RUN, decode_options
 from weft.errors import ConfigError, DataError
+from weft.runs.run_folder import run_folders
 
 if TYPE_CHECKING:
     from weft.attention.base import View
@@ -95,7 +96,7 @@ def _explanations(
 
     explanations: list[Explanation | Section] = []
     for name in names:
-        trained = load_trained(runs(name), device=device, warn=warn)
+        trained = load_trained(run_folders(name), device=device, warn=warn)
         pairs = inputs.pairs(trained.task.data_format.inputs)
         for number, (text, target) in enumerate(pairs, start=1):
             try:

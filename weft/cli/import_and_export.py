@@ -7,6 +7,7 @@ import typer
 from weft.cli.input_and_output import tell
 from weft.cli.options import complete_runs
 from weft.errors import ConfigError
+from weft.interop import EXPORTS
 
 
 def import_model(
@@ -15,21 +16,20 @@ def import_model(
 ) -> None:
     """Make a run of a model of another program. Nothing in its files is executed."""
     from weft.interop.importing import import_model as imported
-    from weft.interop.importing import needs_two
 
     made = imported(model, out)
     licence = made.licence or "none named; ask its author before you use or pass on the model"
     tell(f"{made.name}: a model of {made.program}; licence: {licence}")
     if made.source.added:
         names = ", ".join(made.source.added[:8]) + (", …" if len(made.source.added) > 8 else "")
-        wanted = "two with --tag, that of the source and that of the target" if needs_two(made.source) else "one with --tag"
+        wanted = "two with --tag, that of the source and that of the target" if made.directed else "one with --tag"
         tell(f"tags: {names}; name {wanted}")
     typer.echo(f"{out} is a run: weft translate {out} 'a sentence'")
 
 
 def export(
     run: Path = typer.Argument(help="Folder of a trained run.", autocompletion=complete_runs),
-    to: str = typer.Option(..., "--to", help="ctranslate2, transformers, onnx, argos, marian or peft.", metavar="FORMAT"),
+    to: str = typer.Option(..., "--to", help=f"One of {', '.join(EXPORTS)}.", metavar="FORMAT"),
     out: Path = typer.Option(..., "--out", help="A new folder for the result."),
     quantization: str = typer.Option(None, "--quantization", help="For ctranslate2 and argos: int8, int16, float16, …"),
 ) -> None:

@@ -25,8 +25,6 @@ from weft.data.text_lines import LONGEST, check_file, read_lines
 from weft.errors import DataError
 from weft.file_access import NO_FILE, same_file, why_unreadable
 
-pass
-
 BLOCK = 1 << 16
 
 PATH = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,4}|.*\.(txt|gz)")

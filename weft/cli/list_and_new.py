@@ -30,19 +30,22 @@ TABLES = {
     "tasks": "weft.tasks:TASKS",
     "searches": "weft.decoding:SEARCHES",
     "rules": "weft.decoding:RULES",
-    "reranks": "weft.inference:RERANKS",
-    "fusions": "weft.inference:FUSIONS",
+    "reranks": "weft.decoding:RERANKS",
+    "fusions": "weft.decoding:FUSIONS",
     "rewards": "weft.evaluation:REWARDS",
     "metrics": "weft.evaluation:METRICS",
     "tokenizers": "weft.data:TOKENIZERS",
     "generators": "weft.data:GENERATORS",
+    "losses": "weft.losses:LOSSES",
+    "optimizers": "weft.training:OPTIMIZERS",
+    "schedules": "weft.training:SCHEDULES",
 }
 USES = ("encoder", "causal", "cross")
 """Uses of an attention or a mixer, in the order of the list."""
 What = StrEnum(
     "What",
     "models fronts encoders decoders attentions mixers poolings tasks searches rules reranks fusions rewards metrics recipes "
-    "tokenizers generators",
+    "tokenizers generators losses optimizers schedules",
 )
 
 

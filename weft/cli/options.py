@@ -4,7 +4,6 @@ Nothing here imports torch, so that completion (`weft --install-completion`) ans
 """
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from weft.config import yaml_document
-from weft.errors import ConfigError, DeviceError, RunError
+from weft.errors import ConfigError, DeviceError
 
 ATTENTIONS = ("weft.attention:ATTENTIONS",)
 TABLES = {
     "data.tokenizer": ("weft.data:TOKENIZERS",),
     "decode.search": ("weft.decoding:SEARCHES",),
-    "decode.rerank": ("weft.inference:RERANKS",),
-    "decode.fusion": ("weft.inference:FUSIONS",),
+    "decode.rerank": ("weft.decoding:RERANKS",),
+    "decode.fusion": ("weft.decoding:FUSIONS",),
     "train.optimizer": ("weft.training:OPTIMIZERS",),
     "train.schedule": ("weft.training:SCHEDULES",),
     "model": ("weft.models:MODELS",),
@@ -226,7 +225,7 @@ def check_device(name: str | None) -> str | None:
     """Raises DeviceError if this machine has no such device."""
     if name in (None, "auto", "cpu"):
         return name
-    from weft.runs.run_folder import choose_device
+    from weft.runs.device_and_precision import choose_device
 
     try:
         choose_device(str(name))
@@ -248,14 +247,6 @@ DECODE_SET = typer.Option([], "--set", help="Any decoding setting, e.g. --set de
 ANY_SET = typer.Option(
     [], "--set", help="Any setting, e.g. --set train.steps=2000. Repeatable.", metavar="KEY=VALUE", autocompletion=settings
 )
-
-
-def runs(text: str) -> list[str]:
-    """The run folders that `a,b` names. A folder whose name contains a comma is one run."""
-    folders = [text] if text and os.path.isdir(text) else [part.strip() for part in text.split(",")]
-    if not all(folders):
-        raise RunError(f"{text!r} names no run folder, or one too few; write RUN, or RUN,RUN for an ensemble")
-    return folders
 
 
 MAX_BEAM = 10_000

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from itertools import repeat, tee
 from pathlib import Path
@@ -14,18 +13,18 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from weft.cli.input_and_output import Counter, check_kept, opened, warn, write_line
-from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, TAG, decode_options, runs
+from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, TAG, decode_options
 from weft.errors import ConfigError
 from weft.garbage_collection import paused_at_startup
+from weft.runs.run_folder import run_folders
 
 if TYPE_CHECKING:
     from weft.cli.input_and_output import Input
-    from weft.inference.predictor import Prediction
-    from weft.runs.translator import Trained
+    from weft.runs.trained_model import Trained
     from weft.tasks.translation.glossary import Terms
 
 
-Format = StrEnum("Format", ["text", "html", "srt", "vtt", "xliff", "docx"])
+Format = StrEnum("Format", ["text", "html", "srt", "vtt", "xliff", "docx", "po", "csv"])
 
 
 def predict(
@@ -68,7 +67,7 @@ def predict(
     check_kept(output, *map(check_file, filter(None, (prefix, glossary))))
     terms_of = None if glossary is None else read_glossary(glossary).terms
     with paused_at_startup():
-        trained = load_trained(runs(run), device=device, warn=warn)
+        trained = load_trained(run_folders(run), device=device, warn=warn)
     if stream:
         if prefix or glossary or n_best or as_json or format not in (None, Format.text):
             raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
@@ -87,31 +86,36 @@ def predict(
         name = str(source.file or "standard input")
         return _translate_document(trained, _content(text, source.file), name, format, terms_of, output, **options)
     prefixes = None if prefix is None else read_lines(prefix)
-    inputs: Iterable[str] = repeat("")
-    if as_json or n_best:
-        lines, inputs = tee(source.lines)
-        source = replace(source, lines=lines)
-    predictions = _predictions(trained, source, terms_of, prefixes=prefixes, **options)
-    total = source.count() if output is not None else None
-    with opened(output) as target, Counter("done", "lines", shown=output is not None, total=total) as counter:
-        for each, line in zip(predictions, inputs):
-            plain = {"source": line, **each.document()}
-            write_line(target, json.dumps(plain, ensure_ascii=False) if as_json or n_best else each.lines())
-            counter.advance()
+    _write_predictions(trained, source, terms_of, output, as_json=as_json or bool(n_best), prefixes=prefixes, **options)
 
 
-def _predictions(
-    trained: Trained, source: Input, terms_of: Callable[[str], Terms] | None, **options: Any
-) -> Iterator[Prediction]:
-    """The predictions for the inputs, as they come."""
-    from weft.inference.worker_processes import cores
+def _write_predictions(
+    trained: Trained,
+    source: Input,
+    terms_of: Callable[[str], Terms] | None,
+    output: Path | None,
+    *,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Writes the predictions for the inputs, as they come: a line for each, with its input if it is JSON."""
+    from weft.decoding.worker_processes import cores
 
     lines, terms = source.lines, None
+    inputs: Iterable[str] = repeat("")
+    if as_json:
+        lines, inputs = tee(lines)
     if terms_of is not None:
         lines, again = tee(lines)
         terms = map(terms_of, again)
     workers = 1 if source.prompts else cores()  # whoever types is answered sooner by all threads than by one worker
-    return trained.stream(lines, terms=terms, ready=source.ready, auto_workers=workers, **options)
+    predictions = trained.stream(lines, terms=terms, ready=source.ready, auto_workers=workers, **options)
+    total = source.count() if output is not None else None
+    with opened(output) as target, Counter("done", "lines", shown=output is not None, total=total) as counter:
+        for each, line in zip(predictions, inputs):
+            plain = {"source": line, **each.document()}
+            write_line(target, json.dumps(plain, ensure_ascii=False) if as_json else each.lines())
+            counter.advance()
 
 
 def _write_live(parts: Iterable[str], output: Path | None) -> None:
@@ -166,7 +170,7 @@ def _translate_document(
     **options: Any,
 ) -> None:
     """Writes the translation of a whole document."""
-    from weft.inference.worker_processes import cores
+    from weft.decoding.worker_processes import cores
     from weft.tasks.translation.documents import open_content
 
     if format is Format.docx and output is None:
@@ -179,7 +183,7 @@ def _translate_document(
         if format is Format.docx:
             cast(Any, target).buffer.write(file.filled(answers))
         else:
-            target.write(file.document.fill(answers))
+            target.write(file.filled(answers).decode())
 
 
 def generate(

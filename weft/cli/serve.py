@@ -137,7 +137,7 @@ def _engines(device: str, workers: int, wanted: bool | None) -> int:
 
 def _batch_tokens(engines: int, device: str) -> int:
     """Source tokens per batch. A model process on a GPU divides what is too much for its memory."""
-    from weft.inference.decoding_options import MOST, TOKENS
+    from weft.decoding.decoding_options import MOST, TOKENS
 
     return MOST if engines and _on_gpu(device) else TOKENS
 

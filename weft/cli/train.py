@@ -1,18 +1,25 @@
 """`weft train` and `weft demo`."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from weft import cli
 from weft.cli.input_and_output import tell
 from weft.cli.options import ANY_SET, PAIRS, complete_runs, recipes
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
+
+if TYPE_CHECKING:
+    from weft.config.sections import Config
 
 FROM = (
     "Fine-tune this run: take its model, tokenizers and weights, and everything else from the recipe, or from its own "
@@ -64,23 +71,32 @@ def train(
         raise ConfigError(f"{recipe}: this is neither a recipe nor a YAML file; data comes after --data, as in {command}")
     if os.environ.get("RANK", "0") == "0":
         tell("starting: loading PyTorch, then reading the data")
-    from weft.config.corpus_entries import weighed
     from weft.runs.open_run import run_config
+    from weft.training.time_budget import count_from_process_start
     from weft.training.train_run import free_folder
     from weft.training.train_run import train as train_run
 
+    if cli.OWN_PROCESS:
+        count_from_process_start()
     folder = resume or out or free_folder(recipe or start / "config.yaml")
     options = {"data": data, "valid": valid, "out": folder, "time": time, "resume": resume is not None, "set": set}
     result = train_run(recipe, start=start, teacher=teacher, tell=tell, **options)
     if os.environ.get("RANK", "0") != "0":
         return  # one of several processes; only the first reports
     tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")
-    name, config = shlex.quote(str(folder)), run_config(folder)
+    _suggest(folder, run_config(folder), result.update)
+
+
+def _suggest(folder: Path, config: Config, steps: int) -> None:
+    """Shows the commands that use a run, and the one that trains it further."""
+    from weft.config.corpus_entries import weighed
+
+    name = shlex.quote(str(folder))
     tags = [corpus.tag for corpus in weighed(config.data.train)]
     tag = f" --tag {shlex.quote(tags[-1] or '')}" if tags and all(tags) else ""
     for command in load(find_table("weft.tasks:TASKS"), config.task["kind"]).info.commands:
         tell(f"  {command.format(run=name)}{tag}")
-    more = "--time 10m" if config.train.budget == "time" else f"--set train.steps={2 * result.update}"
+    more = "--time 10m" if config.train.budget == "time" else f"--set train.steps={2 * steps}"
     tell(f"  weft train --resume {name} {more}")
 
 
@@ -98,7 +114,6 @@ def demo(
     """Train a model that reads dates in dozens of languages, in a few minutes on a laptop; evaluate it; draw its attention."""
     from weft.data.formats import open_pairs
     from weft.data.generators import LANGUAGES
-    from weft.evaluation.metrics import make_metrics, score
     from weft.explain.attention_heatmap import draw_attention
     from weft.runs.translator import load
     from weft.training.train_run import free_folder
@@ -116,7 +131,7 @@ def demo(
     for (source, target), text in list(zip(pairs, texts, strict=True))[:10]:
         table.add_row(source, text, "yes" if text == target else f"no: {target}")
     Console(highlight=False).print(table)
-    exact = score(texts, references, make_metrics(["exact"]))["exact"].value
+    exact = 100 * sum(text == reference for text, reference in zip(texts, references, strict=True)) / len(pairs)
     picture = out / "attention.png"
     drawn = next(source for source, _ in pairs if source.isascii() and len(source) > 15)
     draw_attention(translator.translate(drawn, attention=True), picture)

@@ -16,6 +16,7 @@ table that lists the module itself.
 `matching` resolves patterns of names, such as `encoder.*`, that select weights or modules of a model.
 """
 
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -111,14 +112,24 @@ class Options(BaseModel):
 
 
 @dataclass(frozen=True)
-class Among:
+class TableOption:
+    """Marks an option that names an entry of the table at an import path."""
+
+    table: str
+
+    @property
+    def entries(self) -> Table:
+        return find_table(self.table)
+
+
+@dataclass(frozen=True)
+class Among(TableOption):
     """Marks an option whose value is a part: `Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")]`.
 
     A user writes `{kind: local, window: 32}`, or `local` for the defaults. The value is a dict with every default. If it
     `repeats`, it has a part for each layer and may also be a list, whose entries the layers take in turn.
     """
 
-    table: str
     repeats: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -155,31 +166,21 @@ class Among:
             raise ValidationError.from_exception_data(self.table, [InitErrorDetails(type=text, loc=("kind",), input=kind)])
         return options_of(self.table, kind).model_validate(dict(spec)).model_dump()
 
-    @property
-    def entries(self) -> Table:
-        return find_table(self.table)
-
 
 @dataclass(frozen=True)
-class NameIn:
+class NameIn(TableOption):
     """Marks an option whose value is a name in a table: `Annotated[str, NameIn("weft.decoding:RULES")]`."""
-
-    table: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.check)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
-        return {"enum": list(self.names), "type": "string"}
+        return {"enum": list(self.entries), "type": "string"}
 
     def check(self, name: Any) -> str:
-        if not isinstance(name, str) or name not in self.names:
-            raise PydanticCustomError("part", "{unknown}", {"unknown": unknown(name, self.names)})
+        if not isinstance(name, str) or name not in self.entries:
+            raise PydanticCustomError("part", "{unknown}", {"unknown": unknown(name, self.entries)})
         return name
-
-    @property
-    def names(self) -> Table:
-        return find_table(self.table)
 
 
 TABLE_MARK = "x-weft-table"
@@ -198,14 +199,17 @@ def _options(part: Any, kind: str) -> type[Options]:
         if is_dataclass(hint):
             hints = get_type_hints(hint, include_extras=True)
             for each in fields(hint):
-                made = each.default_factory
-                default = each.default if made is MISSING else made()
-                options[each.name] = (with_description(hint, each.name, hints[each.name]), default)
+                options[each.name] = (with_description(hint, each.name, hints[each.name]), _default(each))
         else:
             options[name] = (with_description(part, name, hint), default)
     options |= getattr(part, "outer_options", {})
     title = "".join(word.capitalize() for word in kind.replace("-", "_").split("_"))
     return create_model(title, __base__=Options, __doc__=first_line(part), **options)
+
+
+def _default(option: dataclasses.Field[Any]) -> Any:
+    """The default of a field of a dataclass; MISSING if it is required."""
+    return option.default if option.default_factory is MISSING else option.default_factory()
 
 
 def keyword_options(part: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -215,9 +219,11 @@ def keyword_options(part: Any) -> Iterator[tuple[str, Any, Any]]:
         return
     target = part.__init__ if inspect.isclass(part) else part
     hints = get_type_hints(target, include_extras=True)
+    made = {each.name: _default(each) for each in (fields(part) if is_dataclass(part) else ())}
     for name, parameter in inspect.signature(target).parameters.items():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            yield name, hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default
+            default = made.get(name, parameter.default)
+            yield name, hints[name], ... if default is inspect.Parameter.empty or default is MISSING else default
 
 
 DESCRIBED = re.compile(r"^(?=( *)`?(\w+)`?(?::| {2,}) *(\S.*(?:\n\1 +\S.*)*))", re.MULTILINE)

@@ -24,7 +24,7 @@ def type_name(annotation: Any, marks: Iterable[Any] = ()) -> str:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         tables = [mark for mark in inner[1:] if isinstance(mark, NameIn)]
-        name = f"one of {', '.join(tables[0].names)}" if tables else type_name(inner[0], inner[1:])
+        name = f"one of {', '.join(tables[0].entries)}" if tables else type_name(inner[0], inner[1:])
     elif origin is Literal:
         name = f"one of {', '.join(map(yaml_document.scalar, inner))}"
     elif origin in (Union, UnionType):

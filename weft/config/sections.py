@@ -27,9 +27,9 @@ from weft.config.corpus_entries import (
     parse,
     renamed,
 )
+from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.plugins import KINDS, advice_if_stale, installed_recipes
 from weft.config.registry import Among, NameIn, Options, expand, find_table, problems, suggest
-from weft.config.yaml_document import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.errors import ConfigError
 from weft.file_access import NO_FILE, denied, replace_file, why_unreadable
 from weft.runs.migrations import migrate_config
@@ -118,7 +118,8 @@ class TrainSection(Section):
     validate_bleu: bool = Field(default=True, description="also decode the validation data and score the output")
     validate_sentences: int = Field(default=500, ge=0, description="sentences to decode per validation; 0: all")
     metrics: list[Annotated[str, NameIn("weft.evaluation:METRICS")]] = Field(
-        default=[], description="further metrics of translations, in validations and weft evaluate: ter, or those of packages"
+        default=[],
+        description="further metrics of texts, for validations, weft evaluate and best_by: ter, or those of packages",
     )
     tokenize: str = Field(
         default="auto",
@@ -198,10 +199,10 @@ class DecodeSection(Section):
     search: Annotated[Part, Among("weft.decoding:SEARCHES")] = Field(
         default={"kind": "beam"}, description="how a text is found"
     )
-    rerank: Annotated[Part, Among("weft.inference:RERANKS")] = Field(
+    rerank: Annotated[Part, Among("weft.decoding:RERANKS")] = Field(
         default={"kind": "none"}, description="how the texts of the search are ranked again"
     )
-    fusion: Annotated[Part, Among("weft.inference:FUSIONS")] = Field(
+    fusion: Annotated[Part, Among("weft.decoding:FUSIONS")] = Field(
         default={"kind": "none"}, description="a language model that takes part in the search"
     )
     tag: str | None = Field(default=None, description="tags of the run (data.train) to put before each source, such as de")
@@ -243,6 +244,18 @@ class DecodeSection(Section):
     fast: bool = Field(default=False, description="settings that are faster and leave at least 99 % of the texts as they are")
 
 
+PATHS = (
+    "data.cache",
+    "data.teacher",
+    "data.tokenizer_of",
+    "start.run",
+    "start.vectors",
+    "decode.rerank.run",
+    "decode.fusion.run",
+)
+"""Settings that name a file or a folder, besides the data."""
+
+
 class Config(Section):
     """The complete configuration of a run."""
 
@@ -277,17 +290,10 @@ class Config(Section):
         located: dict[str, Any] = {
             f"data.{key}": renamed(specs, lambda name: absolute(name, here)) for key, specs in changes.items()
         }
-        if self.data.cache:
-            located["data.cache"] = absolute_path(self.data.cache, here)
-        for key in ("run", "vectors"):
-            if path := getattr(self.start, key):
-                located[f"start.{key}"] = absolute_path(path, here)
-        for key in ("teacher", "tokenizer_of"):
-            if run := getattr(self.data, key):
-                located[f"data.{key}"] = absolute_path(run, here)
-        for key in ("rerank", "fusion"):
-            if run := getattr(self.decode, key).get("run"):
-                located[f"decode.{key}.run"] = absolute_path(run, here)
+        written: Any = self.model_dump()
+        for path in PATHS:
+            if place := functools.reduce(lambda data, key: data.get(key, {}), path.split("."), written):
+                located[path] = absolute_path(place, here)
         return self.replaced(located)
 
 

@@ -193,6 +193,11 @@ class Batches:
                 yield window[place], Position(epoch, number, place + 1) if place + 1 < len(window) else after
             epoch, number, batch = after
 
+    def passes(self, position: Position) -> float:
+        """How many epochs lie before a position."""
+        begun = sum(map(len, self.window(position.epoch, position.window)[: position.batch])) if position.batch else 0
+        return position.epoch + min(self.order.count, position.window * self.size + begun) / self.order.count
+
     def window(self, epoch: int, number: int) -> list[Rows]:
         """The batches of one window of an epoch, which follow from the seed, the epoch and its number."""
         if number >= self.windows:

@@ -188,84 +188,14 @@ class Corpus:
         return np.asarray(self.values[name][places]), lengths
 
 
-def prepare(
-    sources: Sequence[Examples],
-    key: Any,
-    encode: Encode,
-    columns: Mapping[str, str],
-    *,
-    sized: Sequence[str],
-    folder: Path,
-    unit: str = "pairs",
-    made: str = "",
-    none: str = "",
-    chunk: int = CHUNK,
-    progress: Callable[[int], None] | None = None,
-) -> Corpus:
-    """The corpus of all examples, from the cache in `folder` if it is there, otherwise encoded now.
+@dataclass(frozen=True)
+class Encoding:
+    """How examples become the rows of a corpus.
 
     key: plain data that identifies everything `encode` depends on · columns: the numpy type of an entry of each: "uint16" for
     ids, "(80,)float32" for frames · sized: the columns whose lengths batches are cut by · unit, made: see `CorpusReport` ·
-    none: what an error says if there are no rows · chunk: examples that are encoded at a time · progress: called with the
-    number of examples read so far.
+    none: what an error says if there are no rows · chunk: examples that are encoded at a time.
     """
-
-    def build(aside: Path) -> None:
-        empty = CorpusReport(unit, made=made)
-        report = _write(aside, chain.from_iterable(sources), encode, columns, sized, empty, chunk, progress)
-        if not report.kept:
-            names = ", ".join(some.name for some in sources)
-            problem = none or f"no {unit.removesuffix('s')} is left to train on."
-            raise DataError(f"{names}: {problem} {report.describe()}")
-
-    digests = [some.digest() for some in sources]
-    return find_or_build(folder, ["corpus", VERSION, digests, key, dict(columns), list(sized)], Corpus, build)
-
-
-def _write(
-    aside: Path,
-    examples: Iterator[Any],
-    encode: Encode,
-    columns: Mapping[str, str],
-    sized: Sequence[str],
-    report: CorpusReport,
-    size: int,
-    progress: Callable[[int], None] | None,
-) -> CorpusReport:
-    ends, longest = dict.fromkeys(columns, 0), 0
-    with ExitStack() as stack:
-        files = {
-            name: stack.enter_context(open(aside / name, "wb"))
-            for name in [*columns, *(f"{column}.offsets" for column in columns), "lengths"]
-        }
-        for name in columns:
-            files[f"{name}.offsets"].write(np.zeros(1, np.uint64).data)
-        while chunk := list(islice(examples, size)):
-            made, reasons = encode(chunk)
-            counts = {name: np.fromiter(map(len, made[name]), np.int64, len(made[name])) for name in columns}
-            for name, dtype in columns.items():
-                files[name].write(np.fromiter(chain.from_iterable(made[name]), dtype, int(counts[name].sum())).tobytes())
-                files[f"{name}.offsets"].write((ends[name] + counts[name].cumsum()).astype(np.uint64).data)
-                ends[name] += int(counts[name].sum())
-            lengths = np.stack([counts[name] for name in sized], 1).astype(np.uint32)
-            longest = max(longest, int(lengths.max(initial=0)))
-            files["lengths"].write(lengths.data)
-            report.read, report.kept = report.read + len(chunk), report.kept + len(lengths)
-            for reason, count in reasons.items():
-                report.left_out[reason] = report.left_out.get(reason, 0) + count
-            if progress is not None:
-                progress(report.read)
-        for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
-    about = {"report": asdict(report), "columns": dict(columns), "length": "uint32", "sized": len(sized)}
-    (aside / "about.json").write_text(json.dumps(about, indent=1))
-    return report
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """How examples become the rows of a corpus. The fields are the arguments of `prepare`."""
 
     key: Any
     encode: Encode
@@ -277,5 +207,50 @@ class Encoding:
     chunk: int = CHUNK
 
     def prepare(self, sources: Sequence[Examples], *, folder: Path, progress: Callable[[int], None] | None = None) -> Corpus:
-        """The corpus of all examples, from the cache in `folder` if it is there, otherwise encoded now."""
-        return prepare(sources, **vars(self), folder=folder, progress=progress)
+        """The corpus of all examples, from the cache in `folder` if it is there, otherwise encoded now.
+
+        progress: called with the number of examples read so far.
+        """
+
+        def build(aside: Path) -> None:
+            report = self._write(aside, chain.from_iterable(sources), progress)
+            if not report.kept:
+                names = ", ".join(some.name for some in sources)
+                problem = self.none or f"no {self.unit.removesuffix('s')} is left to train on."
+                raise DataError(f"{names}: {problem} {report.describe()}")
+
+        digests = [some.digest() for some in sources]
+        return find_or_build(
+            folder, ["corpus", VERSION, digests, self.key, dict(self.columns), list(self.sized)], Corpus, build
+        )
+
+    def _write(self, aside: Path, examples: Iterator[Any], progress: Callable[[int], None] | None) -> CorpusReport:
+        report = CorpusReport(self.unit, made=self.made)
+        ends = dict.fromkeys(self.columns, 0)
+        with ExitStack() as stack:
+            files = {
+                name: stack.enter_context(open(aside / name, "wb"))
+                for name in [*self.columns, *(f"{column}.offsets" for column in self.columns), "lengths"]
+            }
+            for name in self.columns:
+                files[f"{name}.offsets"].write(np.zeros(1, np.uint64).data)
+            while chunk := list(islice(examples, self.chunk)):
+                made, reasons = self.encode(chunk)
+                counts = {name: np.fromiter(map(len, made[name]), np.int64, len(made[name])) for name in self.columns}
+                for name, dtype in self.columns.items():
+                    files[name].write(np.fromiter(chain.from_iterable(made[name]), dtype, int(counts[name].sum())).tobytes())
+                    files[f"{name}.offsets"].write((ends[name] + counts[name].cumsum()).astype(np.uint64).data)
+                    ends[name] += int(counts[name].sum())
+                lengths = np.stack([counts[name] for name in self.sized], 1).astype(np.uint32)
+                files["lengths"].write(lengths.data)
+                report.read, report.kept = report.read + len(chunk), report.kept + len(lengths)
+                for reason, count in reasons.items():
+                    report.left_out[reason] = report.left_out.get(reason, 0) + count
+                if progress is not None:
+                    progress(report.read)
+            for file in files.values():
+                file.flush()
+                os.fsync(file.fileno())
+        about = {"report": asdict(report), "columns": dict(self.columns), "length": "uint32", "sized": len(self.sized)}
+        (aside / "about.json").write_text(json.dumps(about, indent=1))
+        return report

@@ -27,8 +27,6 @@ from weft.data.formats import Pairs, TablePairs, TextPairs, combine, is_json, op
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.errors import DataError
 
-pass
-
 ROWS = 50
 """Rows that are checked."""
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from weft.data.batch import BOS, EOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
 from weft.data.copy_vocabulary import number_pairs
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
 from weft.data.formats import Pairs, Texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.data.word_noise import text_of
@@ -59,15 +59,9 @@ def prepare_pairs(
 
     ids = ids_below(max(source.size, target.size) + (max_length if copying else 0))
     key = ["pairs", source.digest(), target.digest(), max_length, max_ratio, drop_duplicates, copying]
-    return prepare(
-        pairs,
-        key + ([list(tags)] if tags else []) + ([list(begin)] if begin else []),
-        encode,
-        {"source": ids, "target": ids, **{text_of(name): "uint8" for name in texts}},
-        sized=["source", "target"],
-        folder=folder,
-        progress=progress,
-    )
+    key += [list(some) for some in (tags, begin) if some]
+    columns = {"source": ids, "target": ids, **{text_of(name): "uint8" for name in texts}}
+    return Encoding(key, encode, columns, ["source", "target"]).prepare(pairs, folder=folder, progress=progress)
 
 
 class PairFilters:

@@ -1,4 +1,4 @@
-"""Search: one loop for every decoder, the methods that `decode.search` chooses among, and the constraints on their texts."""
+"""Decoding: one search loop for every decoder, the methods that `decode.search` chooses among, reranking, and predictors."""
 
 SEARCHES = {
     "greedy": "weft.decoding.search_methods:GreedySearch",
@@ -13,3 +13,14 @@ SEARCHES = {
 
 RULES: dict[str, str] = {}
 """The rules of `decode.rules`, all of installed packages; see `weft.decoding.constraints:Rule`."""
+
+FUSIONS = {
+    "none": "weft.decoding.shallow_fusion:no_fusion",
+    "shallow": "weft.decoding.shallow_fusion:ShallowFusion",
+}
+
+RERANKS = {
+    "none": "weft.decoding.reranking:no_rerank",
+    "mbr": "weft.decoding.reranking:MinimumBayesRisk",
+    "model": "weft.decoding.reranking:ModelScore",
+}

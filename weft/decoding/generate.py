@@ -26,6 +26,9 @@ ROUND = 16
 """On a GPU, sources are padded to a multiple of this many tokens, so that searches come in few sizes."""
 
 
+Sources = Sequence[Sequence[int]] | Source | Encoded
+
+
 class Writer(Protocol):
     """A model that can write: a `Model`, or one that reads no source."""
 
@@ -72,14 +75,14 @@ class GenerationRequest:
         return self.runner is not None and not (self.required or self.constraints or self.shortlist)
 
 
-def generate(model: Writer, sources: Sequence[Sequence[int]] | Encoded, request: GenerationRequest) -> SearchResult:
+def generate(model: Writer, sources: Sources, request: GenerationRequest) -> SearchResult:
     """The texts of each source, best first, and the tables of the search, if it has any.
 
-    sources: ids that end with EOS, or sources that are encoded already. The caller chooses the precision
-    (`DecodingOptions.arithmetic`), and whether the model is in training.
+    sources: ids that end with EOS, full rows of a `Source`, or sources that are encoded already. The caller chooses the
+    precision (`DecodingOptions.arithmetic`), and whether the model is in training.
     """
     count = len(request.max_tokens)
-    if request.runner is not None and not isinstance(sources, Encoded):
+    if request.runner is not None and not isinstance(sources, Encoded | Source):
         sources, request = _padded(sources, request)
     shortlist = request.shortlist
     prefixes = request.prefixes or [[BOS]] * len(request.max_tokens)
@@ -139,11 +142,16 @@ def _padded(sources: Sequence[Sequence[int]], request: GenerationRequest) -> tup
     )
 
 
-def _encode(model: Writer, sources: Sequence[Sequence[int]], request: GenerationRequest) -> Encoded:
+def _encode(model: Writer, sources: Sequence[Sequence[int]] | Source, request: GenerationRequest) -> Encoded:
     assert isinstance(model, Model)
     runner = request.runner
-    block, lengths = pad(sources, 1 if runner is None else ROUND).to(model.device), [len(source) for source in sources]
-    # Searches with and without a layout would be captured separately, so they always have one.
-    full = set(lengths) == {block.size(1)} and runner is None
-    source = Source(block, None if full else Layout.padded(lengths, block.size(1)).to(model.device))
+    source = sources if isinstance(sources, Source) else _block(sources, model.device, rounded=runner is not None)
     return runner.encode(model, source) if runner is not None and request.captured else encode(model, source)
+
+
+def _block(sources: Sequence[Sequence[int]], device: torch.device, *, rounded: bool) -> Source:
+    """Ids of sources in one block. rounded: in one of few sizes, for searches that are captured."""
+    block, lengths = pad(sources, ROUND if rounded else 1).to(device), [len(source) for source in sources]
+    # Searches with and without a layout would be captured separately, so they always have one.
+    full = set(lengths) == {block.size(1)} and not rounded
+    return Source(block, None if full else Layout.padded(lengths, block.size(1)).to(device))

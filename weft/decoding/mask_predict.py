@@ -88,13 +88,9 @@ def refine(
         if depends_on_prefix(constraints):
             rows = torch.arange(len(lengths), device=lengths.device) if owner is None else owner
             best, tokens = constrained_argmax(logits.log_softmax(-1)[..., : decoder.blank], constraints, rows, kept)
+            changed = masked if kept is None else masked | ((tokens != refined.tokens) & layout.mask)
         else:
-            best, tokens = most_probable(logits)
-        changed = (
-            masked
-            if kept is None or not depends_on_prefix(constraints)
-            else masked | ((tokens != refined.tokens) & layout.mask)
-        )
+            (best, tokens), changed = most_probable(logits), masked
         refined.tokens, refined.logp = tokens.where(changed, refined.tokens), best.where(changed, refined.logp)
         refined.passes.append((refined.tokens, changed))
     return refined

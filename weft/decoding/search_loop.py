@@ -155,7 +155,7 @@ class SearchStep:
 
 
 class StepRunner:
-    """How the parts of a search are run: here eagerly; `CapturedStepRunner` captures them once per size and replays them."""
+    """Runs the parts of a search: here eagerly; `CapturedStepRunner` captures them once per size and replays them."""
 
     def opening(self, key: Hashable, work: Callable[[Any], T], inputs: Any) -> T:
         """The result of `work(inputs)`; equal keys mean equal work."""

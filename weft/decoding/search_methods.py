@@ -54,6 +54,11 @@ class Search(ABC):
     length_penalty: float = 0.0
     length_offset: float = 0.0
 
+    def divisor(self, length: int) -> float:
+        """The length penalty: the log-probability of a text of `length` tokens is divided by it to give its score."""
+        size = length if self.length_offset == 0 else (length + self.length_offset) / (1 + self.length_offset)
+        return float(size**self.length_penalty)
+
     def wrap_decoder(self, decoder: Decoder) -> Decoder:
         """The decoder as this search needs it. Raises ConfigError if it cannot be searched in this way."""
         if decoder.parallel:

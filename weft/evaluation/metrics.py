@@ -83,6 +83,8 @@ class Metric(ABC):
 
     name: ClassVar[str]
     higher_is_better: ClassVar[bool] = True
+    several_references: ClassVar[bool] = False
+    """Whether each line of a reference is a reference of its own, as for captions."""
 
     @classmethod
     def key(cls) -> str:

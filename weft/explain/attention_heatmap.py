@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -18,9 +19,10 @@ from rich.cells import cell_len
 
 from weft.attention.base import View as Shown
 from weft.data.batch import BOS, SPECIALS
+from weft.decoding.predictor import Prediction
 from weft.errors import ConfigError
 from weft.explain.explanation import SIDES, Explanation, Weights, shown
-from weft.inference.predictor import Prediction
+from weft.explain.html_page import Pixels, image, notes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -243,3 +245,42 @@ def _glyphs(path: str) -> frozenset[str]:
         return frozenset(map(chr, FT2Font(path).get_charmap()))
     except (OSError, RuntimeError):
         return frozenset()
+
+
+DARKEST = 215
+"""How much of a place without attention is hidden on a page that explains a caption, of 255."""
+
+
+def shaded_pictures(pixels: Pixels, prediction: Prediction) -> str:
+    """A picture [3, S, S], and for each token the picture, dark where there is no attention (mean of all layers and heads)."""
+    picture = image(pixels.transpose(1, 2, 0), "the picture")
+    weights = mean_attention(prediction, "cross")
+    if weights is None:
+        return f"<figure class=picture>{picture}</figure>\n{notes(['the decoder shows no attention weights'])}"
+    side = int(weights.shape[-1] ** 0.5)
+    figures = [f"<figure class=picture>{picture}<figcaption></figcaption></figure>\n"]
+    for token, row in zip(prediction.tokens, weights[:, : side * side], strict=True):
+        shade = np.zeros((side, side, 4), np.uint8)
+        shade[..., 3] = (DARKEST * (1 - row / max(float(row.max()), 1e-9))).reshape(side, side)
+        over = image(shade, f"attention of {token}")
+        figures.append(f"<figure class=picture>{picture}{over}<figcaption>{escape(token)}</figcaption></figure>\n")
+    return "".join(figures)
+
+
+def spectrogram_rows(frames: Weights, seconds: float, prediction: Prediction) -> str:
+    """The spectrogram of frames [T, M], and below it where each token was heard.
+
+    That is by attention, the mean of all layers and heads, and by CTC.
+    """
+    low, high = float(frames.min()), float(frames.max())
+    spectrum = (255 * (frames.T[::-1] - low) / max(high - low, 1e-9)).astype(np.uint8)
+    views = {"attention": mean_attention(prediction, "cross")}
+    if "ctc" in prediction.attention:
+        views["CTC"] = prediction.attention["ctc"][0]
+    rows = f"<tr><th>{seconds:.2f} s</th><td>{image(spectrum, 'spectrogram', kind='wide')}</td></tr>\n"
+    for name, weights in views.items():
+        for token, row in zip(prediction.tokens, [] if weights is None else weights):
+            shade = (255 * row / max(float(row.max()), 1e-9)).astype(np.uint8)[None]
+            line = image(shade, f"{name} of {token}", kind="wide")
+            rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
+    return f"<table class=sound>{rows}</table>\n"

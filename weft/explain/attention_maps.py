@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Facts, Mixer, SelfAttention, View
 from weft.config.registry import find_table
 from weft.data.batch import BOS, UNK, Source
+from weft.decoding.forced_decoding import TeacherForced, teacher_force
 from weft.explain.explanation import SIDES, AttentionMap, Weights
-from weft.inference.forced_decoding import TeacherForced, teacher_force
 from weft.models.base import Model
 
 AT_MOST_ONE = "{kind}: the weights of a row sum to one or less"

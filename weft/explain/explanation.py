@@ -17,7 +17,7 @@ from weft.attention.base import View
 from weft.data.batch import BOS, EOS, SPECIALS
 from weft.data.term_automata import is_unspaced, token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
-from weft.inference.predictor import Prediction
+from weft.decoding.predictor import Prediction
 
 How = Literal["weights", "influence"]
 Fate = Literal["kept", "finished", "dropped"]

@@ -79,11 +79,9 @@ def document(explanation: Explanation) -> dict[str, Any]:
         sides |= zip((rows, columns), explanation.sides(each), strict=True)
         about = {name: getattr(each, name) for name in ("title", "kind", "use", "how", "note")}
         maps.append({**about, "rows": rows, "columns": columns, "shape": each.weights.shape, "data": packed(each.weights)})
+    names = ("run", "model", "forced", "score", "notes", "steps", "tree", "passes")
     return {
-        **{
-            name: _plain(getattr(explanation, name))
-            for name in ("run", "model", "forced", "score", "notes", "steps", "tree", "passes")
-        },
+        **{name: _plain(getattr(explanation, name)) for name in names},
         "languages": explanation.languages,
         "sides": {name: {**vars(side), "tokens": [shown(token) for token in side.tokens]} for name, side in sides.items()},
         "maps": maps,

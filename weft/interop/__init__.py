@@ -10,6 +10,15 @@ EXPORTS = {
     "onnx": "weft.interop.onnx_folder:export",
     "argos": "weft.interop.argos_package:export",
     "marian": "weft.interop.marian_npz:export",
+    "bergamot": "weft.interop.marian_npz:export_bergamot",
     "peft": "weft.interop.peft_adapter:export",
 }
 """The function that writes each format."""
+
+IMPORTS = {
+    "marian": "weft.interop.transformers_folder:read",
+    "pegasus": "weft.interop.transformers_folder:read",
+    "m2m_100": "weft.interop.transformers_m2m100:read",
+    ".npz": "weft.interop.marian_npz:read",
+}
+"""The function that reads a model, by the model_type of transformers or by the ending of a file."""

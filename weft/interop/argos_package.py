@@ -7,6 +7,7 @@ from typing import Any
 
 from babel import Locale, UnknownLocaleError
 
+from weft.data.batch import UNK
 from weft.data.sentence_splitting import language_of
 from weft.data.tokenizers.sentencepiece_model import SentencePieceTokenizer
 from weft.errors import ConfigError
@@ -31,7 +32,7 @@ def export(run: TrainedRun, out: Path, quantization: str | None = None) -> list[
             raise ConfigError(f"data.{key}_language: Argos needs the languages; set them in the config.yaml of the run")
     model = out / "model"
     model.mkdir()
-    ctranslate2_folder.export(run, model, quantization)
+    ctranslate2_folder.export(run, model, quantization, never=[UNK])  # Argos would write it, weft does not
     for name in ("source.spm", "target.spm"):
         (model / name).unlink()
     top = f"translate-{codes[0]}_{codes[1]}-1_0"

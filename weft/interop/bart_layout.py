@@ -12,7 +12,7 @@ from typing import Any
 from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.errors import RunError
 from weft.interop.foreign_files import find, number, read_json
-from weft.interop.transformer_weights import LARGEST, Architecture, NameTable, Rows
+from weft.interop.transformer_weights import LARGEST, LONGEST, Architecture, NameTable, Rows
 from weft.runs.open_run import TrainedRun
 
 NAMES = {
@@ -33,8 +33,6 @@ TABLE = NameTable(
     ("model.{side}.layer_norm.weight", "model.{side}.layer_norm.bias"),
 )
 CLASSES = {"marian": ("post", "MarianMTModel"), "pegasus": ("pre", "PegasusForConditionalGeneration")}
-LONGEST = 1024
-"""Positions that an exported model says it has; sinusoids would allow any number."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 MEANT = {
     "scale_embedding": True,

@@ -5,7 +5,7 @@ out a row of the table.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,8 @@ from torch import Tensor
 
 from weft.data.batch import BOS, EOS, SPECIALS, UNK
 from weft.errors import ConfigError
-from weft.interop.tokenizer_files import vocabulary
-from weft.interop.tokenizer_json import tokenizer_json
-from weft.interop.transformer_weights import BIAS, PARTS, POSITIONS, TABLES, Architecture, architecture
-from weft.layers.embedding_and_positions import SinusoidalPosition
+from weft.interop.tokenizer_files import tokenizer_json, vocabulary
+from weft.interop.transformer_weights import BIAS, NEVER, PARTS, TABLES, Architecture, architecture
 from weft.runs.open_run import TrainedRun
 from weft.runs.weight_files import named_weights
 from weft.version import install
@@ -39,19 +37,17 @@ LAYERS = {
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
-LONGEST = 1024
-"""Sinusoids that are written; CTranslate2 reads no longer texts with them."""
 
 
-def export(run: TrainedRun, out: Path, quantization: str | None = None) -> list[str]:
-    """Writes a folder for ctranslate2.Translator, and returns what to say about it."""
+def export(run: TrainedRun, out: Path, quantization: str | None = None, never: Sequence[int] = ()) -> list[str]:
+    """Writes a folder for ctranslate2.Translator, and returns what to say about it. never: tokens that it must not write."""
     package = _package()
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise ConfigError(f"--quantization {quantization}: CTranslate2 has {', '.join(QUANTIZATIONS)}")
     shape = architecture(run.config, PROGRAM)
     task: Any = run.task
     source, target = vocabulary(task.source, PROGRAM), vocabulary(task.target, PROGRAM)
-    spec = _specification(package, shape, named_weights(run.model))
+    spec = _specification(package, shape, named_weights(run.model), never)
     spec.register_source_vocabulary(source.pieces)
     spec.register_target_vocabulary(target.pieces)
     config = spec.config
@@ -79,7 +75,7 @@ def _package() -> Any:
     return ctranslate2
 
 
-def _specification(package: Any, shape: Architecture, weights: Mapping[str, Tensor]) -> Any:
+def _specification(package: Any, shape: Architecture, weights: Mapping[str, Tensor], never: Sequence[int]) -> Any:
     """The specification of a model, filled with weights."""
     kinds, transformer = package.specs.common_spec.Activation, package.specs.transformer_spec
     options: dict[str, Any] = {
@@ -100,13 +96,18 @@ def _specification(package: Any, shape: Architecture, weights: Mapping[str, Tens
     for side, stack in stacks.items():
         if shape.norm == "pre":
             stack.layer_norm.gamma, stack.layer_norm.beta = _vectors(f"{side}.norm", weights)
-        if shape.rotary is None and (places := _positions(side, shape, weights)) is not None:
+        if shape.position == "none":
+            raise ConfigError(
+                "model.position: none: CTranslate2 would add sinusoids; train with position: sinusoidal, or rotary"
+            )
+        if (places := shape.positions(side, weights)) is not None:
             stack.position_encodings.encodings = places.numpy()
     tables = {name: weights[_saved(name, shape)].numpy() for name in TABLES}
     encoder.embeddings[0].weight, decoder.embeddings.weight = tables["source"], tables["target"]
     decoder.projection.weight = tables["output"]
-    if shape.output_bias:
-        decoder.projection.bias = weights[BIAS].numpy()
+    if shape.output_bias or never:
+        bias = weights.get(BIAS, torch.zeros(len(tables["output"])))
+        decoder.projection.bias = bias.index_fill(0, torch.tensor(never, dtype=torch.long), NEVER).numpy()
     return transformer.TransformerSpec(encoder, decoder)
 
 
@@ -132,15 +133,6 @@ def _fill(layer: Any, role: str, place: str, name: str, weights: Mapping[str, Te
 
 def _vectors(name: str, weights: Mapping[str, Tensor]) -> tuple[Any, Any]:
     return weights[f"{name}.weight"].numpy(), weights[f"{name}.bias"].numpy()
-
-
-def _positions(side: str, shape: Architecture, weights: Mapping[str, Tensor]) -> Tensor | None:
-    """[positions, D]; None if there are none."""
-    if shape.position == "learned":
-        return weights[POSITIONS[side]]
-    if shape.position == "none":
-        raise ConfigError("model.position: none: CTranslate2 would add sinusoids; train with position: sinusoidal, or rotary")
-    return SinusoidalPosition(shape.dim)(torch.arange(LONGEST)[None])[0]
 
 
 def _saved(table: str, shape: Architecture) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from weft.config.registry import load, suggest
 from weft.errors import ConfigError, RunError
 from weft.interop import EXPORTS
-from weft.interop.imported_run import ORIGIN
+from weft.interop.importing import ORIGIN
 from weft.runs.open_run import open_run
 from weft.runs.weight_files import replacing
 from weft.tasks.translation.task import TranslationTask

@@ -36,10 +36,15 @@ def need(folder: Path, *names: str) -> Path:
     return found
 
 
+def check_readable(path: Path, what: str = "file") -> None:
+    """Raises RunError with the reason if the path cannot be read."""
+    if problem := why_unreadable(path, what):
+        raise RunError(f"{path}: {problem}")
+
+
 def read_bytes(file: Path) -> bytes:
     """The content of a file that is no larger than `LARGEST_TEXT`."""
-    if problem := why_unreadable(file):
-        raise RunError(f"{file}: {problem}")
+    check_readable(file)
     if file.stat().st_size > LARGEST_TEXT:
         raise RunError(f"{file}: it has {file.stat().st_size:,} bytes, too many for such a file")
     return file.read_bytes()
@@ -89,8 +94,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
 
 def read_pickle(file: Path) -> dict[str, Tensor]:
     """The tensors of a file that torch.save wrote. Only tensors and plain values are unpickled."""
-    if problem := why_unreadable(file):
-        raise RunError(f"{file}: {problem}")
+    check_readable(file)
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -104,8 +108,7 @@ def read_pickle(file: Path) -> dict[str, Tensor]:
 
 def read_npz(file: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an npz file, without pickles."""
-    if problem := why_unreadable(file):
-        raise RunError(f"{file}: {problem}")
+    check_readable(file)
     try:
         with zipfile.ZipFile(file) as members:
             claimed = sum(member.file_size for member in members.infolist())

@@ -1,13 +1,94 @@
-"""`import_model`: finds out what a model is, and makes a run of it, or says why it cannot."""
+"""`import_model`: finds out what a model of another program is, and makes a run of it, or says why it cannot."""
 
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from torch import Tensor
+
+from weft.config.registry import load
+from weft.config.sections import Config, save_config, save_schema
 from weft.data.tokenizers import Tokenizer
-from weft.data.tokenizers.added_tokens import ExtendedTokenizer
+from weft.data.tokenizers.added_tokens import ExtendedTokenizer, save_extended
 from weft.errors import RunError
-from weft.file_access import why_unreadable
-from weft.interop.foreign_files import find, read_json
-from weft.interop.imported_run import ImportedModel
+from weft.interop import IMPORTS
+from weft.interop.foreign_files import check_readable, find, read_json
+from weft.interop.transformer_weights import Architecture
+from weft.models.base import Sizes
+from weft.runs.migrations import write_format
+from weft.runs.open_run import build_network, build_task
+from weft.runs.run_folder import CONFIG, MODEL, create_folder
+from weft.runs.weight_files import copy_weights, named_weights, replacing, write_tensors, zero_initialized
+from weft.version import VERSION
+
+ORIGIN = "origin.json"
+"""Where an imported run comes from, and its licence."""
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model of another program in weft's terms.
+
+    weights: by weft's names · tokenizer: data.tokenizer · decode: settings of the section · freeze: train.freeze · program:
+    where it comes from · licence: as its card says, if it has one.
+    """
+
+    shape: Architecture
+    weights: Mapping[str, Tensor]
+    source: Tokenizer
+    target: Tokenizer
+    program: str
+    name: str
+    tokenizer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "mapped_sentencepiece"})
+    languages: tuple[str | None, str | None] = (None, None)
+    decode: Mapping[str, Any] = field(default_factory=dict)
+    freeze: Sequence[str] = ()
+    licence: str | None = None
+
+    @property
+    def directed(self) -> bool:
+        """Whether the model needs the languages of both sides as tags."""
+        return isinstance(self.source, ExtendedTokenizer) and self.source.directed
+
+    def config(self) -> Config:
+        """The configuration of the run. Its training settings are those of fine-tuning."""
+        source, target = self.languages
+        return Config().replaced(
+            {
+                "data.tokenizer": dict(self.tokenizer),
+                "data.vocabulary": max(self.source.size, self.target.size),
+                "data.shared_vocabulary": self.source.shares_ids(self.target),
+                "data.source_language": source,
+                "data.target_language": target,
+                "model": self.shape.section(),
+                "train.schedule": {"kind": "inverse_sqrt", "rate": 1e-4, "warmup": 400},
+                "train.steps": 4000,
+                "train.freeze": list(self.freeze),
+                **{f"decode.{key}": value for key, value in self.decode.items()},
+            }
+        )
+
+    def save(self, out: Path) -> None:
+        """Writes the run, as a whole or not at all."""
+        create_folder(out)
+        config = self.config()
+        with replacing(out) as aside:
+            aside.mkdir(parents=True)
+            write_format(aside)
+            save_extended(aside, self.source, self.target)
+            sizes = Sizes(self.source.size, self.target.size, self.source.shares_ids(self.target))
+            with zero_initialized():
+                model = build_network(build_task(config, aside), config, sizes)
+            copy_weights(model, self.weights, out)
+            save_schema(aside)
+            save_config(config, aside / CONFIG)
+            facts = {"by": "import", "weights": "imported", "step": "0", "version": VERSION}
+            write_tensors(aside / MODEL, named_weights(model), facts)
+            origin = {"program": self.program, "name": self.name, "license": self.licence}
+            (aside / ORIGIN).write_text(json.dumps(origin, ensure_ascii=False, indent=1) + "\n", "utf-8")
+
 
 REFUSED = {
     "mbart": "mBART normalises its embeddings, which no model of weft does",
@@ -36,38 +117,25 @@ def import_model(path: Path, out: Path) -> ImportedModel:
 
 def read_model(path: Path) -> ImportedModel:
     """The model of a folder or file, by its format. Raises RunError for one that weft cannot run, and says why."""
-    if problem := why_unreadable(path, "file or folder"):
-        raise RunError(f"{path}: {problem}")
+    check_readable(path, "file or folder")
     if path.is_file():
         if path.suffix != ".npz":
             raise RunError(f"{path}: not a model that weft knows; give the folder of a model, or Marian's .npz. {KNOWN}")
-        return _marian(path)
+        return _reader(".npz")(path)
     settings = find(path, "config.json")
     if settings is None:
         files = sorted(path.glob("*.npz"))
         if len(files) == 1:
-            return _marian(files[0])
+            return _reader(".npz")(files[0])
         more = f"it has {len(files)} npz files; give one of them" if files else "it has no config.json and no .npz"
         raise RunError(f"{path}: not a model that weft knows: {more}. {KNOWN}")
     kind = str(read_json(settings).get("model_type"))
-    if kind in ("marian", "pegasus"):
-        from weft.interop.transformers_folder import read
-
-        return read(path)
-    if kind == "m2m_100":
-        from weft.interop.transformers_m2m100 import read as read_m2m100
-
-        return read_m2m100(path)
+    if kind in IMPORTS:
+        return _reader(kind)(path)
     reason = REFUSED.get(kind, f"weft does not know the architecture {kind}")
     raise RunError(f"{path}: {reason}. {KNOWN}")
 
 
-def needs_two(tokenizer: Tokenizer) -> bool:
-    """Whether a model needs the languages of both sides as tags."""
-    return isinstance(tokenizer, ExtendedTokenizer) and tokenizer.directed
-
-
-def _marian(file: Path) -> ImportedModel:
-    from weft.interop.marian_npz import read
-
-    return read(file)
+def _reader(kind: str) -> Callable[[Path], ImportedModel]:
+    reader: Callable[[Path], ImportedModel] = load(IMPORTS, kind)
+    return reader

@@ -1,10 +1,13 @@
-"""Models of Marian (npz) with their vocabularies, in both directions.
+"""Models of Marian (npz) with their vocabularies, in both directions, and as the binary that Bergamot (Firefox) runs.
 
 Matrices are [in, out], vectors [1, n]. A translation starts from a vector of zeros, without an id, so BOS is a row of zeros and
-PAD and BOS cannot be written (model.zero_bos). The sines of all frequencies come before the cosines.
+PAD and BOS cannot be written (model.zero_bos). The sines of all frequencies come before the cosines, and the frequencies are
+those of Tensor2Tensor (model.position: tensor2tensor). Marian itself computes them; other programs that read npz files take
+other ones unless the file has a table Wpos, so an exported file has it.
 """
 
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,11 @@ from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenizer, SentencePieceTokenizer
 from weft.errors import ConfigError, RunError
 from weft.interop.foreign_files import find, licence_of, read_bytes, read_npz, read_text, read_yaml
-from weft.interop.imported_run import ImportedModel
+from weft.interop.importing import ImportedModel
 from weft.interop.tokenizer_files import vocabulary
 from weft.interop.transformer_weights import (
     BIAS,
+    LONGEST,
     PORTABLE,
     TABLES,
     Architecture,
@@ -32,6 +36,7 @@ from weft.interop.transformer_weights import (
     architecture,
     require_sinusoids,
     sines_first,
+    sinusoids,
 )
 from weft.runs.open_run import TrainedRun
 from weft.runs.weight_files import named_weights
@@ -73,6 +78,8 @@ def name_table(norm: str) -> NameTable:
 ACTIVATIONS = {"relu": "relu", "swish": "silu"}
 """Marian's gelu is an approximation, x · σ(1.702 x), which weft has not."""
 
+POSITION = "tensor2tensor"
+
 TASKS = {"post": ("", "dan", ""), "pre": ("n", "da", "n")}
 """transformer-preprocess, -postprocess and -postprocess-top by the place of the norms."""
 
@@ -81,6 +88,7 @@ EXPECTED = {
     "transformer-decoder-autoreg": "self-attention",
     "transformer-no-projection": False,
     "transformer-train-position-embeddings": False,
+    "transformer-train-positions": False,
     "transformer-decoder-dim-ffn": 0,
     "transformer-no-bias": False,
     "transformer-no-affine": False,
@@ -106,6 +114,7 @@ def read(file: Path) -> ImportedModel:
     shape = _architecture(settings, tensors, file)
     source, target, rows, kind = _vocabularies(file, shape)
     mapped = _tables(tensors, shape, rows) | name_table(shape.norm).read(tensors, shape, sines_first(shape.dim))
+    _check_positions(tensors, shape)
     tensors.check_rest()
     return ImportedModel(
         shape,
@@ -149,6 +158,7 @@ def _architecture(settings: Mapping[str, Any], tensors: Tensors, file: Path) -> 
         norm=places[0],
         activation=ACTIVATIONS[activation],
         share=share,
+        position=POSITION,
         zero_bos=True,
     )
 
@@ -156,6 +166,19 @@ def _architecture(settings: Mapping[str, Any], tensors: Tensors, file: Path) -> 
 def _plain(tasks: Sequence[str]) -> tuple[str, ...]:
     """The tasks without dropout, which a trained model does not need."""
     return tuple(task.replace("d", "") for task in tasks)
+
+
+def _check_positions(tensors: Tensors, shape: Architecture) -> None:
+    """Refuses positions that are not the sinusoids that Marian computes."""
+    if "Wpos" in tensors:
+        found, own = tensors.take("Wpos")[:LONGEST], _positions(shape)
+        if found.size(1) != shape.dim or not torch.allclose(found, own[: len(found)], atol=1e-3):
+            raise RunError(f"{tensors.where}: the tensor Wpos holds other positions than sinusoids; weft has no such model")
+
+
+def _positions(shape: Architecture) -> Tensor:
+    """[LONGEST, D]"""
+    return sinusoids(POSITION, shape.dim)[:, torch.argsort(sines_first(shape.dim))].contiguous()
 
 
 def _tables(tensors: Tensors, shape: Architecture, rows: tuple[Rows, Rows]) -> dict[str, Tensor]:
@@ -273,32 +296,72 @@ def _rows(tokenizer: SentencePieceTokenizer) -> Rows:
 
 def export(run: TrainedRun, out: Path) -> list[str]:
     """Writes model.npz, its vocabularies and decoder.yml, and returns what to say about them."""
-    shape = architecture(run.config, "Marian")
-    require_sinusoids(shape, "Marian")
+    arrays, vocabularies = _written(run, "Marian")
+    arrays["Wpos"] = _positions(architecture(run.config, "Marian")).numpy()
+    np.savez(out / "model.npz", **arrays)  # type: ignore[arg-type]
+    shared = vocabularies[0] == vocabularies[1]
+    names = ["vocab.spm"] * 2 if shared else ["vocab.source.spm", "vocab.target.spm"]
+    for name, content in zip(names, vocabularies, strict=True):
+        (out / name).write_bytes(content)
+    search = run.config.decode.search
+    penalty = search.get("length_penalty", 1.0)
+    decoder = f"relative-paths: true\nmodels: [model.npz]\nvocabs: [{', '.join(names)}]\nbeam-size: {search.get('width', 1)}\n"
+    (out / "decoder.yml").write_text(f"{decoder}normalize: {penalty}\nword-penalty: 0\n", "utf-8")
+    return [f"marian-decoder -c {out / 'decoder.yml'}"]
+
+
+def export_bergamot(run: TrainedRun, out: Path) -> list[str]:
+    """Writes model.bin and its vocabulary for the engine of Bergamot, and returns what to say about them."""
+    arrays, vocabularies = _written(run, "Bergamot", multiple=8)
+    (out / "model.bin").write_bytes(_binary(arrays))
+    shared = vocabularies[0] == vocabularies[1]
+    for name, content in zip(["vocab.spm"] if shared else ["srcvocab.spm", "trgvocab.spm"], vocabularies):
+        (out / name).write_bytes(content)
+    return [f"Bergamot reads {out / 'model.bin'} with gemm-precision: float32 or int8shiftAll; it needs no shortlist"]
+
+
+def _binary(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Marian's binary format: a version, a header per array, names, shapes, and the arrays at multiples of 256 bytes."""
+    names = [name.encode() + b"\0" for name in arrays]
+    parts = [array.tobytes() for array in arrays.values()]
+    parts = [part + bytes(-len(part) % 256) for part in parts]
+    head = struct.pack("<QQ", 1, len(arrays))
+    for name, array, part in zip(names, arrays.values(), parts, strict=True):
+        kind = 0x101 if array.dtype == np.int8 else 0x404  # float32
+        head += struct.pack("<4Q", len(name), kind, array.ndim, len(part))
+    head += b"".join(names) + b"".join(struct.pack(f"<{array.ndim}i", *array.shape) for array in arrays.values())
+    gap = -(len(head) + 8) % 256
+    return head + struct.pack("<Q", gap) + bytes(gap) + b"".join(parts)
+
+
+def _written(run: TrainedRun, program: str, multiple: int = 1) -> tuple[dict[str, NDArray[Any]], list[bytes]]:
+    """The arrays of a model, and the SentencePiece models of both sides. Raises ConfigError for what Marian has not.
+
+    multiple: vocabularies are filled up to multiples of it with tokens that are never written, for products of int8
+    """
+    shape = architecture(run.config, program)
+    require_sinusoids(shape, program)
+    if shape.norm == "pre":
+        raise ConfigError(
+            f"model.norm: pre: Marian itself writes other texts with such models than it was trained to; {PORTABLE}"
+        )
+    if shape.position != POSITION:
+        raise ConfigError(f"model.position: {shape.position}: Marian's sinusoids have other frequencies; {PORTABLE}")
     if not shape.zero_bos:
         raise ConfigError(f"model.zero_bos: false: Marian starts a translation from zeros and has no BOS; {PORTABLE}")
     if shape.activation not in ACTIVATIONS.values():
         raise ConfigError(f"model.activation: {shape.activation}: Marian has {' and '.join(ACTIVATIONS.values())}")
     task: Any = run.task
-    sides = [vocabulary(each, "Marian") for each in (task.source, task.target)]
+    sides = [vocabulary(each, program) for each in (task.source, task.target)]
     if any(not isinstance(side.tokenizer, SentencePieceTokenizer) or side.tags for side in sides):
         raise ConfigError(f"data.tokenizer: Marian reads SentencePiece models without added tokens; {PORTABLE}")
     order = [_exported_rows(side.tokenizer) for side in sides]
+    order = [[*each, *[PAD] * (-len(each) % multiple)] for each in order]
     weights = named_weights(run.model)
     tensors = name_table(shape.norm).write(weights, shape, sines_first(shape.dim)) | _written_tables(weights, shape, order)
     arrays: dict[str, NDArray[Any]] = {name: tensor.numpy() for name, tensor in tensors.items()}
-    text = _settings(run, shape, [len(each) for each in order])
-    arrays[SETTINGS] = np.frombuffer(text.encode() + b"\0", np.int8)
-    np.savez(out / "model.npz", **arrays)  # type: ignore[arg-type]
-    names = ["vocab.spm"] * 2 if sides[0].model == sides[1].model else ["vocab.source.spm", "vocab.target.spm"]
-    for name, side in zip(names, sides, strict=True):
-        assert side.model is not None
-        (out / name).write_bytes(side.model)
-    search = run.config.decode.search
-    penalty = search.get("length_penalty", 1.0)
-    decoder = f"relative-paths: true\nmodels: [model.npz]\nvocabs: [{', '.join(names)}]\nbeam-size: {search.get('width', 1)}\n"
-    (out / "decoder.yml").write_text(f"{decoder}normalize: {penalty}\nword-penalty: 0\n", "utf-8")
-    return ["weft and CTranslate2's converter read this npz alike; the texts of Marian itself differ, see docs/interop.md"]
+    arrays[SETTINGS] = np.frombuffer(_settings(run, shape, [len(each) for each in order]).encode() + b"\0", np.int8)
+    return arrays, [side.model or b"" for side in sides]
 
 
 def _exported_rows(tokenizer: Tokenizer) -> list[int]:
@@ -349,6 +412,7 @@ def _settings(run: TrainedRun, shape: Architecture, sizes: Sequence[int]) -> str
         "transformer-decoder-autoreg": "self-attention",
         "transformer-no-projection": False,
         "transformer-train-position-embeddings": False,
+        "transformer-train-positions": False,
         "transformer-guided-alignment-layer": "last",
         "transformer-aan-depth": 2,
         "transformer-aan-activation": "swish",

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from weft.config.sections import Config
 from weft.errors import ConfigError, RunError
+from weft.layers.embedding_and_positions import SinusoidalPosition, make_position
 from weft.losses.cross_entropy import IMPOSSIBLE
 
 NEVER = -IMPOSSIBLE
@@ -64,6 +65,10 @@ PARTS = {
 TABLES = {"source": "encoder.front.table.weight", "target": "decoder.embedding.table.weight", "output": "decoder.output.weight"}
 BIAS = "decoder.output.bias"
 POSITIONS = {"encoder": "encoder.position.table.weight", "decoder": "decoder.embedding.position.table.weight"}
+SINUSOIDS = ("sinusoidal", "tensor2tensor")
+LONGEST = 1024
+"""Positions that exported models have."""
+
 DEEPEST, WIDEST, LARGEST = 256, 1 << 16, 1 << 22
 """Layers, width and vocabulary beyond which a file is damaged, or no translation model."""
 
@@ -102,6 +107,12 @@ class Architecture:
         yield from (("encoder", layer) for layer in range(self.encoder_layers))
         yield from (("decoder", layer) for layer in range(self.decoder_layers))
 
+    def positions(self, side: str, weights: Mapping[str, Tensor]) -> Tensor | None:
+        """[n, D]: what is added to embeddings by position; None if nothing is."""
+        if self.position == "learned":
+            return weights[POSITIONS[side]]
+        return sinusoids(self.position, self.dim) if self.position in SINUSOIDS else None
+
     def section(self) -> dict[str, Any]:
         """The section `model` of a configuration."""
         attention = {"kind": "full", "bias": self.bias}
@@ -130,9 +141,10 @@ def architecture(config: Config, program: str) -> Architecture:
     model = config.model
     if model["kind"] != "transformer":
         raise ConfigError(f"model.kind: {program} cannot run {model['kind']}; {PORTABLE}")
-    expected = {"wiring": "last", "feedforward_width": 1, "reversible": False}
+    expected = {"wiring": "last", "cross_layers": "all", "residual": True, "feedforward_width": 1, "reversible": False}
     for key, value in expected.items():
         _require(model[key] == value, f"model.{key}: {model[key]}", program)
+    _require(model["norm"] != "none" and model["feedforward"] > 0, "model.norm: none or model.feedforward: 0", program)
     slots = {}
     for key in ("encoder_self", "decoder_self", "cross"):
         entries = model[key] if isinstance(model[key], list) else [model[key]]
@@ -167,8 +179,15 @@ def require_sinusoids(shape: Architecture, program: str) -> None:
     """Raises ConfigError unless the positions are sinusoids and the activation one matrix."""
     if shape.position == "rotary":
         raise ConfigError(f"model.encoder_self.position: rotary: {program} has no rotary encoder-decoder; {PORTABLE}")
-    _require(shape.position == "sinusoidal", f"model.position: {shape.position}", program)
+    _require(shape.position in SINUSOIDS, f"model.position: {shape.position}", program)
     _require(shape.activation != "swiglu", "model.activation: swiglu", program)
+
+
+def sinusoids(kind: str, dim: int) -> Tensor:
+    """[LONGEST, D]: the sinusoids of a kind of position."""
+    made = make_position(kind, dim, LONGEST)  # type: ignore[arg-type]
+    assert isinstance(made, SinusoidalPosition)
+    return made(torch.arange(LONGEST)[None])[0]
 
 
 def sines_first(dim: int) -> Tensor:

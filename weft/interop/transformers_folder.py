@@ -19,7 +19,6 @@ from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenize
 from weft.errors import ConfigError, RunError
 from weft.interop.bart_layout import (
     CLASSES,
-    LONGEST,
     TABLE,
     decoding,
     exported_generation,
@@ -30,13 +29,14 @@ from weft.interop.bart_layout import (
     write_json,
 )
 from weft.interop.foreign_files import find, licence_of, need, number, read_bytes, read_json, read_vocabulary, read_weights
-from weft.interop.imported_run import ImportedModel
-from weft.interop.tokenizer_files import Vocabulary, vocabulary
-from weft.interop.tokenizer_json import table, tokenizer_json
+from weft.interop.importing import ImportedModel
+from weft.interop.tokenizer_files import Vocabulary, table, tokenizer_json, vocabulary
 from weft.interop.transformer_weights import (
     BIAS,
+    LONGEST,
     NEVER,
     PORTABLE,
+    SINUSOIDS,
     TABLES,
     Architecture,
     Rows,
@@ -44,8 +44,8 @@ from weft.interop.transformer_weights import (
     architecture,
     require_sinusoids,
     sines_first,
+    sinusoids,
 )
-from weft.layers.embedding_and_positions import SinusoidalPosition
 from weft.losses.cross_entropy import UNWRITTEN
 from weft.runs.open_run import TrainedRun
 from weft.runs.weight_files import named_weights, write_tensors
@@ -64,9 +64,10 @@ def read(folder: Path) -> ImportedModel:
     mapped = _tables(theirs, settings, shape, rows)
     order = sines_first(shape.dim)
     mapped |= TABLE.read(theirs, shape, order)
-    theirs.check_rest(("shared.weight", "embed_positions.weight", "embed_tokens.weight", "lm_head.weight"))
+    position = _position(theirs, shape.dim)
+    theirs.check_rest(("shared.weight", "embed_tokens.weight", "lm_head.weight"))
     fixed = bool((mapped[BIAS][:UNWRITTEN] == NEVER).all()) and not mapped[_first_table(shape)][:UNWRITTEN].any()
-    shape = Architecture(**{**vars(shape), "zero_bos": fixed})
+    shape = Architecture(**{**vars(shape), "zero_bos": fixed, "position": position})
     names = read_json(path) if (path := find(folder, "tokenizer_config.json")) else {}
     languages = tuple(names[key] if isinstance(names.get(key), str) else None for key in ("source_lang", "target_lang"))
     return ImportedModel(
@@ -105,6 +106,17 @@ def _tokenizers(
     tags = [code[2:-2] for code in sides[0][2]]
     source, target = add_tokens(made[0], made[1], tags, needs_tag=False) if tags else (made[0], made[1])
     return source, target, (sides[0][0], sides[1][0])
+
+
+def _position(tensors: Tensors, dim: int) -> str:
+    """The kind of sinusoids that a file has; those of Marian's class if it has none."""
+    names = [f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")]
+    found = [tensors.take(name)[:LONGEST] for name in names if name in tensors]
+    for kind in SINUSOIDS:
+        own = sinusoids(kind, dim)[:, torch.argsort(sines_first(dim))]
+        if all(each.size(1) == dim and torch.allclose(each, own[: len(each)], atol=2e-3) for each in found):
+            return kind
+    raise RunError(f"{tensors.where}: the tensor {names[0]} holds no sinusoids, so this is another architecture")
 
 
 def _first_table(shape: Architecture) -> str:
@@ -160,8 +172,8 @@ def export(run: TrainedRun, out: Path) -> list[str]:
     ids = [exported_ids(shape, len(side.pieces)) for side in sides]
     weights = named_weights(run.model)
     tensors = TABLE.write(weights, shape, sines_first(shape.dim)) | _written_tables(weights, shape, ids)
-    if kind == "pegasus":
-        positions = SinusoidalPosition(shape.dim)(torch.arange(LONGEST)[None])[0][:, torch.argsort(sines_first(shape.dim))]
+    if kind == "pegasus" or shape.position != "sinusoidal":  # which MarianMT computes if the file has none
+        positions = sinusoids(shape.position, shape.dim)[:, torch.argsort(sines_first(shape.dim))]
         tensors |= {f"model.{side}.embed_positions.weight": positions.clone() for side in ("encoder", "decoder")}
     write_tensors(out / "model.safetensors", tensors)
     write_json(out / "config.json", exported_settings(run, shape, kind, ids))

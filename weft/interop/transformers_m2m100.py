@@ -18,7 +18,7 @@ from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenize
 from weft.errors import RunError
 from weft.interop.bart_layout import TABLE, decoding, read_architecture, special_rows
 from weft.interop.foreign_files import find, licence_of, need, number, read_bytes, read_json, read_vocabulary, read_weights
-from weft.interop.imported_run import ImportedModel
+from weft.interop.importing import ImportedModel
 from weft.interop.transformer_weights import BIAS, POSITIONS, TABLES, Architecture, Tensors
 
 LANGUAGE = re.compile(r"__([\w-]+)__|([a-z]{3}_[A-Z][a-z]{3})")

@@ -45,19 +45,19 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class SinusoidalPosition(nn.Module):
-    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos(…) (Vaswani et al. 2017, section 3.5), for any length."""
+    """PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(…) (Vaswani et al. 2017, section 3.5), for any length."""
 
     max_length: int | None = None
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, base: float = 10000.0) -> None:
         super().__init__()
         if dim % 2:
             raise ConfigError(f"sinusoidal positions need an even width, not {dim}")
-        self.dim = dim
+        self.dim, self.base = dim, base
 
     def forward(self, positions: Tensor) -> Tensor:
         """positions [B, T] → [B, T, dim] in float32."""
-        turn = angles(positions, self.dim)
+        turn = angles(positions, self.dim, self.base)
         return torch.stack([turn.sin(), turn.cos()], -1).flatten(-2)
 
 
@@ -74,17 +74,20 @@ class LearnedPosition(nn.Module):
         return self.table(positions)
 
 
-PositionKind = Literal["sinusoidal", "learned", "none"]
+PositionKind = Literal["sinusoidal", "tensor2tensor", "learned", "none"]
 
 
 def make_position(kind: PositionKind, dim: int, max_length: int) -> SinusoidalPosition | LearnedPosition | None:
-    """Absolute positions of the given kind, to be added to embeddings."""
+    """Absolute positions of the given kind, to be added to embeddings.
+
+    tensor2tensor: sinusoids as in Tensor2Tensor and Marian, where the last frequency is exactly 1/10000
+    """
     if kind == "none":
         return None
+    if kind == "tensor2tensor":
+        return SinusoidalPosition(dim, 10000.0 ** (dim / max(dim - 2, 1)))
     return SinusoidalPosition(dim) if kind == "sinusoidal" else LearnedPosition(dim, max_length)
 
-
-pass
 
 Sharing = Literal["all", "output", "none"]
 """Which of the source, target and output embeddings are shared: all three, target and output, or none."""

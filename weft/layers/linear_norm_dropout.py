@@ -79,8 +79,6 @@ class NormedLinear(nn.Module):
         return draft.product(self.weight, self.bias, x)
 
 
-pass
-
 Rate = Annotated[float, Field(ge=0, lt=1)]
 """A dropout rate."""
 
@@ -104,7 +102,7 @@ def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
     return x * keep.view(x.shape)
 
 
-def norm_sum(norm: nn.LayerNorm, x: Tensor, update: Tensor, share: float, training: bool) -> Tensor:
+def norm_sum(norm: nn.Module, x: Tensor, update: Tensor, share: float, training: bool) -> Tensor:
     """norm(x + dropout(update)).
 
     In training on a GPU, a bf16 update gives a bf16 result, with sum and norm computed in float32.

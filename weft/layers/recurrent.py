@@ -56,7 +56,7 @@ class TimeMajorPacking:
 
 
 def pack_rows(layout: Layout) -> TimeMajorPacking | None:
-    """How to pack the rows of a padded batch; None if every row is full. Computed on the host without synchronising."""
+    """The packing of the rows of a padded batch; None if every row is full. Computed on the host without synchronising."""
     device, extent = layout.segments.device, layout.segments.size(1)
     counts = np.array(layout.counts, dtype=np.int64)
     if extent == 0 or counts.min() == extent:

@@ -67,11 +67,15 @@ def label_smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: floa
     return (1 - smoothing) * nll + smoothing * even, nll.detach()
 
 
-class CrossEntropy:
-    """The cross-entropy of the next token, smoothed by task.label_smoothing.
+class TokenLoss(Protocol):
+    """A loss of the next token, of the table `LOSSES`. Its options are the keyword-only parameters of its constructor."""
 
-    Other losses of the table `LOSSES` have the same call. Their options are the keyword-only parameters of their constructor.
-    """
+    def __call__(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        """The loss of logits [B, T, V] and labels [B, T], a sum over the labels that are not PAD."""
+
+
+class CrossEntropy:
+    """The cross-entropy of the next token, smoothed by task.label_smoothing."""
 
     def __call__(self, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
         """The loss of logits [B, T, V] and labels [B, T], a sum over the labels that are not PAD."""

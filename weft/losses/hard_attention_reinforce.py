@@ -3,6 +3,8 @@
 Shapes: B rows, the samples of a sentence next to each other · T target positions.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +17,8 @@ from torch import Tensor
 from weft.attention.base import Attention
 from weft.data.batch import PairBatch
 from weft.errors import ConfigError
-from weft.models.base import Model
+from weft.losses.log_likelihood import log_likelihoods
+from weft.models.base import Decoder, HiddenStates, Model
 
 Baseline = Literal["samples", "moving"]
 
@@ -48,20 +51,35 @@ class Reinforce:
             raise ConfigError(f"task.draws: {self.draws} is for attention that samples, such as hard; remove it for this model")
         return batch.repeat(self.draws)
 
-    def loss(self, gained: Tensor, log_prob: Tensor, entropy: Tensor, ok: Tensor, moving: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, decoder: Decoder, read: HiddenStates, labels: Tensor, mask: Tensor, moving: MovingBaseline | None
+    ) -> Tensor:
+        """The loss of what the decoder read, with the extras `log_prob` and `entropy`; it moves the moving baseline, if any.
+
+        labels [B, T]: the true tokens · mask [B, T]: the positions that have one.
+        """
+        with torch.no_grad():
+            gained = log_likelihoods(decoder, read.hidden, labels)
+        before = None if moving is None else moving.on(gained.device)
+        loss = self.loss(gained, read.extras["log_prob"], read.extras["entropy"], mask, before)
+        if moving is not None:
+            moving.move(gained, mask)
+        return loss
+
+    def loss(self, gained: Tensor, log_prob: Tensor, entropy: Tensor, mask: Tensor, moving: Tensor | None = None) -> Tensor:
         """The sum over all real tokens. gained [B, T]: log p of the true tokens, 0 on padding; log_prob, entropy [B, T].
 
         moving: the moving baseline, a scalar, if it is used.
         """
-        baseline = self._baseline(gained, ok) if moving is None else moving
-        advantage = to_go((gained - baseline).where(ok, 0.0), self.discount)
-        return -(self.weight * advantage * log_prob + self.entropy_weight * entropy).where(ok, 0.0).sum()
+        baseline = self._baseline(gained, mask) if moving is None else moving
+        advantage = to_go((gained - baseline).where(mask, 0.0), self.discount)
+        return -(self.weight * advantage * log_prob + self.entropy_weight * entropy).where(mask, 0.0).sum()
 
-    def _baseline(self, gained: Tensor, ok: Tensor) -> Tensor:
+    def _baseline(self, gained: Tensor, mask: Tensor) -> Tensor:
         """[B, T] or [B, 1]: from rows whose samples are independent of the row's own."""
         if self.draws > 1:
             return others_mean(gained.unflatten(0, (-1, self.draws)).movedim(1, -1)).movedim(-1, 1).flatten(0, 1)
-        mine, tokens = gained.sum(1, keepdim=True), ok.sum(1, keepdim=True)
+        mine, tokens = gained.sum(1, keepdim=True), mask.sum(1, keepdim=True)
         return (mine.sum() - mine) / (tokens.sum() - tokens).clamp_min(1)
 
 
@@ -83,10 +101,10 @@ class MovingBaseline:
             self._mean = self._mean.to(device)
         return self._mean
 
-    def move(self, values: Tensor, ok: Tensor) -> None:
-        """Moves the mean towards the values that are `ok`. It stays if none is, or if their mean is not finite."""
-        tokens, before = ok.sum(), self.on(values.device)
-        mean = values.where(ok, 0.0).sum() / tokens.clamp_min(1)
+    def move(self, values: Tensor, mask: Tensor) -> None:
+        """Moves the mean towards the values in the mask. It stays if there are none, or if their mean is not finite."""
+        tokens, before = mask.sum(), self.on(values.device)
+        mean = values.where(mask, 0.0).sum() / tokens.clamp_min(1)
         # In place, because a recorded step reads it from there.
         before.copy_(torch.where((tokens > 0) & mean.isfinite(), KEPT * before + (1 - KEPT) * mean, before))
 

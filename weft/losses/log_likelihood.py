@@ -12,13 +12,24 @@ from torch.utils.checkpoint import checkpoint
 
 from weft.data.batch import BOS, PAD, Layout, pad
 from weft.layers.linear_norm_dropout import accumulation_dtype
-from weft.losses.cross_entropy import IMPOSSIBLE
+from weft.losses.cross_entropy import IMPOSSIBLE, CrossEntropy, TokenLoss, label_smoothed_cross_entropy
 from weft.models.base import Decoder, Encoded
 
 CHUNK = 4096
 """Tokens whose logits are held at once; at least one position per row."""
 
 Choice = Literal["best", "drawn"]
+
+
+def decoder_loss(loss: TokenLoss, decoder: Decoder, hidden: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """A loss of the table `LOSSES` and the negative log-likelihood, each a sum over the labels [B, T] that are not PAD.
+
+    Only the cross-entropy is computed without storing all logits.
+    """
+    if type(loss) is CrossEntropy:
+        return decoder.loss(hidden, labels, smoothing)
+    logits = decoder.logits(hidden)
+    return loss(logits, labels, smoothing), label_smoothed_cross_entropy(logits.detach(), labels, 0.0)[1]
 
 
 def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor, never: Sequence[int] = ()) -> Tensor:

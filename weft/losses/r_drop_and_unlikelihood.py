@@ -16,17 +16,17 @@ from weft.losses.log_likelihood import in_slices
 from weft.models.base import Decoder
 
 
-def divergence(decoder: Decoder, first: Tensor, second: Tensor, ok: Tensor) -> Tensor:
+def divergence(decoder: Decoder, first: Tensor, second: Tensor, mask: Tensor) -> Tensor:
     """Σ over real tokens of ½ KL(p‖q) + ½ KL(q‖p), where p and q are predicted from two passes' hidden states [B, T, D]."""
 
-    def divergence(first: Tensor, second: Tensor, ok: Tensor) -> Tensor:
+    def divergence(first: Tensor, second: Tensor, mask: Tensor) -> Tensor:
         # ½ Σ p (log p − log q) + ½ Σ q (log q − log p) = ½ Σ (p − q) (log p − log q)
         logits = [decoder.logits(each) for each in (first, second)]
         logp, logq = (each.log_softmax(-1, dtype=accumulation_dtype(each.dtype)).clamp_min(-IMPOSSIBLE) for each in logits)
         each = ((logp.exp() - logq.exp()) * (logp - logq)).sum(-1) / 2
-        return each.where(ok, 0.0).sum()
+        return each.where(mask, 0.0).sum()
 
-    return torch.stack(in_slices(divergence, first, second, ok)).sum()
+    return torch.stack(in_slices(divergence, first, second, mask)).sum()
 
 
 SUREST = 1 - 1e-6
@@ -40,10 +40,10 @@ def unlikelihood(decoder: Decoder, hidden: Tensor, batch: PairBatch, vocabulary:
     """
     only = source_only(batch, vocabulary)
 
-    def penalty(hidden: Tensor, texts: Tensor, ok: Tensor) -> Tensor:
+    def penalty(hidden: Tensor, texts: Tensor, mask: Tensor) -> Tensor:
         logits = decoder.logits(hidden)
         chances = logits.softmax(-1, dtype=accumulation_dtype(logits.dtype)).clamp_max(SUREST)
-        return -torch.log1p(-chances).where(only[texts], 0.0).sum(-1).where(ok, 0.0).sum()
+        return -torch.log1p(-chances).where(only[texts], 0.0).sum(-1).where(mask, 0.0).sum()
 
     return torch.stack(in_slices(penalty, hidden, text_numbers(batch.target_layout), batch.target_layout.mask)).sum()
 

@@ -8,8 +8,8 @@ Shapes: G sources · K texts of each source; in minimum risk the last one is the
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Model
 
 Metric = Annotated[dict[str, Any], Among("weft.evaluation:REWARDS")]
-BLEU: dict[str, Any] = {"kind": "bleu"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,7 @@ class SampledTexts:
     greedy: Tensor | None = None
 
 
+@dataclass(kw_only=True, eq=False)
 class RewardObjective(ABC):
     """A loss on the rewards of sampled texts.
 
@@ -54,19 +54,17 @@ class RewardObjective(ABC):
     teacher_weight: weight of the cross-entropy of the true tokens, a mean over tokens
     """
 
-    with_reference: bool = False
-    compares: bool = False
-    moving: bool = False
+    with_reference: ClassVar[bool] = False
+    compares: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        *,
-        metric: Metric = BLEU,
-        samples: PositiveInt = 1,
-        weight: NonNegativeFloat = 1.0,
-        teacher_weight: NonNegativeFloat = 0.0,
-    ) -> None:
-        self.metric, self.samples, self.weight, self.teacher_weight = metric, samples, weight, teacher_weight
+    metric: Metric = field(default_factory=lambda: {"kind": "bleu"})
+    samples: PositiveInt = 1
+    weight: NonNegativeFloat = 1.0
+    teacher_weight: NonNegativeFloat = 0.0
+
+    @property
+    def moving(self) -> bool:
+        return False
 
     @abstractmethod
     def loss(self, drawn: SampledTexts, moving: Tensor | None = None) -> Tensor:
@@ -77,6 +75,7 @@ def no_reward() -> None:
     """Cross-entropy alone."""
 
 
+@dataclass(kw_only=True, eq=False)
 class MinimumRisk(RewardObjective):
     """Minimum risk (Shen et al. 2016): −Σ_y Q(y) R(y), with Q ∝ p(y)^α over different drawn texts and the reference.
 
@@ -85,42 +84,31 @@ class MinimumRisk(RewardObjective):
 
     with_reference = True
 
-    def __init__(
-        self,
-        *,
-        metric: Metric = BLEU,
-        samples: PositiveInt = 8,
-        alpha: PositiveFloat = 0.005,
-        weight: NonNegativeFloat = 1.0,
-        teacher_weight: NonNegativeFloat = 0.0,
-    ) -> None:
-        super().__init__(metric=metric, samples=samples, weight=weight, teacher_weight=teacher_weight)
-        self.alpha = alpha
+    samples: PositiveInt = 8
+    alpha: PositiveFloat = 0.005
 
     def loss(self, drawn: SampledTexts, moving: Tensor | None = None) -> Tensor:
         shares = (self.alpha * drawn.log_prob).masked_fill(~drawn.first, -torch.inf).softmax(-1)
         return -(shares * drawn.reward).sum(-1)
 
 
+@dataclass(kw_only=True, eq=False)
 class SequenceReinforce(RewardObjective):
     """REINFORCE (Williams 1992; Ranzato et al. 2016): −(R(y) − b) log p(y) of drawn texts y; the baseline b adds no bias.
 
     baseline: the mean reward of the other texts of the source (samples), a moving mean of all rewards, or none
     """
 
-    def __init__(
-        self,
-        *,
-        metric: Metric = BLEU,
-        samples: PositiveInt = 4,
-        baseline: Literal["samples", "moving", "none"] = "samples",
-        weight: NonNegativeFloat = 1.0,
-        teacher_weight: NonNegativeFloat = 0.0,
-    ) -> None:
-        super().__init__(metric=metric, samples=samples, weight=weight, teacher_weight=teacher_weight)
-        self.baseline, self.moving = baseline, baseline == "moving"
-        if baseline == "samples" and samples < 2:
+    samples: PositiveInt = 4
+    baseline: Literal["samples", "moving", "none"] = "samples"
+
+    def __post_init__(self) -> None:
+        if self.baseline == "samples" and self.samples < 2:
             raise ConfigError("task.reward.samples: the baseline `samples` needs two or more texts; raise it, or use moving")
+
+    @property
+    def moving(self) -> bool:
+        return self.baseline == "moving"
 
     def loss(self, drawn: SampledTexts, moving: Tensor | None = None) -> Tensor:
         baseline: Tensor | float = 0.0 if moving is None else moving

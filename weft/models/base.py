@@ -20,7 +20,13 @@ from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.layers.embedding_and_positions import EmbeddingTables, embedding_table
 from weft.layers.linear_norm_dropout import linear_with
-from weft.losses.cross_entropy import label_smoothed_cross_entropy, linear_cross_entropy, restrict_outputs, unwritten_fixed
+from weft.losses.cross_entropy import (
+    fix_unwritten,
+    label_smoothed_cross_entropy,
+    linear_cross_entropy,
+    restrict_outputs,
+    unwritten_fixed,
+)
 
 Reads = Literal["tokens", "words", "frames", "image", "sentences"]
 """Kinds of source, with the shapes that `Source` describes."""
@@ -144,7 +150,7 @@ class Encoder(Component, ABC):
 
 @dataclass(frozen=True)
 class DecoderSite:
-    """Where a decoder is used, as `Site` is for an attention: its vocabulary and the encoder it reads.
+    """The place of a decoder, as `Site` is that of an attention: its vocabulary and the encoder that it reads.
 
     memory, depth, finals, paired: of the encoder, see `VectorEncoder` · source: the embedding tables of the source, if the
     target shares them · tied: the output layer shares the target embeddings.
@@ -158,8 +164,10 @@ class DecoderSite:
     source: EmbeddingTables | None = None
     tied: bool = True
 
-    def tables(self, dim: int, std: float | None = None, *, bias: bool = False) -> tuple[nn.Embedding, nn.Linear]:
-        """The target embeddings and the output layer, which may have a bias."""
+    def tables(
+        self, dim: int, std: float | None = None, *, bias: bool = False, zero_bos: bool = False
+    ) -> tuple[nn.Embedding, nn.Linear]:
+        """The target embeddings and the output layer, which may have a bias; zero_bos: see `fix_unwritten`."""
         table = None if self.source is None else self.source.table
         if table is not None and table.embedding_dim != dim:
             raise ConfigError(
@@ -168,7 +176,10 @@ class DecoderSite:
             )
         table = embedding_table(self.vocabulary, dim, std) if table is None else table
         weight = (table if self.tied else embedding_table(self.vocabulary, dim, std)).weight
-        return table, linear_with(weight, nn.Parameter(torch.zeros(self.vocabulary)) if bias else None)
+        output = linear_with(weight, nn.Parameter(torch.zeros(self.vocabulary)) if bias else None)
+        if zero_bos:
+            fix_unwritten(table, output)
+        return table, output
 
 
 class Decoder(Component, ABC):

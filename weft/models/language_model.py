@@ -118,10 +118,7 @@ class TransformerLanguageDecoder(SourcelessDecoder):
         return HiddenStates(self.norm(x), StackState(own, [], state.fed + fed), extras), inputs
 
     def plan(self, draft: PlanBuilder) -> None:
-        x = draft.part(self.embedding)
-        for layer in self._each():
-            x = draft.part(layer, x)
-        draft.norm(self.norm, x)
+        draft.stack(self.layers, self.norm, draft.part(self.embedding))
 
     def _zeros(self, rows: int) -> Tensor:
         return torch.zeros(rows, dtype=torch.long, device=self.output.weight.device)

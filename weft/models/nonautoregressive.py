@@ -165,8 +165,8 @@ class LengthClassifier(LengthPredictor):
 
     def logp(self, source: Encoded) -> Tensor:
         """[G, offsets]: log-probabilities of T − S = −offsets … offsets."""
-        ok = source.mask
-        mean = source.memory.where(ok[..., None], 0.0).sum(1) / ok.sum(1, keepdim=True).clamp_min(1)
+        mask = source.mask
+        mean = source.memory.where(mask[..., None], 0.0).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
         return self.head(mean).float().log_softmax(-1)
 
     def loss(self, source: Encoded, lengths: Tensor, fertilities: Tensor | None = None) -> Tensor | None:

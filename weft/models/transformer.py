@@ -21,7 +21,6 @@ from weft.layers.embedding_and_positions import TokenEmbedding, first_positions,
 from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder
 from weft.layers.linear_norm_dropout import dropout, residual
 from weft.layers.reversible import run_reversible
-from weft.losses.cross_entropy import fix_unwritten
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, least
 from weft.models.encoder_decoder import FlatFamily, VectorEncoder
 from weft.models.nonautoregressive import LengthPredictor, NonAutoregressiveDecoder, TargetCanvas
@@ -61,6 +60,8 @@ class TransformerEncoder(VectorEncoder):
                 "model.reversible needs norm: pre and wiring: last, because a post-norm sum cannot be undone and the outputs "
                 "of lower layers are not kept"
             )
+        if block.reversible and not (block.residual and block.feedforward):
+            raise ConfigError("model.reversible needs residual: true and a feedforward above 0")
         kinds = in_turn(mixer, layers, "encoder_self")
         made = [EncoderLayer(block, build_self(kind, block.site("encoder"))) for kind in kinds]
         self.position, self.dropout, self.layers = block.make_position(), block.dropout, nn.ModuleList(made)
@@ -98,14 +99,11 @@ class TransformerEncoder(VectorEncoder):
     def plan(self, draft: PlanBuilder) -> None:
         if self.reversible or self.lower_norms:
             raise NotPlanned("reversible layers" if self.reversible else "an encoder that passes on every layer")
-        x = draft.part(self.front, first_positions(self.position))
-        for layer in self.layers:
-            x = draft.part(layer, x)
-        draft.norm(self.norm, x)
+        draft.stack(self.layers, self.norm, draft.part(self.front, first_positions(self.position)))
 
 
 class EncoderWiring(nn.Module):
-    """Which encoder layer each decoder layer attends to: the last, the one at its height, or a learned mean of all.
+    """The encoder layer that each decoder layer attends to: the last, the one at its height, or a learned mean of all.
 
     The weights of the mean are a softmax (Bapna et al. 2018) that starts uniform.
     """
@@ -130,13 +128,16 @@ class EncoderWiring(nn.Module):
 
 
 def _decoder_layers(
-    block: TransformerBlock, site: DecoderSite, mixers: list[dict[str, Any]], crosses: list[dict[str, Any]], own: Site
+    block: TransformerBlock, site: DecoderSite, mixers: list[dict[str, Any]], crosses: list[dict[str, Any] | None], own: Site
 ) -> list[DecoderLayer]:
-    """Layers of a decoder; own: where their mixers are used."""
+    """Layers of a decoder. crosses: None for a layer that does not attend to the source · own: where their mixers are used."""
     source = replace(block.site("cross"), memory=None if site.memory == block.dim else site.memory, side=own.side)
     return [
         DecoderLayer(
-            block, build_self(mixer, own), build("weft.attention:ATTENTIONS", cross, source), causal=own.use == "causal"
+            block,
+            build_self(mixer, own),
+            None if cross is None else build("weft.attention:ATTENTIONS", cross, source),
+            causal=own.use == "causal",
         )
         for mixer, cross in zip(mixers, crosses, strict=True)
     ]
@@ -149,6 +150,7 @@ class TransformerDecoder(LinearDecoder):
     mixer: how target positions are mixed with earlier ones: causal self-attention of any kind, or another mixer; the layers
       take the entries of a list in turn
     cross: attention to the source; the layers take the entries of a list in turn
+    cross_layers: which layers attend to the source: all as published, or only the last
     wiring: which encoder layer each decoder layer attends to: the last, the one at the same height, or a learned mix of all
     output_bias: whether the output layer has a bias
     zero_bos: BOS is embedded as zeros, as in Marian, and neither BOS nor PAD has a probability; needs output_bias
@@ -162,29 +164,32 @@ class TransformerDecoder(LinearDecoder):
         layers: PositiveInt = 4,
         mixer: SelfSlots = {"kind": "full"},  # noqa: B006
         cross: CrossSlots = {"kind": "full"},  # noqa: B006
+        cross_layers: Literal["all", "last"] = "all",
         wiring: Wiring = "last",
         output_bias: bool = False,
         zero_bos: bool = False,
     ) -> None:
         super().__init__()
-        table, output = site.tables(block.dim, bias=output_bias)
         if zero_bos and not output_bias:
             raise ConfigError("model.zero_bos: the probability of BOS is 0 by its bias; set model.output_bias: true")
-        if zero_bos:
-            fix_unwritten(table, output)
+        table, output = site.tables(block.dim, bias=output_bias, zero_bos=zero_bos)
         self.zero_bos = zero_bos
-        mixers, crosses = in_turn(mixer, layers, "decoder_self"), in_turn(cross, layers, "cross")
+        if cross_layers == "last" and (wiring != "last" or block.reversible):
+            raise ConfigError("model.cross_layers: last needs wiring: last and reversible: false")
+        mixers, kinds = in_turn(mixer, layers, "decoder_self"), in_turn(cross, layers, "cross")
+        first = layers - 1 if cross_layers == "last" else 0
+        crosses = [None if place < first else kind for place, kind in enumerate(kinds)]
         made = _decoder_layers(block, site, mixers, crosses, block.site("causal"))
         self.embedding = TokenEmbedding(table, block.make_position(), block.dropout)
         self.layers, self.wires, self.output = nn.ModuleList(made), EncoderWiring(wiring, site.depth, layers), output
         self.norm, self.reversible, self.post = block.final_norm(), block.reversible, block.norm == "post"
-        self.dim, self.hidden, self.readers, self.repeated = block.dim, block.dim, layers, made
+        self.dim, self.hidden, self.readers, self.repeated = block.dim, block.dim, layers - first, made
         self.max_length = least(block.positions, *(each.mixer.max_length for each in made))
-        self.max_memory = least(*(each.cross.max_length for each in made))
-        slots = [slot for each in made for slot in (each.mixer, each.cross)]
+        slots = [slot for each in made for slot in (each.mixer, each.cross) if slot is not None]
+        self.max_memory = least(*(each.cross.max_length for each in made if each.cross is not None))
         combine_packing(self, slots)
         self.cuda_graph_safe = not block.reversible
-        self.compiles = self.cuda_graph_safe and all(each["kind"] == "full" for each in (*mixers, *crosses))
+        self.compiles = self.cuda_graph_safe and all(each["kind"] == "full" for each in (*mixers, *kinds)) and first == 0
         self.kinds = len(mixer) if isinstance(mixer, list) else 1
 
     def init_state(self, source: Encoded, *, room: int | None = None) -> StackState:
@@ -194,7 +199,7 @@ class TransformerDecoder(LinearDecoder):
         memories = self.wires(source)
         crosses: list[State] = [UnprojectedMemory(memory, source.layout) for memory in memories]
         if not (self.reversible and torch.is_grad_enabled()):
-            crosses = [each.cross.init_state(memory, source.layout) for each, memory in zip(layers, memories, strict=True)]
+            crosses = [each.read_source(memory, source.layout) for each, memory in zip(layers, memories, strict=True)]
         return StackState(own, crosses, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
 
     def hidden_states(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> HiddenStates:
@@ -223,14 +228,11 @@ class TransformerDecoder(LinearDecoder):
         if self.reversible:
             raise NotPlanned("reversible layers")
         draft.opens(TransformerDecoder._opening)
-        x = draft.part(self.embedding)
-        for layer in self.layers:
-            x = draft.part(layer, x)
-        draft.norm(self.norm, x)
+        draft.stack(self.layers, self.norm, draft.part(self.embedding))
 
     def _opening(self, source: Encoded) -> Opening:
         layers = zip(cast(Iterable[DecoderLayer], self.layers), self.wires(source), strict=True)
-        return Opening([layer.cross.init_state(memory, source.layout) for layer, memory in layers])
+        return Opening([layer.read_source(memory, source.layout) for layer, memory in layers if layer.cross is not None])
 
 
 class Transformer(FlatFamily):
@@ -280,7 +282,7 @@ class NonAutoregressiveTransformerDecoder(NonAutoregressiveDecoder):
             raise ConfigError(f"model.decoder: parallel does not support {reason}; set reversible: false, or choose another")
         table, output = site.tables(block.dim)
         mixers, crosses = in_turn(mixer, layers, "mixer"), in_turn(cross, layers, "cross")
-        made = _decoder_layers(block, site, mixers, crosses, replace(block.site("encoder"), side="target"))
+        made = _decoder_layers(block, site, mixers, [*crosses], replace(block.site("encoder"), side="target"))
         self.table, self.position, self.dropout = table, block.make_position(), block.dropout
         self.canvases: LengthPredictor = build(
             "weft.models:CANVASES", canvas, site.memory, block.dim, where="model.decoder.canvas"
@@ -294,12 +296,12 @@ class NonAutoregressiveTransformerDecoder(NonAutoregressiveDecoder):
         self.dim, self.hidden, self.readers, self.repeated = block.dim, block.dim, layers, made
         self.max_length = least(block.positions, *(each.mixer.max_length for each in made))
         fits = None if self.max_length is None else self.canvases.longest_source(self.max_length)
-        self.max_memory = least(fits, *(each.cross.max_length for each in made))
+        self.max_memory = least(fits, *(each.cross.max_length for each in made if each.cross is not None))
         self.cuda_graph_safe = True
 
     def init_state(self, source: Encoded, *, room: int | None = None) -> CanvasState:
         layers = cast(Iterable[DecoderLayer], self.layers)
-        return CanvasState([each.cross.init_state(source.memory, source.layout) for each in layers])
+        return CanvasState([each.read_source(source.memory, source.layout) for each in layers])
 
     def open(self, source: Encoded, canvas: TargetCanvas) -> CanvasState:
         return replace(self.init_state(source), inputs=self.canvases.inputs(source, canvas))
@@ -325,6 +327,4 @@ class NonAutoregressiveTransformerDecoder(NonAutoregressiveDecoder):
         else:
             draft.opens(lambda decoder, state: Opening(state.source))
             x = draft.given(self.dim)
-        for layer in self.layers:
-            x = draft.part(layer, x)
-        draft.norm(self.norm, x)
+        draft.stack(self.layers, self.norm, x)

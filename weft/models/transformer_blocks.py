@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Mixer, Site, add_extras
@@ -24,7 +24,7 @@ from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear_norm_dropout import Rate, dropout, norm_sum
 from weft.layers.reversible import Added, SubLayer
 
-NormOrder = Literal["pre", "post"]
+NormOrder = Literal["pre", "post", "none"]
 InTurn = dict[str, Any] | list[dict[str, Any]]
 """The part of every layer, or a list of parts, which the layers take in turn."""
 SelfSlots = Annotated[InTurn, Among("weft.attention.mixers:SELF", repeats=True)]
@@ -37,21 +37,24 @@ class Block:
 
     dim: width of the model
     heads: attention heads; they share the width
-    feedforward: width inside the feed-forward network
+    feedforward: width inside the feed-forward network; 0: no feed-forward network
     activation: of the feed-forward network; swiglu adds a gate, and so a third more weights
-    norm: post as published, pre for easier training
+    norm: layer norm after each sub-layer as published (post), before it for easier training (pre), or none
+    residual: add the input of each sub-layer to its output
     dropout: dropout rate of embeddings and of the output of each sub-layer
     attention_dropout: dropout rate of attention weights
     feedforward_dropout: dropout rate inside the feed-forward network
-    position: absolute positions added to the embeddings; none if the self-attention slots encode positions (rotary, recurrent)
+    position: absolute positions added to the embeddings (tensor2tensor: sinusoids with Marian's frequencies);
+      none if the self-attention slots encode positions (rotary, recurrent)
     max_length: number of learned positions
     """
 
     dim: PositiveInt = 256
     heads: PositiveInt = 4
-    feedforward: PositiveInt = 1024
+    feedforward: NonNegativeInt = 1024
     activation: Activation = "relu"
     norm: NormOrder = "pre"
+    residual: bool = True
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
     feedforward_dropout: Rate = 0.0
@@ -76,7 +79,9 @@ class Block:
         """The norm after a stack; only pre-norm blocks leave their output without one."""
         return nn.LayerNorm(self.dim) if self.norm == "pre" else nn.Identity()
 
-    def network(self, *, causal: bool) -> FeedForward:
+    def network(self, *, causal: bool) -> FeedForward | None:
+        if self.feedforward == 0:
+            return None
         window = TokenWindow(self.dim, self.feedforward_width, causal=causal) if self.feedforward_width > 1 else None
         return FeedForward(self.dim, self.feedforward, self.activation, self.feedforward_dropout, window)
 
@@ -105,12 +110,15 @@ def in_turn(parts: InTurn, layers: int, slot: str) -> list[dict[str, Any]]:
 
 
 class Residual(nn.Module):
-    """The residual connection around a sub-layer: x + f(norm(x)) (pre), or norm(x + f(x)) as published (post)."""
+    """The residual connection around a sub-layer: x + f(norm(x)) (pre), or norm(x + f(x)) as published (post).
+
+    Without norms it is x + f(x), and without the connection (`residual: false`) x is left out.
+    """
 
     def __init__(self, block: Block) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(block.dim)
-        self.pre, self.dropout = block.norm == "pre", block.dropout
+        self.norm: nn.Module = nn.Identity() if block.norm == "none" else nn.LayerNorm(block.dim)
+        self.pre, self.dropout, self.adds = block.norm != "post", block.dropout, block.residual
 
     def prenorm(self, x: Tensor) -> Tensor:
         """The input of the sub-layer, normalised in a pre-norm block."""
@@ -118,14 +126,19 @@ class Residual(nn.Module):
 
     def add_residual(self, x: Tensor, update: Tensor) -> Tensor:
         """x plus the output of the sub-layer, normalised in a post-norm block."""
+        if not self.adds:
+            update = dropout(update, self.dropout, self.training)
+            return update if self.pre else self.norm(update)
         if self.pre:
             return x + dropout(update, self.dropout, self.training)
         return norm_sum(self.norm, x, update, self.dropout, self.training)
 
     def plan(self, draft: PlanBuilder, x: Register, run: Callable[[Register], Register]) -> Register:
         if self.pre:
-            return draft.add(x, run(draft.norm(self.norm, x)))
-        return draft.norm(self.norm, draft.add(x, run(x)))
+            update = run(draft.norm(self.norm, x))
+            return draft.add(x, update) if self.adds else update
+        update = run(x)
+        return draft.norm(self.norm, draft.add(x, update) if self.adds else update)
 
     def sublayer(self, run: Callable[[Tensor], Attended], *modules: nn.Module, tensors: Sequence[Tensor] = ()) -> SubLayer:
         """A sub-layer of reversible streams, which adds the context that `run` returns."""
@@ -143,7 +156,8 @@ class EncoderLayer(nn.Module):
     def __init__(self, block: Block, mixer: Mixer, *, causal: bool = False) -> None:
         super().__init__()
         self.mixer, self.network = mixer, block.network(causal=causal)
-        self.around_mixer, self.around_network = Residual(block), Residual(block)
+        self.around_mixer = Residual(block)
+        self.around_network = None if self.network is None else Residual(block)
 
     def forward(self, x: Tensor, layout: Layout | None, extras: dict[str, Tensor]) -> Tensor:
         return self.read(x, self.mixer.init_state(rows=x.size(0)), layout, extras)[0]
@@ -153,25 +167,40 @@ class EncoderLayer(nn.Module):
         mixed: Attended = self.mixer(self.around_mixer.prenorm(x), state, layout=layout)
         add_extras(extras, mixed.extras)
         x = self.around_mixer.add_residual(x, mixed.context)
-        return self.around_network.add_residual(x, self._feed(x, layout)), mixed.state
+        return _feed(self, x, None, layout)[0], mixed.state
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         x = draft.part(self.around_mixer, x, lambda y: draft.part(self.mixer, y))
-        return draft.part(self.around_network, x, lambda y: draft.part(self.network, y))
+        return _plan_feed(self, draft, x)
 
     def sublayers(self, layout: Layout | None) -> list[SubLayer]:
         """The two sub-layers as parts of reversible streams."""
+        network, around = self.network, self.around_network
+        assert network is not None and around is not None
 
         def mix(x: Tensor) -> Attended:
             return replace(
                 self.mixer(self.around_mixer.prenorm(x), self.mixer.init_state(rows=x.size(0)), layout=layout), state=None
             )
 
-        feed = self.around_network.sublayer(lambda x: Attended(self._feed(x, layout)), self.network)
+        feed = around.sublayer(lambda x: Attended(network.run(around.prenorm(x), None, layout)[0]), network)
         return [self.around_mixer.sublayer(mix, self.mixer), feed]
 
-    def _feed(self, x: Tensor, layout: Layout | None) -> Tensor:
-        return self.network.run(self.around_network.prenorm(x), None, layout)[0]
+
+def _feed(
+    layer: EncoderLayer | DecoderLayer, x: Tensor, tail: Tensor | None, layout: Layout | None
+) -> tuple[Tensor, Tensor | None]:
+    """x [B, T, D] after the feed-forward network of a layer, if it has one, and the network's tail."""
+    network, around = layer.network, layer.around_network
+    if network is None or around is None:
+        return x, tail
+    update, tail = network.run(around.prenorm(x), tail, layout)
+    return around.add_residual(x, update), tail
+
+
+def _plan_feed(layer: EncoderLayer | DecoderLayer, draft: PlanBuilder, x: Register) -> Register:
+    network, around = layer.network, layer.around_network
+    return x if network is None or around is None else draft.part(around, x, lambda y: draft.part(network, y))
 
 
 @dataclass
@@ -203,18 +232,25 @@ class UnprojectedMemory:
 class DecoderLayer(nn.Module):
     """Token mixing over the target, cross-attention to the source, then the feed-forward network.
 
-    causal: tokens see only those before them; otherwise the whole target.
+    cross: None in a layer that does not attend to the source · causal: tokens see only those before them; otherwise the whole
+    target.
     """
 
-    def __init__(self, block: Block, mixer: Mixer, cross: Attention, *, causal: bool = True) -> None:
+    def __init__(self, block: Block, mixer: Mixer, cross: Attention | None, *, causal: bool = True) -> None:
         super().__init__()
         self.mixer, self.cross, self.network = mixer, cross, block.network(causal=causal)
-        self.project = nn.Identity() if cross.context_width == block.dim else nn.Linear(cross.context_width, block.dim)
-        self.around_mixer, self.around_cross, self.around_network = Residual(block), Residual(block), Residual(block)
+        context = block.dim if cross is None else cross.context_width
+        self.project = nn.Identity() if context == block.dim else nn.Linear(context, block.dim)
+        self.around_mixer, self.around_cross = Residual(block), None if cross is None else Residual(block)
+        self.around_network = None if self.network is None else Residual(block)
 
     def init_state(self, *, rows: int = 1, room: int | None = None) -> State:
         """The states of the mixer and of the feed-forward network before the first token."""
-        return self.mixer.init_state(rows=rows, room=room), self.network.init_state(rows)
+        return self.mixer.init_state(rows=rows, room=room), None if self.network is None else self.network.init_state(rows)
+
+    def read_source(self, memory: Tensor, layout: Layout | None) -> State:
+        """The state of the attention to the source; None without one."""
+        return None if self.cross is None else self.cross.init_state(memory, layout)
 
     def forward(
         self, x: Tensor, own: State, source: State, layout: Layout | None, extras: dict[str, Tensor]
@@ -222,39 +258,45 @@ class DecoderLayer(nn.Module):
         before, tail = own
         mixed = self._mix(x, before, layout)
         x = self.around_mixer.add_residual(x, mixed.context)
-        attended = self._attend(x, source, layout)
-        x = self.around_cross.add_residual(x, attended.context)
         add_extras(extras, mixed.extras)
-        add_extras(extras, attended.extras)
-        update, tail = self.network.run(self.around_network.prenorm(x), tail, layout)
-        return self.around_network.add_residual(x, update), (mixed.state, tail), attended.state
+        if self.around_cross is not None:
+            attended = self._attend(x, source, layout)
+            x, source = self.around_cross.add_residual(x, attended.context), attended.state
+            add_extras(extras, attended.extras)
+        x, tail = _feed(self, x, tail, layout)
+        return x, (mixed.state, tail), source
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         x = draft.part(self.around_mixer, x, lambda y: draft.part(self.mixer, y))
-        x = draft.part(self.around_cross, x, lambda y: draft.linear(self.project, draft.part(self.cross, y)))
-        return draft.part(self.around_network, x, lambda y: draft.part(self.network, y))
+        cross, around = self.cross, self.around_cross
+        if cross is not None and around is not None:
+            x = draft.part(around, x, lambda y: draft.linear(self.project, draft.part(cross, y)))
+        return _plan_feed(self, draft, x)
 
     def sublayers(self, own: State, source: State, layout: Layout | None) -> list[SubLayer]:
         """The three sub-layers as parts of reversible streams; each returns its state."""
         before, tail = own
+        network, around_network, around_cross = self.network, self.around_network, self.around_cross
+        assert network is not None and around_network is not None and around_cross is not None
 
         def attend(x: Tensor) -> Attended:
-            read = self.cross.init_state(source.memory, source.layout) if isinstance(source, UnprojectedMemory) else source
+            read = self.read_source(source.memory, source.layout) if isinstance(source, UnprojectedMemory) else source
             return self._attend(x, read, layout)
 
         def feed(x: Tensor) -> Attended:
-            return Attended(*self.network.run(self.around_network.prenorm(x), tail, layout))
+            return Attended(*network.run(around_network.prenorm(x), tail, layout))
 
         memory = [source.memory] if isinstance(source, UnprojectedMemory) else []
         return [
             self.around_mixer.sublayer(lambda x: self._mix(x, before, layout), self.mixer),
-            self.around_cross.sublayer(attend, self.cross, self.project, tensors=memory),
-            self.around_network.sublayer(feed, self.network),
+            around_cross.sublayer(attend, cast(Attention, self.cross), self.project, tensors=memory),
+            around_network.sublayer(feed, network),
         ]
 
     def _mix(self, x: Tensor, before: State, layout: Layout | None) -> Attended:
         return self.mixer(self.around_mixer.prenorm(x), before, layout=layout)
 
     def _attend(self, x: Tensor, source: State, layout: Layout | None) -> Attended:
+        assert self.cross is not None and self.around_cross is not None
         attended: Attended = self.cross(self.around_cross.prenorm(x), source, layout=layout)
         return replace(attended, context=self.project(attended.context))

@@ -25,10 +25,10 @@ from weft.config.sections import Config
 from weft.data.corpus import cache_folder
 from weft.data.formats import Pairs
 from weft.data.text_lines import file_digest
+from weft.decoding.decoding_options import changed
+from weft.decoding.worker_processes import cores
 from weft.errors import DataError
 from weft.file_access import same_file
-from weft.inference.decoding_options import changed
-from weft.inference.worker_processes import cores
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.run_folder import MODEL
 from weft.runs.translator import Translator, load

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -151,23 +152,17 @@ MIGRATIONS = (
 
 def migrate_config(config: Data) -> Data:
     """The plain data of a configuration, in today's form."""
-    for migration in MIGRATIONS:
-        config = migration.config(config)
-    return config
+    return reduce(lambda data, migration: migration.config(data), MIGRATIONS, config)
 
 
 def migrate_weights(tensors: dict[str, T]) -> dict[str, T]:
     """Weights, or tensors named after them, by the names of today."""
-    for migration in MIGRATIONS:
-        tensors = migration.weights(tensors)
-    return tensors
+    return reduce(lambda data, migration: migration.weights(data), MIGRATIONS, tensors)
 
 
 def migrate_metadata(facts: dict[str, str]) -> dict[str, str]:
     """The metadata of published weights, in today's form."""
-    for migration in MIGRATIONS:
-        facts = migration.metadata(facts)
-    return facts
+    return reduce(lambda data, migration: migration.metadata(data), MIGRATIONS, facts)
 
 
 def find_file(run: Path, name: str) -> Path:

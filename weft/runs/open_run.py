@@ -1,7 +1,7 @@
 """Opens the folder of a trained run. Every command that uses a trained model starts here."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.config.plugins import missing_packages
@@ -11,11 +11,12 @@ from weft.errors import ConfigError, RunError
 from weft.file_access import why_unreadable
 from weft.layers.lora import Lora, add_adapters, merge_adapters
 from weft.models.base import Network, Sizes
+from weft.runs.device_and_precision import choose_device
 from weft.runs.migrations import FORMAT_FILE, check_format, read_packages
 from weft.runs.packed_run import unpacked
-from weft.runs.run_folder import CONFIG, MODEL, choose_device
+from weft.runs.run_folder import CONFIG, MODEL
 from weft.runs.weight_files import load_weights, zero_initialized
-from weft.tasks.base import Task, TaskContext, TeacherRun
+from weft.tasks.base import Ensembles, Task, TaskContext, TeacherRun
 
 Report = Callable[[str], None]
 """Receives messages about the progress."""
@@ -86,3 +87,23 @@ def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> 
     merge_adapters(model)
     model.borrowed = frozenset()
     return TrainedRun(folder, config, task, sizes, model.to(choose_device(device)))
+
+
+def open_runs(folders: Sequence[Path], sets: Sequence[str] = (), *, device: str = "cpu") -> TrainedRun:
+    """Loads one run, or several as an ensemble. Raises RunError if they do not belong together."""
+    first, *others = (open_run(folder, sets, device=device) for folder in folders)
+    if not others:
+        return first
+    for other in others:
+        kind, expected = other.config.task["kind"], first.config.task["kind"]
+        if kind != expected:
+            raise RunError(f"{other.folder}: its task is {kind}, that of {first.folder} is {expected}")
+        if not (isinstance(first.task, Ensembles) and isinstance(other.task, Ensembles)):
+            raise RunError("models of this task cannot form an ensemble; name one run")
+        if first.task.vocabularies() != other.task.vocabularies():
+            raise RunError(
+                f"{other.folder}: its tokenizer differs from that of {first.folder}; the runs of an ensemble share one"
+            )
+    assert isinstance(first.task, Ensembles)
+    model = first.task.ensemble([run.model for run in (first, *others)])
+    return replace(first, model=model.to(first.model.device))

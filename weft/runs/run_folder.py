@@ -1,4 +1,4 @@
-"""Run folders, which are never overwritten silently and are used by one process at a time; and the device of a run."""
+"""Run folders, which are never overwritten silently and are used by one process at a time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
-
-from weft.errors import DeviceError, RunError
+from weft.errors import RunError
 from weft.file_access import ASIDE, denied
-from weft.runs.migrations import FORMAT_FILE, write_format
+from weft.runs.migrations import FORMAT_FILE, read_request, write_format
 
 CONFIG = "config.yaml"
 MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 LOCK = "run.lock"
+
+
+def run_folders(text: str) -> list[str]:
+    """The run folders that `a,b` names. A folder whose name contains a comma is one run."""
+    folders = [text] if text and os.path.isdir(text) else [part.strip() for part in text.split(",")]
+    if not all(folders):
+        raise RunError(f"{text!r} names no run folder, or one too few; write RUN, or RUN,RUN for an ensemble")
+    return folders
 
 
 def create_folder(out: Path) -> None:
@@ -38,6 +44,11 @@ def create_folder(out: Path) -> None:
 def unbegun(out: Path) -> bool:
     """Whether a process was killed here before the first step of a new run, when it writes the settings."""
     return (out / FORMAT_FILE).is_file() and not any((out / name).exists() for name in (CONFIG, MODEL, CHECKPOINTS))
+
+
+def unbegun_request(out: Path) -> dict[str, Any]:
+    """The request for a run that has not begun; empty for all others, and for runs that did not save it."""
+    return read_request(out) if unbegun(out) else {}
 
 
 def clear_unbegun(out: Path) -> None:
@@ -117,20 +128,3 @@ def records(folder: Path) -> list[dict[str, Any]]:
     log = folder / LOG
     lines = log.read_text("utf-8").splitlines() if log.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
-
-
-def choose_device(name: str, local_rank: int | None = None) -> torch.device:
-    """The device called `name`. "auto" is the GPU if there is one; under torchrun, each process uses the GPU of its rank."""
-    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    if name == "auto":
-        name = "cuda" if gpus else "cpu"
-    if name == "cuda" and gpus:
-        name = f"cuda:{torch.cuda.current_device() if local_rank is None else local_rank}"
-    if name not in ["cpu", *gpus]:
-        raise DeviceError(f"train.device: there is no device {name!r}; this machine has {', '.join(['cpu', *gpus])}")
-    return torch.device(name)
-
-
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The context for computations in `precision`: "bf16" or "float32"."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

@@ -74,7 +74,7 @@ def read_metadata(file: Path) -> dict[str, str]:
         written = (opened.metadata() or {}).get("weft", "{}")
     try:
         return migrate_metadata(dict(json.loads(written)))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise RunError(
             f"{file}: the metadata was not written by this version of weft; publish the weights again from a checkpoint"
         ) from None

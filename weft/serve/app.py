@@ -82,8 +82,8 @@ def make_app(service: Service, log: Log = log_line) -> GuardMiddleware:
     # FastAPI caches the schema after the first call.
     schema = app.openapi()
     with_security(schema, bool(service.access.keys), PUBLIC)
-    choices = {**service.models.choices, "source": ["auto", *service.models.choices["source"]]}
-    schema["components"]["schemas"]["TranslateRequest"] = with_choices(json_api.TranslateRequest.model_json_schema(), choices)
+    request = with_choices(json_api.TranslateRequest.model_json_schema(), service.models.choices_with_auto)
+    schema["components"]["schemas"]["TranslateRequest"] = request
     if service.settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]

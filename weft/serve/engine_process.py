@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
+from weft.decoding.predictor import BatchItem, Predictor
 from weft.decoding.search_loop import Cancellation
-from weft.errors import WeftError
-from weft.inference.predictor import BatchItem, Predictor
 from weft.serve.middleware import log_line
+from weft.serve.readers import Failure
 from weft.serve.served_models import BatchResult, ModelLocation, ModelVersion, Options, ServedModel
 from weft.serve.server_processes import report_ready
 from weft.tasks.translation.predictor import TranslationPredictor
@@ -63,14 +63,6 @@ class EngineTask:
     options: Options
     group: Hashable
     items: list[BatchItem]
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Says why a model was not opened, or a task not run. `expected`: the message is for users."""
-
-    message: str
-    expected: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,7 +143,7 @@ class Engine:
             try:
                 self._waiting.append(WaitingTask(link, message, model.predictor(message.options)))
             except Exception as error:
-                self._send(link, _failure(error))
+                self._send(link, Failure.of(error))
         else:
             self._send(link, UnknownModel())
 
@@ -169,7 +161,7 @@ class Engine:
             try:
                 link.send(message)
             except (TypeError, AttributeError, PicklingError) as error:
-                link.send(_failure(error))
+                link.send(Failure.of(error))
 
     def _open(self, link: Connection, location: ModelLocation) -> None:
         """Loads a model in another thread, so that the others go on, unless this version of it is open already."""
@@ -184,7 +176,7 @@ class Engine:
                 self._models[model] = served
             self._send(link, model)
         except Exception as error:
-            self._send(link, _failure(error))
+            self._send(link, Failure.of(error))
 
     def _next(self) -> list[WaitingTask]:
         """The task that came first, and those that fit into a batch with it."""
@@ -217,7 +209,7 @@ class Engine:
             begun = [self._begin(predictor, some) for some in _within(predictor.budget, rows)]
         except Exception as error:
             if len(batch) == 1:
-                self._send(batch[0].link, _failure(error))
+                self._send(batch[0].link, Failure.of(error))
             else:
                 for each in batch:
                     self._answer([each])
@@ -230,7 +222,7 @@ class Engine:
             results = [result for finish in begun for result in finish()]
         except Exception as error:
             for each in batch:
-                self._send(each.link, _failure(error))
+                self._send(each.link, Failure.of(error))
             return
         count = len(results)
         for each in batch:
@@ -249,12 +241,6 @@ def _within(budget: int, rows: Sequence[tuple[WaitingTask, int]]) -> Iterator[li
             some, longest = [], each.task.items[row].size
         some.append((each, row))
     yield some
-
-
-def _failure(error: Exception) -> Failed:
-    if isinstance(error, WeftError):
-        return Failed(str(error), expected=True)
-    return Failed(type(error).__name__)  # a message may quote the text of a request
 
 
 def warm_up(model: ServedModel) -> None:
@@ -320,8 +306,8 @@ class Remote:
             except (EOFError, OSError):
                 self._own.link = None
                 continue
-            if isinstance(response, Failed):
-                raise WeftError(response.message) if response.expected else RuntimeError(response.message)
+            if isinstance(response, Failure):
+                raise response.error()
             return response
         raise RuntimeError("the model process ended")
 

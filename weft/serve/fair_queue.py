@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.decoding.predictor import BatchItem, ExpectedCost, Predictor
 from weft.decoding.search_loop import Cancellation
-from weft.inference.predictor import BatchItem, ExpectedCost, Predictor
 from weft.serve.bounded_cache import BoundedCache
 from weft.serve.served_models import BatchResult, TranslationQuery
 

@@ -9,7 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import h11
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from weft.serve.request_retries import Journal, RequestRecord
 
 CONNECTIONS = 2_000
 """Open connections. Beyond that, idle connections of the address that has most are closed, or requests get status 503."""
@@ -30,24 +33,32 @@ LINGER = 5.0
 A client that sends another request meanwhile is told to close its connection, so it never finds it closed."""
 
 
-def most_connections() -> int:
-    """The connections that may be open, as far as the file descriptors of this process allow."""
+def allow_descriptors(wanted: int) -> int:
+    """Allows this process as many file descriptors, if the system does. Returns how many it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard > soft:
-        most = 2 * CONNECTIONS if hard == resource.RLIM_INFINITY else hard
-        soft = max(soft, min(most, 2 * CONNECTIONS))
+        soft = max(soft, wanted if hard == resource.RLIM_INFINITY else min(hard, wanted))
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft
+
+
+def most_connections(descriptors: int = 1) -> int:
+    """The connections that may be open, as far as the file descriptors of this process allow; each needs some of them."""
+    allowed = allow_descriptors((1 + descriptors) * CONNECTIONS)
     used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else SPARE
-    return max(4, min(CONNECTIONS, soft - used - SPARE))
+    return max(4, min(CONNECTIONS, (allowed - used - SPARE) // descriptors))
 
 
 class Protocol(H11Protocol):
     """Closes connections whose headers do not arrive in time or whose client does not read the response.
 
-    most: the most connections of the server; further ones take the places of idle ones.
+    most: the most connections of the server; further ones take the places of idle ones · journal: remembers requests for other
+    workers, if there are any.
     """
 
     most = CONNECTIONS
+    journal: Journal | None = None
+    record: RequestRecord | None = None
     headers_timer: asyncio.TimerHandle | None = None
     leaving = False
     opened = 0.0
@@ -67,12 +78,25 @@ class Protocol(H11Protocol):
         self._await_headers()
         if len(self.connections) > self.most:
             make_room(self.connections, but=self)
+        connection = transport.get_extra_info("socket")
+        if self.journal is not None and (record := self.journal.record(connection)):
+            self.record, self.app = record, answer_with(self.app, record)
+            if record.length > 0:
+                self._read(record.content)  # the worker that has read this was killed
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        if self.journal is not None:
+            self.record = None
+            self.journal.end(self.transport.get_extra_info("socket"))
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self.record is not None:
+            self.record.add(data)
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
         super().data_received(data)
         if not self.idle:
             self._stop_waiting()
@@ -82,6 +106,8 @@ class Protocol(H11Protocol):
     def on_response_complete(self) -> None:
         if self.leaving and self.cycle is not None:
             self.cycle.keep_alive = False
+        if self.record is not None:
+            self.record.answered(self.conn.trailing_data[0])
         super().on_response_complete()
         self._watch_reading(self.transport.get_write_buffer_size())
         if self.conn.trailing_data[0] and self.idle:
@@ -103,6 +129,8 @@ class Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answers a request that is not HTTP."""
+        if self.record is not None:
+            self.record.answering()
         body = json.dumps({"error": msg}).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
@@ -132,6 +160,20 @@ class Protocol(H11Protocol):
             self.transport.abort()
         else:
             self._watch_reading(left)
+
+
+def answer_with(app: Any, record: RequestRecord) -> Any:
+    """The application, which marks the record of its request before it begins to answer."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.answering()
+            await send(message)
+
+        await app(scope, receive, send_marked)
+
+    return answer
 
 
 def make_room(connections: Iterable[object], but: Protocol | None = None) -> None:

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
+from weft.decoding.predictor import Prediction
 from weft.errors import DataError
 from weft.explain.html_page import explain_page
-from weft.inference.predictor import Prediction
 from weft.serve.fair_queue import SHORT
 from weft.serve.languages import detect_language
 from weft.serve.readers import LONG
@@ -139,7 +139,7 @@ def router(service: Service) -> APIRouter:
     async def translate(request: Request) -> Response:
         body = await admitted_body(request, service, TranslateRequest)
         service.check(body.texts, body.use + body.avoid + body.glossary_texts, body.prefixes)
-        content = await service.attend(request, _translate(service, request, body, _selected(service, body)))
+        content = await service.attend(request, _translate(service, request, body, await _selected(service, body)))
         return Response(content, media_type="application/json")
 
     @routes.post(
@@ -175,12 +175,13 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-def _selected(service: Service, body: TranslateRequest) -> ServedModel:
+async def _selected(service: Service, body: TranslateRequest) -> ServedModel:
     """The model of a request. `source: auto` chooses among the languages that are translated to the target language."""
     models, source = service.models, body.source
     if source == "auto" and body.model is None:
         codes = dict.fromkeys(model.source for model in models.served if model.target == body.target)
-        source = detect_language(" ".join(body.texts), list(codes) or models.choices["source"])[0]["language"]
+        candidates = list(codes) or models.choices["source"]
+        source = (await asyncio.to_thread(detect_language, " ".join(body.texts), candidates))[0]["language"]
     return models.select(body.model, source, body.target)
 
 

@@ -12,11 +12,11 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from weft.inference.predictor import Prediction
-from weft.serve.languages import detect_language, language_name
+from weft.decoding.predictor import Prediction
+from weft.serve.languages import LONGEST_SAMPLE, detect_language, language_name
 from weft.serve.request_and_response import ERRORS, Fields, admitted_fields, body_schema, with_choices
 from weft.serve.served_models import ServedModel, TranslationQuery
-from weft.serve.service import Service, client_of, note, suffix_of, suffixes
+from weft.serve.service import Service, check_segments, client_of, is_translated, note, suffix_of, suffixes
 from weft.tasks.translation.documents import open_file
 from weft.tasks.translation.documents.html import Segment
 from weft.tasks.translation.segmenter import Translation
@@ -52,15 +52,14 @@ UNHEALTHY: Fields = {"description": "a model does not answer"}
 def router(service: Service) -> APIRouter:
     """Routes for texts and languages: /translate, /detect, /languages, /health, /spec and /frontend/settings."""
     routes = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
-    choices = {**service.models.choices, "source": ["auto", *service.models.choices["source"]]}
-    body = with_choices(_object(TRANSLATE, "q", "source", "target"), choices)
+    body = with_choices(_object(TRANSLATE, "q", "source", "target"), service.models.choices_with_auto)
 
     @routes.post("/translate", summary="Translate text or HTML", openapi_extra=body_schema(body))
     async def translate(request: Request) -> Fields:
         fields = await admitted_fields(request, service)
         texts, is_list = _texts(service, fields)
         source, target = (_language(fields, name) for name in ("source", "target"))
-        detected = detect_language(" ".join(texts), service.models.choices["source"])[0] if source == "auto" else None
+        detected = (await _ranked_languages(service, texts))[0] if source == "auto" else None
         markup = fields.get("format") or "text"
         if markup not in ("text", "html"):
             raise HTTPException(400, "Invalid request: format must be text or html")
@@ -74,7 +73,7 @@ def router(service: Service) -> APIRouter:
     async def detect(request: Request) -> list[Fields]:
         texts, _ = _texts(service, await admitted_fields(request, service))
         note(request, characters=sum(map(len, texts)))
-        return detect_language(" ".join(texts), service.models.choices["source"])
+        return await _ranked_languages(service, texts)
 
     @routes.get("/languages", summary="The languages, each with its target languages")
     async def languages() -> list[Fields]:
@@ -140,6 +139,11 @@ def file_router(service: Service) -> APIRouter:
     return routes
 
 
+async def _ranked_languages(service: Service, texts: Sequence[str]) -> list[Fields]:
+    """The source languages of the server, the likeliest of these texts first. Another thread counts the n-grams."""
+    return await asyncio.to_thread(detect_language, " ".join(texts[:LONGEST_SAMPLE]), service.models.choices["source"])
+
+
 def _frontend(service: Service) -> Fields:
     first, settings = service.models.served[0], service.settings
     return {
@@ -190,7 +194,7 @@ async def _translate_segments(
     queries = {
         place: TranslationQuery(model, segment.text, options, marks=segment.marks)
         for place, segment in enumerate(segments)
-        if segment.marks or any(map(str.isalpha, segment.text))
+        if is_translated(segment)
     }
     answers = dict(zip(queries, await service.answer(request, list(queries.values())), strict=True))
     return [answers.get(place) or Translation(segment.text, 0.0) for place, segment in enumerate(segments)]
@@ -240,22 +244,23 @@ def _alternatives(fields: Fields, limit: int) -> int:
 
 async def _translate_file(service: Service, request: Request, content: bytes, suffix: str, source: str, target: str) -> str:
     """Translates a file, if need be by way of a third language; returns the name of the result."""
-    client = client_of(request)
+    client, most = client_of(request), service.settings.queue
     if source == "auto":
-        segments = await service.readers.do(client, read_file, content, suffix)
-        text = " ".join(segment.text for segment in segments)[: service.settings.characters]
-        source = str(detect_language(text, service.models.choices["source"])[0]["language"])
+        segments = await service.readers.do(client, read_file, content, suffix, None, most)
+        source = str((await _ranked_languages(service, [segment.text for segment in segments]))[0]["language"])
     for model in service.models.path(source, target):
-        segments = await service.readers.do(client, read_file, content, suffix, model.target)
+        segments = await service.readers.do(client, read_file, content, suffix, model.target, most)
         service.check([], [segment.text for segment in segments])
         answers = await _translate_segments(service, request, model, segments)
         content = await service.readers.do(client, write_file, content, suffix, model.target, answers)
     return await asyncio.to_thread(service.files.put, content, suffix)
 
 
-def read_file(content: bytes, suffix: str, language: str | None = None) -> list[Segment]:
-    """The segments of a file."""
-    return open_file(content, suffix, language).document.segments
+def read_file(content: bytes, suffix: str, language: str | None, most: int) -> list[Segment]:
+    """The segments of a file, of which at most `most` may be different."""
+    segments = open_file(content, suffix, language).document.segments
+    check_segments(segments, most)
+    return segments
 
 
 def write_file(content: bytes, suffix: str, language: str, answers: Sequence[Translation]) -> bytes:

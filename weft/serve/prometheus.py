@@ -27,6 +27,7 @@ COUNTERS = {
     "refused_rate": "requests refused by the rate limit",
     "refused_key": "requests refused because the API key was missing or invalid",
     "refused_greedy": "requests dropped from a full queue because their client had the most texts in it",
+    "retried": "requests taken over from another worker that was killed",
     "reloads": "times the models were reloaded",
     "failed_reloads": "times reloading failed and the old models stayed",
     "worker_restarts": "times the model's thread ended unexpectedly and was started again",

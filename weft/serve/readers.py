@@ -5,6 +5,8 @@ the system ends its process, and a process ends with the client that it works fo
 processes cannot be forked, threads do the work; these cannot be ended.
 """
 
+from __future__ import annotations
+
 import asyncio
 import multiprocessing
 import os
@@ -24,8 +26,8 @@ from typing import Any, TypeVar
 import torch
 from starlette.exceptions import HTTPException
 
+from weft.decoding.worker_processes import LINUX, cores
 from weft.errors import WeftError
-from weft.inference.worker_processes import LINUX, cores
 
 SECONDS, LONG = 10, 30
 """CPU seconds of a usual job, and of an explanation."""
@@ -33,7 +35,7 @@ SECONDS, LONG = 10, 30
 MEMORY = 2 << 30
 """Bytes that a job may take beside the memory that the process begins with."""
 
-POLITENESS = 5
+POLITENESS = 10
 """How far a process stands back for the model and the event loop, as `nice` counts it."""
 
 T = TypeVar("T")
@@ -41,14 +43,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Failure:
-    """The error of a job. expected: the message is for users."""
+    """The error of another process. expected: the message is for users."""
 
     message: str
     expected: bool
 
+    @staticmethod
+    def of(error: Exception) -> Failure:
+        """The failure to send. The message of an unexpected error may quote the text of a request, so it stays behind."""
+        expected = isinstance(error, WeftError)
+        return Failure(str(error) if expected else type(error).__name__, expected)
+
+    def error(self) -> Exception:
+        """The error to raise in the process that asked."""
+        return WeftError(self.message) if self.expected else RuntimeError(self.message)
+
 
 class StaleReader(Exception):
     """The process was forked before the model of a job was loaded."""
+
+
+class EndedReader(RuntimeError):
+    """The process ended in the middle of a job, for example because the system had no memory left."""
 
 
 class Reader:
@@ -79,11 +95,11 @@ class Reader:
             if self._process.exitcode == -signal.SIGXCPU:
                 limit = f"reading it takes more than {seconds} s of computing time"
                 raise HTTPException(400, f"Invalid request: {limit}; send less text, or simpler markup") from None
-            raise RuntimeError("the process that reads texts ended") from None
+            raise EndedReader("the process that reads texts ended") from None
         if isinstance(answer, StaleReader):
             raise answer
         if isinstance(answer, Failure):
-            raise WeftError(answer.message) if answer.expected else RuntimeError(answer.message)
+            raise answer.error()
         result: T = answer
         return result
 
@@ -116,9 +132,7 @@ def _work(end: Connection) -> None:
             try:
                 answer = work(*arguments)
             except Exception as error:
-                # A message may quote the text of a request.
-                expected = isinstance(error, WeftError)
-                answer = Failure(str(error) if expected else type(error).__name__, expected)
+                answer = Failure.of(error)
             end.send(answer)
 
 
@@ -142,7 +156,7 @@ class Readers:
         """The result of a function for a client. Cancelling ends it. The function and its arguments are pickled."""
         await self._turn(client)
         loop, reader = asyncio.get_running_loop(), self._idle.pop() if self._idle else None
-        done = False
+        done = retried = False
         try:
             if not self._forks:
                 return await loop.run_in_executor(self._threads, self._do_here, work, arguments)
@@ -153,7 +167,10 @@ class Readers:
                     result = await loop.run_in_executor(self._threads, reader.do, work, arguments, seconds)
                     done = True
                     return result
-                except StaleReader:
+                except (StaleReader, EndedReader) as error:
+                    if retried and isinstance(error, EndedReader):
+                        raise
+                    retried = isinstance(error, EndedReader)
                     reader.kill()
                     reader = None
         except (WeftError, RuntimeError):

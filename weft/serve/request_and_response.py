@@ -17,9 +17,9 @@ from starlette.responses import Response
 
 from weft.data.batch import EOS
 from weft.data.term_automata import token_texts
+from weft.decoding.predictor import Prediction
 from weft.explain.attention_heatmap import cross_attention
 from weft.explain.explanation import Side, join_words, make_side
-from weft.inference.predictor import Prediction
 from weft.serve.served_models import ServedModel
 from weft.tasks.translation.segmenter import Translation
 

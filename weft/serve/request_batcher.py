@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import torch
 from starlette.exceptions import HTTPException
 
+from weft.decoding.predictor import BatchItem, Prediction, Predictor
 from weft.decoding.search_loop import Cancellation
-from weft.inference.predictor import BatchItem, Prediction, Predictor
-from weft.inference.worker_processes import LINUX
+from weft.decoding.worker_processes import LINUX
 from weft.serve.bounded_cache import BoundedCache, bytes_of
 from weft.serve.fair_queue import SHORT, Batch, BatchTimeModel, FairQueue, Job, Parts, PendingQuery, RequestTicket
 from weft.serve.middleware import Log

@@ -14,11 +14,12 @@ from weakref import WeakValueDictionary
 
 from starlette.exceptions import HTTPException
 
+from weft.decoding.predictor import BatchItem, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
 from weft.explain.explanation import Explanation
 from weft.explain.html_page import Section
-from weft.inference.predictor import BatchItem, Predictor
+from weft.runs.run_folder import run_folders
 from weft.runs.translator import Translator, load
 from weft.runs.weight_files import share_equal
 from weft.serve.bounded_cache import BoundedCache
@@ -163,20 +164,13 @@ def parse_location(text: str) -> ModelLocation:
     """Parses `RUN`, or `RUN,RUN` for an ensemble; either may start with its languages: `en-de=RUN`, `zh-Hans:en=RUN`."""
     pair, equals, rest = text.partition("=")
     if not equals or os.path.exists(text):
-        return ModelLocation(_folders(text))
+        return ModelLocation(tuple(run_folders(text)))
     match = PAIR.fullmatch(pair.strip())
     if match is None:
         run = rest or "RUN"
         raise ConfigError(f"{text}: {pair!r} is not a language pair; write en-de={run}, or zh-Hans:en={run}")
     source, target = [code for code in match.groups() if code]
-    return ModelLocation(_folders(rest), (source, target))
-
-
-def _folders(text: str) -> tuple[str, ...]:
-    parts = [text] if os.path.isdir(text) else [part.strip() for part in text.split(",")]
-    if not all(parts):
-        raise ConfigError(f"{text!r} names no run folder; write RUN, or RUN,RUN for an ensemble")
-    return tuple(parts)
+    return ModelLocation(tuple(run_folders(rest)), (source, target))
 
 
 class Models:
@@ -288,6 +282,11 @@ class Models:
         if len(path) != 1:
             raise HTTPException(400, f"{target} is not available as a target language from {source}")
         return path[0]
+
+    @property
+    def choices_with_auto(self) -> dict[str, list[str]]:
+        """The values that requests can select if they may leave the source language to be detected."""
+        return {**self.choices, "source": ["auto", *self.choices["source"]]}
 
     @property
     def choices(self) -> dict[str, list[str]]:

@@ -19,6 +19,7 @@ from weft.errors import WeftError
 from weft.serve.app import make_app
 from weft.serve.http_protocol import CONNECTIONS, Protocol, make_room, most_connections
 from weft.serve.middleware import Log, log_line
+from weft.serve.request_retries import JOURNAL_FD, Journal
 from weft.serve.served_models import Models
 from weft.serve.server_processes import WORKER, address, hand_over, listener, refuse_handshakes, report_ready, stop_predecessor
 from weft.serve.service import Service
@@ -49,19 +50,25 @@ class Server(uvicorn.Server):
     """A server with its own event loop. `run` may be called in the main thread or another; port 0 takes any free port."""
 
     def __init__(self, settings: Settings, models: Models, log: Log = log_line) -> None:
-        self.log, self.service, most = log, Service(settings, models, log), most_connections()
+        self.log, self.service = log, Service(settings, models, log)
+        number = os.environ.pop(JOURNAL_FD, "")
+        self._journal = Journal(int(number)) if number else None
+        most = most_connections(1 if self._journal is None else 2)
         self.guard = make_app(self.service, log)
         self.guard.full = lambda: len(self.server_state.connections) > most
         self.guard.stopping = lambda: self.should_exit
         self._socket = listener(settings.host, settings.port)
+        if self._journal is not None:
+            self._socket = self._journal.listening(self._socket)
         self.address = address(settings.host, self._socket)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shared = WORKER in os.environ or "LISTEN_FDS" in os.environ  # another process has the socket, too
         self._complained = float("-inf")
+        self._tasks: set[asyncio.Task[Any]] = set()
         super().__init__(
             uvicorn.Config(
                 self.guard,
-                http=type("LimitedProtocol", (Protocol,), {"most": most}),
+                http=type("LimitedProtocol", (Protocol,), {"most": most, "journal": self._journal}),
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -115,7 +122,28 @@ class Server(uvicorn.Server):
         worker = os.environ.get(WORKER)
         self._log_models(f"worker {worker} is ready" if worker else "serving", address=self.address, pid=os.getpid())
         stop_predecessor()
+        if self._journal is not None:
+            self._journal.take_over(self._accept)
         report_ready()
+
+    def _accept(self, connection: socket.socket, *, request: bool) -> None:
+        """Serves a connection that another worker has accepted. request: whether it has sent a request."""
+        self.service.metrics.count(retried=request)
+
+        def protocol() -> Any:
+            return self.config.http_protocol_class(
+                config=self.config,  # type: ignore[call-arg]
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            )
+
+        self._keep(asyncio.get_running_loop().connect_accepted_socket(protocol, connection))
+
+    def _keep(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Does some work beside the others."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accepts the connections that wait, then closes the socket: the system would reset them."""
@@ -139,23 +167,16 @@ class Server(uvicorn.Server):
     async def _run(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._report)
-        tasks: set[asyncio.Task[None]] = set()
-
-        def keep(work: Coroutine[Any, Any, None]) -> None:
-            task = loop.create_task(work)
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop_now_or_later)
             loop.add_signal_handler(signal.SIGUSR2, self._hand_over)
-            loop.add_signal_handler(signal.SIGHUP, lambda: keep(self._reload()))
+            loop.add_signal_handler(signal.SIGHUP, lambda: self._keep(self._reload()))
         handler, logger = _ForwardLogs(self.log), logging.getLogger("uvicorn.error")
         logger.addHandler(handler)
         try:
             if WORKER in os.environ:
-                keep(self._work_for(os.getppid()))
+                self._keep(self._work_for(os.getppid()))
             await self.serve(sockets=[self._socket])
         finally:
             logger.removeHandler(handler)

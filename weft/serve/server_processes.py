@@ -18,9 +18,10 @@ from pathlib import Path
 from prometheus_client.multiprocess import mark_process_dead
 
 from weft.errors import WeftError
-from weft.serve.http_protocol import CONNECTIONS
+from weft.serve.http_protocol import CONNECTIONS, allow_descriptors
 from weft.serve.middleware import log_line
 from weft.serve.prometheus import FOLDER
+from weft.serve.request_retries import AVAILABLE, JOURNAL_FD, SPARE, WorkerConnections
 from weft.serve.settings import Settings
 
 LISTEN_FD, REPLACES = "WEFT_LISTEN_FD", "WEFT_REPLACES"
@@ -126,8 +127,8 @@ def report_ready() -> None:
 class Workers:
     """Starts workers, starts them again if they end, and passes signals on to them.
 
-    The operating system gives each new connection to one of them. They share a folder for metrics and translated files, and
-    with settings.engines the processes that run the models.
+    The operating system gives each new connection to one of them. If one is killed, others take over its connections. They
+    share a folder for metrics and translated files, and with settings.engines the processes that run the models.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -138,6 +139,8 @@ class Workers:
         self._running: dict[int, Process] = {}
         self._engines: dict[int, Process] = {}
         self._stopping = self._failed = self._handed_over = False
+        descriptors = allow_descriptors(2 * (1 + settings.workers) * CONNECTIONS)
+        self._connections = WorkerConnections(descriptors - SPARE, self._log_retries)
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT. Raises an error if a worker cannot start."""
@@ -174,7 +177,14 @@ class Workers:
         own = {LISTEN_FD: str(self._listener.fileno()), SHARED: str(self._folder), FOLDER: str(self._folder)}
         if self._sockets:
             own[ENGINE_PATH] = self._sockets[number % len(self._sockets)].getsockname()
-        return await self._spawn(self._running, number, own, self._listener)
+        if not AVAILABLE:
+            return await self._spawn(self._running, number, own, self._listener)
+        with self._connections.link(number) as link:
+            own[JOURNAL_FD] = str(link.fileno())
+            ready = await self._spawn(self._running, number, own, self._listener, link)
+        if ready:
+            self._connections.serves(number)
+        return ready
 
     async def _start_engine(self, number: int) -> bool:
         """Starts a process that runs models; returns whether it takes tasks."""
@@ -184,13 +194,13 @@ class Workers:
             own[VISIBLE] = (os.environ.get(VISIBLE) or ",".join(map(str, range(len(self._sockets))))).split(",")[number]
         return await self._spawn(self._engines, number, own, listening)
 
-    async def _spawn(self, among: dict[int, Process], number: int, own: dict[str, str], listening: socket.socket) -> bool:
+    async def _spawn(self, among: dict[int, Process], number: int, own: dict[str, str], *sockets: socket.socket) -> bool:
         reading, writing = os.pipe()
         own |= {WORKER: str(number), READY_FD: str(writing)}
         environment = {name: value for name, value in os.environ.items() if name != REPLACES} | own
         # In a session of its own, so that Ctrl-C reaches it only once.
         among[number] = await asyncio.create_subprocess_exec(
-            *command(), pass_fds=[listening.fileno(), writing], env=environment, start_new_session=True
+            *command(), pass_fds=[*(each.fileno() for each in sockets), writing], env=environment, start_new_session=True
         )
         os.close(writing)
         if self._stopping:
@@ -205,6 +215,8 @@ class Workers:
         while True:
             status = await among[number].wait()
             mark_process_dead(among[number].pid, self._folder)
+            if among is self._running:
+                self._connections.ended(number, stopping=self._stopping)
             if self._stopping:
                 return
             what = "a worker" if among is self._running else "the model process"
@@ -212,6 +224,10 @@ class Workers:
             await asyncio.sleep(PAUSE)
             if not self._stopping:
                 await start(number)
+
+    @staticmethod
+    def _log_retries(count: int) -> None:
+        log_line({"event": "requests of a worker that ended were given to another", "requests": count})
 
     def _hand_over(self) -> None:
         self._handed_over = True

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from weft.errors import WeftError
-from weft.inference.predictor import Prediction
-from weft.inference.worker_processes import LINUX
+from weft.decoding.predictor import Prediction
+from weft.decoding.worker_processes import LINUX
+from weft.errors import DataError, WeftError
 from weft.serve.access_control import AccessControl
 from weft.serve.fair_queue import SHORT
 from weft.serve.middleware import Log
@@ -48,6 +48,9 @@ KEPT = 30 * 60.0
 
 TOTAL = 256 << 20
 """Bytes of all translated files; beyond that the oldest are deleted."""
+
+REPEATED = 10
+"""How many times as many segments as sentences a request may have: those that are repeated or have no letters are free."""
 
 NAME = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,5})")
 
@@ -133,9 +136,10 @@ class Service:
 
     async def segments(self, request: Request, texts: Sequence[str], form: str, language: str | None) -> list[list[Segment]]:
         """The segments of documents in this format. Long ones and markup are read by another process."""
+        most = self.settings.queue
         if form == "text" and sum(map(len, texts)) <= SHORT:
-            return read_documents(texts, form, language)
-        return await self.readers.do(client_of(request), read_documents, texts, form, language)
+            return read_documents(texts, form, language, most)
+        return await self.readers.do(client_of(request), read_documents, texts, form, language, most)
 
     async def filled(
         self, request: Request, texts: Sequence[str], form: str, language: str | None, answers: Sequence[Any]
@@ -193,9 +197,27 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-def read_documents(texts: Sequence[str], form: str, language: str | None) -> list[list[Segment]]:
-    """The segments of documents."""
-    return [open_document(text, form, language).segments for text in texts]
+def read_documents(texts: Sequence[str], form: str, language: str | None, most: int) -> list[list[Segment]]:
+    """The segments of documents, of which at most `most` may be different."""
+    documents = [open_document(text, form, language).segments for text in texts]
+    check_segments([segment for document in documents for segment in document], most)
+    return documents
+
+
+def check_segments(segments: Sequence[Segment], most: int) -> None:
+    """Raises DataError if there are more segments than a request may have."""
+    different = len({segment for segment in segments if is_translated(segment)})
+    if different > most:
+        raise DataError(f"the request has {different} sentences; this server takes at most {most} at once")
+    if len(segments) > REPEATED * most:
+        raise DataError(
+            f"the request has {len(segments)} lines or segments; this server takes at most {REPEATED * most} at once"
+        )
+
+
+def is_translated(segment: Segment) -> bool:
+    """Whether a segment has something to translate: letters, or markup that a model may move."""
+    return bool(segment.marks) or any(map(str.isalpha, segment.text))
 
 
 def write_documents(texts: Sequence[str], form: str, language: str | None, answers: Sequence[Translation]) -> list[Translation]:

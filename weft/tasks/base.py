@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_che
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.config.corpus_entries import weighed
-from weft.config.registry import build
+from weft.config.registry import build, find_table, load
 from weft.config.sections import Config
 from weft.data.batch import Batch, Position
-from weft.data.batching import round_up
 from weft.data.data_format import DataFormat
 from weft.data.formats import Pairs
 from weft.data.sentence_pairs import random_pairs
+from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resolve_options
+from weft.decoding.predictor import Predictor
 from weft.errors import ConfigError, DataError
-from weft.evaluation.metrics import Metric
+from weft.evaluation.metrics import USUAL, Metric, make_metrics, score
 from weft.explain.html_page import Explained, Section
-from weft.inference.decoding_options import DecodingOptions, Warn
-from weft.inference.predictor import Predictor
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_encoder_decoder
 
@@ -89,6 +87,10 @@ class Measure:
     title: str
     higher_is_better: bool = True
 
+    def answers_to(self, key: str) -> bool:
+        """Whether a setting means this score; a number at the end of its key may be left out."""
+        return key in (self.key, self.key.rstrip("0123456789"))
+
     def better(self, new: float, old: float) -> bool:
         """Whether `new` is the better of two values. A value that is not a number is worse than any."""
         if old != old:
@@ -97,6 +99,11 @@ class Measure:
 
 
 LOSS = Measure("loss", "loss", higher_is_better=False)
+
+
+def measures_of(metrics: Iterable[type[Metric] | Metric]) -> tuple[Measure, ...]:
+    """The scores of a task that is scored by these metrics, and then by its loss."""
+    return *(Measure(metric.key(), metric.name, metric.higher_is_better) for metric in metrics), LOSS
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,7 @@ class TaskInfo:
     typical_length: tokens of a typical text, for benchmarks.
     fixed_length: the positions of every row, if all rows have as many; None: as many as the texts have.
     metric_types: the metrics that compare predictions with references; see `Task.metrics`.
+    several_references: whether each line of a reference is one of its own; then only metrics that know it can be added.
     """
 
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
@@ -121,6 +129,7 @@ class TaskInfo:
     typical_length: int = 32
     fixed_length: int | None = None
     metric_types: Sequence[type[Metric]] = ()
+    several_references: bool = False
 
 
 @runtime_checkable
@@ -178,11 +187,44 @@ def optimizer_groups(task: Task, model: nn.Module) -> tuple[dict[str, list[nn.Pa
 
 def find_measure(task: Task, key: str) -> Measure:
     """The measure of this key, whose number may be left out: chrf for chrf2. Raises ConfigError if there is none."""
-    for measure in task.measures:
-        if key in (measure.key, measure.key.rstrip("0123456789")):
+    measures = list(task.measures)
+    if not any(measure.answers_to(key) for measure in measures):
+        measures += measures_of(added_metrics(task))[:-1]
+    for measure in measures:
+        if measure.answers_to(key):
             return measure
-    known = ", ".join(measure.key for measure in task.measures)
+    known = ", ".join(dict.fromkeys(measure.key for measure in measures))
     raise ConfigError(f"train.best_by: the task does not measure {key!r}; it measures {known}")
+
+
+def added_metrics(task: Task) -> list[type[Metric]]:
+    """The metrics of train.metrics."""
+    known = find_table("weft.evaluation:METRICS")
+    return [load(known, name) for name in task.config.train.metrics]
+
+
+def all_metrics(task: Task, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
+    """The metrics of a task, and those that train.metrics adds. The options are sacreBLEU's."""
+    own = task.metrics(tokenize=tokenize, lowercase=lowercase)
+    added = make_metrics(task.config.train.metrics, tokenize=tokenize or USUAL, lowercase=lowercase)
+    keys = {metric.key() for metric in own}
+    return [*own, *(each for each in added if each.key() not in keys)] if own else own
+
+
+def check_metrics(task: Task) -> None:
+    """Raises ConfigError if train.metrics has metrics that the outputs of the task cannot be compared by."""
+    kind, added = task.config.task["kind"], added_metrics(task)
+    if added and type(task).metrics is Task.metrics and not task.info.metric_types:
+        scored = ", ".join(measure.key for measure in task.measures)
+        raise ConfigError(
+            f"train.metrics: the task {kind} writes nothing that metrics could compare with references; it is scored by "
+            f"{scored}. Remove train.metrics"
+        )
+    if task.info.several_references and (wrong := [each.key() for each in added if not each.several_references]):
+        raise ConfigError(
+            f"train.metrics: {', '.join(wrong)}: the task {kind} has several references for each output, which these metrics "
+            "would read as one; remove them, or add metrics with `several_references = True`"
+        )
 
 
 def lower_setting(task: Task, path: str, possible: int) -> None:
@@ -197,25 +239,6 @@ def lower_setting(task: Task, path: str, possible: int) -> None:
 def typical_length(task: Task) -> int:
     """Tokens of a typical row, for benchmarks."""
     return task.info.fixed_length or min(task.info.typical_length, task.config.data.max_length)
-
-
-def max_row_length(task: Task, *, rounded: bool = False) -> int:
-    """The most positions of a row for texts of up to data.max_length tokens. rounded: if batches come in few sizes."""
-    if task.info.fixed_length:
-        return task.info.fixed_length
-    tags = max((len(part.tags) for part in weighed(task.config.data.train)), default=0)
-    positions = task.config.data.max_length + tags + 1
-    return round_up(positions) if rounded else positions
-
-
-def check_length(task: Task, model: Network) -> None:
-    """Raises ConfigError if texts of data.max_length tokens exceed the model's positions."""
-    longest, limit = max_row_length(task), model.max_length
-    if limit is not None and longest > limit:
-        raise ConfigError(
-            f"data.max_length: texts of {longest - 1} tokens and their end do not fit the model's {limit} positions; set "
-            f"data.max_length to at most {limit - 1}, or raise max_length of the model or of its mixers"
-        )
 
 
 class Task(ABC):
@@ -271,7 +294,7 @@ class Task(ABC):
         """The model that `spec` (the section model) describes, with its initial weights. A task may build on top of it."""
         return build_encoder_decoder(spec, sizes)
 
-    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> Predictor[Any, Any]:
+    def predictor(self, model: Any, resolved: DecodingOptions, warn: Warn | None = None) -> Predictor[Any, Any]:
         """A trained model that answers inputs."""
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
 
@@ -285,10 +308,15 @@ class Task(ABC):
         """
         if target is not None:
             raise ConfigError("a target can be given to runs that translate; leave it out")
+        title, body = self.explained(predictor, text)
+        return Section(run, " ".join(title.split()), body)
+
+    def explained(self, predictor: Any, text: str) -> tuple[str, str]:
+        """The title and the HTML of the explanation of an input: by default what is predicted, and its `explanation`."""
         (prediction,) = predictor.predict([predictor.parse_input(text, attention=True)])
         if not (prediction.text or prediction.source_tokens):
             raise DataError("there is nothing to explain in an empty input; give a text, a document or the name of a file")
-        return Section(run, " ".join(prediction.text.split()), self.explanation(predictor, prediction, text))
+        return prediction.text, self.explanation(predictor, prediction, text)
 
     def explanation(self, predictor: Any, prediction: Any, text: str) -> str:
         """HTML that shows what a prediction for an input is based on. `weft.explain.html_page` has images and bars for it."""
@@ -311,7 +339,7 @@ class Task(ABC):
         """
         return [metric() for metric in self.info.metric_types]
 
-    def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
+    def score(self, model: Any, data: Sequence[str]) -> dict[str, float]:
         """The scores of `evaluate` on other data."""
         own = {} if self.config.data.train else {"data.train": list(data)}  # an imported run has none, and none is trained on
         config = self.config.replaced({"data.valid": list(data), **own})
@@ -327,14 +355,14 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def losses(self, model: nn.Module, batch: Any, update: int) -> Iterator[Loss]:
+    def losses(self, model: Any, batch: Any, update: int) -> Iterator[Loss]:
         """The losses of update number `update`, counted from 1. Schedules inside a task may depend on nothing else.
 
         The trainer runs the backward pass of each loss before it takes the next one.
         """
 
     @abstractmethod
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
+    def evaluate(self, model: Any) -> dict[str, float]:
         """Scores on the validation data, by key of their `Measure`: always `loss`; empty if there is no validation data."""
 
     def identity(self) -> str:
@@ -351,3 +379,17 @@ class Task(ABC):
         Rows are packed or rounded (see train.packed, train.rounded) if the task trains on such batches.
         """
         return random_pairs((sizes.source, sizes.target), (length, length), rows, packed=packed, rounded=rounded)
+
+
+def decoded_texts(
+    task: Task, model: nn.Module, inputs: Iterable[str], settings: Mapping[str, Any], *, together: bool = True
+) -> list[str]:
+    """The texts that a model writes for some inputs, with these settings of decode. together: see `Predictor.predict`."""
+    assert isinstance(model, Network)
+    predictor = task.predictor(model, resolve_options(changed(task.config.decode, settings), model.device))
+    return [each.text for each in predictor.predict(map(predictor.parse_input, inputs), together=together)]
+
+
+def text_scores(hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[Metric]) -> dict[str, float]:
+    """The metrics of texts, by their keys."""
+    return {each.key: each.value for each in score(hypotheses, references, metrics).values()}

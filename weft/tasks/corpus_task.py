@@ -1,10 +1,7 @@
-"""Tasks on corpora: examples with an input and a reference, which may be texts, pictures, recordings or labels.
-
-The tokenizers of a new run are trained on its data, or those of another run, so that both have one vocabulary.
-"""
+"""Tasks on corpora: examples with an input and a reference, which may be texts, pictures, recordings or labels."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -14,63 +11,19 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor, nn
 
 from weft.config.corpus_entries import NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, labels, weighed
-from weft.config.sections import Config, load_config
 from weft.data.batch import Batch, Position
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus, Encoding, Rows, cache_folder
 from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
 from weft.data.formats import Pairs, combine, open_pairs
 from weft.data.sentence_pairs import collate_pairs
-from weft.data.tokenizers import ExtraWords, InheritedTokenizers, Tokenizer, has_tokenizers, train_tokenizer, train_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.data.tokenizers import Tokenizer, has_tokenizers
 from weft.data.validation_split import HELD_OUT, split
 from weft.data.word_noise import CorpusNoise
-from weft.data.word_vectors.vectors import read_vectors
-from weft.errors import ConfigError, RunError
-from weft.evaluation.metrics import Metric, score
-from weft.file_access import why_unreadable
-from weft.inference.decoding_options import changed, resolve_options
-from weft.models.base import Network, Sizes
-from weft.runs.migrations import check_format
-from weft.tasks.base import Task, TaskContext, lower_setting
-
-Report = Callable[[str], None]
-
-
-def tokenizers_of(config: Config) -> tuple[Config, Tokenizer, Tokenizer]:
-    """The tokenizers of the run that data.tokenizer_of names, and the configuration with their settings."""
-    run = Path(str(config.data.tokenizer_of))
-    if problem := why_unreadable(run / "config.yaml", "run"):
-        raise RunError(f"data.tokenizer_of: {run}: {problem}")
-    check_format(run)
-    data = load_config(run / "config.yaml").data
-    settings = {f"data.{key}": getattr(data, key) for key in ("tokenizer", "vocabulary", "shared_vocabulary")}
-    return config.replaced(settings), *load_extended(run, data.tokenizer)
-
-
-def learn_tokenizer(config: Config, texts: Sequence[Pairs], report: Report, *, side: int = 0) -> Tokenizer:
-    """A tokenizer of one side of the training data, 0 for sources, 1 for targets."""
-    return train_tokenizer(config.data.tokenizer, texts, side=side, **_options(config, report))
-
-
-def learn_tokenizers(config: Config, pairs: Sequence[Pairs], report: Report) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of both sides of the training data."""
-    return train_tokenizers(config.data.tokenizer, pairs, shared=config.data.shared_vocabulary, **_options(config, report))
-
-
-def _options(config: Config, report: Report) -> dict[str, Any]:
-    """The size, the cache, and the tokenizers or words to begin with, which are reported."""
-    data, start = config.data, config.start
-    made = f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}"
-    more = f", with up to {start.extend:,} more tokens" if start.extend and (start.run or start.vectors) else ""
-    report((f"taking the tokenizer of {start.run}" if start.run else made) + more)
-    inherited: InheritedTokenizers | ExtraWords | None = None
-    if start.vectors and start.extend:
-        inherited = ExtraWords(read_vectors(start.vectors)[0], start.extend)
-    elif start.run:
-        inherited = InheritedTokenizers(*load_extended(Path(start.run), data.tokenizer), start.extend)
-    return {"size": data.vocabulary, "folder": cache_folder(data.cache), "start": inherited}
-
+from weft.errors import ConfigError
+from weft.models.base import Sizes
+from weft.tasks.base import Task, TaskContext, all_metrics, decoded_texts, lower_setting, text_scores
+from weft.tasks.run_tokenizers import TokenizerPair, learn_once, learn_tokenizer, open_tokenizers
 
 DISTILLED = "distilled.jsonl"
 """The training pairs that a teacher translated, in the folder of a run; a file for `--data` like any other."""
@@ -95,6 +48,7 @@ class CorpusTask(Task):
 
     example: what to give as --data.
     sentences: which texts of a held-out pair may not occur in training: 0 for sources, 1 for targets.
+    tokenized: the texts that its one tokenizer is trained on: 0 for sources, 1 for targets; None: it has none, or several.
     references: the validation pairs, as texts.
     directions: the validation data, divided as data.valid divides it.
     turns: how several training corpora take turns; None if there is one.
@@ -105,6 +59,7 @@ class CorpusTask(Task):
 
     example: ClassVar[str]
     sentences: ClassVar[Sequence[int]] = (0, 1)
+    tokenized: ClassVar[int | None] = None
     mixes: ClassVar[bool] = True
     supports_distillation: ClassVar[bool] = False
     quick: Mapping[str, Any] = {}
@@ -137,7 +92,7 @@ class CorpusTask(Task):
         train, valid = [
             [self.data_format.open(name) for part in parts for name in part.files] for parts in (corpora, directions)
         ]
-        new = not has_tokenizers(self.run)  # a run that is resumed keeps its data
+        new = self.new
         if new:
             for pairs in (*train, *valid):
                 self.data_format.check(pairs, self.report)
@@ -161,7 +116,7 @@ class CorpusTask(Task):
         self.check(valid)
         self.train, self.turns = self._mix(corpora, train)
         self.directions = [
-            Direction(label, part.tag, some, self._read(part, some, "validation"))
+            self._direction(label, part, some)
             for label, (part, some) in zip(labels(directions), _divided(directions, valid), strict=True)
         ]
         parts = [direction.corpus for direction in self.directions]
@@ -212,6 +167,10 @@ class CorpusTask(Task):
             parts += [str(self.turns), *(str(part.noise) for part in weighed(self.config.data.train))]
         return combine(*parts) if len(parts) > 1 else parts[0]
 
+    def passes(self, position: Position) -> float:
+        """How often the training data has been read before a position of the stream."""
+        return self._batches().passes(position)
+
     def corpus_passes(self, position: Position) -> str:
         """How often each of several corpora has been read before a position of the stream; empty if there is one."""
         if self.turns is None:
@@ -240,17 +199,21 @@ class CorpusTask(Task):
             self.teacher.translate(self.config, train, file, self.report)
         return open_pairs(str(file))
 
-    def learn(self, train: list[Pairs]) -> None:
-        """Trains the tokenizers of a new run and saves them, so that resuming never changes them."""
-        if not has_tokenizers(self.run) and (trained := self.tokenizers(train)):
-            save_extended(self.run, *trained)
+    @property
+    def new(self) -> bool:
+        """Whether the tokenizers of the run are still to be trained. A run that is resumed keeps what it has learnt."""
+        return not has_tokenizers(self.run)
 
-    def tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer] | None:
+    def learn(self, train: list[Pairs]) -> None:
+        """Trains and saves the tokenizers of a new run. A task may collect more from its data, such as its labels."""
+        learn_once(self.run, lambda: self.tokenizers(train))
+
+    def tokenizers(self, train: list[Pairs]) -> TokenizerPair | None:
         """New tokenizers of sources and targets, for tasks that have any."""
-        return None
+        return None if self.tokenized is None else learn_tokenizer(self.config, train, self.report, side=self.tokenized)
 
     def reopen(self) -> Sizes:
-        self.source, self.target = load_extended(self.run, self.config.data.tokenizer)
+        self.source, self.target = open_tokenizers(self.run, self.config)
         return replace(self.placeholder_sizes(), target=self.target.size)
 
     def check(self, valid: list[Pairs]) -> None:
@@ -300,32 +263,20 @@ class CorpusTask(Task):
             for rows in evaluation_batches(direction.corpus, self.config.train.batch_tokens):
                 yield self.collate(direction.corpus, rows).to(device)
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
+    def evaluate(self, model: Any) -> dict[str, float]:
         """The mean loss on all validation data; the metrics of decoded texts on `decoded_examples`."""
         if self.valid is None:
             return {}
-        examples = self.decoded_examples
-        return {"loss": self.mean_loss(model)[0], **(self.decoded_scores(model, examples, self.metrics()) if examples else {})}
+        scores = {"loss": self.mean_loss(model)[0]}
+        if examples := self.decoded_examples:
+            texts = decoded_texts(self, model, (source for source, _ in examples), self.quick)
+            scores |= text_scores(texts, [reference for _, reference in examples], all_metrics(self))
+        return scores
 
     @cached_property
     def decoded_examples(self) -> list[tuple[str, str]]:
         """The validation inputs that `evaluate` decodes, with their references."""
         return list(islice(chain.from_iterable(self.references), self.config.train.validate_sentences or None))
-
-    def decoded_scores(
-        self, model: nn.Module, examples: Sequence[tuple[str, str]], metrics: Sequence[Metric], **changes: Any
-    ) -> dict[str, float]:
-        """The metrics of quickly decoded texts by their keys. changes: options of `decode`."""
-        hypotheses = self.decode(model, (source for source, _ in examples), **changes)
-        results = score(hypotheses, [reference for _, reference in examples], metrics)
-        return {each.key: each.value for each in results.values()}
-
-    def decode(self, model: nn.Module, inputs: Iterable[str], *, together: bool = True, **changes: Any) -> list[str]:
-        """The texts that `quick` decoding writes for some inputs. together: see `Predictor` · changes: settings of decode."""
-        assert isinstance(model, Network)
-        section = changed(self.config.decode, {**self.quick, **changes})
-        predictor = self.predictor(model, resolve_options(section, model.device))
-        return [each.text for each in predictor.predict(map(predictor.parse_input, inputs), together=together)]
 
     def mean_loss(self, model: nn.Module, directions: Sequence[Direction] | None = None) -> tuple[float, int]:
         """The mean of `validation_loss` over validation data, by default over all, and what it was divided by."""
@@ -335,7 +286,7 @@ class CorpusTask(Task):
             total, count = total + float(loss), count + int(counted)
         return total / max(1, count), count
 
-    def validation_loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    def validation_loss(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
         """The loss of a validation batch without label smoothing, summed, and what it is to be divided by."""
         raise NotImplementedError
 
@@ -353,6 +304,9 @@ class CorpusTask(Task):
                 f"data.train: the task {self.config.task['kind']} has no {' and '.join(wrong)} of its own; remove it"
             )
         return self.encode(pairs, training=training, folder=self.cache, progress=progress)
+
+    def _direction(self, label: str, part: ValidationCorpus, pairs: list[Pairs]) -> Direction:
+        return Direction(label, part.tag, pairs, self._read(part, pairs, "validation"))
 
     def _read(self, part: ValidationCorpus, pairs: list[Pairs], what: str) -> Corpus:
         self.report(f"reading {what} data: {', '.join(some.name for some in pairs)}")

@@ -9,24 +9,21 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.config.registry import Among, build
 from weft.data.batch import PairBatch
-from weft.data.formats import Pairs
-from weft.data.tokenizers import Tokenizer
 from weft.errors import ConfigError, RunError
 from weft.losses.attention_penalties import Penalties
-from weft.losses.cross_entropy import CrossEntropy
 from weft.losses.hard_attention_reinforce import Baseline, MovingBaseline, Reinforce
-from weft.losses.log_likelihood import log_likelihoods
+from weft.losses.log_likelihood import decoder_loss
 from weft.losses.r_drop_and_unlikelihood import divergence, unlikelihood
 from weft.losses.scheduled_sampling import Sampling
 from weft.losses.sequence_rewards import DrawsTexts, RewardLoss, RewardObjective
 from weft.models.base import Model, Network, Sizes
 from weft.models.wrapped_decoders import Ensemble
 from weft.tasks.base import Loss, Share, TaskContext
-from weft.tasks.corpus_task import CorpusTask, learn_tokenizer
+from weft.tasks.corpus_task import CorpusTask
 
 
 @dataclass(frozen=True)
@@ -138,17 +135,10 @@ class Seq2SeqLoss:
         """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`; and the hidden states."""
         with self.penalties.recording(model) as recorded:
             features = model(batch.source, fed, batch.target_layout)
-        total, nll = model.decoder.loss(features.hidden, batch.labels, self.smoothing)
-        if not isinstance(self.token_loss, CrossEntropy):
-            total = self.token_loss(model.decoder.logits(features.hidden), batch.labels, self.smoothing)
+        total, nll = decoder_loss(self.token_loss, model.decoder, features.hidden, batch.labels, self.smoothing)
         ok, metrics = batch.target_layout.mask, {"nll": nll}
         if "log_prob" in features.extras:
-            with torch.no_grad():
-                gained = log_likelihoods(model.decoder, features.hidden, batch.labels)
-            terms = features.extras["log_prob"], features.extras["entropy"]
-            total = total + self.reinforce.loss(gained, *terms, ok, self.baseline.on(gained.device) if self.baseline else None)
-            if self.baseline:
-                self.baseline.move(gained, ok)
+            total = total + self.reinforce(model.decoder, features, batch.labels, ok, self.baseline)
             metrics["entropy"] = features.extras["entropy"].detach().where(ok, 0.0).sum()
         for name, value in self.penalties.sums(recorded, batch).items():
             total = total + self.penalties.weights[name] * value
@@ -168,6 +158,7 @@ class Seq2SeqTask(CorpusTask):
     """
 
     rewards: ClassVar[bool] = False
+    tokenized = 1
     quick: Mapping[str, Any] = {"search": "greedy", "rerank": "none", "n_best": 1}
 
     def __init__(self, context: TaskContext, *, objective: Seq2SeqObjective) -> None:
@@ -185,11 +176,6 @@ class Seq2SeqTask(CorpusTask):
             raise ConfigError("task.unlikelihood needs texts with one vocabulary on both sides: data.shared_vocabulary: true")
         return sizes
 
-    def tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
-        """By default one, of the targets."""
-        tokenizer = learn_tokenizer(self.config, train, self.report, side=1)
-        return tokenizer, tokenizer
-
     def describe(self) -> dict[str, Any]:
         return {"ids": self.target.size, **super().describe()}
 
@@ -201,8 +187,7 @@ class Seq2SeqTask(CorpusTask):
             )
         return Ensemble(parts)
 
-    def losses(self, model: nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
-        assert isinstance(model, Model)
+    def losses(self, model: Model, batch: PairBatch, update: int) -> Iterator[Loss]:
         yield from self.objective(model, batch, update)
 
     def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[list[int]]]:
@@ -215,8 +200,7 @@ class Seq2SeqTask(CorpusTask):
     def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
         self.objective.load_extra_state(tensors)
 
-    def validation_loss(self, model: nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
+    def validation_loss(self, model: Model, batch: PairBatch) -> tuple[Tensor, Tensor]:
         """The negative log-likelihood, and the number of tokens it sums."""
-        assert isinstance(model, Model)
         features = model(batch.source, batch.target, batch.target_layout)
         return model.decoder.loss(features.hidden, batch.labels)[1], batch.target_layout.mask.sum()

@@ -338,6 +338,21 @@ def reason(path: str) -> str | None:
     return next((FIXED[place] for end in range(1, len(steps) + 1) if (place := ".".join(steps[:end])) in FIXED), None)
 
 
+def check_resumable(run: Path, config: Config) -> list[str]:
+    """The changes of settings with which a run is resumed, for its log.
+
+    Raises an error if it cannot be resumed with them, or if training would replace its weights instead of continuing with them.
+    """
+    if latest(run) is None and (run / MODEL).exists():
+        raise RunError(
+            f"{run}: it has weights but no checkpoint, so training cannot continue where it stopped; train a new run that "
+            f"starts with these weights: `weft train --from {run} --out FOLDER`"
+        )
+    notes = check_changes(run, config)
+    check_data(run, config)
+    return notes
+
+
 def check_changes(run: Path, config: Config) -> list[str]:
     """Messages about the settings that change when `run` is resumed with `config`. Raises ConfigError for those that cannot."""
     differing = changes(trained_config(run), config)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.errors import ConfigError
-from weft.runs.run_folder import choose_device
+from weft.runs.device_and_precision import choose_device
 
 T = TypeVar("T")
 

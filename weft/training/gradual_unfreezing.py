@@ -1,4 +1,4 @@
-"""Which weights are trained, and how fast: freezing by name, rates by layer, and gradual unfreezing (Howard & Ruder 2018).
+"""The weights that training changes, and at what rates: frozen ones, rates by layer, gradual unfreezing (Howard & Ruder 2018).
 
 All of it is a function of the configuration and the update number, so that resuming needs no other state.
 """
@@ -71,7 +71,7 @@ class LayerGroups:
         return [{"params": part, "scale": scale} for part, scale in zip(parts, scales, strict=True) if part]
 
     def active(self, update: int) -> int:
-        """How many layers, from the top, are trained in an update, which counts from 1."""
+        """The number of layers, from the top, that are trained in an update, which counts from 1."""
         return min(len(self.layers), 1 + (update - 1) // self.every) if self.every else len(self.layers)
 
     def enter(self, update: int) -> bool:

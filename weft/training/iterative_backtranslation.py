@@ -138,7 +138,7 @@ def _train(plan: BacktranslationData, direction: str, number: int, teachers: Map
 
 
 def _score(run: Path) -> tuple[Measure, dict[str, float]]:
-    """How the runs are compared, and the validation scores of a finished one.
+    """The measure that compares the runs, and the validation scores of a finished one.
 
     They are compared by train.best_by, or by BLEU if that is the loss: each run has its own tokens, so losses per token differ.
     """

@@ -67,19 +67,21 @@ def fit(
     log: Log,
     floor: Floor | None = None,
     validate_start: bool = False,
+    validation: float = 0.0,
     on_start: Callable[[], None] = lambda: None,
 ) -> Result:
     """Trains `model` until the last step, or until time or patience runs out. It then holds the published weights.
 
     The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `floor` is
-    what the verdict compares the result with. `on_start` is called before the first step, when all is loaded and checked.
+    what the verdict compares the result with, `validation` the seconds that a validation is expected to take. `on_start` is
+    called before the first step, when all is loaded and checked.
     Only logging, validating and saving wait for the device. A step with a non-finite loss or gradient is skipped on the device
     itself, so the weights are always good. `validate_start`: the initial weights are scored, and may turn out to be the best.
     """
     step, mine = UpdateStep(_move(model, world.device), task, config, world), world.share(config.accumulate)
     schedule = build_schedule(config, dim)
     refreshed = [module for module in model.modules() if isinstance(module, RefreshesBuffers)]
-    session = Session(run, step.state, task, config, world, log, floor=floor)
+    session = Session(run, step.state, task, config, world, log, floor=floor, validation=validation)
     progress = session.begin(resume)
     on_start()
     step.report = log.note
@@ -174,7 +176,7 @@ def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts, b
     """
     config, update = session.config, session.progress.update
     due = _crossed(config.validate_every, before, session.position.value) and session.validation_pays()
-    better = (session.ended or due) and session.validate()
+    better = (session.last_validation_fits() if session.ended else due) and session.validate()
     stop = session.world.any(interrupts.requested)
     saving = _crossed(config.save_every, before, session.position.value)
     if session.ended or stop or (better and config.keep_best) or saving:

@@ -8,13 +8,22 @@ from pathlib import Path
 
 import torch
 
+from weft.config.corpus_entries import weighed
 from weft.config.sections import Config
+from weft.data.batching import round_up
+from weft.data.tokenizers.word_character_byte import ByteTokenizer
 from weft.errors import ConfigError
 from weft.layers.kernels import computes_bf16, modern
-from weft.models.base import Network
+from weft.models.base import Network, Sizes
 from weft.runs.distillation_and_backtranslation import OpenTeacher
 from weft.runs.open_run import Report, build_network, build_task, silent
-from weft.tasks.base import Task, check_length, find_measure, max_row_length
+from weft.tasks.base import Task, check_metrics, find_measure
+
+Prepared = tuple[Task, Network]
+"""A task with its data, and the model with its initial weights."""
+
+CHARACTERS = 100
+"""The assumed number of different characters in a text, if a recipe only gives a maximum."""
 
 
 def lower_to_steps(config: Config, report: Report = silent) -> Config:
@@ -34,7 +43,7 @@ def lower_to_steps(config: Config, report: Report = silent) -> Config:
     return config.replaced(changes) if changes else config
 
 
-def prepare_run(config: Config, out: Path, device: torch.device, report: Report = silent) -> tuple[Task, Network]:
+def prepare_run(config: Config, out: Path, device: torch.device, report: Report = silent) -> Prepared:
     """The task of the run in `out`, with its data and the resolved configuration, and the model with its initial weights.
 
     A model without weights is built first, so that errors in its configuration show before a large corpus is read.
@@ -43,6 +52,7 @@ def prepare_run(config: Config, out: Path, device: torch.device, report: Report 
     with torch.device("meta"):
         outline = build_network(task, config, task.placeholder_sizes())
     check_length(task, outline)
+    check_metrics(task)
     if config.data.validates:
         find_measure(task, config.train.best_by)
     if config.train.precision == "bf16" and not computes_bf16(device):
@@ -53,6 +63,16 @@ def prepare_run(config: Config, out: Path, device: torch.device, report: Report 
     report("building the model")
     torch.manual_seed(task.config.train.seed)
     return task, build_network(task, task.config, sizes)
+
+
+def untrained_model(config: Config, folder: Path) -> tuple[Task, Sizes, Network]:
+    """The task and the model of a configuration, with its initial weights and without data. Data may lower the sizes."""
+    kind, size = config.data.tokenizer["kind"], config.data.vocabulary
+    if kind in ("bytes", "characters"):
+        size = ByteTokenizer().size if kind == "bytes" else min(size, CHARACTERS)
+    task, sizes = build_task(config, folder), Sizes(size, size, config.data.shared_vocabulary)
+    torch.manual_seed(config.train.seed)
+    return task, sizes, task.build(config.model, sizes)
 
 
 def resolve_batches(config: Config, outline: Network, task: Task, device: torch.device) -> Config:
@@ -73,3 +93,29 @@ def resolve_batches(config: Config, outline: Network, task: Task, device: torch.
             f"{outline.max_length} positions; set train.rounded: false, or lower data.max_length"
         )
     return config.replaced({"train.packed": packed, "train.rounded": rounded})
+
+
+def max_row_length(task: Task, *, rounded: bool = False) -> int:
+    """The most positions of a row for texts of up to data.max_length tokens. rounded: if batches come in few sizes."""
+    if task.info.fixed_length:
+        return task.info.fixed_length
+    tags = max((len(part.tags) for part in weighed(task.config.data.train)), default=0)
+    positions = task.config.data.max_length + tags + 1
+    return round_up(positions) if rounded else positions
+
+
+def check_length(task: Task, model: Network) -> None:
+    """Raises ConfigError if texts of data.max_length tokens exceed the model's positions."""
+    longest, limit = max_row_length(task), model.max_length
+    if limit is not None and longest > limit:
+        raise ConfigError(
+            f"data.max_length: texts of {longest - 1} tokens and their end do not fit the model's {limit} positions; set "
+            f"data.max_length to at most {limit - 1}, or raise max_length of the model or of its mixers"
+        )
+
+
+def summary(task: Task, model: Network) -> str:
+    """The sizes of the model and of the data."""
+    trained = sum(weight.numel() for name, weight in model.named_parameters() if name not in model.borrowed)
+    facts = {"parameters": model.count_parameters(), **({"of them trained": trained} if model.borrowed else {})}
+    return ", ".join(f"{value:,} {name}" for name, value in {**facts, **task.describe()}.items())

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
-from weft.runs.run_folder import MODEL, autocast, remove_stale
+from weft.runs.device_and_precision import autocast
+from weft.runs.run_folder import MODEL, remove_stale
 from weft.runs.weight_files import copy_weights, read_tensors
 from weft.tasks.base import StatefulTask, Task, find_measure
 from weft.tasks.corpus_task import CorpusTask
@@ -34,7 +35,7 @@ from weft.training.checkpoint import Progress, TrainingState, described, folder_
 from weft.training.distributed import World, same_start
 from weft.training.log import Log
 from weft.training.log_text import duration
-from weft.training.time_budget import SchedulePosition
+from weft.training.time_budget import OutOfTime, SchedulePosition, time_limit
 from weft.training.verdict import Floor, verdict
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -73,7 +74,7 @@ class Interrupts:
 
 @dataclass(frozen=True)
 class Result:
-    """How training ended.
+    """The end of a training, and its scores.
 
     stopped  "steps" after the last step, "time" if the time ran out, "patience" if the score stopped improving
     weights  the weights in `model.safetensors`: "best", "average", "ema" or "last"
@@ -92,7 +93,7 @@ class Result:
 
 @dataclass
 class Session:
-    """The state of a run in one process."""
+    """The state of a run in one process. validation: the seconds that one is expected to take, if time is limited."""
 
     run: Path
     trained: TrainingState
@@ -103,11 +104,13 @@ class Session:
     progress: Progress = field(default_factory=Progress)
     scores: dict[str, float] = field(default_factory=dict)
     out_of_time: bool = False
+    unscored: bool = False
     floor: Floor | None = None
+    validation: float = 0.0
 
     def __post_init__(self) -> None:
         self.autocast = autocast(self.world.device, self.config.precision)
-        self.position = SchedulePosition(self.config)
+        self.position = SchedulePosition(self.config, validation=self.validation)
         self._began, self._first = time.perf_counter(), 0
         self._validated = 0.0
 
@@ -144,6 +147,19 @@ class Session:
     def validation_pays(self) -> bool:
         """Whether a validation would not take too much of a limited time, for all processes together."""
         return self.world.broadcast(self.position.validation_pays(self.seconds - self._validated))
+
+    def last_validation_fits(self) -> bool:
+        """Whether the last weights can be scored within the time. If not, a run that keeps the best ones does without."""
+        fits = bool(self.world.broadcast(self.position.validation_fits(self.seconds)))
+        if not fits:
+            self._leave_unscored()
+        return fits
+
+    def _leave_unscored(self) -> None:
+        """Says that there is no time to score the last weights."""
+        self.unscored = True
+        what = "earlier weights are published" if self.progress.best else "its weights are published without a score"
+        self.log.note(f"no time is left to validate step {self.progress.update}; {what}")
 
     @property
     def out_of_patience(self) -> bool:
@@ -194,8 +210,12 @@ class Session:
         progress, began = self.progress, self.seconds
         self._note_memory()
         self.log.phase("validating")
-        self.scores = self.world.broadcast(self._evaluate() if self.world.first else {})
-        self._validated = self.seconds
+        found = self.world.broadcast(self._evaluate_in_time() if self.world.first else {})
+        if found is None:
+            self._leave_unscored()
+            self.out_of_time = True
+            return False
+        self.scores, self._validated = found, self.seconds
         self.position.add_pause("validation", self._validated - began)
         if not self.scores:
             return False  # without validation data the newest weights are published
@@ -242,7 +262,7 @@ class Session:
             copy_weights(self.trained.model, tensors, self.run)
             if weights == "average":
                 scores = self._evaluate(plain=True)
-            elif weights != "best":
+            elif weights != "best" and not self.unscored:
                 scores = self.scores or self._evaluate(plain=True)
         weights, scores = self.world.broadcast((weights, scores))
         if not self.scores:
@@ -251,7 +271,8 @@ class Session:
         if self.position.ended and self.config.budget == "steps" and self.progress.update >= self.config.steps:
             stopped = "steps"
         progress = self.progress
-        words = verdict(self.floor, scores, passes=progress.position.epoch, seconds=progress.seconds)
+        passes = self.task.passes(progress.position) if isinstance(self.task, CorpusTask) and self.floor else 0.0
+        words = verdict(self.floor, scores, passes=passes, seconds=progress.seconds)
         result = Result(progress.update, stopped, weights, scores, progress.skipped, progress.seconds, words)
         facts = {"step": result.update, "stopped": result.stopped, "weights": weights, "run": str(self.run)}
         self.log.summary({**facts, "seconds": result.seconds, "peak_memory": self.progress.memory, **scores})
@@ -273,14 +294,14 @@ class Session:
         return f"the published weights are not better than the run that training started from: {found}"
 
     def _note_published(self) -> None:
-        """Says what happens to weights that `weft average` has published."""
+        """Logs a note if `weft average` has published weights, with what happens to them."""
         facts = published(self.run) if self.world.first else {}
         if published_by_command(facts):
             end = "they stay" if self.ended else "training will publish over them and keep them in another file"
             self.log.note(f"{MODEL} holds {described(facts)}, published by `weft average`: {end}")
 
     def _note_seen(self) -> None:
-        """Says how often the training corpora have been read, if there are several."""
+        """Logs the number of passes over each training corpus, if there are several."""
         passes = self.task.corpus_passes(self.progress.position) if isinstance(self.task, CorpusTask) else ""
         if passes and self.world.first:
             self.log.note(passes)
@@ -328,6 +349,15 @@ class Session:
                 return {name: float(value) for name, value in self.task.evaluate(model).items()}
             finally:
                 model.train()
+
+    def _evaluate_in_time(self) -> dict[str, float] | None:
+        """The scores of `_evaluate`; None if the time was over before."""
+        limit = self.position.validation_limit(self.seconds)
+        try:
+            with time_limit(limit):
+                return self._evaluate()
+        except OutOfTime:
+            return None
 
     @contextmanager
     def memory_errors(self) -> Iterator[None]:

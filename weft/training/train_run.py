@@ -15,21 +15,18 @@ from typing import Any
 
 import torch
 
-from weft.config.sections import Config, TrainSection, load_config, override_texts
+from weft.config.sections import Config, load_config, override_texts
 from weft.errors import ConfigError, Interrupted, RunError
-from weft.models.base import Network
-from weft.runs.migrations import read_request
 from weft.runs.open_run import Report, run_config, silent
-from weft.runs.run_folder import CONFIG, MODEL, locked_folder, unbegun
+from weft.runs.run_folder import CONFIG, locked_folder, unbegun_request
 from weft.runs.warm_start import resolve_start, start_model, started_config, starts_with_a_model
-from weft.tasks.base import Task
 from weft.training import checkpoint
 from weft.training.auto.auto_recipe import AUTO, chooser, seconds_of
-from weft.training.checkpoint import check_changes, check_data, check_identity, save_settings
+from weft.training.checkpoint import check_identity, check_resumable, save_settings
 from weft.training.distributed import World, join_processes
 from weft.training.log import open_log
 from weft.training.loop import fit
-from weft.training.prepare_run import lower_to_steps, prepare_run
+from weft.training.prepare_run import Prepared, lower_to_steps, prepare_run, summary
 from weft.training.session import Result
 from weft.training.time_budget import TimeBudget
 from weft.training.verdict import find_floor
@@ -60,7 +57,7 @@ def train(
     if resume:
         if out is None:
             raise ConfigError("`resume` needs `out`, the folder of the run to continue")
-        if unbegun(Path(out)) and (saved := read_request(Path(out))):
+        if saved := unbegun_request(Path(out)):
             resume, request = False, TrainingRequest.load(saved, sets)
         else:
             request = TrainingRequest(run_config(Path(out), sets))
@@ -145,12 +142,10 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
     choose = chooser(request.auto, request.sets, clock, report, fine_tune=request.fine_tune)
     with contextlib.ExitStack() as stack:
 
-        def prepare_first() -> tuple[Task, Network]:
+        def prepare_first() -> Prepared:
             stack.enter_context(locked_folder(out, resume, request.data()))
             if resume:
-                _check_checkpoints(out)
-                notes.extend(check_changes(out, config))
-                check_data(out, config)
+                notes.extend(check_resumable(out, config))
                 return prepare_run(config, out, world.device, report)
             chosen = choose(config, out, world) if choose else config
             return prepare_run(resolve_start(lower_to_steps(chosen, report)), out, world.device, report)
@@ -160,7 +155,7 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
                 save_settings(out, task.config, task.identity(), resume=resume)
 
         task, model = _in_turn(world, prepare_first, lambda resolved: prepare_run(resolved, out, world.device))
-        train, floor = task.config.train, find_floor(task) if world.first else None
+        train, floor = task.config.train, find_floor(task, model) if world.first else None
         begins = world.broadcast(checkpoint.latest(out) is None)  # also if a resumed run has not saved anything yet
         notes += start_model(model, task.config, out, begins=begins)
         if resume and world.first:
@@ -170,29 +165,28 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
         steps = 0 if timed else train.steps
         log = open_log(out, steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
-        for note in (*notes, _summary(task, model, world)):
+        where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
+        for note in (*notes, f"{summary(task, model)}; on {where}"):
             log.note(note)
         if clock is not None:
-            train = _set_time(task, clock, out, world, resume)
+            task.config = task.config.replaced(world.broadcast(_time_left(clock, out, resume)))
+            train = task.config.train
         start = starts_with_a_model(task.config)
         options: dict[str, Any] = {"floor": floor, "validate_start": start, "on_start": write_settings}
+        options["validation"] = clock.validation if clock is not None else 0.0
         return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, **options)
 
 
-def _set_time(task: Task, clock: TimeBudget, out: Path, world: World, resume: bool) -> TrainSection:
-    """Sets train.seconds to the time left after the preparations, plus the time that a resumed run has already used."""
-    changes: dict[str, Any] = {"train.seconds": clock.left()}
-    if resume:
-        newest = checkpoint.latest(out)
-        before = checkpoint.check(newest)["progress"]["seconds"] if newest else 0.0
-        changes = {"train.seconds": before + clock.left(), "train.budget": "time"}
-    task.config = task.config.replaced(world.broadcast(changes))
-    return task.config.train
+def _time_left(clock: TimeBudget, out: Path, resume: bool) -> dict[str, Any]:
+    """The settings of the time left after the preparations, plus the time that a resumed run has already used."""
+    if not resume:
+        return {"train.seconds": clock.left()}
+    newest = checkpoint.latest(out)
+    before = checkpoint.check(newest)["progress"]["seconds"] if newest else 0.0
+    return {"train.seconds": before + clock.left(), "train.budget": "time"}
 
 
-def _in_turn(
-    world: World, first: Callable[[], tuple[Task, Network]], others: Callable[[Config], tuple[Task, Network]]
-) -> tuple[Task, Network]:
+def _in_turn(world: World, first: Callable[[], Prepared], others: Callable[[Config], Prepared]) -> Prepared:
     """Prepares the run in the first process, then in the others, which take its configuration and its files.
 
     If the first one fails, no other waits forever.
@@ -209,20 +203,3 @@ def _in_turn(
         return task, model
     finally:
         world.broadcast(resolved)
-
-
-def _check_checkpoints(out: Path) -> None:
-    """Raises RunError if a run has weights that training would replace instead of continuing with them."""
-    if checkpoint.latest(out) is None and (out / MODEL).exists():
-        raise RunError(
-            f"{out}: it has weights but no checkpoint, so training cannot continue where it stopped; train a new run that "
-            f"starts with these weights: `weft train --from {out} --out FOLDER`"
-        )
-
-
-def _summary(task: Task, model: Network, world: World) -> str:
-    """The sizes of the model and the data, and the devices."""
-    trained = sum(weight.numel() for name, weight in model.named_parameters() if name not in model.borrowed)
-    facts = {"parameters": model.count_parameters(), **({"of them trained": trained} if model.borrowed else {})}
-    where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
-    return ", ".join(f"{value:,} {name}" for name, value in {**facts, **task.describe()}.items()) + f"; on {where}"

@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from weft.config.sections import TrainSection
 from weft.data.batch import Batch
 from weft.models.base import Network
-from weft.runs.run_folder import autocast
+from weft.runs.device_and_precision import autocast
 from weft.tasks.base import Loss, Task, optimizer_groups
 from weft.training.checkpoint import TrainingState
 from weft.training.compile_and_cuda_graphs import CudaGraphSteps, Work

@@ -13,15 +13,14 @@ from torch import nn
 
 from weft.data.batch import EOS, UNK, LabelBatch, Layout, Source, pad
 from weft.data.corpus import Encoding
+from weft.decoding.predictor import BatchItem, TextInput
 from weft.decoding.search_loop import Cancellation
 from weft.explain.html_page import meter
-from weft.inference.predictor import BatchItem, TextInput
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_encoder
-from weft.models.pooling import MeanPooling
 from weft.tasks.base import TaskContext, TaskInfo
 from weft.tasks.classification.data import label_encoding, make_labelled, random_words
-from weft.tasks.classification.model import Classifier, ClassifierOutput
+from weft.tasks.classification.model import ClassifierOutput, classifier
 from weft.tasks.classification.predictor import Label, LabelPredictor, probability_table
 from weft.tasks.classification.task import LabelTask
 from weft_studies.answering.data import FORMAT, StoryReader, join_story, read_story, split_story
@@ -118,7 +117,7 @@ class AnsweringTask(LabelTask):
         encoder = build_encoder(spec, sizes)
         if isinstance(encoder, MemoryEncoder):
             return MemoryNetwork(encoder, self.answers if self.labels.names else [0])
-        return Classifier(encoder, MeanPooling(encoder.width), max(1, len(self.labels)))
+        return classifier(encoder, {"kind": "mean"}, len(self.labels))
 
     @property
     def reader(self) -> StoryReader:

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from weft.data.batch import Layout, Source
 from weft.data.corpus import Corpus, Encoding, Rows
+from weft.decoding.decoding_options import DecodingOptions
+from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, DataError
 from weft.explain.html_page import image
-from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.models.base import Encoder, Network, Sizes
 from weft.models.encoder_decoder import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo

@@ -1,8 +1,8 @@
 """CipherGAN (Gomez et al. 2018): two generators and two discriminators that learn a cipher from texts without pairs.
 
-Shapes: B texts · T symbols · V vocabulary · E width of symbol vectors · D width of hidden layers · P places.
+Their losses have a gradient penalty (Gulrajani et al. 2017).
 
-Losses of generators and discriminators with a gradient penalty (Gulrajani et al. 2017).
+Shapes: B texts · T symbols · V vocabulary · E width of symbol vectors · D width of hidden layers · P places.
 """
 
 from collections.abc import Callable, Iterator
@@ -67,7 +67,7 @@ def look_up(tables: Tensor, text: Tensor) -> Tensor:
 
 
 class Generator(nn.Module):
-    """The same as a network of convolutions of width 1, which reads the vectors of symbols [B, T, E] (Gomez et al. 2018)."""
+    """A generator of convolutions of width 1, which read the vectors of symbols [B, T, E] (Gomez et al. 2018)."""
 
     def __init__(self, width: int, dim: int, blocks: int, symbols: int) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ def discriminator_loss(judge: Judge, real: Tensor, fake: Tensor, penalty: float,
 
 
 def generator_loss(judge: Judge, fake: Tensor, kind: AdversarialLoss) -> Tensor:
-    """The loss of a generator, summed over rows: its texts should be score as real ones are."""
+    """The loss of a generator, summed over rows: low if the discriminator takes its texts for real ones."""
     score = judge(fake)
     return (-score if kind == "wasserstein" else (score - 1).square()).sum()
 

@@ -7,6 +7,7 @@ Shapes: B windows · T symbols of a window · V symbols of the vocabulary · P p
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -14,20 +15,23 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from weft.data.batch import SPECIALS, UNK, Batch
+from weft.data.batch import SPECIALS, UNK, Batch, Position
+from weft.data.batching import Batches
 from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
 from weft.data.data_format import DataFormat, accept_all
 from weft.data.formats import Pairs, Texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import ConfigError, DataError
+from weft.models.base import Sizes
+from weft.tasks.corpus_task import CorpusTask, Direction
 from weft.tasks.language_modeling.data import LineFile
 
 Kind = Literal["shift", "vigenere", "substitution"]
 Split = Literal["halves", "alternate"]
 Symbols = NDArray[np.int64]
-Progress = Callable[[int], None]
+SIDES = ("plain", "cipher")
 LEAST = -8.0
 """The logit of symbols with very different frequencies, which evidence can still overcome."""
 PRIVATE = range(0xE000, 0xF900)
@@ -77,6 +81,10 @@ class Alphabet:
         self.units = [self.unknown, *known]
         self._symbols = {unit: [symbol] for symbol, unit in enumerate(self.units)}
 
+    def tokens(self, symbols: Sequence[int]) -> list[str]:
+        """Symbols as they are shown."""
+        return self.tokenizer.tokens([symbol + UNK for symbol in symbols])
+
     def write(self, symbols: Sequence[int]) -> str:
         """Symbols as a text that `read` reads back."""
         return self.separator.join(self.units[symbol] for symbol in symbols)
@@ -98,27 +106,6 @@ class CipherText(LineFile):
 
 
 FORMAT = DataFormat(CipherText, check=accept_all)
-
-
-def prepare_windows(
-    files: Sequence[Pairs], tokenizer: Tokenizer, extent: int, *, least: int, folder: Path, progress: Progress | None = None
-) -> Corpus:
-    """Windows of `extent` symbols, one after the other; column `symbols`. The end of each block of lines is left out.
-
-    Raises DataError if there are fewer than `least`.
-    """
-
-    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
-        ids = np.array(list(chain.from_iterable(tokenizer.encode_batch([text for text, _ in texts]))), np.int64) - UNK
-        return {"symbols": list(ids[: len(ids) // extent * extent].reshape(-1, extent))}, {}
-
-    short = f"too little text for {'one window' if least == 1 else f'{least} windows'} of {extent} symbols; give a longer text."
-    key, columns = ["windows", tokenizer.digest(), extent], {"symbols": ids_below(tokenizer.size)}
-    encoding = Encoding(key, encode, columns, ["symbols"], unit="lines", made="windows", none=short)
-    corpus = encoding.prepare(files, folder=folder, progress=progress)
-    if len(corpus) < least:
-        raise DataError(f"{', '.join(file.name for file in files)}: {short} {corpus.report.describe()}")
-    return corpus
 
 
 def windows(corpus: Corpus, rows: Rows, extent: int) -> Symbols:
@@ -160,3 +147,97 @@ def check_tokenizer(spec: Mapping[str, Any]) -> None:
             f"data.tokenizer: {dict(spec)}: the symbols of a cipher are whole words or characters; use {{kind: words}}, "
             "{kind: words, punctuation: false} or {kind: characters, byte_fallback: false}"
         )
+
+
+class CipherTexts(CorpusTask):
+    """The data of a task on ciphers: windows of a running text, half of them plain and the others in the cipher.
+
+    kind, key: of the cipher, see `make_cipher` · extent: symbols of a window · split: which windows are plain.
+    """
+
+    example = "text.txt"
+    sentences = (0,)
+    tokenized = 0
+    data_format = FORMAT
+    kind: Kind
+    key: Sequence[int]
+    extent: int
+    split: Split
+
+    def reopen(self) -> Sizes:
+        super().reopen()
+        self.alphabet = Alphabet(self.source, "" if self.config.data.tokenizer["kind"] == "characters" else " ")
+        self.cipher = make_cipher(self.kind, self.key, len(self.symbols))
+        if (self.cipher.table == self.symbols).all():
+            raise ConfigError(f"task.key: {self.key} changes none of the {len(self.symbols)} symbols; choose another key")
+        return Sizes(len(self.symbols), self.extent)
+
+    def vocabulary_size(self, sizes: Sizes) -> int:
+        return self.source.size
+
+    @property
+    def symbols(self) -> range:
+        """The symbols: UNK and all units of the tokenizer."""
+        return range(self.source.size - UNK)
+
+    def placeholder_sizes(self) -> Sizes:
+        return Sizes(8, self.extent)
+
+    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+        """Windows of the data in the cipher, each with its plain text."""
+        corpus = self.encode(
+            [self.data_format.open(spec) for spec in data], training=False, folder=self.cache, progress=lambda read: None
+        )
+        plain = windows(corpus, np.arange(len(corpus)), self.extent)
+        texts = zip(self.cipher(plain).tolist(), plain.tolist(), strict=True)
+        return [(self.alphabet.write(cipher), self.alphabet.write(window)) for cipher, window in texts]
+
+    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
+        """Windows of `extent` symbols, one after the other; column `symbols`. The end of each block of lines is left out."""
+        tokenizer, extent, least = self.source, self.extent, len(SIDES) if training else 1
+
+        def cut(texts: Texts) -> tuple[Columns, dict[str, int]]:
+            ids = np.array(list(chain.from_iterable(tokenizer.encode_batch([text for text, _ in texts]))), np.int64) - UNK
+            return {"symbols": list(ids[: len(ids) // extent * extent].reshape(-1, extent))}, {}
+
+        needed = "one window" if least == 1 else f"{least} windows"
+        short = f"too little text for {needed} of {extent} symbols; give a longer text."
+        key, columns = ["windows", tokenizer.digest(), extent], {"symbols": ids_below(tokenizer.size)}
+        encoding = Encoding(key, cut, columns, ["symbols"], unit="lines", made="windows", none=short)
+        corpus = encoding.prepare(pairs, folder=folder, progress=progress)
+        if len(corpus) < least:
+            raise DataError(f"{', '.join(file.name for file in pairs)}: {short} {corpus.report.describe()}")
+        return corpus
+
+    def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> CipherBatch:
+        """Windows, and the same windows in the cipher, for validation."""
+        plain = windows(corpus, rows, self.extent)
+        return make_batch(rows, plain, self.cipher(plain))
+
+    def batches(self, position: Position) -> Iterator[tuple[CipherBatch, Position]]:
+        """Plain windows, and other ones in the cipher."""
+        lengths, train = self.train.lengths[: len(self.train) // 2], self.config.train
+        for rows, following in Batches(lengths, train.batch_tokens, seed=train.seed).stream(position):
+            plain, hidden = (windows(self.train, side[rows], self.extent) for side in self.sides)
+            yield make_batch(rows, plain, self.cipher(hidden)), following
+
+    @cached_property
+    def sides(self) -> tuple[Rows, Rows]:
+        """The windows of the training text that are plain, and those that are in the cipher."""
+        return divide_windows(len(self.train), self.split)
+
+    def validation(self, model: nn.Module, directions: Sequence[Direction] | None = None) -> Iterator[CipherBatch]:
+        """Windows of the validation data or, if there is none, of the training text that are in the cipher."""
+        train, device = self.config.train, next(model.parameters()).device
+        corpus, every = (self.train, self.sides[1]) if self.valid is None else (self.valid, np.arange(len(self.valid)))
+        count = min(len(every), train.validate_sentences or len(every))
+        some = every[np.arange(count) * len(every) // count]  # from all over the text, whose kind may change
+        for rows in np.array_split(some, min(count, -(-count * self.extent // train.batch_tokens))):
+            yield self.collate(corpus, rows).to(device)
+
+    def describe(self) -> dict[str, Any]:
+        return {"symbols": len(self.symbols), "training texts": len(self.train)}
+
+    def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, **layout: bool) -> CipherBatch:
+        plain, cipher = np.random.default_rng(length).integers(0, sizes.source, (2, rows, self.extent))
+        return make_batch(np.arange(rows), plain, cipher)

@@ -3,11 +3,10 @@
 Shapes: P places after which the cipher repeats · V symbols of the vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from html import escape
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,23 +17,17 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.config.registry import Among
-from weft.data.batch import UNK, Position, pad
-from weft.data.batching import Batches
-from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs
-from weft.data.tokenizers import Tokenizer, train_tokenizer
-from weft.data.tokenizers.added_tokens import load_extended
+from weft.data.batch import UNK, pad
+from weft.decoding.decoding_options import DecodingOptions, Warn
+from weft.decoding.predictor import BatchItem, Prediction, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Counts, Metric
 from weft.explain.explanation import shown
 from weft.explain.html_page import image
-from weft.inference.decoding_options import DecodingOptions, Warn
-from weft.inference.predictor import BatchItem, Prediction, Predictor
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_model
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo
-from weft.tasks.corpus_task import CorpusTask, Direction
 from weft_studies.deciphering.cipher_gan import AdversarialLoss as Losses
 from weft_studies.deciphering.cipher_gan import (
     CipherGan,
@@ -46,17 +39,14 @@ from weft_studies.deciphering.cipher_gan import (
     straight_through_sample,
 )
 from weft_studies.deciphering.data import (
-    FORMAT,
+    SIDES,
     Alphabet,
     CipherBatch,
+    CipherTexts,
     Kind,
     Split,
     check_tokenizer,
     compare_frequencies,
-    divide_windows,
-    make_batch,
-    make_cipher,
-    prepare_windows,
     windows,
 )
 
@@ -131,7 +121,7 @@ class DecipheringPredictor(Predictor[str, Prediction]):
         return [[BatchItem(text[at : at + self.extent]) for at in range(0, len(text), self.extent)] for text in texts]
 
     def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[tuple[list[int], float]]:
-        with self.options.arithmetic(next(self.model.parameters()).dtype):
+        with self.arithmetic(1):
             logits = self.model.solve(pad([part.ids for part in parts]).to(self.model.device)).float()
         best = logits.log_softmax(-1).max(-1)
         return [
@@ -141,9 +131,9 @@ class DecipheringPredictor(Predictor[str, Prediction]):
 
     def join_outputs(self, given: str, parts: list[BatchItem], results: list[tuple[list[int], float]]) -> Prediction:
         symbols = [symbol for predicted, _ in results for symbol in predicted]
-        ids, tokens = [symbol + UNK for symbol in symbols], self.alphabet.tokenizer.tokens
-        text, given_tokens = self.alphabet.write(symbols), tokens([symbol + UNK for part in parts for symbol in part.ids])
-        return Prediction(text, sum(score for _, score in results), ids, tokens(ids), given_tokens)
+        tokens, read = (self.alphabet.tokens(some) for some in (symbols, [symbol for part in parts for symbol in part.ids]))
+        score = sum(score for _, score in results)
+        return Prediction(self.alphabet.write(symbols), score, [symbol + UNK for symbol in symbols], tokens, read)
 
     @torch.no_grad()
     def mapping(self) -> Tensor:
@@ -155,12 +145,11 @@ class DecipheringPredictor(Predictor[str, Prediction]):
         return torch.stack([chances[:, place :: self.period].mean(1) for place in range(self.period)])
 
 
-SIDES = ("plain", "cipher")
 JUDGES: dict[str, Any] = {"kind": "adam", "betas": [0.0, 0.9], "factor": 0.1}
 """Discriminators learn more slowly than the tables of generators."""
 
 
-class DecipheringTask(CorpusTask):
+class DecipheringTask(CipherTexts):
     """Learns a cipher from half of the windows of a text as they are, and the other half in the cipher.
 
     Texts are cut into windows, and each window is enciphered from its first symbol on. Two scores of a validation need no key:
@@ -181,15 +170,12 @@ class DecipheringTask(CorpusTask):
     pool: fakes of earlier updates that discriminators are shown again, 50 in the paper; 0: none
     """
 
-    example = "text.txt"
     info = TaskInfo(
         commands=('weft predict {run} "a text in the cipher"', "weft evaluate {run} --data TEXT"),
         count_unit="texts",
         inference_kind="forward",
     )
     measures = (Measure("accuracy", "accuracy"), Measure("divergence", "divergence", higher_is_better=False), LOSS)
-    sentences = (0,)
-    data_format = FORMAT
 
     def __init__(
         self,
@@ -220,30 +206,6 @@ class DecipheringTask(CorpusTask):
         self.info = replace(self.info, fixed_length=extent)
         self._pools: dict[str, Tensor] = {}
 
-    def tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
-        tokenizer = train_tokenizer(self.config.data.tokenizer, train, size=self.config.data.vocabulary, folder=self.cache)
-        return tokenizer, tokenizer
-
-    def reopen(self) -> Sizes:
-        tokenizer, _ = load_extended(self.run, self.config.data.tokenizer)
-        self.alphabet = Alphabet(tokenizer, "" if self.config.data.tokenizer["kind"] == "characters" else " ")
-        self.source = self.target = self.alphabet.tokenizer
-        self.cipher = make_cipher(self.kind, self.key, len(self.symbols))
-        if (self.cipher.table == self.symbols).all():
-            raise ConfigError(f"task.key: {self.key} changes none of the {len(self.symbols)} symbols; choose another key")
-        return Sizes(len(self.symbols), self.extent)
-
-    def vocabulary_size(self, sizes: Sizes) -> int:
-        return self.source.size
-
-    @property
-    def symbols(self) -> range:
-        """The symbols: UNK and all units of the tokenizer."""
-        return range(self.source.size - UNK)
-
-    def placeholder_sizes(self) -> Sizes:
-        return Sizes(8, self.extent)
-
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         model = build_model(spec, sizes)
         if not isinstance(model, CipherGan):
@@ -257,8 +219,7 @@ class DecipheringTask(CorpusTask):
             model.begin(likely)
         return model
 
-    def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
-        assert isinstance(model, CipherGan)
+    def parameters(self, model: CipherGan) -> dict[str, list[nn.Parameter]]:
         return {"model": model.writers(), "discriminator": model.judges()}
 
     def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
@@ -270,40 +231,7 @@ class DecipheringTask(CorpusTask):
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         return [SymbolAccuracy(self.alphabet.separator, self.alphabet.unknown)]
 
-    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
-        """Windows of the data in the cipher, each with its plain text."""
-        corpus = self.encode(
-            [self.data_format.open(spec) for spec in data], training=False, folder=self.cache, progress=lambda read: None
-        )
-        plain = windows(corpus, np.arange(len(corpus)), self.extent)
-        texts = zip(self.cipher(plain).tolist(), plain.tolist(), strict=True)
-        return [(self.alphabet.write(cipher), self.alphabet.write(window)) for cipher, window in texts]
-
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        least = len(SIDES) if training else 1
-        return prepare_windows(pairs, self.source, self.extent, least=least, folder=folder, progress=progress)
-
-    def collate(
-        self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
-    ) -> CipherBatch:
-        """Windows, and the same windows in the cipher, for validation."""
-        plain = windows(corpus, rows, self.extent)
-        return make_batch(rows, plain, self.cipher(plain))
-
-    def batches(self, position: Position) -> Iterator[tuple[CipherBatch, Position]]:
-        """Plain windows, and other ones in the cipher."""
-        lengths, train = self.train.lengths[: len(self.train) // 2], self.config.train
-        for rows, following in Batches(lengths, train.batch_tokens, seed=train.seed).stream(position):
-            plain, hidden = (windows(self.train, side[rows], self.extent) for side in self.sides)
-            yield make_batch(rows, plain, self.cipher(hidden)), following
-
-    @cached_property
-    def sides(self) -> tuple[Rows, Rows]:
-        """The windows of the training text that are plain, and those that are in the cipher."""
-        return divide_windows(len(self.train), self.split)
-
-    def losses(self, model: nn.Module, batch: CipherBatch, update: int) -> Iterator[Loss]:
-        assert isinstance(model, CipherGan)
+    def losses(self, model: CipherGan, batch: CipherBatch, update: int) -> Iterator[Loss]:
         count = torch.tensor(len(batch.plain), device=batch.plain.device)
         written = model(batch.plain, batch.cipher, straight_through_sample) if self.draws else model(batch.plain, batch.cipher)
         cycle = _cycle(written, batch)
@@ -336,22 +264,17 @@ class DecipheringTask(CorpusTask):
         names = {side: f"pool/{side}/{_process()}" for side in SIDES}
         self._pools = {side: tensors[name].clone() for side, name in names.items() if name in tensors}
 
-    def validation(self, model: nn.Module, directions: Sequence[Direction] | None = None) -> Iterator[CipherBatch]:
-        """Windows of the validation data or, if there is none, of the training text that are in the cipher."""
-        train, device = self.config.train, next(model.parameters()).device
-        corpus, every = (self.train, self.sides[1]) if self.valid is None else (self.valid, np.arange(len(self.valid)))
-        count = min(len(every), train.validate_sentences or len(every))
-        some = every[np.arange(count) * len(every) // count]  # from all over the text, whose kind may change
-        for rows in np.array_split(some, min(count, -(-count * self.extent // train.batch_tokens))):
-            yield self.collate(corpus, rows).to(device)
+    @cached_property
+    def plain_pairs(self) -> NDArray[np.int64]:
+        """How often each symbol is followed by each other one in plain windows of the training text [V, V]."""
+        return count_pairs(windows(self.train, self.sides[0], self.extent), len(self.symbols))
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
+    def evaluate(self, model: CipherGan) -> dict[str, float]:
         """The loss of the way back, the divergence of symbol pairs from the plain half, and the accuracy without UNK.
 
         All are measured on windows of the validation data or of the cipher text.
         """
-        assert isinstance(model, CipherGan)
         right = known = texts = 0
         cycle, pairs = 0.0, np.zeros_like(self.plain_pairs)
         for batch in self.validation(model):
@@ -362,11 +285,6 @@ class DecipheringTask(CorpusTask):
             pairs += count_pairs(predicted.cpu().numpy(), len(self.symbols))
         apart = divergence(pairs, self.plain_pairs)
         return {"accuracy": 100 * right / max(1, known), "divergence": apart, "loss": cycle / max(1, texts)}
-
-    @cached_property
-    def plain_pairs(self) -> NDArray[np.int64]:
-        """How often each symbol is followed by each other one in plain windows of the training text [V, V]."""
-        return count_pairs(windows(self.train, self.sides[0], self.extent), len(self.symbols))
 
     def explanation(self, predictor: DecipheringPredictor, prediction: Prediction, text: str) -> str:
         """For each place of the key, an image: a row per symbol of the cipher, a column per plain symbol, dark where the model
@@ -379,15 +297,6 @@ class DecipheringTask(CorpusTask):
         pairs = dict.fromkeys(zip(prediction.source_tokens, prediction.tokens, strict=True))
         rows = "".join(f"<tr><th>{escape(shown(one))}</th><td>{escape(shown(other))}</td></tr>\n" for one, other in pairs)
         return f"{pictures}<table class=sound>\n{rows}</table>\n"
-
-    def describe(self) -> dict[str, Any]:
-        return {"symbols": len(self.symbols), "training texts": len(self.train)}
-
-    def dummy_batch(
-        self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
-    ) -> CipherBatch:
-        plain, cipher = np.random.default_rng(length).integers(0, sizes.source, (2, rows, self.extent))
-        return make_batch(np.arange(rows), plain, cipher)
 
 
 def _cycle(written: GeneratorOutput, batch: CipherBatch) -> Tensor:

@@ -38,8 +38,8 @@ MODELS = [
     Bug(
         "the decoder sees the padding of the source",
         "models.transformer",
-        "crosses = [each.cross.init_state(memory, source.layout)",
-        "crosses = [each.cross.init_state(memory)",
+        "crosses = [each.read_source(memory, source.layout)",
+        "crosses = [each.read_source(memory, None)",
         ("transformer-padding",),
     ),
     Bug(
@@ -66,8 +66,8 @@ MODELS = [
     Bug(
         "cross-attention replaces the residual stream",
         "models.transformer_blocks",
-        "x = self.around_cross.add_residual(x, attended.context)",
-        "x = self.around_cross.add_residual(0 * x, attended.context)",
+        "x, source = self.around_cross.add_residual(x, attended.context), attended.state",
+        "x, source = self.around_cross.add_residual(0 * x, attended.context), attended.state",
         ("limits: decoder_layer_equals_torch(post)",),
     ),
     Bug(
@@ -97,8 +97,8 @@ LAYERS = [
     Bug(
         "a network with a window loses its tail",
         "models.transformer_blocks",
-        "update, tail = self.network.run(self.around_network.prenorm(x), tail, layout)",
-        "update, _ = self.network.run(self.around_network.prenorm(x), tail, layout)",
+        "update, tail = network.run(around.prenorm(x), tail, layout)",
+        "update, _ = network.run(around.prenorm(x), tail, layout)",
         ("transformer-tagging-chunks",),
     ),
     Bug(

@@ -121,7 +121,7 @@ RUNNING = [
     Bug(
         "gates of padding close",
         "attention.core.feature_maps",
-        "kept = torch.where(ok[:, None], kept, 0.0)",
+        "kept = torch.where(mask[:, None], kept, 0.0)",
         "pass",
         ("gated_rfa-causal-ragged",),
     ),

@@ -71,7 +71,7 @@ SORTING = [
     Bug(
         "clusters learn from padding",
         "attention.mixers.lsh_and_routing",
-        "way, mine = way.where(ok[:, None, :, None], 0.0), mine * ok[:, None, :, None]",
+        "way, mine = way.where(mask[:, None, :, None], 0.0), mine * mask[:, None, :, None]",
         "pass",
         ("sorting_attention: centroids_move_to_the_mean_direction_of_their_tokens",),
     ),
@@ -113,8 +113,8 @@ SORTING = [
     Bug(
         "a block is sorted by future tokens",
         "attention.mixers.sinkhorn",
-        "self._every_block(q, k, v, mean[:, :: self.block], ok)",
-        "self._every_block(q, k, v, self._means(x, ok), ok)",
+        "self._every_block(q, k, v, mean[:, :: self.block], mask)",
+        "self._every_block(q, k, v, self._means(x, mask), mask)",
         ("sinkhorn-small-causal-future",),
     ),
     Bug(
@@ -134,14 +134,14 @@ SORTING = [
     Bug(
         "the mean of a block counts padding",
         "attention.mixers.sinkhorn",
-        "if ok is None else ok.to(x.dtype)).sum(2)",
-        "if ok is None else torch.ones_like(x[..., :1])).sum(2)",
+        "if mask is None else mask.to(x.dtype)).sum(2)",
+        "if mask is None else torch.ones_like(x[..., :1])).sum(2)",
         ("sinkhorn-encoder-padding-length",),
     ),
     Bug(
         "padding is sorted beside a block",
         "attention.mixers.sinkhorn",
-        "x, k, v = (part.where(ok, 0.0) for part in (x, k, v))",
+        "x, k, v = (part.where(mask, 0.0) for part in (x, k, v))",
         "pass",
         ("sinkhorn-encoder-padding-content",),
     ),
@@ -158,8 +158,8 @@ REVERSIBLE = [
     Bug(
         "the source gets no gradient",
         "models.transformer_blocks",
-        "self.around_cross.sublayer(attend, self.cross, self.project, tensors=memory)",
-        "self.around_cross.sublayer(attend, self.cross, self.project)",
+        "around_cross.sublayer(attend, cast(Attention, self.cross), self.project, tensors=memory)",
+        "around_cross.sublayer(attend, cast(Attention, self.cross), self.project)",
         ("reversible: gradients_are_those_of_the_plain_streams(full, float64)", "transformer-reversible-loss"),
     ),
     Bug(

@@ -96,8 +96,6 @@ def attend_memory(
     q: Tensor, memory: CrossAttentionMemory, *, layout: Layout | None, dropout: float = 0.0, need_weights: bool = False
 ) -> Context:
     """Cross-attention of queries q [B, H, T, D]; the beams of a source become further queries over its single memory."""
-    sources = memory.k.size(0)
-    rows, heads, extent, width = q.shape
     segments = packing(layout)
     if segments and memory.packing and not need_weights and can_attend_ragged(q, segments, memory.packing):
         where = segments, memory.packing
@@ -108,11 +106,19 @@ def attend_memory(
         return _attend_step(q, memory.k[:, :, None], memory.v[:, :, None], bias=memory.bias), None
     bias = None if packed or need_weights else memory.bias
     mask = None if bias is not None else _segment_mask(memory.segments, layout if packed else None)
+    return _mix_beams(q, memory.k, memory.v, mask, dropout, need_weights, bias)
+
+
+def _mix_beams(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, share: float, need_weights: bool, bias: Tensor | None
+) -> Context:
+    """`mix` of queries [B, H, T, D] with the keys and values [G, H, S, D] that the beams of a source share."""
+    sources, (rows, heads, extent, width) = k.size(0), q.shape
+    if rows == sources:
+        return mix(q, k, v, mask, share, need_weights, bias)
     beams = rows // sources
-    if beams == 1:
-        return mix(q, memory.k, memory.v, mask, dropout, need_weights, bias)
     q = q.view(sources, beams, heads, extent, width).transpose(1, 2).reshape(sources, heads, beams * extent, width)
-    context, weights = mix(q, memory.k, memory.v, mask, dropout, need_weights, bias)
+    context, weights = mix(q, k, v, mask, share, need_weights, bias)
     return _rows(context, beams), None if weights is None else _rows(weights, beams)
 
 
@@ -158,7 +164,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 def _attend_cache(
     q: Tensor, store: KeyValueCache, positions: Tensor, pattern: Pattern | None, dropout: float, need_weights: bool
 ) -> Context:
-    sources, heads, beams, _, width = store.k.shape
+    beams = store.k.size(2)
     if pattern is None and not need_weights and _steps(q, store.k, dropout):
         return _attend_step(q, store.k, store.v, store.index), None
     if pattern is not None or (beams > 1 and (store.owned or need_weights)):
@@ -166,15 +172,11 @@ def _attend_cache(
         if pattern is not None:
             seen = seen & pattern(positions[:, :, None], store.key_positions()[:, None, :])
         return mix(q, *store.dense(), seen, dropout, need_weights)
-    cells, extent = _own_cells(store, positions), q.size(2)
+    cells = _own_cells(store, positions)
     # Computed once for all layers. Every query sees itself, so no row is empty.
     bias = store.index.cached(("bias", q.dtype, id(cells)), lambda: additive(cells, q.dtype), cells)
-    if beams == 1:
-        return mix(q, store.k.squeeze(2), store.v.squeeze(2), None, dropout, need_weights, bias)
-    # All beams of a source attend to all its cells in one call; a mask allows each only the cells of its ancestors.
-    q = q.view(sources, beams, heads, extent, width).transpose(1, 2).reshape(sources, heads, beams * extent, width)
-    context, weights = mix(q, store.k.flatten(2, 3), store.v.flatten(2, 3), None, dropout, need_weights, bias)
-    return _rows(context, beams), weights
+    # All beams of a source attend to all its cells in one call; the bias allows each only the cells of its ancestors.
+    return _mix_beams(q, store.k.flatten(2, 3), store.v.flatten(2, 3), None, dropout, need_weights, bias)
 
 
 def _steps(q: Tensor, k: Tensor, dropout: float) -> bool:

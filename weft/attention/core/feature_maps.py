@@ -80,16 +80,16 @@ def extended_width(width: int) -> int:
     return width + 8 - width % 8
 
 
-def sum_up(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None, with_mass: bool) -> MemorySums:
-    """The sums over all real keys: features k [B, H, S, M], v [B, H, S, D], log_weight [B, H, S], ok [B, S]."""
+def sum_up(k: Tensor, v: Tensor, log_weight: Tensor | None, mask: Tensor | None, with_mass: bool) -> MemorySums:
+    """The sums over all real keys: features k [B, H, S, M], v [B, H, S, D], log_weight [B, H, S], mask [B, S]."""
     rows, heads, extent, _ = k.shape
-    k, v, log_weight = _extended(k, v, log_weight, ok)
+    k, v, log_weight = _extended(k, v, log_weight, mask)
     mass = None
     if log_weight is not None:
         w = (log_weight - log_weight.detach().amax(2, keepdim=True)).exp()
         v, mass = v * w[..., None].to(v.dtype), w.sum(2) if with_mass else None
     elif with_mass:
-        mass = _count(k.new_zeros(rows, heads, dtype=accumulation_dtype(k.dtype)), extent, ok)[..., -1]
+        mass = _count(k.new_zeros(rows, heads, dtype=accumulation_dtype(k.dtype)), extent, mask)[..., -1]
     values = torch.bmm(k.flatten(0, 1).transpose(-1, -2), v.flatten(0, 1))
     return MemorySums(values.unflatten(0, (rows, heads)), mass)
 
@@ -102,15 +102,15 @@ def attend_sums(q: Tensor, sums: MemorySums) -> Unnormalized:
 
 
 def attend_prefix(
-    q: Tensor, k: Tensor, v: Tensor, sums: RunningSums, log_weight: Tensor | None = None, ok: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, sums: RunningSums, log_weight: Tensor | None = None, mask: Tensor | None = None
 ) -> tuple[Unnormalized, RunningSums]:
     """Attends from every query to the keys up to its own and to `sums`; also returns the sums after these tokens.
 
-    q, k [B, H, T, M] features · v [B, H, T, D] · log_weight [B, H, T] · ok [B, T], False for tokens that were never fed.
+    q, k [B, H, T, M] features · v [B, H, T, D] · log_weight [B, H, T] · mask [B, T], False for tokens that were never fed.
     """
     rows, heads, extent, features = q.shape
     size = min(extent, 64 if features * v.size(-1) <= 64 * 64 else 128)
-    k, v, log_weight = _extended(k, v, log_weight, ok)
+    k, v, log_weight = _extended(k, v, log_weight, mask)
     q, k, v = (into_chunks(x, size).flatten(0, 2) for x in (q, k, v))
     inside = torch.bmm(q, k.transpose(-1, -2))
     if log_weight is None:
@@ -124,7 +124,7 @@ def attend_prefix(
     before, context = before.to(q.dtype).reshape(-1, features, v.size(-1)), torch.bmm(inside, v)
     if weights is None:
         context, mass = torch.baddbmm(context, q, before), sums.mass
-        mass = None if mass is None else _count(mass, extent, ok)
+        mass = None if mass is None else _count(mass, extent, mask)
     else:
         context = torch.addcmul(context, torch.bmm(q, before), weights.past.to(q.dtype).flatten(0, 2)[..., None])
         mass = None if sums.mass is None else weights.mass(sums.mass)
@@ -132,15 +132,15 @@ def attend_prefix(
     return seen, RunningSums(values.view_as(sums.values), None if mass is None else mass[..., -1], scale)
 
 
-def gated_weights(gates: Tensor, ok: Tensor | None) -> tuple[Tensor, Tensor]:
+def gated_weights(gates: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """S_t = g_t S_{t−1} + (1 − g_t) … with g = σ(gates [B, H, T]): the log weights of keys, and the total decay [B, H].
 
     In float64, since only the differences of sums over thousands of tokens matter.
     """
     gates = gates.double()
     kept = F.logsigmoid(gates)
-    if ok is not None:
-        kept = torch.where(ok[:, None], kept, 0.0)
+    if mask is not None:
+        kept = torch.where(mask[:, None], kept, 0.0)
     total = kept.cumsum(-1)
     return F.logsigmoid(-gates) - total, total[..., -1].detach()
 
@@ -179,9 +179,9 @@ class _Weights:
         return (self.pairs.sum(-1) + self.past * before).flatten(2)
 
 
-def _count(first: Tensor, extent: int, ok: Tensor | None) -> Tensor:
+def _count(first: Tensor, extent: int, mask: Tensor | None) -> Tensor:
     """[B, H, T]: the number of real keys up to each query, after the `first` [B, H]."""
-    return first[..., None] + (torch.arange(1, extent + 1, device=first.device) if ok is None else ok.cumsum(1)[:, None])
+    return first[..., None] + (torch.arange(1, extent + 1, device=first.device) if mask is None else mask.cumsum(1)[:, None])
 
 
 def _carry(first: Tensor, each: Tensor, scales: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -272,10 +272,10 @@ def into_chunks(x: Tensor, size: int, value: float = 0.0) -> Tensor:
     return x.unflatten(-2, (-1, size))
 
 
-def _extended(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def _extended(k: Tensor, v: Tensor, log_weight: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Keys, values [B, H, T, W] extended by ones, and log weights. Padding adds nothing, whatever it contains."""
-    if ok is not None:
-        here = ok[:, None, :, None]
+    if mask is not None:
+        here = mask[:, None, :, None]
         k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)
         log_weight = None if log_weight is None else torch.where(here[..., 0], log_weight, NOTHING)
     ones = v.new_ones(()).expand(*v.shape[:-1], extended_width(v.size(-1)) - v.size(-1))
@@ -351,9 +351,9 @@ class FeatureAttention(Attention, ABC):
             (q, k), log_scale = phi.unbind(), None if scales is None else scales[1]
             if state is None:
                 return attend_sums(q, self._sum_up(ScaledFeatures(k, log_scale), v, layout)), None
-            ok = None if layout is None else layout.mask
-            log_weight, decay = (log_scale, None) if gates is None else gated_weights(gates, ok)
-            seen, state = attend_prefix(q, k, v, state, log_weight, ok)
+            mask = None if layout is None else layout.mask
+            log_weight, decay = (log_scale, None) if gates is None else gated_weights(gates, mask)
+            seen, state = attend_prefix(q, k, v, state, log_weight, mask)
             return seen, state if decay is None else state.decayed(decay)
 
     def _sum_up(self, keys: ScaledFeatures, v: Tensor, layout: Layout | None) -> MemorySums:
@@ -377,7 +377,7 @@ class RedrawnBuffer(nn.Module):
     def forward(self) -> Tensor:
         return self.bits.view(torch.float32)
 
-    def redraw(self, generator: torch.Generator) -> None:
+    def refresh(self, generator: torch.Generator) -> None:
         """Redraws with probability 1 / every. No counter is needed, so a resumed run redraws at the same steps."""
         if self.every and torch.rand((), generator=generator).item() * self.every < 1:
             self.bits.copy_(self.draw(generator=generator).view(torch.int32))

@@ -77,7 +77,7 @@ class CacheAppend:
 
 @dataclass
 class CacheIndex(CachesDerived):
-    """Which cell holds which token of which beam. It is the same in all layers, so they share one.
+    """The tokens and beams that the cells of a cache belong to. It is the same in all layers, so they share one.
 
     ancestry [G, K, R] int16: the beam whose cell holds token s of beam b, so that beams are reordered without copying.
     Appending writes it in place: the indices before and after share it and differ in length.

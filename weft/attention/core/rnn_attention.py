@@ -98,7 +98,7 @@ class CountedSource:
 
 
 class ScoreFunction(nn.Module, ABC):
-    """How well a query matches a key. `key` computes the part that depends on the memory [G, S, M] alone, [G, S, A]."""
+    """The score of a query and a key. `key` computes the part that depends on the memory [G, S, M] alone, [G, S, A]."""
 
     key: nn.Module
 

@@ -247,7 +247,7 @@ class PatternScoring:
 
     @property
     def past(self) -> int | None:
-        """How many earlier tokens matter, if no head looks back further."""
+        """The number of earlier tokens that matter; None if a head looks back without limit."""
         spans = [pattern.span for pattern, _ in self.runs]
         return max(span[0] for span in spans if span) if all(spans) else None
 

@@ -41,15 +41,15 @@ class WeightedSum:
     top: Tensor
 
     @staticmethod
-    def of(k: Tensor, v: Tensor, ok: Tensor | None = None) -> WeightedSum:
+    def of(k: Tensor, v: Tensor, mask: Tensor | None = None) -> WeightedSum:
         """Each token separately; masked tokens have weight 0."""
         k, v = k.float(), v.float()
-        if ok is not None:
-            k, v = torch.where(ok, k, LOWEST), torch.where(ok, v, 0.0)
+        if mask is not None:
+            k, v = torch.where(mask, k, LOWEST), torch.where(mask, v, 0.0)
         top = k.detach()
         weight = (k - top).exp()  # equals 1, but carries the gradient
-        if ok is not None:
-            weight = torch.where(ok, weight, 0.0)
+        if mask is not None:
+            weight = torch.where(mask, weight, 0.0)
         return WeightedSum(weight * v, weight, top)
 
     @staticmethod
@@ -186,21 +186,21 @@ class AttentionFreeMixer(RowMixer):
 
     def _both_ways(self, k: Tensor, v: Tensor, layout: Layout | None) -> Tensor:
         """The encoder: all real tokens count, with exponents relative to the largest key of each channel and row."""
-        ok = None if layout is None else layout.mask[..., None]
+        mask = None if layout is None else layout.mask[..., None]
         if self.form == "simple":
-            return WeightedSum.over(k, v, ok, 1).mean().expand_as(v)
+            return WeightedSum.over(k, v, mask, 1).mean().expand_as(v)
         extent = k.size(1)
         place = torch.arange(extent, device=k.device)
         if self.form == "full" or extent <= BLOCK:
-            return self._product(k, v, ok, self._positions(place, place)).mean()
-        each = WeightedSum.of(k, v, ok)
+            return self._product(k, v, mask, self._positions(place, place)).mean()
+        each = WeightedSum.of(k, v, mask)
         before, behind = prefix_sums(each), prefix_sums(each.flip()).flip()
         means = []
         for begin in range(0, extent, BLOCK):
             own = place[begin : begin + BLOCK]
             near = slice(max(0, begin - self.window), min(extent, begin + BLOCK + self.window))
             bias = self._positions(own, place[near])
-            here = self._product(k[:, near], v[:, near], None if ok is None else ok[:, near], bias)
+            here = self._product(k[:, near], v[:, near], None if mask is None else mask[:, near], bias)
             if near.start > 0:
                 here = here.join(before.at(slice(near.start - 1, near.start)))
             if near.stop < extent:
@@ -208,9 +208,9 @@ class AttentionFreeMixer(RowMixer):
             means.append(here.mean())
         return torch.cat(means, 1)
 
-    def _product(self, k: Tensor, v: Tensor, ok: Tensor | None, bias: Tensor) -> WeightedSum:
+    def _product(self, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor) -> WeightedSum:
         """All queries over all keys by a matrix product: bias [H, T, S], k and v [B, S, D]."""
-        k = k.float() if ok is None else torch.where(ok, k.float(), -torch.inf)
+        k = k.float() if mask is None else torch.where(mask, k.float(), -torch.inf)
         top, most = k.detach().amax(1, keepdim=True).clamp_min(-1e30), bias.detach().amax(-1)
         weight = (k - top).exp()
         both = torch.stack([weight * v.float(), weight], -1).unflatten(2, (bias.size(0), -1))

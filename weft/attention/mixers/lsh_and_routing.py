@@ -65,8 +65,8 @@ class BucketMixer(Mixer):
         xavier(self.out)
 
     @abstractmethod
-    def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
-        """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]. Only `ok` ones are real."""
+    def assign(self, q: Tensor, mask: Tensor | None) -> Tensor:
+        """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]. mask [B, T]: the real ones."""
 
     def begin(self, rows: int, room: int | None) -> State:
         weight = self.out.weight
@@ -182,7 +182,7 @@ def _near(places: Tensor, order: Tensor, window: int, blocks: _Blocks, causal: b
     rounds = order.size(2)
 
     def pairs(mine: Tensor) -> tuple[Tensor, Tensor]:
-        """Which pairs are within reach, and which are a token and itself."""
+        """Two masks: the pairs within reach, and those of a token and itself."""
         query, key = blocks.own(mine[..., None], -window), blocks.around(mine[..., None], -window).transpose(-1, -2)
         back = key <= query if causal else key < query + window
         return back & (query < key + window), query == key
@@ -252,7 +252,7 @@ class LshMixer(BucketMixer):
         self.redraw = redraw
         self.register_buffer("rotations", torch.randn(site.heads, rounds, self.width, buckets // 2))
 
-    def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
+    def assign(self, q: Tensor, mask: Tensor | None) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):  # in bf16 many tokens would lie on a border
             turned = torch.einsum("bhtd,hrda->bhrta", q.float(), self.rotations.float())
         return torch.cat([turned, -turned], -1).argmax(-1)
@@ -295,14 +295,14 @@ class RoutingMixer(BucketMixer):
         # Sums of directions, followed by their number. They are 0 after each step, so no checkpoint needs them.
         self.register_buffer("gathered", torch.zeros(site.heads, clusters, self.width + 1), persistent=False)
 
-    def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
+    def assign(self, q: Tensor, mask: Tensor | None) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):
             way = F.normalize(q.float(), dim=-1)
             nearest = torch.einsum("bhtd,hcd->bhtc", way, F.normalize(self.centroids.float(), dim=-1)).argmax(-1)
             if self.training:
                 mine = F.one_hot(nearest, self.kinds).to(way.dtype)
-                if ok is not None:
-                    way, mine = way.where(ok[:, None, :, None], 0.0), mine * ok[:, None, :, None]
+                if mask is not None:
+                    way, mine = way.where(mask[:, None, :, None], 0.0), mine * mask[:, None, :, None]
                 counted = F.pad(way, (0, 1), value=1.0)
                 self.gathered += torch.einsum("bhtc,bhtd->hcd", mine, counted).to(self.gathered.dtype)
         return nearest[:, :, None]

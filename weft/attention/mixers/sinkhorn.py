@@ -79,15 +79,15 @@ class SinkhornMixer(RowMixer):
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         self.check_length(x, layout)
         q, k, v = self.query_key_value(x).chunk(3, -1)
-        ok = None if layout is None else layout.mask[..., None]
-        if ok is not None:
-            x, k, v = (part.where(ok, 0.0) for part in (x, k, v))
+        mask = None if layout is None else layout.mask[..., None]
+        if mask is not None:
+            x, k, v = (part.where(mask, 0.0) for part in (x, k, v))
         if state is None:
-            return self.out(self._every_block(q, k, v, self._means(x, ok), ok)), None
+            return self.out(self._every_block(q, k, v, self._means(x, mask), mask)), None
         fresh = state.tokens.fresh
         state, place, mean = self._append(x, k, v, state, layout)
         if fresh:
-            return self.out(self._every_block(q, k, v, mean[:, :: self.block], ok)), state
+            return self.out(self._every_block(q, k, v, mean[:, :: self.block], mask)), state
         return self.out(self._attend_past(q, place, state)), state
 
     def _append(
@@ -100,16 +100,16 @@ class SinkhornMixer(RowMixer):
         tokens, place = state.tokens.append(torch.cat([k, v, mean], -1), layout)
         return SinkhornState(tokens, sums[:, -1] if x.size(1) else state.total), place, mean
 
-    def _means(self, x: Tensor, ok: Tensor | None) -> Tensor:
+    def _means(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[B, N, H·D]: the mean of each block's real tokens."""
         total = self._cut(x.to(torch.promote_types(x.dtype, torch.float32))).sum(2)
-        real = self._cut(torch.ones_like(x[..., :1]) if ok is None else ok.to(x.dtype)).sum(2)
+        real = self._cut(torch.ones_like(x[..., :1]) if mask is None else mask.to(x.dtype)).sum(2)
         return (total / real.clamp_min(1)).to(x.dtype)
 
-    def _every_block(self, q: Tensor, k: Tensor, v: Tensor, means: Tensor, ok: Tensor | None) -> Tensor:
+    def _every_block(self, q: Tensor, k: Tensor, v: Tensor, means: Tensor, mask: Tensor | None) -> Tensor:
         """Attends from all tokens, block by block: q, k, v [B, T, H·D]; keys and values of padding are 0."""
         rows, extent, dim = q.shape
-        real = self._cut(torch.ones_like(q[..., :1], dtype=torch.bool) if ok is None else ok)[..., 0]
+        real = self._cut(torch.ones_like(q[..., :1], dtype=torch.bool) if mask is None else mask)[..., 0]
         filled = real[..., 0]
         order = self.sort(means, filled).to(v.dtype)
         ours, keys, values = (self._heads(self._cut(part)) for part in (q, k, v))  # [B, H, N, b, D]

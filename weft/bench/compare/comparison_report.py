@@ -23,6 +23,7 @@ from weft.bench.compare.results import Row, column_notes, columns, failures, see
 from weft.bench.speed_report import empty_figure, save_figure, style_axes
 from weft.errors import DataError
 from weft.explain.attention_heatmap import View, draw
+from weft.explain.html_page import asset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -167,35 +168,6 @@ def _place(
     return best
 
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; color: #222; }
-table { border-collapse: collapse; margin: 1em 0; }
-th, td { padding: .3em .8em; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; white-space: normal; }
-th { cursor: pointer; background: #f5f5f5; }
-th:hover { background: #e8e8e8; }
-pre { white-space: pre-wrap; background: #f8f8f8; padding: .6em; }
-figure { display: inline-block; margin: .5em; vertical-align: top; }
-figcaption { font-size: 13px; color: #555; }
-img { max-width: 100%; }
-.note { color: #555; font-size: 13px; }
-"""
-
-SCRIPT = """
-document.querySelectorAll("th").forEach((heading, place) => heading.addEventListener("click", () => {
-  const body = heading.closest("table").tBodies[0], down = heading.dataset.down !== "yes";
-  heading.dataset.down = down ? "yes" : "no";
-  const key = row => row.cells[place].dataset.value;
-  const order = (a, b) => {
-    if (key(a) === "" || key(b) === "") return (key(a) === "") - (key(b) === "");
-    const by = place ? key(a) - key(b) : key(a).localeCompare(key(b));
-    return down === (place > 0) ? -by : by;
-  };
-  [...body.rows].sort(order).forEach(row => body.append(row));
-}));
-"""
-
-
 def write_report(document: dict[str, Any], out: Path) -> list[Path]:
     """Writes all files and returns them. Without matplotlib it leaves out the pictures."""
     out.mkdir(parents=True, exist_ok=True)
@@ -235,9 +207,9 @@ def write_page(document: dict[str, Any], pictures: bool = True) -> str:
         _settings(document),
         _attention(document["entries"]) if pictures else "",
     ]
-    head = f'<meta charset="utf-8"><title>weft compare</title><style>{STYLE}</style>'
-    body = "\n".join(filter(None, parts))
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n<script>{SCRIPT}</script></body></html>\n'
+    head = f'<meta charset="utf-8"><title>weft compare</title><style>{asset("comparison.css")}</style>'
+    body = "\n".join([*filter(None, parts), f"<script>{asset('comparison.js')}</script>"])
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}</body></html>\n'
 
 
 def _table(document: dict[str, Any]) -> str:

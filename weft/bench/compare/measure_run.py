@@ -18,10 +18,10 @@ from weft.evaluation.floors import trivial_scores
 from weft.evaluation.metrics import choose_tokenization, score
 from weft.explain.attention_heatmap import View, views
 from weft.models.base import Network, Sizes
+from weft.runs.device_and_precision import autocast
 from weft.runs.open_run import TrainedRun, open_run, run_config
-from weft.runs.run_folder import autocast
-from weft.runs.translator import Trained
-from weft.tasks.base import Task
+from weft.runs.trained_model import Trained
+from weft.tasks.base import Task, all_metrics
 from weft.training.auto.speed_probe import probe
 from weft.training.update_step import forward_backward
 
@@ -154,7 +154,7 @@ def _predictions(run: TrainedRun, wanted: Measurements) -> dict[str, Any]:
     pairs = test or valid[: wanted.sentences]
     targets, config = [target for _, target in test or valid], run.config
     chosen = choose_tokenization(config.train.tokenize, config.data.target_language, targets)
-    metrics = run.task.metrics(tokenize=chosen.name)
+    metrics = all_metrics(run.task, tokenize=chosen.name)
     texts, seconds = _decode(translator, [source for source, _ in pairs])
     scores = score(texts, [target for _, target in test], metrics) if test else {}
     floors = {metric.key(): trivial_scores(pairs, metric) for metric in metrics if wanted.maps}

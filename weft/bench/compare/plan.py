@@ -207,6 +207,16 @@ def parse_entry(text: str) -> Entry:
     return Entry(recipe, sets, labels[0] if labels else "")
 
 
+def parse_entries(
+    recipes: Sequence[str], slot: str | None, kinds: str | None, report: Callable[[str], None]
+) -> tuple[Entry, ...]:
+    """Parses recipes with their changes, each with every kind in the slot if there is one, and labels them."""
+    if (slot is None) != (kinds is None):
+        raise ConfigError("--slot and --kinds belong together: --slot model.encoder_self --kinds full,local,linear")
+    entries = [parse_entry(text) for text in recipes]
+    return tuple(labelled(slot_entries(entries, slot, kinds, report) if slot and kinds else entries))
+
+
 def slot_entries(bases: Sequence[Entry], slot: str, kinds: str, report: Callable[[str], None]) -> list[Entry]:
     """Each base with each of the comma-separated `kinds` in a slot such as model.encoder_self.
 

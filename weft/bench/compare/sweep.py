@@ -16,17 +16,7 @@ from typing import Any
 
 from weft.bench.compare.comparison_report import write_report
 from weft.bench.compare.measure_run import Measurements
-from weft.bench.compare.plan import (
-    Comparison,
-    ComparisonRun,
-    check,
-    labelled,
-    parse_budget,
-    parse_entry,
-    runs_of,
-    slot_entries,
-    training,
-)
+from weft.bench.compare.plan import Comparison, ComparisonRun, check, parse_budget, parse_entries, runs_of, training
 from weft.bench.compare.results import UNMEASURED, collect
 from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, Training, train, work
 from weft.config.sections import override_texts
@@ -207,11 +197,8 @@ def compare(
     `recipes` are recipes or files with changes after commas; `slot` and `kinds` vary one part of each. `budget` is that of each
     training: "10m" or "2k-steps". The report is written into `out`; the same call continues after an interruption.
     """
-    entries = [parse_entry(text) for text in _listed(recipes)]
-    if slot is not None:
-        entries = slot_entries(entries, slot, ",".join(_listed(kinds)), tell)
     plan = Comparison(
-        tuple(labelled(entries)),
+        parse_entries(_listed(recipes), slot, ",".join(_listed(kinds)) or None, tell),
         Path(out),
         parse_budget(budget),
         data=tuple(_listed(data)),

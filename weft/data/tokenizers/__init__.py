@@ -187,32 +187,28 @@ Start = InheritedTokenizers | ExtraWords
 
 
 def train_tokenizers(
-    spec: Spec, pairs: Sequence[Pairs], *, size: int, shared: bool, folder: Path | None = None, start: Start | None = None
+    spec: Spec,
+    pairs: Sequence[Pairs],
+    *,
+    size: int,
+    shared: bool = False,
+    only: int | None = None,
+    folder: Path | None = None,
+    start: Start | None = None,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Trains a tokenizer for the sources and one for the targets; the same object twice if they share a vocabulary.
 
     Of more than a million texts, every n-th is used, so that at most a million are. With a cache `folder`, tokenizers are
     saved there and used again for the same texts and options. With `start`, they are those of another run.
+
+    only: trains on the texts of one side, 0 for sources and 1 for targets; the tokenizer is at that place of the result
     """
-    return _find_or_train(spec, pairs, size, [(0, 1)] if shared else [(0,), (1,)], folder, start)
-
-
-def train_tokenizer(
-    spec: Spec, pairs: Sequence[Pairs], *, size: int, folder: Path | None = None, side: int = 0, start: Start | None = None
-) -> Tokenizer:
-    """Trains a tokenizer for one side only: 0 for sources, 1 for targets."""
-    return _find_or_train(spec, pairs, size, [(side,)], folder, start)[side]
-
-
-def _find_or_train(
-    spec: Spec, pairs: Sequence[Pairs], size: int, sides: list[tuple[int, ...]], folder: Path | None, start: Start | None
-) -> tuple[Tokenizer, Tokenizer]:
-    """One tokenizer per entry of `sides`, which lists the texts to train it on: 0 for sources, 1 for targets."""
+    sides: list[tuple[int, ...]] = [(0, 1)] if shared else [(0,), (1,)] if only is None else [(only,)]
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
     if isinstance(start, ExtraWords):
         if options["kind"] != "words":
             raise ConfigError("start.extend: words of start.vectors can be added to data.tokenizer: words only; set it to 0")
-        source, target = _find_or_train(options, pairs, size, sides, folder, None)
+        source, target = train_tokenizers(options, pairs, size=size, shared=shared, only=only, folder=folder)
         longer = start.add_to(source)
         return longer, longer if source is target else start.add_to(target)
     if start is not None:

@@ -7,9 +7,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from weft.data.batch import UNK
 from weft.data.text_lines import check_file
@@ -51,6 +52,7 @@ class SentencePieceTokenizer(Tokenizer):
     model          path of an existing .model file, of which a trained run has its own copy; null: train one
     algorithm      how a model is trained: unigram or bpe
     normalize      its normalisation of Unicode: nmt_nfkc is that of most published models; identity: none
+    character_coverage  the share of characters that the vocabulary knows; with 1, no training text has UNK
     byte_fallback  encode a character outside the vocabulary as its UTF-8 bytes, which take 256 ids; otherwise as UNK
     """
 
@@ -63,8 +65,10 @@ class SentencePieceTokenizer(Tokenizer):
         algorithm: Literal["unigram", "bpe"] = "unigram",
         normalize: Literal["nmt_nfkc", "nfkc", "identity"] = "nmt_nfkc",
         byte_fallback: bool = False,
+        character_coverage: Annotated[float, Field(gt=0.9, le=1.0)] = 0.9995,
     ) -> None:
         self.model, self.algorithm, self.normalize, self.byte_fallback = model, algorithm, normalize, byte_fallback
+        self.character_coverage = character_coverage
         self.learns = model is None
         self._content = b""
         self._inner: Any = None
@@ -94,6 +98,7 @@ class SentencePieceTokenizer(Tokenizer):
                 hard_vocab_limit=self.algorithm == "bpe",
                 normalization_rule_name=self.normalize,
                 byte_fallback=self.byte_fallback,
+                character_coverage=self.character_coverage,
                 bos_id=-1,
                 eos_id=0,
                 unk_id=1,

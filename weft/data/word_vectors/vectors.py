@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import Tokenizer
-from weft.data.tokenizers.word_character_byte import WordTokenizer
+from weft.data.tokenizers.word_character_byte import JOINED, WordTokenizer
 from weft.errors import DataError
 
 Vectors = NDArray[np.float32]
@@ -176,6 +176,11 @@ def _numbers(fields: Sequence[str]) -> Vectors | None:
     except ValueError:
         return None
     return vector if np.isfinite(vector).all() else None
+
+
+def whole_words(words: Sequence[str]) -> list[int]:
+    """The rows of words, without those of punctuation that touches a word."""
+    return [row for row, word in enumerate(words) if JOINED not in word]
 
 
 def vector_lines(words: Sequence[str], vectors: Vectors) -> Iterator[str]:

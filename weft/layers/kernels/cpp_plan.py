@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal
@@ -116,9 +116,9 @@ class Keys:
     gain: Tensor | None = None
 
     @staticmethod
-    def masked(k: Tensor, v: Tensor, ok: Tensor | None, gain: Tensor | None = None) -> Keys:
+    def masked(k: Tensor, v: Tensor, mask: Tensor | None, gain: Tensor | None = None) -> Keys:
         """With a bias that hides masked keys [G, S]."""
-        return Keys(k, v, None if ok is None else torch.where(ok, 0.0, float("-inf")), gain)
+        return Keys(k, v, None if mask is None else torch.where(mask, 0.0, float("-inf")), gain)
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,12 @@ class PlanBuilder:
             raise NotPlanned(type(layer).__name__)
         places = self._hold(layer.weight), self._hold(layer.bias)
         return self._add(Kind.NORM, self.widths[x], x, value=layer.eps, first=places[0], second=places[1])
+
+    def stack(self, layers: Iterable[nn.Module], norm: nn.Module, x: Register) -> Register:
+        """Layers one after the other, and the norm after the last."""
+        for layer in layers:
+            x = self.part(layer, x)
+        return self.norm(norm, x)
 
     def linear(self, layer: nn.Module, x: Register) -> Register:
         if type(layer) is nn.Identity:
@@ -420,7 +426,7 @@ def _fuse(ops: list[Op]) -> list[Op]:
 
 
 def _rates(ops: list[Op]) -> dict[int, int]:
-    """How many rows per token each register has, which operations inherit from what they read."""
+    """The rows per token of each register, which operations inherit from what they read."""
     rates: dict[int, int] = {}
     for op in ops:
         op.rate = rates[op.to] = op.heads if op.kind == Kind.SPREAD else rates.get(op.source, 1)

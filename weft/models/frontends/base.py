@@ -23,7 +23,7 @@ from weft.models.base import Component, Reads, Sizes
 
 @dataclass(frozen=True)
 class FrontendSite:
-    """Where a frontend is used: what it reads, and the vectors that its encoder expects.
+    """The place of a frontend: the kind of source that it reads, and the vectors that its encoder expects.
 
     width: of the vectors · scale: factor for embeddings, √width if None · std: standard deviation of initial embeddings.
     """

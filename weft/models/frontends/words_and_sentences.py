@@ -81,17 +81,17 @@ class WordFrontend(Frontend):
 
     def spell(self, pieces: Tensor) -> Tensor:
         """[N, P] → [N, spelling_width]."""
-        ok = pieces != PAD
-        x = self.pieces(pieces) * ok[..., None]
+        mask = pieces != PAD
+        x = self.pieces(pieces) * mask[..., None]
         if isinstance(self.spelling, RecurrentLayer):  # the last states of both directions
             place = torch.arange(x.size(1), device=x.device).expand(x.shape[:2])
             # Without known lengths, padding is computed too; a GPU would have to wait for them.
-            known = tuple(ok.sum(1).tolist()) if x.device.type == "cpu" else None
-            layout = Layout(ok.to(torch.int32), place, None, x.size(1), known)
+            known = tuple(mask.sum(1).tolist()) if x.device.type == "cpu" else None
+            layout = Layout(mask.to(torch.int32), place, None, x.size(1), known)
             return self.spelling(x, self.spelling.init_state(len(x)), layout)[1][0]
         if self.kind == "cnn":
-            return F.relu(self.spelling(x.transpose(1, 2)).masked_fill(~ok[:, None], -torch.inf).amax(2))
-        pooled = x[:, 0] if self.kind == "first" else x.sum(1) / ok.sum(1, keepdim=True).clamp_min(1)
+            return F.relu(self.spelling(x.transpose(1, 2)).masked_fill(~mask[:, None], -torch.inf).amax(2))
+        pooled = x[:, 0] if self.kind == "first" else x.sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
         return torch.tanh(self.spelling(pooled))
 
 

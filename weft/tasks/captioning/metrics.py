@@ -29,6 +29,7 @@ class CaptionBleu(Metric):
     """BLEU (Papineni et al. 2002) with n-grams up to 4 against all references, of which the nearest in length counts."""
 
     name = "BLEU-4"
+    several_references = True
 
     def __init__(self) -> None:
         self.bleu = Bleu(tokenize="none")
@@ -58,6 +59,7 @@ class CiderD(Metric):
     """
 
     name = "CIDEr-D"
+    several_references = True
     signature = "CIDEr-D|n:4|sigma:6|df:references|scale:10|case:lc|punctuation:no"
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:

@@ -1,100 +1,35 @@
 """Captioning: a text for each picture, cross-entropy with teacher forcing, scored by CIDEr-D and BLEU-4 of decoded captions."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import PositiveInt
 
-from weft.data.batch import EOS, PairBatch, Source
+from weft.data.batch import EOS, PairBatch
 from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
 from weft.data.data_format import listed_files
 from weft.data.formats import Pairs, Texts
 from weft.data.sentence_pairs import PairFilters
-from weft.data.tokenizers import RESERVED, Tokenizer
-from weft.decoding.generate import generate
-from weft.decoding.search_loop import Cancellation
-from weft.explain.attention_heatmap import mean_attention
-from weft.explain.html_page import image, notes
-from weft.inference.decoding_options import DecodingOptions, Warn
-from weft.inference.predictor import BatchItem, Prediction, seed_of
-from weft.models.base import Model, Network, Sizes
-from weft.tasks.base import LOSS, Measure, Share, TaskContext, TaskInfo
+from weft.data.tokenizers import RESERVED
+from weft.decoding.decoding_options import DecodingOptions, Warn
+from weft.models.base import Model, Sizes
+from weft.tasks.base import Share, TaskContext, TaskInfo, measures_of
 from weft.tasks.captioning.data import (
     CHANNELS,
     CHUNK,
     SUFFIXES,
     Images,
-    Pixels,
     augment,
     captions_by_image,
     make_captions,
     read_image,
 )
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD
-from weft.tasks.media_predictor import MediaInput, MediaPredictor
+from weft.tasks.captioning.predictor import CaptionPredictor
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
-
-POSITIONS = 64
-"""The share of a picture in the budget of a batch, in tokens."""
-
-
-@dataclass(eq=False)
-class PicturePart(BatchItem):
-    """The pixels [3, S, S] of a picture."""
-
-    pixels: Pixels = field(kw_only=True)
-
-
-class CaptionPredictor(MediaPredictor):
-    """A model that describes pictures, which it reads with a side of `side` pixels."""
-
-    forks = False
-    noun = "picture"
-
-    def __init__(
-        self, model: Model, tokenizer: Tokenizer, side: int, options: DecodingOptions, warn: Warn | None = None
-    ) -> None:
-        super().__init__(model, tokenizer, options, warn)
-        self.side = side
-
-    def encode_input(self, inputs: Sequence[MediaInput], first_line: int) -> list[list[PicturePart]]:
-        paths = [each.path for each in inputs]
-        return [[PicturePart([], length=POSITIONS, pixels=read_image(path, self.side))] if path else [] for path in paths]
-
-    def run(self, parts: list[PicturePart], control: Cancellation | None = None) -> list[list[Prediction]]:
-        request = replace(
-            self.options.request([]),
-            max_tokens=[self.options.config.max_length] * len(parts),
-            seeds=[seed_of(part.pixels.tobytes()) for part in parts],
-            cancellation=control,
-        )
-        with self.options.arithmetic(next(self.model.parameters()).dtype, self.options.beams):
-            results, _ = generate(self.model, self.model.encode(self._source(parts)), request)
-        return [[self.write(each) for each in hypotheses] for hypotheses in results]
-
-    def join_outputs(self, given: MediaInput, parts: list[Any], results: list[list[Prediction]]) -> Prediction:
-        """Weights over the picture go row by row through its grid."""
-        caption = super().join_outputs(given, parts, results)
-        if given.attention and caption.ids:
-            places = self.add_attention(caption, self._source(parts)).memory.size(1)
-            side = int(places**0.5)
-            caption.source_tokens = [f"{place // side + 1},{place % side + 1}" for place in range(places)]
-        return caption
-
-    def _source(self, parts: Sequence[PicturePart]) -> Source:
-        return Source(torch.from_numpy(np.stack([part.pixels for part in parts])).to(self.model.device))
-
-
-pass
-
-DARKEST = 215
-"""How much of a place without attention is hidden on a page that explains a caption, of 255."""
 
 
 class CaptioningTask(Seq2SeqTask):
@@ -110,8 +45,9 @@ class CaptioningTask(Seq2SeqTask):
     info = TaskInfo(
         commands=("weft predict {run} picture.jpg", "weft evaluate {run} --data captions.tsv"),
         metric_types=(CiderD, CaptionBleu),
+        several_references=True,
     )
-    measures = (*(Measure(metric.key(), metric.name) for metric in info.metric_types), LOSS)
+    measures = measures_of(info.metric_types)
     sentences = (0,)
     mixes = False
 
@@ -194,8 +130,7 @@ class CaptioningTask(Seq2SeqTask):
         self.pictures[corpus.folder] = pictures
         return corpus
 
-    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> CaptionPredictor:
-        assert isinstance(model, Model)
+    def predictor(self, model: Model, resolved: DecodingOptions, warn: Warn | None = None) -> CaptionPredictor:
         return CaptionPredictor(model, self.target, self.size, resolved, warn)
 
     @cached_property
@@ -204,17 +139,6 @@ class CaptioningTask(Seq2SeqTask):
         train = self.config.train
         return captions_by_image(self.references)[: train.validate_sentences or None] if train.validate_bleu else []
 
-    def explanation(self, predictor: CaptionPredictor, prediction: Prediction, text: str) -> str:
-        """The picture, and for each token the picture, dark where there is no attention: the mean of all layers and heads."""
-        picture = image(read_image(text.strip(), self.size).transpose(1, 2, 0), "the picture")
-        weights = mean_attention(prediction, "cross")
-        if weights is None:
-            return f"<figure class=picture>{picture}</figure>\n{notes(['the decoder shows no attention weights'])}"
-        side = int(weights.shape[-1] ** 0.5)
-        figures = [f"<figure class=picture>{picture}<figcaption></figcaption></figure>\n"]
-        for token, row in zip(prediction.tokens, weights[:, : side * side], strict=True):
-            shade = np.zeros((side, side, 4), np.uint8)
-            shade[..., 3] = (DARKEST * (1 - row / max(float(row.max()), 1e-9))).reshape(side, side)
-            over = image(shade, f"attention of {token}")
-            figures.append(f"<figure class=picture>{picture}{over}<figcaption>{escape(token)}</figcaption></figure>\n")
-        return "".join(figures)
+    def explanation(self, predictor: CaptionPredictor, prediction: Any, text: str) -> str:
+        """The picture, and for each token the picture with its attention."""
+        return predictor.explanation(prediction, text)

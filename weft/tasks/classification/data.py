@@ -23,9 +23,9 @@ from weft.data.batch import EOS, NO_LABEL, LabelBatch, Layout, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Encoding, Rows, ids_below
 from weft.data.data_format import ROWS, DataFormat, check_columns
-from weft.data.formats import Pairs, TablePairs, Texts
+from weft.data.formats import MappedPairs, Pairs, TablePairs, Texts
 from weft.data.sentence_pairs import PairFilters
-from weft.data.sentence_splitting import split
+from weft.data.sentence_splitting import language_of, split
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError, RunError
 
@@ -78,12 +78,18 @@ def whole_text(text: str) -> str:
     return " ".join(text.split("\n")).strip() if text.endswith("\n") else text
 
 
+def whole_texts(pairs: Sequence[Pairs]) -> list[Pairs]:
+    """The texts to train a tokenizer on: line breaks between the sentences of a document are no part of words."""
+    return [MappedPairs(some, lambda text, label: (whole_text(text), label), "whole") for some in pairs]
+
+
 @dataclass(frozen=True)
 class TextReader:
     """Turns texts into token ids, as a whole with EOS at the end, or sentence by sentence.
 
-    longest: the most tokens of a text that are read · by_sentence: read sentences, those of this language · kind, unit: what
-    corpora of such texts are called in the cache, and their rows in messages.
+    longest: the most tokens of a text that are read · by_sentence: read sentences, those of the given language or of the one
+    that the suffix of the files tells · kind, unit: what corpora of such texts are called in the cache, and their rows in
+    messages.
     """
 
     kind: ClassVar[str] = "labels"
@@ -91,7 +97,12 @@ class TextReader:
     tokenizer: Tokenizer
     longest: int
     by_sentence: bool = False
-    language: str | None = None
+    given_language: str | None = None
+    files: Sequence[str] = ()
+
+    @property
+    def language(self) -> str | None:
+        return language_of(self.given_language, self.files) if self.by_sentence else None
 
     def key(self, drop_duplicates: bool) -> list[Any]:
         """Identifies what else a corpus depends on."""
@@ -179,6 +190,18 @@ class Labels:
     def load(path: Path, *, several: bool = False) -> Labels:
         with reading(path, "labels"):
             return Labels(json.loads(path.read_text(encoding="utf-8"))["labels"], several=several)
+
+
+def find_labels(train: Sequence[Pairs], noun: str, *, several: bool) -> Labels:
+    """The labels of training data. Raises DataError if there are fewer than two; messages call a label `noun`."""
+    labels = Labels((label for _, label in chain.from_iterable(train)), several=several)
+    if len(labels) < 2:
+        only = f"only the {noun} {labels.names[0]!r}" if labels.names else f"no {noun}"
+        raise DataError(
+            f"{', '.join(some.name for some in train)}: there is {only}, and a model needs at least two to choose from. "
+            f"The {noun} is the second column; write FILE.tsv#2,1 if it is the first."
+        )
+    return labels
 
 
 @contextmanager

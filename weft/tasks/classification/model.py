@@ -4,13 +4,15 @@ Shapes: B rows · S source positions · r pooled vectors · C labels.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.config.registry import build
 from weft.data.batch import Source
 from weft.layers.linear_norm_dropout import dropout
 from weft.models.base import Encoder, Network, least
@@ -41,6 +43,12 @@ class Classifier(Network):
         pooled: Pooled = self.pooling(encoded.memory, encoded.layout)
         vector = dropout(pooled.vectors.flatten(1), self.dropout, self.training)
         return ClassifierOutput(self.output(vector), pooled.weights, pooled.extras)
+
+
+def classifier(encoder: Encoder, pooling: Mapping[str, Any], labels: int, dropout: float = 0.0) -> Classifier:
+    """An encoder with a pooling (task.pooling) and an output layer for the labels, at least one."""
+    pooled = build("weft.models:POOLINGS", pooling, encoder.width, where="task.pooling")
+    return Classifier(encoder, pooled, max(1, labels), dropout)
 
 
 class ClassifierEnsemble(Network):

@@ -18,11 +18,11 @@ from torch.nn.functional import logsigmoid
 from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import Layout, Source, pad
 from weft.data.tokenizers import RESERVED
+from weft.decoding.decoding_options import DecodingOptions
+from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.decoding.search_loop import Cancellation
 from weft.explain.explanation import Weights, right_to_left, shown
 from weft.explain.html_page import meter, notes
-from weft.inference.decoding_options import DecodingOptions
-from weft.inference.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.models.base import Network
 from weft.models.pooling import Pooled, Pooling
 from weft.tasks.classification.data import Labels, TextReader, document_source

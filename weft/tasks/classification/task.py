@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -11,33 +10,30 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
-from weft.config.registry import Among, build
+from weft.config.registry import Among
 from weft.data.batch import NO_LABEL, LabelBatch
 from weft.data.corpus import Corpus, Encoding, Rows
-from weft.data.formats import MappedPairs, Pairs
-from weft.data.sentence_splitting import language_of
-from weft.data.tokenizers import has_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
-from weft.errors import DataError
-from weft.evaluation.metrics import Metric, score
-from weft.inference.decoding_options import DecodingOptions, Warn
+from weft.data.formats import Pairs
+from weft.decoding.decoding_options import DecodingOptions, Warn
+from weft.evaluation.metrics import Metric
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_encoder
-from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
+from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo, all_metrics, text_scores
 from weft.tasks.classification.data import (
     LABELLED,
     LABELS,
     Labels,
     TextReader,
     document_source,
+    find_labels,
     label_encoding,
     make_labelled,
     multi_hot,
     random_words,
-    whole_text,
+    whole_texts,
 )
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
-from weft.tasks.classification.model import Classifier, ClassifierEnsemble, ClassifierOutput
+from weft.tasks.classification.model import ClassifierEnsemble, ClassifierOutput, classifier
 from weft.tasks.classification.predictor import (
     ClassificationPredictor,
     Label,
@@ -45,7 +41,7 @@ from weft.tasks.classification.predictor import (
     probability_table,
     weighted_sentences,
 )
-from weft.tasks.corpus_task import CorpusTask, learn_tokenizer
+from weft.tasks.corpus_task import CorpusTask
 
 
 class LabelTask(CorpusTask):
@@ -63,6 +59,7 @@ class LabelTask(CorpusTask):
     smoothing: float = 0.0
     diversity: float = 0.0
     sentences = (0,)
+    tokenized = 0
 
     def __init__(self, context: TaskContext) -> None:
         super().__init__(context)
@@ -70,24 +67,14 @@ class LabelTask(CorpusTask):
 
     def learn(self, train: list[Pairs]) -> None:
         """Collects the labels as well."""
-        if has_tokenizers(self.run) and (self.run / LABELS).exists():
-            return
-        labels, noun = Labels((label for _, label in chain.from_iterable(train)), several=self.labels.several), self.noun
-        if len(labels) < 2:
-            only = f"only the {noun} {labels.names[0]!r}" if labels.names else f"no {noun}"
-            raise DataError(
-                f"{', '.join(some.name for some in train)}: there is {only}, and a model needs at least two to choose from. "
-                f"The {noun} is the second column; write FILE.tsv#2,1 if it is the first."
-            )
-        self.report(f"{len(labels):,} {noun}s")
-        # Line breaks between the sentences of a document are no part of words.
-        whole = [MappedPairs(some, lambda text, label: (whole_text(text), label), "whole") for some in train]
-        tokenizer = learn_tokenizer(self.config, whole, self.report)
-        save_extended(self.run, tokenizer, tokenizer)
-        labels.save(self.run / LABELS)
+        if self.new:
+            labels = find_labels(train, self.noun, several=self.labels.several)
+            self.report(f"{len(labels):,} {self.noun}s")
+            labels.save(self.run / LABELS)
+        super().learn(whole_texts(train))
 
     def reopen(self) -> Sizes:
-        self.source, _ = load_extended(self.run, self.config.data.tokenizer)
+        super().reopen()
         self.labels = Labels.load(self.run / LABELS, several=self.labels.several)
         return Sizes(self.source.size)
 
@@ -150,8 +137,7 @@ class LabelTask(CorpusTask):
             total += self._loss(logits, batch.labels).item()
             predicted += self._names(self._choose(logits))
             true += self._names(batch.labels)
-        results = score(predicted, true, self.metrics())
-        return {"loss": total / len(true), **{each.key: each.value for each in results.values()}}
+        return {"loss": total / len(true), **text_scores(predicted, true, all_metrics(self))}
 
     def _names(self, labels: Tensor) -> list[str]:
         """The labels of each input as the data has them."""
@@ -229,13 +215,10 @@ class ClassificationTask(LabelTask):
     @property
     def reader(self) -> TextReader:
         data = self.config.data
-        language = language_of(data.source_language, data.files) if self.by_sentence else None
-        return TextReader(self.source, data.max_length, self.by_sentence, language)
+        return TextReader(self.source, data.max_length, self.by_sentence, data.source_language, data.files)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        encoder = build_encoder(spec, sizes)
-        pooling = build("weft.models:POOLINGS", self.pooling, encoder.width, where="task.pooling")
-        return Classifier(encoder, pooling, max(1, len(self.labels)), self.dropout)
+        return classifier(build_encoder(spec, sizes), self.pooling, len(self.labels), self.dropout)
 
     def vocabularies(self) -> list[str]:
         return [self.source.digest(), *self.labels.names]

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.data.batch import PAD, Position, TextBatch
-from weft.data.corpus import Columns, Corpus, cache_folder, ids_below, prepare
+from weft.data.corpus import Columns, Corpus, Encoding, cache_folder, ids_below
 from weft.data.formats import Pairs, Texts
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers import Tokenizer
+from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 
 Tokens = NDArray[Any]
@@ -71,15 +71,9 @@ def read_text(files: Sequence[TextFile], tokenizer: Tokenizer, cache: str | None
         sizes = {"characters": sum(map(len, lines)), "bytes": sum(len(line.encode()) for line in lines)}
         return {"tokens": [ids], **{name: [[size]] for name, size in sizes.items()}}, {}
 
-    corpus = prepare(
-        files,
-        ["text", tokenizer.digest()],
-        encode,
-        {"tokens": ids_below(tokenizer.size), "characters": "uint64", "bytes": "uint64"},
-        sized=["tokens"],
-        folder=cache_folder(cache),
-        unit="lines",
-    )
+    columns = {"tokens": ids_below(tokenizer.size), "characters": "uint64", "bytes": "uint64"}
+    encoding = Encoding(["text", tokenizer.digest()], encode, columns, ["tokens"], unit="lines")
+    corpus = encoding.prepare(files, folder=cache_folder(cache))
     text = Text(corpus)
     if len(text) < 2:
         raise DataError(f"{', '.join(file.name for file in files)}: there is no text to learn from.")
@@ -140,6 +134,13 @@ class Streams:
         block = _block(self.tokens, begins.tolist(), self.segment + 1)
         inputs, labels = block[:, :-1].contiguous(), block[:, 1:].contiguous()
         return TextBatch(torch.from_numpy(streams), inputs, labels, group, fresh=step == 0)
+
+
+def random_streams(length: int, rows: int, vocabulary: int) -> TextBatch:
+    """A batch of random streams, each with a segment of `length` tokens."""
+    generator = torch.Generator().manual_seed(length)
+    tokens = torch.randint(RESERVED, max(RESERVED + 1, vocabulary), (rows * length + 1,), generator=generator).numpy()
+    return next(Streams(tokens, length, rows, 1, 0).stream(Position()))[0]
 
 
 def windows(tokens: Tokens, extent: int, stride: int, rows: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from weft.data.batch import EOS, Layout
 from weft.data.tokenizers import Tokenizer
+from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.decoding.generate import GenerationRequest, generate
+from weft.decoding.predictor import BatchItem, Predictor, refuse
 from weft.decoding.search_loop import Cancellation
 from weft.decoding.token_selection import LengthLimits, Selection, SelectorState, TokenSelector
 from weft.errors import ConfigError
-from weft.inference.decoding_options import DecodingOptions, Warn
-from weft.inference.predictor import BatchItem, Predictor, refuse
 from weft.layers.decoder_state import State
 from weft.models.language_model import LanguageModel
 

@@ -3,27 +3,34 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
-from weft.config.corpus_entries import names
+from weft.config.registry import Among, build
 from weft.data.batch import Position, TextBatch
-from weft.data.tokenizers import RESERVED, Tokenizer, has_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.errors import ConfigError
-from weft.explain.html_page import Section
-from weft.inference.decoding_options import DecodingOptions, Warn
+from weft.losses.log_likelihood import decoder_loss
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_model
 from weft.models.language_model import LanguageModel
 from weft.tasks.base import LOSS, Loss, Measure, Share, Task, TaskContext, TaskInfo, lower_setting
-from weft.tasks.corpus_task import learn_tokenizer, tokenizers_of
-from weft.tasks.language_modeling.data import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
+from weft.tasks.language_modeling.data import (
+    Streams,
+    Text,
+    TextFile,
+    in_streams,
+    keeps_lines,
+    random_streams,
+    read_text,
+    windows,
+)
 from weft.tasks.language_modeling.predictor import GenerationPredictor
 from weft.tasks.language_modeling.segment_recurrence import Kind, SegmentRecurrence, StreamStates
+from weft.tasks.run_tokenizers import TokenizerPair, learn_once, learn_tokenizer, open_tokenizers, tokenizers_of
 
 
 class LanguageModelTask(Task):
@@ -38,6 +45,7 @@ class LanguageModelTask(Task):
     evaluation_memory: tokens remembered in evaluation and generation; by default as many as in training
     stride: tokens scored at a time in evaluation, each with a full segment of context; 0: whole segments
     evaluation_streams: parallel streams in evaluation, if something is carried; fewer are slower and more exact
+    loss: loss of the next token; cross_entropy is computed without storing all logits
     label_smoothing: share of the probability that is spread evenly over the vocabulary
     """
 
@@ -64,19 +72,20 @@ class LanguageModelTask(Task):
         evaluation_memory: NonNegativeInt | None = None,
         stride: NonNegativeInt = 0,
         evaluation_streams: PositiveInt = 8,
+        loss: Annotated[dict[str, Any], Among("weft.losses:LOSSES")] = {"kind": "cross_entropy"},  # noqa: B006
         label_smoothing: Share = 0.0,
     ) -> None:
         super().__init__(context)
         if self.config.data.teacher:
             raise ConfigError("data.teacher: only tasks that translate learn from the translations of another run; remove it")
         self.segment, self.stride, self.streams, self.smoothing = segment, stride, evaluation_streams, label_smoothing
+        self.token_loss = build("weft.losses:LOSSES", loss, where="task.loss")
         self.carrying = SegmentRecurrence(carry, memory)
         self.scoring = SegmentRecurrence(carry, memory if evaluation_memory is None else evaluation_memory)
         # A memory of several segments has no fixed size until it is full.
         self.info = replace(self.info, fixed_length=segment, capturable=carry != "memory" or memory <= segment)
         if stride > segment:
             raise ConfigError(f"task.stride: {stride} is more than the segment of {segment} tokens; lower it")
-        self.tokenizer: Tokenizer
         self.train: Text
         self.valid: Text | None = None
         self.states = StreamStates(self.carrying)
@@ -91,16 +100,11 @@ class LanguageModelTask(Task):
             raise ConfigError(
                 f"data.train: running text is read in order, so {mixed[0].label} cannot be mixed in; name its files"
             )
-        train, valid = ([TextFile(path) for path in names(paths)] for paths in (data.train, data.valid))
-        if not has_tokenizers(self.run):
-            if data.tokenizer_of:
-                self.config, _, tokenizer = tokenizers_of(self.config)
-            else:
-                tokenizer = learn_tokenizer(self.config, train, self.report)
-            save_extended(self.run, tokenizer, tokenizer)
-            if tokenizer.learns and not data.tokenizer_of:
-                lower_setting(self, "data.vocabulary", tokenizer.size)
+        train, valid = ([TextFile(str(path)) for path in paths] for paths in (data.train, data.valid))
+        new = learn_once(self.run, lambda: self._tokenizers(train))
         sizes = self.reopen()
+        if new and self.tokenizer.learns and not data.tokenizer_of:
+            lower_setting(self, "data.vocabulary", self.tokenizer.size)
         if not keeps_lines(self.tokenizer):
             raise ConfigError(
                 f"data.tokenizer: {data.tokenizer['kind']} does not keep line ends; use characters, bytes, bpe, unigram or "
@@ -112,8 +116,14 @@ class LanguageModelTask(Task):
             lower_setting(self, "train.batch_tokens", rows * self.segment)
         return sizes
 
+    def _tokenizers(self, train: list[TextFile]) -> TokenizerPair:
+        if not self.config.data.tokenizer_of:
+            return learn_tokenizer(self.config, train, self.report)
+        self.config, _, tokenizer = tokenizers_of(self.config)
+        return tokenizer, tokenizer
+
     def reopen(self) -> Sizes:
-        self.tokenizer, _ = load_extended(self.run, self.config.data.tokenizer)
+        self.tokenizer, _ = open_tokenizers(self.run, self.config)
         return Sizes(self.tokenizer.size, self.tokenizer.size, shared=True)
 
     def vocabularies(self) -> list[str]:
@@ -151,10 +161,9 @@ class LanguageModelTask(Task):
         most = max(1, (len(self.train) - 1) // (self.segment * train.accumulate))
         return Streams(self.train.tokens, self.segment, min(rows, most), train.accumulate, train.seed)
 
-    def losses(self, model: nn.Module, batch: TextBatch, update: int) -> Iterator[Loss]:
-        assert isinstance(model, LanguageModel)
+    def losses(self, model: LanguageModel, batch: TextBatch, update: int) -> Iterator[Loss]:
         features, after = self.carrying.read(model, batch.tokens, self.states.before(model, batch))
-        total, nll = model.decoder.loss(features.hidden, batch.labels, self.smoothing)
+        total, nll = decoder_loss(self.token_loss, model.decoder, features.hidden, batch.labels, self.smoothing)
         yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
         self.states.carry(batch, after, total.detach())  # only after the backward pass, which still reads the old state
 
@@ -164,15 +173,14 @@ class LanguageModelTask(Task):
     def load_extra_state(self, tensors: Mapping[str, Tensor]) -> None:
         self.states.load_extra_state(tensors)
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
+    def evaluate(self, model: LanguageModel) -> dict[str, float]:
         return {} if self.valid is None else self.score_text(model, self.valid)
 
-    def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
+    def score(self, model: LanguageModel, data: Sequence[str]) -> dict[str, float]:
         return self.score_text(model, self.read([TextFile(path) for path in data], "test"))
 
-    def score_text(self, model: nn.Module, text: Text) -> dict[str, float]:
+    def score_text(self, model: LanguageModel, text: Text) -> dict[str, float]:
         """The scores of any text; the loss is in nats per token. The first token, which has no context, is not scored."""
-        assert isinstance(model, LanguageModel)
         total = torch.zeros((), dtype=torch.float64, device=model.device)
         carried: Any = None
         for inputs, labels in self._blocks(text):
@@ -190,21 +198,16 @@ class LanguageModelTask(Task):
             return windows(text.tokens, self.segment, self.stride or self.segment, rows)
         return in_streams(text.tokens, self.stride or self.segment, min(self.streams, len(text) - 1))
 
-    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> GenerationPredictor:
-        assert isinstance(model, LanguageModel)
+    def predictor(self, model: LanguageModel, resolved: DecodingOptions, warn: Warn | None = None) -> GenerationPredictor:
         memory = self.scoring.memory if self.scoring.kind == "memory" else 0
         context = None if self.scoring.kind == "state" else self.segment + memory
         return GenerationPredictor(model, self.tokenizer, resolved, context, warn)
 
-    def explain(
-        self, predictor: Any, text: str, *, target: str | None = None, influence: bool | None = None, run: str = ""
-    ) -> Section:
-        """Explains how the model reads a text."""
+    def explained(self, predictor: GenerationPredictor, text: str) -> tuple[str, str]:
+        """The text, and how the model reads it."""
         from weft.tasks.language_modeling.explanation import read_text, reading_page  # not needed to generate
 
-        if target is not None:
-            raise ConfigError("a target can be given to runs that translate; leave it out")
-        return Section(run, " ".join(text.split()), reading_page(read_text(predictor, text)))
+        return text, reading_page(read_text(predictor, text))
 
     def identity(self) -> str:
         return self.train.identity
@@ -216,7 +219,4 @@ class LanguageModelTask(Task):
     def dummy_batch(
         self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
     ) -> TextBatch:
-        """Random streams, each with a segment of `length` tokens."""
-        generator = torch.Generator().manual_seed(length)
-        tokens = torch.randint(RESERVED, max(RESERVED + 1, sizes.target), (rows * length + 1,), generator=generator).numpy()
-        return next(Streams(tokens, length, rows, 1, 0).stream(Position()))[0]
+        return random_streams(length, rows, sizes.target)

@@ -161,8 +161,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         done = min(1.0, (update - 1) / max(1, self.config.train.steps - 1))
         self._share.fill_(self.glancing + done * (self.glancing_end - self.glancing))
 
-    def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
-        assert isinstance(model, Model)
+    def losses(self, model: Model, batch: PairBatch, update: int) -> Iterator[Loss]:
         source = model.encode(batch.source)
         decoder, written = decoder_pass(model, batch)
         shown = None
@@ -218,8 +217,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
             real = real & (truth != PAD)
         return glance(truth, logits.argmax(-1), real, share, decoder.blank)
 
-    def validation_loss(self, model: torch.nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        assert isinstance(model, Model)
+    def validation_loss(self, model: Model, batch: PairBatch) -> tuple[Tensor, Tensor]:
         decoder, written = decoder_pass(model, batch)
         _, metrics = self._pass_loss(decoder, model.encode(batch.source), written, None)
         return metrics["nll"], metrics["count"]

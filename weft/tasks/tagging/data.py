@@ -26,7 +26,7 @@ from weft.data.batch import NO_LABEL, UNK, Source, TagBatch
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Encoding, Rows, ids_below
 from weft.data.data_format import DataFormat, read_inputs
-from weft.data.formats import JsonPairs, Pairs, Texts, combine, is_json
+from weft.data.formats import JsonPairs, MappedPairs, Pairs, Texts, combine, is_json
 from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.data.tokenizers import RESERVED, Tokenizer
@@ -51,6 +51,11 @@ def join_words(words: Iterable[str]) -> str:
 def split_words(text: str) -> list[str]:
     """The words of a text: those that `join_words` joined, otherwise what stands between spaces."""
     return text.split(WORD_END)[:-1] if WORD_END in text else text.split()
+
+
+def spaced_words(pairs: Sequence[Pairs]) -> list[Pairs]:
+    """The texts to train a tokenizer on: words with spaces between them."""
+    return [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in pairs]
 
 
 def join_tags(words: Iterable[str], tags: Iterable[str]) -> str:
@@ -308,6 +313,15 @@ def make_tagged(
     labels = spread(tags, layout).where(layout.mask, NO_LABEL)
     numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
     return TagBatch(numbers, source, layout, starts, labels)
+
+
+def random_tagged(length: int, rows: int, words: int, subwords: int, *, whole: bool, rounded: bool) -> TagBatch:
+    """Random sentences of `length` words of one subword, with the first tag. words, subwords: the sizes of the vocabularies."""
+    count, draw = rows * length, np.random.default_rng(length)
+    ids = draw.integers(RESERVED, max(RESERVED + 1, words), count)
+    pieces = draw.integers(RESERVED, max(RESERVED + 1, subwords), count) if subwords else ids
+    ones, tags, lengths = np.ones(count, np.int64), np.zeros(count, np.int64), np.full(rows, length)
+    return make_tagged(ids, pieces, ones, tags, lengths, whole=whole, budget=count, rounded=rounded)
 
 
 def _table(words: NDArray[Any], subwords: NDArray[Any], sizes: Rows, rounded: bool) -> NDArray[np.int64]:

@@ -3,7 +3,8 @@
 Shapes: B rows · S source positions · W words · D width · C tags.
 """
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +13,15 @@ from torch import Tensor, nn
 from weft.data.batch import NO_LABEL, Layout, Source
 from weft.errors import ConfigError
 from weft.layers.linear_norm_dropout import dropout
-from weft.models.base import Encoder, Network
-from weft.tasks.tagging.crf import LinearChainCrf
+from weft.models.base import Encoder, Network, Sizes
+from weft.models.encoder_decoder import build_encoder
+from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
+from weft.tasks.tagging.metrics import Scheme
 
 PerWord = Literal["first", "mean", "front"]
 """A word is its first subword in the memory, the mean of its subwords there, or one vector already behind the frontend."""
+
+Output = Literal["softmax", "crf"]
 
 
 class Tagger(Network):
@@ -62,6 +67,22 @@ class Tagger(Network):
             return tags, self.chain.log_probability(scores, tags, ok)
         best, tags = scores.float().log_softmax(-1).max(-1)
         return tags, best.where(ok, 0.0).sum(1)
+
+
+def build_tagger(
+    spec: Mapping[str, Any],
+    sizes: Sizes,
+    tags: Sequence[str],
+    per_word: PerWord,
+    output: Output,
+    scheme: Scheme | None,
+    drop: float,
+) -> Tagger:
+    """The encoder that `spec` (the section model) describes, with scores of these tags; a CRF keeps to the scheme."""
+    count = max(1, len(tags))
+    allowed = AllowedTransitions.of(tags, scheme) if scheme and tags else None
+    crf = LinearChainCrf(count, allowed) if output == "crf" else None
+    return Tagger(build_encoder(spec, sizes), count, per_word, crf, drop)
 
 
 def _means(memory: Tensor, layout: Layout | None, words: Layout, starts: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ from torch import Tensor
 
 from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import TagBatch
+from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
-from weft.inference.predictor import BatchItem, Prediction, TextInput, TextPredictor
+from weft.explain.html_page import meter, notes
 from weft.tasks.tagging.data import TaggedEncoding, join_tags, make_tagged, split_words
 from weft.tasks.tagging.metrics import convert
 
@@ -122,3 +124,13 @@ class TaggingPredictor(TextPredictor[Tagged]):
         tagged.attention, tagged.uses = first_row(self.model, recorded)
         subwords = [subword for each in part.subwords for subword in each]
         tagged.source_tokens = tagged.words[: len(part.ids)] if self.reader.whole else self.reader.tokenizer.tokens(subwords)
+
+
+def tag_table(tagged: Tagged, *, sequence: bool) -> str:
+    """Each word with its tag and the probability that its own scores give to this tag. sequence: tags depend on each other."""
+    rows = "".join(
+        f"<tr><td>{escape(word)}</td><td>{escape(tag)}</td><td>{share:.3f}</td><td>{meter(share)}</td></tr>"
+        for word, tag, share in zip(tagged.words, tagged.tags, tagged.probabilities, strict=True)
+    )
+    note = "Probabilities are those of a word by itself; the tags are the best sequence."
+    return f"<table>{rows}</table>\n{notes([note] if sequence else [])}"

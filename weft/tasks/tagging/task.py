@@ -3,29 +3,23 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from html import escape
 from itertools import chain, islice
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.data.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Encoding, Rows
-from weft.data.formats import MappedPairs, Pairs
-from weft.data.tokenizers import RESERVED, has_tokenizers
-from weft.data.tokenizers.added_tokens import load_extended, save_extended
+from weft.data.formats import Pairs
+from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
-from weft.explain.html_page import meter, notes
-from weft.inference.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
-from weft.models.encoder_decoder import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.classification.data import Labels
-from weft.tasks.corpus_task import CorpusTask, learn_tokenizer
-from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
+from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.tagging.data import (
     TAGS,
     WORDS,
@@ -34,7 +28,8 @@ from weft.tasks.tagging.data import (
     Vocabulary,
     join_tags,
     make_tagged,
-    split_words,
+    random_tagged,
+    spaced_words,
     tagged_format,
 )
 from weft.tasks.tagging.metrics import (
@@ -48,8 +43,8 @@ from weft.tasks.tagging.metrics import (
     tags_of,
     types_of,
 )
-from weft.tasks.tagging.model import PerWord, Tagger
-from weft.tasks.tagging.predictor import Tagged, TaggingPredictor
+from weft.tasks.tagging.model import Output, PerWord, Tagger, build_tagger
+from weft.tasks.tagging.predictor import Tagged, TaggingPredictor, tag_table
 
 SHOWN = 10
 """The most tags that a message lists."""
@@ -81,13 +76,14 @@ class TaggingTask(CorpusTask):
         inference_kind="forward",
     )
     sentences = (0,)
+    tokenized = 0
 
     def __init__(
         self,
         context: TaskContext,
         *,
         per_word: PerWord = "front",
-        output: Literal["softmax", "crf"] = "softmax",
+        output: Output = "softmax",
         entities: Literal["none", "iob2", "bioes"] = "none",
         least_count: PositiveInt = 2,
         lowercase: bool = True,
@@ -105,8 +101,12 @@ class TaggingTask(CorpusTask):
 
     def learn(self, train: list[Pairs]) -> None:
         """Collects the tags and counts the words as well."""
-        if has_tokenizers(self.run) and all((self.run / name).exists() for name in (TAGS, WORDS)):
-            return
+        if self.new:
+            self._collect(train)
+        super().learn(spaced_words(train))
+
+    def _collect(self, train: list[Pairs]) -> None:
+        """Saves the tags and the words of the training data with their counts."""
         tags = Counter(tag for _, text in chain.from_iterable(train) for tag in split_tags(text)[1])
         if len(tags) < 2:
             names = ", ".join(some.name for some in train)
@@ -117,14 +117,11 @@ class TaggingTask(CorpusTask):
             )
         labels = Labels(tags_of(types_of(tags), self.scheme) if self.scheme else tags)
         self.report(f"{len(labels):,} tags")
-        spaced = [MappedPairs(some, lambda words, tags: (" ".join(split_words(words)), tags), "spaced") for some in train]
-        tokenizer = learn_tokenizer(self.config, spaced, self.report)
-        save_extended(self.run, tokenizer, tokenizer)
         Lexicon.count((text for _, text in chain.from_iterable(train)), self.vocabulary).save(self.run / WORDS)
         labels.save(self.run / TAGS)
 
     def reopen(self) -> Sizes:
-        self.source, _ = load_extended(self.run, self.config.data.tokenizer)
+        super().reopen()
         self.lexicon, labels = Lexicon.load(self.run / WORDS, self.vocabulary), Labels.load(self.run / TAGS)
         longest, self.tags = self.config.data.max_length, labels.names
         self.reader = TaggedEncoding(self.source, self.lexicon, labels, self.per_word == "front", longest, self.scheme)
@@ -137,10 +134,7 @@ class TaggingTask(CorpusTask):
         return Sizes(words, reads="words", pieces=subwords) if self.per_word == "front" else Sizes(subwords)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        count = max(1, len(self.tags))
-        allowed = AllowedTransitions.of(self.tags, self.scheme) if self.scheme and self.tags else None
-        crf = LinearChainCrf(count, allowed) if self.output == "crf" else None
-        return Tagger(build_encoder(spec, sizes), count, self.per_word, crf, self.dropout)
+        return build_tagger(spec, sizes, self.tags, self.per_word, self.output, self.scheme, self.dropout)
 
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
@@ -182,14 +176,12 @@ class TaggingTask(CorpusTask):
         sizes, whole = sizes.astype(np.int64), self.reader.whole
         return make_tagged(words, subwords, sizes, tags, lengths, rows, whole=whole, budget=budget, rounded=rounded)
 
-    def losses(self, model: nn.Module, batch: TagBatch, update: int) -> Iterator[Loss]:
-        assert isinstance(model, Tagger)
+    def losses(self, model: Tagger, batch: TagBatch, update: int) -> Iterator[Loss]:
         scores, real = model(batch.source, batch.words, batch.starts), batch.labels != NO_LABEL
         yield Loss(model.loss(scores, batch.labels, self.smoothing), real.sum())
 
-    def validation_loss(self, model: nn.Module, batch: TagBatch) -> tuple[Tensor, Tensor]:
+    def validation_loss(self, model: Tagger, batch: TagBatch) -> tuple[Tensor, Tensor]:
         """The loss of words, without those of sentences that are too long or have unknown tags."""
-        assert isinstance(model, Tagger)
         return model.loss(model(batch.source, batch.words, batch.starts), batch.labels), batch.words.mask.sum()
 
     @cached_property
@@ -201,26 +193,14 @@ class TaggingTask(CorpusTask):
         plain: list[Metric] = [TagAccuracy(), UnknownAccuracy(self.lexicon.counts)]
         return plain if self.scheme is None else [EntityF1(), EntityPrecision(), EntityRecall(), *plain]
 
-    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> TaggingPredictor:
-        assert isinstance(model, Tagger)
+    def predictor(self, model: Tagger, resolved: DecodingOptions, warn: Warn | None = None) -> TaggingPredictor:
         return TaggingPredictor(model, self.reader, resolved, warn)
 
     def explanation(self, predictor: TaggingPredictor, prediction: Tagged, text: str) -> str:
-        """Each word with its tag and the probability that its own scores give to this tag."""
-        rows = "".join(
-            f"<tr><td>{escape(word)}</td><td>{escape(tag)}</td><td>{share:.3f}</td><td>{meter(share)}</td></tr>"
-            for word, tag, share in zip(prediction.words, prediction.tags, prediction.probabilities, strict=True)
-        )
-        note = "Probabilities are those of a word by itself; the tags are the best sequence."
-        return f"<table>{rows}</table>\n{notes([note] if predictor.model.chain else [])}"
+        return tag_table(prediction, sequence=predictor.model.chain is not None)
 
     def describe(self) -> dict[str, Any]:
         return {"words": len(self.lexicon.counts), "tags": len(self.tags), **super().describe()}
 
     def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> TagBatch:
-        """Random words of one subword with the first tag."""
-        count, draw = rows * length, np.random.default_rng(length)
-        words = draw.integers(RESERVED, max(RESERVED + 1, sizes.source), count)
-        subwords = draw.integers(RESERVED, max(RESERVED + 1, sizes.pieces), count) if sizes.pieces else words
-        ones, tags, lengths = np.ones(count, np.int64), np.zeros(count, np.int64), np.full(rows, length)
-        return make_tagged(words, subwords, ones, tags, lengths, whole=self.per_word == "front", budget=count, rounded=rounded)
+        return random_tagged(length, rows, sizes.source, sizes.pieces, whole=self.per_word == "front", rounded=rounded)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.evaluation.metrics import Counts, Metric
+from weft.evaluation.metrics import Counts, ExactMatch, Metric
 
 
 def edits(ours: Sequence[str], theirs: Sequence[str]) -> int:
@@ -48,3 +48,7 @@ class CharacterErrorRate(WordErrorRate):
 
     def units(self, text: str) -> Sequence[str]:
         return " ".join(text.split())
+
+
+METRICS: tuple[type[Metric], ...] = (WordErrorRate, CharacterErrorRate, ExactMatch)
+"""The metrics of transcripts."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from weft.data.batch import Source
+from weft.data.batch import PairBatch, Source
+from weft.losses.ctc_loss import CtcLoss, ctc_loss
 from weft.models.base import Decoder, Encoded, Encoder, Model, Network, Sizes
 from weft.models.encoder_decoder import build_encoder
 
@@ -67,3 +68,18 @@ def with_ctc(model: Network | None, spec: Mapping[str, Any], sizes: Sizes) -> Ct
     if isinstance(model, Model):
         return JointModel(model.encoder, model.decoder, sizes.target)
     return CtcModel(build_encoder(spec, sizes), sizes.target)
+
+
+def attention_and_ctc(
+    model: nn.Module, batch: PairBatch, smoothing: float = 0.0
+) -> tuple[tuple[Tensor, Tensor] | None, CtcLoss | None]:
+    """The loss of the decoder and that of CTC, which is of the labels without EOS, if the model has them."""
+    assert isinstance(model, Model | CtcModel)
+    encoded, attended, aligned = model.encode(batch.source), None, None
+    if isinstance(model, Model):
+        features = model.decoder.hidden_states(batch.target, model.decoder.init_state(encoded), batch.target_layout)
+        attended = model.decoder.loss(features.hidden, batch.labels, smoothing)
+    if isinstance(model, CtcModel | JointModel):
+        emitted, counts = model.ctc(encoded), batch.target_layout.lengths - 1
+        aligned = ctc_loss(emitted.logits, emitted.lengths, batch.labels, counts, blank=emitted.blank)
+    return attended, aligned

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.data.batch import EOS, Layout, Source
+from weft.data.batch import EOS
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.ctc_decoding import alignment_marks, best_paths, prefix_beams, rescore_with_ctc, texts_of
-from weft.decoding.generate import generate, max_tokens
+from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.predictor import BatchItem, MediaInput, MediaPredictor, Prediction, Weights, seed_of
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, DataError
-from weft.inference.decoding_options import DecodingOptions, Warn
-from weft.inference.predictor import BatchItem, Prediction, Weights, seed_of
+from weft.explain.attention_heatmap import spectrogram_rows
 from weft.models.base import Encoded
-from weft.tasks.media_predictor import MediaInput, MediaPredictor
+from weft.tasks.transcription.data import lay_out_recordings
 from weft.tasks.transcription.log_mel import Frames, LogMel, features, wav_size
 from weft.tasks.transcription.model import CtcModel, CtcOutputs, JointModel
 
@@ -72,8 +72,8 @@ class TranscriptionPredictor(MediaPredictor):
 
     def run(self, parts: list[Listed], control: Cancellation | None = None) -> list[list[Prediction]]:
         recordings = [features(part.path, self.mel) for part in parts]
-        with self.options.arithmetic(next(self.model.parameters()).dtype, self.options.beams):
-            encoded = self.model.encode(self._source(recordings))
+        with self.arithmetic():
+            encoded = self.model.encode(lay_out_recordings(recordings).to(self.model.device))
             hypotheses = self._search(recordings, encoded, control)
         best = self.options.config.n_best
         return [[self.write(each) for each in some[:best]] for some in hypotheses]
@@ -82,7 +82,8 @@ class TranscriptionPredictor(MediaPredictor):
         """The alignment of CTC is under "ctc": ones where a token is said, over the vectors of the encoder."""
         transcript = super().join_outputs(given, parts, results)
         if given.attention and transcript.ids:
-            encoded = self.add_attention(transcript, self._source([features(given.path, self.mel)]))
+            source = lay_out_recordings([features(given.path, self.mel)]).to(self.model.device)
+            encoded = self.add_attention(transcript, source)
             transcript.source_tokens = [str(number) for number in range(1, encoded.memory.size(1) + 1)]
             if isinstance(self.model, CtcModel | JointModel):
                 transcript.attention["ctc"] = self._alignment(transcript.ids[:-1], encoded)
@@ -95,18 +96,15 @@ class TranscriptionPredictor(MediaPredictor):
         marks = alignment_marks(emitted.logits, emitted.lengths, ids, blank=emitted.blank)
         return np.pad(marks, ((0, 1), (0, 0)))[None]
 
+    def explanation(self, prediction: Prediction, text: str) -> str:
+        """HTML with the spectrogram and the places where each token was heard."""
+        frames = features(text.strip(), self.mel)
+        return spectrogram_rows(frames, len(frames) * self.mel.step / self.mel.rate, prediction)
+
     def listen(self, sound: Any) -> Iterator[str]:
         from weft.tasks.transcription.streaming import transcribe_stream  # which wraps this predictor
 
         return transcribe_stream(self, sound)
-
-    def _source(self, recordings: Sequence[Frames]) -> Source:
-        lengths, device = [len(frames) for frames in recordings], self.model.device
-        block = torch.zeros(len(recordings), max(lengths), self.mel.mels)
-        for row, frames in zip(block, recordings, strict=True):
-            row[: len(frames)] = torch.from_numpy(frames)
-        layout = None if len(set(lengths)) == 1 else Layout.padded(lengths).to(device)
-        return Source(block.to(device), layout)
 
     def _search(self, recordings: Sequence[Frames], encoded: Encoded, control: Cancellation | None) -> list[list[Hypothesis]]:
         weight, width = self.weight, self.options.search.width(self.options.candidates)
@@ -142,8 +140,4 @@ class TranscriptionPredictor(MediaPredictor):
         """The texts that the decoder finds."""
         request = self.options.request([-(-len(frames) // self.model.encoder.shortens) for frames in recordings])
         seeds = [seed_of(frames.tobytes()) for frames in recordings]
-        return generate(self.model, encoded, replace(request, seeds=seeds, n_best=n_best, cancellation=control))[0]
-
-    def most(self, vectors: int) -> int:
-        """The most tokens of a text that is heard in this many vectors."""
-        return max_tokens(self.model, self.options.request([vectors]))[0]
+        return self.run_search(encoded, replace(request, seeds=seeds, n_best=n_best, cancellation=control))[0]

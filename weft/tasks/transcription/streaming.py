@@ -6,7 +6,6 @@ search finds for the whole recording.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor
 from weft.attention.monotonic import MonotonicAttention
 from weft.data.batch import BOS, EOS, Source
 from weft.decoding.constraints import NEVER, usual_constraints
+from weft.decoding.generate import max_tokens
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.models.base import Encoded, Model, Network
@@ -79,7 +79,7 @@ class StreamingTranscriber:
         if search.kind not in ("greedy", "beam") or search.width(1) > 1:
             raise ConfigError("decode.search: text that is written as sound comes is searched greedily; set decode.beam: 1")
         self.attention, self.decoder = _monotonic(model)
-        with self._arithmetic():
+        with predictor.arithmetic(1):
             self.frames, self.memory = StreamingLogMel(predictor.mel), StreamingEncoder(model.encoder)
         self.detokenizer = StreamingDetokenizer(predictor.tokenizer, [])
         self.ids: list[int] = []
@@ -94,7 +94,7 @@ class StreamingTranscriber:
         if self.ended:
             return ""
         text, last = "", samples is None
-        with self._arithmetic():
+        with self.predictor.arithmetic(1):
             chunk = np.zeros(0, np.float32) if samples is None else np.asarray(samples, np.float32)
             memory = self.memory(self.frames(chunk, last=last), last=last)
             if memory is not None:
@@ -102,9 +102,6 @@ class StreamingTranscriber:
             while self._state is not None and not self.ended and (token := self._next(self._state, last)) is not None:
                 text += "" if token == EOS else self.detokenizer(token)
         return text
-
-    def _arithmetic(self) -> AbstractContextManager[None]:
-        return self.predictor.options.arithmetic(next(self.predictor.model.parameters()).dtype)
 
     def _extend(self, memory: Tensor) -> None:
         if self._state is None:
@@ -114,7 +111,7 @@ class StreamingTranscriber:
 
     def _next(self, state: RecurrentState, last: bool) -> int | None:
         """The next token; None if it depends on sound that is still to come."""
-        most = self.predictor.most(self.memory.count)
+        (most,) = max_tokens(self.predictor.model, self.predictor.options.request([self.memory.count]))
         fed = self.decoder.hidden_states(self._last, state)
         if not last and (len(self.ids) + 1 >= most or self.attention.waits(fed.state.attention)):
             return None

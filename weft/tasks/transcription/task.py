@@ -4,77 +4,27 @@ The columns of the corpus are `source`, log-mel frames, and `target`, with EOS a
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, replace
-from html import escape
+from dataclasses import replace
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.data.batch import EOS, PairBatch
-from weft.data.corpus import Columns, Corpus, Encoding, ids_below
-from weft.data.data_format import listed_files
-from weft.data.formats import Pairs, Texts
-from weft.data.sentence_pairs import PairFilters, make_pairs
-from weft.data.tokenizers import RESERVED, Tokenizer
+from weft.data.batch import PairBatch
+from weft.data.corpus import Encoding
+from weft.data.formats import Pairs
+from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.errors import ConfigError
-from weft.evaluation.metrics import ExactMatch
-from weft.explain.attention_heatmap import mean_attention
-from weft.explain.html_page import image
-from weft.inference.decoding_options import DecodingOptions, Warn
-from weft.inference.predictor import Prediction
-from weft.losses.ctc_loss import CtcLoss, ctc_loss
-from weft.models.base import Model, Network, Sizes
-from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
+from weft.models.base import Network, Sizes
+from weft.tasks.base import Loss, Share, TaskContext, TaskInfo, measures_of
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
-from weft.tasks.transcription.log_mel import LogMel, features, read_wav
-from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
-from weft.tasks.transcription.model import CtcModel, JointModel, with_ctc
+from weft.tasks.transcription.data import RECORDINGS, count_unalignable, random_recordings, recording_encoding
+from weft.tasks.transcription.log_mel import LogMel, read_wav
+from weft.tasks.transcription.metrics import METRICS
+from weft.tasks.transcription.model import attention_and_ctc, with_ctc
 from weft.tasks.transcription.predictor import TranscriptionPredictor
 from weft.tasks.transcription.spec_augment import SpecAugment
-
-CHUNK = 256
-"""Recordings whose features are held in memory at a time."""
-
-VERSION = 1
-"""Changes when the same recording gives other features than before."""
-
-
-def recording_encoding(target: Tokenizer, mel: LogMel, max_length: int, drop_duplicates: bool = False) -> Encoding:
-    """The corpus of wav files and their texts.
-
-    Left out are recordings without a text, and those with more than `max_length` frames or tokens.
-    """
-    filters = PairFilters(max_length, None, drop_duplicates)
-
-    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
-        sources = [features(name, mel) for name, _ in texts]
-        targets = target.encode_batch([text for _, text in texts])
-        kept, reasons = filters(texts, sources, targets)
-        return {"source": [sources[i] for i in kept], "target": [[*targets[i], EOS] for i in kept]}, reasons
-
-    key = ["recordings", VERSION, target.digest(), astuple(mel), max_length, drop_duplicates]
-    columns = {"source": f"({mel.mels},)float32", "target": ids_below(target.size)}
-    return Encoding(key, encode, columns, ["source", "target"], unit="recordings", chunk=CHUNK)
-
-
-def count_unalignable(corpus: Corpus, shortens: int) -> int:
-    """Recordings whose text CTC cannot align: they have fewer vectors than tokens, counting repeated tokens twice.
-
-    shortens: frames per vector of the model.
-    """
-    frames, tokens = np.asarray(corpus.lengths, np.int64).T
-    ids, begins = np.asarray(corpus.values["target"]), np.asarray(corpus.offsets["target"]).astype(np.int64)
-    repeats = np.zeros(len(ids) + 1, np.int64)
-    repeats[2:] = ids[1:] == ids[:-1]  # EOS ends every row, so no row repeats the end of the one before
-    total = repeats.cumsum()
-    needed = tokens - 1 + total[begins[1:]] - total[begins[:-1]]
-    return int((-(-frames // shortens) < needed).sum())
-
-
-pass
 
 Weight = Annotated[float, Field(ge=0, le=1)]
 
@@ -93,13 +43,13 @@ class TranscriptionTask(Seq2SeqTask):
     example = "recordings.tsv (a wav file, a tab, its text)"
     info = TaskInfo(
         commands=("weft predict {run} recording.wav", "weft evaluate {run} --data recordings.tsv"),
-        metric_types=(WordErrorRate, CharacterErrorRate, ExactMatch),
+        metric_types=METRICS,
         bf16_weights=False,
         typical_length=256,
     )
-    measures = (*(Measure(metric.key(), metric.name, metric.higher_is_better) for metric in info.metric_types), LOSS)
+    measures = measures_of(METRICS)
     sentences = (0,)
-    data_format = listed_files((".wav",))
+    data_format = RECORDINGS
 
     def __init__(
         self,
@@ -143,11 +93,7 @@ class TranscriptionTask(Seq2SeqTask):
     def dummy_batch(
         self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
     ) -> PairBatch:
-        """Random frames, with a text of an eighth of their number."""
-        draw, tokens = np.random.default_rng(length), max(1, length // 8)
-        frames = draw.standard_normal((rows * length, sizes.source), np.float32)
-        text = draw.integers(RESERVED, max(RESERVED + 1, sizes.target), rows * tokens)
-        return make_pairs(frames, text, np.tile([length, tokens], (rows, 1)), rounded=rounded, budget=rows * length)
+        return random_recordings(length, rows, sizes.source, sizes.target, rounded=rounded)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         model = None if self.weight == 1 else super().build(spec, sizes)
@@ -171,7 +117,7 @@ class TranscriptionTask(Seq2SeqTask):
         return TranscriptionPredictor(model, self.target, self.mel, resolved, weight=self.decode_weight, warn=warn)
 
     def losses(self, model: nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
-        attended, aligned = self._losses(model, batch, self.smoothing)
+        attended, aligned = attention_and_ctc(model, batch, self.smoothing)
         total, metrics = torch.zeros((), device=batch.labels.device), {}
         if attended is not None:
             total, metrics["nll"] = total + (1 - self.weight) * attended[0], attended[1]
@@ -181,37 +127,10 @@ class TranscriptionTask(Seq2SeqTask):
         yield Loss(total, batch.target_layout.mask.sum(), metrics)
 
     def validation_loss(self, model: nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        attended, aligned = self._losses(model, batch, 0.0)
+        attended, aligned = attention_and_ctc(model, batch)
         nll = torch.zeros(()) if attended is None else (1 - self.weight) * attended[1]
         return nll if aligned is None else nll + self.weight * aligned.nll.sum(), batch.target_layout.mask.sum()
 
-    def _losses(
-        self, model: nn.Module, batch: PairBatch, smoothing: float
-    ) -> tuple[tuple[Tensor, Tensor] | None, CtcLoss | None]:
-        """The loss of the decoder and that of CTC, which is of the labels without EOS, if the model has them."""
-        assert isinstance(model, Model | CtcModel)
-        encoded, attended, aligned = model.encode(batch.source), None, None
-        if isinstance(model, Model):
-            features = model.decoder.hidden_states(batch.target, model.decoder.init_state(encoded), batch.target_layout)
-            attended = model.decoder.loss(features.hidden, batch.labels, smoothing)
-        if isinstance(model, CtcModel | JointModel):
-            emitted, counts = model.ctc(encoded), batch.target_layout.lengths - 1
-            aligned = ctc_loss(emitted.logits, emitted.lengths, batch.labels, counts, blank=emitted.blank)
-        return attended, aligned
-
-    def explanation(self, predictor: TranscriptionPredictor, prediction: Prediction, text: str) -> str:
-        """The spectrogram, and below it where each token was heard: by attention (mean of all layers and heads), and by CTC."""
-        frames = features(text.strip(), self.mel)
-        low, high = float(frames.min()), float(frames.max())
-        spectrum = (255 * (frames.T[::-1] - low) / max(high - low, 1e-9)).astype(np.uint8)
-        views = {"attention": mean_attention(prediction, "cross")}
-        if "ctc" in prediction.attention:
-            views["CTC"] = prediction.attention["ctc"][0]
-        seconds = len(frames) * self.mel.step / self.mel.rate
-        rows = f"<tr><th>{seconds:.2f} s</th><td>{image(spectrum, 'spectrogram', kind='wide')}</td></tr>\n"
-        for name, weights in views.items():
-            for token, row in zip(prediction.tokens, [] if weights is None else weights):
-                shade = (255 * row / max(float(row.max()), 1e-9)).astype(np.uint8)[None]
-                line = image(shade, f"{name} of {token}", kind="wide")
-                rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
-        return f"<table class=sound>{rows}</table>\n"
+    def explanation(self, predictor: TranscriptionPredictor, prediction: Any, text: str) -> str:
+        """The spectrogram with the places where each token was heard."""
+        return predictor.explanation(prediction, text)

@@ -14,7 +14,8 @@ from weft.data.tokenizers.added_tokens import BLANK, add_tokens
 from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise
 from weft.errors import ConfigError
 from weft.models.base import Sizes
-from weft.tasks.corpus_task import CorpusTask, learn_tokenizers, tokenizers_of
+from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.run_tokenizers import TokenizerPair, learn_tokenizers, tokenizers_of
 
 
 class ParallelTexts(CorpusTask):
@@ -39,7 +40,7 @@ class ParallelTexts(CorpusTask):
         """Splits sources into as many sentences as those of the training data usually have."""
         return SentenceSplitter(self.source_language, SentenceCounts.load(self.run).usual)
 
-    def tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
+    def tokenizers(self, train: list[Pairs]) -> TokenizerPair:
         """Counts the sentences of the training data as well."""
         data = self.config.data
         if data.tokenizer_of:
@@ -50,7 +51,7 @@ class ParallelTexts(CorpusTask):
         count_sentences(train, self.source_language, language_of(data.target_language, data.files, 1)).save(self.run)
         return extended
 
-    def _with_added_tokens(self, source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
+    def _with_added_tokens(self, source: Tokenizer, target: Tokenizer) -> TokenizerPair:
         """The tokenizers with the tags of all corpora as tokens of their own and, if noise needs it, the blank."""
         corpora, directions = weighed(self.config.data.train), grouped(self.config.data.valid, ValidationCorpus)
         tags = dict.fromkeys(tag for part in corpora for tag in part.tags)

@@ -58,7 +58,9 @@ def explain_translation(
         forced, maps = find_maps(model, segment.ids, ids, influence=influence)
     names = predictor.target.named(segment.words).tokens
     steps = _steps(forced.logp, ids, names, list(gates.values()))
-    score = sum(step.logp for step in steps) / len(ids) ** predictor.options.search.length_penalty
+    score = sum(step.logp for step in steps) / predictor.options.search.divisor(len(ids))
+    if target is None and model.decoder.parallel:
+        score = best[0].score  # of a path of CTC, the blanks count too
     if target is not None and not model.decoder.parallel:
         steps = _continuations(predictor, segment, ids, forced.logp, steps)
     return Explanation(

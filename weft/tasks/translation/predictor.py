@@ -1,142 +1,24 @@
-"""Translation: lines of text to lines of text. The text of a sentence does not depend on its batch.
+"""Translation: lines of text to lines of text. The text of a sentence does not depend on its batch."""
 
-Segments become requests to `generate`, with their limits, terms and rules, which training uses too.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from torch import Tensor
-
-from weft.config.registry import find_table, load
-from weft.config.sections import DecodeSection
-from weft.data.batch import BOS
-from weft.data.copy_vocabulary import CopyIds
 from weft.data.sentence_splitting import SentenceSplitter
 from weft.data.tokenizers import Tokenizer
-from weft.decoding.constraints import Constraint, Rule, RuleConstraint
-from weft.decoding.generate import GenerationRequest, generate
+from weft.decoding.decoding_options import DecodingOptions, Warn
+from weft.decoding.forced_decoding import score_texts, teacher_force
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
-from weft.decoding.lexical_constraints import ForbiddenTerms
+from weft.decoding.predictor import ExpectedCost, Predictor, refuse
 from weft.decoding.search_loop import Cancellation
-from weft.errors import ConfigError, DataError
-from weft.inference.decoding_options import DecodingOptions, Warn, changed, resolve_options
-from weft.inference.forced_decoding import score_texts, teacher_force
-from weft.inference.predictor import ExpectedCost, Predictor, refuse
-from weft.inference.shortlist import Shortlist
+from weft.decoding.shortlist import Shortlist
 from weft.models.base import Model
-from weft.tasks.translation.glossary import NO_TERMS, Terms, term_automata
+from weft.tasks.translation.generation_request import attach_terms, check_rules, most_source, translation_request
+from weft.tasks.translation.glossary import NO_TERMS, Terms
 from weft.tasks.translation.markup import MarkupSpan, MarkupTransfer, untranslated
 from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, detokenize, join_segments
 from weft.tasks.translation.term_placement import TermPlacer
-
-PLAIN: dict[str, Any] = {"rerank": "none", "fusion": "none", "shortlist": 0, "min_length": 0, "no_repeat_ngram": 0}
-"""Settings of `decode` under which texts drawn in training have the probabilities that the model gives them."""
-
-
-def most_source(config: DecodeSection, model: Model) -> int:
-    """The most tokens of a segment, EOS included: decode.max_source, or what the model has positions for."""
-    most = min(config.max_source, model.max_source or config.max_source)
-    if _same_length(config) and model.max_target is not None:
-        most = min(most, model.max_target - 1)  # so that BOS, a text of the same length and EOS have positions too
-    return most
-
-
-def _rules(config: DecodeSection) -> dict[str, type[Rule]]:
-    """The rules of decode.rules by name."""
-    return {name: load(find_table("weft.decoding:RULES"), name, "decode.rules") for name in config.rules}
-
-
-def _same_length(config: DecodeSection) -> bool:
-    return any(rule.same_length for rule in _rules(config).values())
-
-
-def check_rules(options: DecodingOptions, source: Tokenizer, target: Tokenizer) -> None:
-    """Raises ConfigError if the search cannot follow decode.rules, or if the tokens of both sides cannot be compared."""
-    rules = _rules(options.config)
-    options.search.check(["rules"] if rules else [])
-    for name, rule in rules.items():
-        if rule.one_vocabulary and source is not target:
-            raise ConfigError(
-                f"decode.rules: {name} compares the tokens of both sides, so they need one vocabulary; "
-                "leave it out, or train with data.shared_vocabulary: true"
-            )
-
-
-def make_rules(config: DecodeSection, tokenizer: Tokenizer, segments: Sequence[TextSegment]) -> list[Constraint]:
-    """The constraints of decode.rules on these segments. Different unknown words are different tokens."""
-    if not config.rules:
-        return []
-    sources = [CopyIds(tokenizer).number(segment.text, segment.ids[:-1]) for segment in segments]
-    content = []
-    for segment in segments:
-        names = tokenizer.named(segment.words).tokens(segment.ids[:-1])
-        content.append([token for token, name in zip(segment.ids, names) if any(map(str.isalnum, name))])
-    chosen: dict[type[RuleConstraint], list[str]] = {}
-    for name, rule in _rules(config).items():
-        chosen.setdefault(rule.constraint, []).append(name)
-    return [constraint(rules, sources, content) for constraint, rules in chosen.items()]
-
-
-def attach_terms(
-    prefix: str, terms: Terms, segments: Sequence[TextSegment], model: Model, options: DecodingOptions, where: str
-) -> None:
-    """Gives each segment of an input its terms. Raises an error if the model or the search cannot use them, or a prefix."""
-    if terms and model.copies:
-        raise ConfigError(f"{where}a model that copies source words (model.kind: pointer) does not support terms")
-    wanted = {"prefix": prefix, "use": terms.use, "avoid": terms.avoid}
-    options.search.check((name for name, value in wanted.items() if value), where)
-    try:
-        for segment, own in zip(segments, terms.among([segment.text for segment in segments]), strict=True):
-            segment.terms = own
-    except DataError as error:
-        raise DataError(f"{where}{error}") from None
-
-
-def translation_request(
-    options: DecodingOptions, source: Tokenizer, target: Tokenizer, segments: Sequence[TextSegment]
-) -> GenerationRequest:
-    """The request for translations of these segments."""
-    config, device = options.config, options.device
-    constraints = make_rules(config, source, segments)
-    avoid = term_automata(target, [segment.terms.avoid for segment in segments], device, early=True)
-    request = replace(
-        options.request([len(segment.ids) for segment in segments]),
-        prefixes=[[BOS, *segment.prefix] for segment in segments],
-        seeds=[segment.seed for segment in segments],
-        constraints=constraints if avoid is None else [*constraints, ForbiddenTerms(avoid)],
-        required=term_automata(target, [segment.terms.use for segment in segments], device),
-    )
-    if _same_length(config):
-        request = replace(request, max_tokens=[len(segment.ids) - len(segment.prefix) for segment in segments])
-    return request
-
-
-def translate_ids(
-    model: Model,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    sources: Sequence[Sequence[int]],
-    config: DecodeSection,
-    changes: Mapping[str, Any],
-    *,
-    prefixes: Sequence[Sequence[int]] = (),
-    seeds: Sequence[int] = (),
-    bias: Tensor | None = None,
-) -> list[list[Hypothesis]]:
-    """The translations of sources that training has as ids, with the settings `changes` of decode; no text is decoded.
-
-    prefixes: tokens that the translations begin with · seeds, bias: see `GenerationRequest`.
-    """
-    options = resolve_options(changed(config, {**PLAIN, **changes}), model.device)
-    segments = [TextSegment(list(ids), list(start)) for ids, start in zip(sources, prefixes or [[]] * len(sources))]
-    check_rules(options, *tokenizers)
-    request = replace(translation_request(options, *tokenizers, segments), bias=bias, runner=options.runner(model))
-    with options.arithmetic(next(model.parameters()).dtype, options.beams):
-        return generate(model, sources, replace(request, seeds=seeds) if seeds else request)[0]
-
-
-pass
 
 
 @dataclass(frozen=True)
@@ -179,7 +61,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         config = options.config
         self.source, self.target, self.shortlist, self.begin_ids = source, target, shortlist, begin
         self.runner = options.runner(model, self.warn)
-        self.max_source = most_source(config, model)
+        self.request = partial(translation_request, options, source, target, runner=self.runner)
+        self.max_source = most_source(options, model)
         options.check_decoder(model, self.warn, narrow=shortlist is not None)
         self.reader = Segmenter(
             source,
@@ -300,8 +183,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     def _whole(self, chosen: Sequence[tuple[TextSegment, list[Translation]]], way: Sequence[int]) -> Translation:
         """The translation that takes this candidate of each segment."""
         parts = [results[number] for (_, results), number in zip(chosen, way, strict=True)]
-        penalty = None if self.options.rerank else self.options.search.length_penalty
-        return join_segments([segment for segment, _ in chosen], parts, penalty)
+        return join_segments([segment for segment, _ in chosen], parts, None if self.options.rerank else self.options.search)
 
     def search(
         self, parts: list[TextSegment], *, trace: bool = False, control: Cancellation | None = None
@@ -313,45 +195,43 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     def _generate(
         self, parts: list[TextSegment], *, trace: bool = False, control: Cancellation | None = None
     ) -> tuple[list[list[Hypothesis]], BackpointerTables | None]:
-        options, request = self.options, replace(self.request(parts), trace=trace, cancellation=control)
+        options, ids = self.options, [part.ids for part in parts]
+        request = replace(self.request(parts), trace=trace, cancellation=control)
         if request.required is not None and not trace:
-            return self._generate_with_terms(parts, request), None
+            free, _ = self.run_search(ids, replace(request, required=None))
+            return self._with_terms(parts, free, control), None
         if self.shortlist is not None and not (trace or request.constraints or request.required):
             read = [(part.ids, part.prefix) for part in parts]
             narrow = self.shortlist.narrow(read, options.config.shortlist, options.device)
             request = replace(request, shortlist=narrow)
-        with options.arithmetic(next(self.model.parameters()).dtype, options.beams):
-            results, tables = generate(self.model, [part.ids for part in parts], request)
-            if any(part.terms.avoid for part in parts) and self._searches_freely and not trace:
-                free, _ = generate(self.model, [part.ids for part in parts], replace(request, constraints=()))
+        results, tables = self.run_search(ids, request)
+        if any(part.terms.avoid for part in parts) and self._searches_freely and not trace:
+            free, _ = self.run_search(ids, replace(request, constraints=()))
+            with self.arithmetic():
                 self.terms.check_avoided(parts, free, results)
-            return results, tables
+        return results, tables
 
     @property
     def _searches_freely(self) -> bool:
         """Whether a search without forbidden terms says what the model would write otherwise."""
         return not (self.model.decoder.parallel or self.options.config.rules or self.options.search.kind == "sample")
 
-    def _generate_with_terms(self, parts: list[TextSegment], request: GenerationRequest) -> list[list[Hypothesis]]:
+    def _with_terms(
+        self, parts: list[TextSegment], free: list[list[Hypothesis]], control: Cancellation | None
+    ) -> list[list[Hypothesis]]:
         """Free translations with their terms in place; where there is none, those of a search that has to write the terms."""
-        ids = [part.ids for part in parts]
-        with self.options.arithmetic(next(self.model.parameters()).dtype, self.options.beams):
-            free, _ = generate(self.model, ids, replace(request, required=None))
+        with self.arithmetic():
             results = self.terms.place(parts, free)
-            left = [row for row, hypotheses in enumerate(results) if not hypotheses]
-            if left:
-                rest, control = [parts[row] for row in left], request.cancellation
-                mine = None if control is None else Cancellation(len(left), lambda row: control.wanted(left[row]))
-                required, _ = generate(self.model, [ids[row] for row in left], replace(self.request(rest), cancellation=mine))
-                for row, hypotheses in zip(left, required, strict=True):
-                    results[row] = hypotheses
-                if control is not None and mine is not None:
-                    control.stopped.update(left[row] for row in mine.stopped)
+        left = [row for row, hypotheses in enumerate(results) if not hypotheses]
+        if left:
+            rest = [parts[row] for row in left]
+            mine = None if control is None else Cancellation(len(left), lambda row: control.wanted(left[row]))
+            required, _ = self.run_search([part.ids for part in rest], replace(self.request(rest), cancellation=mine))
+            for row, hypotheses in zip(left, required, strict=True):
+                results[row] = hypotheses
+            if control is not None and mine is not None:
+                control.stopped.update(left[row] for row in mine.stopped)
         return results
-
-    def request(self, parts: Sequence[TextSegment]) -> GenerationRequest:
-        """The request for the translations of these segments."""
-        return replace(translation_request(self.options, self.source, self.target, parts), runner=self.runner)
 
     def _detokenize(self, parts: list[TextSegment], hypotheses: list[list[Hypothesis]]) -> list[list[Translation]]:
         pairs = zip(parts, hypotheses, strict=True)
@@ -362,5 +242,5 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         segments = self.segments(source)
         if not segments or not targets:
             return [(0.0, 1)] * len(targets)
-        with self.options.arithmetic(next(self.model.parameters()).dtype):
+        with self.arithmetic(1):
             return score_texts(self.model, segments[0].ids, targets, self.target, segments[0].words)

@@ -15,8 +15,9 @@ from weft.data.copy_vocabulary import CopyIds
 from weft.data.sentence_splitting import Sentence, SentenceSplitter, join_texts, split
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.hypotheses import Hypothesis, RefinementPass
+from weft.decoding.predictor import BatchItem, Prediction, Weights, seed_of
+from weft.decoding.search_methods import Search
 from weft.errors import DataError
-from weft.inference.predictor import BatchItem, Prediction, Weights, seed_of
 from weft.tasks.translation.glossary import NO_TERMS, Terms
 
 Encodes = Tokenizer | CopyIds
@@ -220,11 +221,12 @@ def best_first(scores: Sequence[Sequence[float]], count: int) -> list[tuple[int,
     return choices
 
 
-def join_segments(segments: Sequence[TextSegment], parts: Sequence[Translation], length_penalty: float | None) -> Translation:
+def join_segments(segments: Sequence[TextSegment], parts: Sequence[Translation], search: Search | None) -> Translation:
     """The translation of a line from those of its segments.
 
-    Its score is that of one text: the log-probabilities are added, and divided by the total lengthᵅ. A reranker's scores
-    (length_penalty: None) are averaged.
+    Its score is that of one text: the log-probabilities are added, and divided by the total lengthᵅ, where the search divides.
+    So a search whose scores are log-probabilities, such as greedy and CTC, adds them. A reranker's scores (search: None) are
+    averaged.
     """
     if len(parts) < 2:
         return parts[0] if parts else Translation("", 0.0)
@@ -234,12 +236,12 @@ def join_segments(segments: Sequence[TextSegment], parts: Sequence[Translation],
         whole.ids += part.ids
         whole.tokens += part.tokens
         whole.source_tokens += part.source_tokens
-    if length_penalty is None:
+    if search is None:
         whole.score = sum(part.score for part in parts) / len(parts)
     else:
         lengths = [max(1, len(part.ids) - len(segment.prefix)) for segment, part in zip(segments, parts, strict=True)]
-        logp = sum(part.score * length**length_penalty for part, length in zip(parts, lengths, strict=True))
-        whole.score = logp / sum(lengths) ** length_penalty
+        logp = sum(part.score * search.divisor(length) for part, length in zip(parts, lengths, strict=True))
+        whole.score = logp / search.divisor(sum(lengths))
     whole.uses = dict(parts[0].uses)
     for name in parts[0].attention:
         layers = [part.attention[name] for part in parts if name in part.attention]

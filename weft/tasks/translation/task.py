@@ -13,17 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resolve_options
+from weft.decoding.shortlist import Shortlist
 from weft.errors import ConfigError, DataError
-from weft.evaluation import METRICS
 from weft.evaluation.metrics import USUAL, Metric, built_in_metrics, choose_tokenization, make_metrics
-from weft.inference.decoding_options import DecodingOptions, Warn
-from weft.inference.shortlist import Shortlist
 from weft.models.base import Model, Network, Sizes
-from weft.tasks.base import LOSS, Measure, TaskContext, TaskInfo, find_measure
+from weft.tasks.base import (
+    TaskContext,
+    TaskInfo,
+    added_metrics,
+    all_metrics,
+    decoded_texts,
+    find_measure,
+    measures_of,
+    text_scores,
+)
 from weft.tasks.corpus_task import Direction
 from weft.tasks.seq2seq_task import Seq2SeqObjective, Seq2SeqTask
 from weft.tasks.translation.data import ParallelTexts
-from weft.tasks.translation.predictor import TranslationPredictor, translate_ids
+from weft.tasks.translation.generation_request import PLAIN, translate_ids
+from weft.tasks.translation.predictor import TranslationPredictor
 
 if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
@@ -40,8 +49,8 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
 
     def __init__(self, context: TaskContext, *, objective: Seq2SeqObjective) -> None:
         super().__init__(context, objective=objective)
-        texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in built_in_metrics()]
-        self.measures = (*texts, LOSS) if self.config.train.validate_bleu else (LOSS, *texts)
+        *texts, loss = measures_of(built_in_metrics())
+        self.measures = (*texts, loss) if self.config.train.validate_bleu else (loss, *texts)
         self.valid_pairs: dict[str, list[tuple[str, str]]] = {}
         self.tokenizes: dict[str, str] = {}
         self.tokenize = USUAL
@@ -87,8 +96,7 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         if self.objective.unlikelihood and model.copies:
             raise ConfigError("task.unlikelihood: this model copies words of the source, which it would forbid; set it to 0")
 
-    def predictor(self, model: Network, resolved: DecodingOptions, warn: Warn | None = None) -> TranslationPredictor:
-        assert isinstance(model, Model)
+    def predictor(self, model: Model, resolved: DecodingOptions, warn: Warn | None = None) -> TranslationPredictor:
         shortlist = self.shortlist if resolved.config.shortlist else None
         split = self.sentence_splitter()
         begin = self.target.begin(resolved.config.tag)
@@ -111,8 +119,7 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         return explanation
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
-        names = dict.fromkeys([*METRICS, *self.config.train.metrics])
-        return make_metrics(list(names), tokenize=tokenize or self.tokenize, lowercase=lowercase)
+        return make_metrics(tokenize=tokenize or self.tokenize, lowercase=lowercase)
 
     @cached_property
     def shortlist(self) -> Shortlist:
@@ -124,12 +131,11 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         sizes = self.prepare()
         return Shortlist.count(self.train, sizes.source, sizes.target, sizes.shared).save(self.run, self.report)
 
-    def evaluate(self, model: torch.nn.Module) -> dict[str, float]:
+    def evaluate(self, model: Model) -> dict[str, float]:
         """The loss per token on all validation pairs; BLEU, exact match and `train.best_by` of greedy texts on some of them.
 
         Of several directions there are the scores of each, `bleu/de`, and their mean; the loss is that of all tokens.
         """
-        assert isinstance(model, Model)
         results = [self._evaluate(model, direction) for direction in self.directions]
         if len(results) < 2:
             return results[0][0] if results else {}
@@ -144,17 +150,19 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
         scores, pairs = {"loss": loss}, self.valid_pairs[direction.label]
         if self.config.train.validate_bleu and pairs:
             keys = {"bleu", "exact", find_measure(self, self.config.train.best_by).key}
-            chosen = {type(metric) for metric in make_metrics(self.config.train.metrics)}
-            every = self.metrics(tokenize=self.tokenizes[direction.label])
-            metrics = [metric for metric in every if metric.key() in keys or type(metric) in chosen]
-            scores |= self.decoded_scores(model, pairs, metrics, together=False, tag=direction.tag)
+            keys |= {each.key() for each in added_metrics(self)}
+            every = all_metrics(self, tokenize=self.tokenizes[direction.label])
+            metrics = [metric for metric in every if metric.key() in keys]
+            settings, inputs = {**self.quick, "tag": direction.tag}, (source for source, _ in pairs)
+            texts = decoded_texts(self, model, inputs, settings, together=False)
+            scores |= text_scores(texts, [reference for _, reference in pairs], metrics)
         return scores, count
 
     def draw(self, model: Model, sources: Sequence[list[int]], samples: int) -> list[list[list[int]]]:
         """See `Seq2SeqTask`. Seeds come from the generator of random numbers that the trainer seeds for each micro-batch."""
-        search: dict[str, Any] = {"search": {"kind": "sample"} if samples else {"kind": "greedy"}, "n_best": max(1, samples)}
-        changes = {**search, "precision": self.config.train.precision}
+        search = {"search": {"kind": "sample" if samples else "greedy"}, "n_best": max(1, samples)}
+        section = changed(self.config.decode, {**PLAIN, **search, "precision": self.config.train.precision})
         seeds = torch.randint(1 << 62, (len(sources),)).tolist()
-        tokenizers, decode = (self.source, self.target), self.config.decode
-        texts = translate_ids(model, tokenizers, sources, decode, changes, seeds=seeds)
+        options = resolve_options(section, model.device)
+        texts = translate_ids(model, (self.source, self.target), sources, options, seeds=seeds)
         return [[text.tokens for text in some] for some in texts]

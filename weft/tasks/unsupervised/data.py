@@ -1,4 +1,4 @@
-"""Monolingual texts of two languages, named `en=FILE`: one corpus of both, and batches of texts to restore.
+"""Monolingual texts of two languages, named `en=FILE`: one corpus of both, with their translations word by word, and batches.
 
 Shapes: B texts · T tokens of a text with the tag of its language · S tokens of a source.
 """
@@ -8,21 +8,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.data.batch import EOS, PairBatch, Source
-from weft.data.batching import lay_out, spread
-from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs, combine
+from weft.config.corpus_entries import TrainingCorpus, ValidationCorpus
+from weft.data.batch import EOS, PAD, PairBatch, Position, Source
+from weft.data.batching import Batches, lay_out, spread
+from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
+from weft.data.formats import Pairs, Texts, combine
+from weft.data.sentence_pairs import PairFilters, make_pairs, random_pairs
 from weft.data.text_lines import check_file, file_digest, read_lines
-from weft.data.tokenizers.added_tokens import BLANK
-from weft.errors import DataError
+from weft.data.tokenizers.added_tokens import BLANK, ExtendedTokenizer, add_tokens
+from weft.data.word_noise import CorpusNoise, NoisyEncoder, WordNoise, text_of
+from weft.errors import ConfigError, DataError
+from weft.models.base import Sizes
+from weft.tasks.base import lower_setting
+from weft.tasks.run_tokenizers import TokenizerPair, learn_tokenizer
+from weft.tasks.translation.data import ParallelTexts
 
 LANGUAGE = re.compile(r"([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)=(.+)", re.DOTALL)
 """As `weft.config.corpus_entries` reads it."""
@@ -260,3 +269,137 @@ def lay_out_tokens(tokens: NDArray[Any], lengths: Rows) -> Source:
     """Texts as a source, given all their tokens and their lengths."""
     (layout,) = lay_out(lengths[:, None])
     return Source(spread(tokens.astype(np.int64), layout), layout)
+
+
+class UnpairedTexts(ParallelTexts):
+    """The data of a task on texts of two languages without translations. A row of the corpus is a text of either language.
+
+    held, texts: the texts that are held out for validation, and those to train on, by language · marked: the tokenizer, with
+    marks of the languages and of blanks · noise: the probabilities that a word is dropped and blanked out, and the most places
+    by which it moves.
+    """
+
+    held: Sequence[Monolingual] = ()
+    texts: Sequence[Monolingual] = ()
+    marked: ExtendedTokenizer
+    noise: tuple[float, float, int] = (0.0, 0.0, 0)
+
+    def prepare(self) -> Sizes:
+        data = self.config.data
+        if not data.train:
+            raise ConfigError(f"there is no training data: give --data {self.example}, or set data.train")
+        if data.valid:
+            raise ConfigError("data.valid: this task validates without translated text, on data.hold_out lines; remove it")
+        if not all(isinstance(spec, str) for spec in data.train):
+            raise ConfigError("data.train: the task unsupervised reads en=FILE and fr=FILE; name files without braces")
+        both = open_languages(data.files, self.report)
+        for text in both:
+            if (count := sum(1 for _ in text.lines())) <= data.hold_out:
+                raise ConfigError(
+                    f"data.hold_out: {data.hold_out:,} lines of {text.name} are to be held out, which has {count:,}; lower it"
+                )
+        parts = [text.held_out(data.hold_out) for text in both]
+        self.held, self.texts = [held for held, _ in parts], [rest for _, rest in parts]
+        self.learn(list(self.texts))
+        sizes = self.reopen()
+        lower_setting(self, "data.vocabulary", self.target.size)
+        corpus = TrainingCorpus(files=data.files)
+        self.train = self._read(corpus, list(self.texts), "training")
+        if data.hold_out:
+            self.directions = [self._direction("held out", corpus, list(self.held))]
+            self.valid = self.directions[0].corpus
+        return sizes
+
+    def tokenizers(self, train: list[Pairs]) -> TokenizerPair:
+        own, _ = learn_tokenizer(self.config, train, self.report)
+        return add_tokens(own, own, [*languages_of(self.config.data.files), BLANK], needs_tag=False)
+
+    def reopen(self) -> Sizes:
+        sizes = super().reopen()
+        assert isinstance(self.source, ExtendedTokenizer)
+        self.marked, self.languages = self.source, languages_of(self.config.data.files)
+        if [mark for mark in self.marked.added if mark in self.languages] != self.languages:
+            trained = " and ".join(mark for mark in self.marked.added if mark != BLANK)
+            raise ConfigError(
+                f"data.train: the run was trained with texts of {trained}, in this order, not with texts of "
+                f"{' and '.join(self.languages)}; name the same languages in the same order"
+            )
+        return sizes
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """None: decode.into names the target language, not a tag of the source."""
+        return ()
+
+    @property
+    def marks(self) -> list[int]:
+        """The ids of the two languages and of the blank."""
+        return [self.marked.added_id(name) for name in (*self.languages, BLANK)]
+
+    def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
+        """The corpus of texts, pairs of a line and its language. Texts that are too long are left out.
+
+        Columns: the tokens of each text, those of its translation word by word, both also as text, and its language's number.
+        """
+        tokenizer, max_length = self.marked, self.config.data.max_length
+        translators, key = self.word_translations()
+        filters, translate = PairFilters(max_length), cache(translators)
+
+        def encode(pairs: Texts) -> tuple[Columns, dict[str, int]]:
+            sides = [text for text, _ in pairs], [translate()(*pair) for pair in pairs]
+            ids = [tokenizer.encode_batch(side) for side in sides]
+            kept, reasons = filters(pairs, *ids)
+            columns: Columns = {LANGUAGE_COLUMN: [[self.languages.index(pairs[row][1])] for row in kept]}
+            for name, side, tokens in zip((TOKENS, WORDS), sides, ids, strict=True):
+                columns[name] = [[*tokens[row], EOS] for row in kept]
+                columns[text_of(name)] = [np.frombuffer(side[row].encode(), np.uint8) for row in kept]
+            return columns, reasons
+
+        kind = ids_below(tokenizer.size)
+        columns = {TOKENS: kind, WORDS: kind, text_of(TOKENS): "uint8", text_of(WORDS): "uint8", LANGUAGE_COLUMN: "uint8"}
+        whole = ["unpaired", tokenizer.digest(), list(self.languages), max_length, key]
+        encoding = Encoding(whole, encode, columns, [TOKENS, WORDS], unit="texts")
+        return encoding.prepare(pairs, folder=self.cache, progress=progress)
+
+    def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> UnpairedBatch:
+        """A batch for validation, always with the same noise."""
+        return self._collate(corpus, rows, np.random.default_rng(0))
+
+    def _collate(self, corpus: Corpus, rows: Rows, draw: np.random.Generator) -> UnpairedBatch:
+        """The batch of some rows. draw: from which the noise follows."""
+        plain, lengths = corpus.gather(TOKENS, rows)
+        noisy, sources = self._noising(corpus, TOKENS, rows, plain, lengths, draw)
+        words, counts = self._noising(corpus, WORDS, rows, *corpus.gather(WORDS, rows), draw)
+        numbers, marks = corpus.gather(LANGUAGE_COLUMN, rows)[0].astype(np.int64), np.asarray(self.marks[:2])
+        labels = np.insert(plain.astype(np.int64), lengths.cumsum() - lengths, marks[numbers])
+        pairs = make_pairs(noisy.astype(np.int64), labels, np.stack([sources, lengths + 1], 1), rows)
+        hidden = torch.isin(pairs.labels, torch.from_numpy(marks))
+        pairs = replace(pairs, labels=pairs.labels.masked_fill(hidden, PAD))
+        clean, word_by_word, other = lay_out_tokens(plain, lengths), lay_out_tokens(words, counts), marks[1 - numbers]
+        return UnpairedBatch(**vars(pairs), clean=clean, words=word_by_word, other=torch.from_numpy(other))
+
+    @cached_property
+    def _noising(self) -> CorpusNoise:
+        drop, blank, shuffle = self.noise
+        both = WordNoise(drop, blank, shuffle), WordNoise(drop, 0.0, shuffle)
+        first, second = (NoisyEncoder(self.marked, noise, blank=self.marks[2]) for noise in both)
+        return CorpusNoise({TOKENS: first, WORDS: second}, self.config.data.max_length + 1)
+
+    def batches(self, position: Position) -> Iterator[tuple[UnpairedBatch, Position]]:
+        train, begin = self.config.train, position
+        for rows, following in Batches(self.train.lengths, train.batch_tokens, seed=train.seed).stream(position):
+            yield self._collate(self.train, rows, np.random.default_rng((train.seed, *begin))), following
+            begin = following
+
+    def describe(self) -> dict[str, Any]:
+        return {"vocabulary": self.marked.size, "training texts": len(self.train)}
+
+    def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, **layout: bool) -> UnpairedBatch:
+        pairs = random_pairs((sizes.source - 3, sizes.target - 3), (length, length), rows)
+        other = torch.full((rows,), sizes.target - 2)
+        clean, words = (Source(pairs.source.values.clone(), pairs.source.layout) for _ in range(2))
+        return UnpairedBatch(**vars(pairs), clean=clean, words=words, other=other)
+
+    def word_translations(self) -> tuple[Callable[[], Translate], Any]:
+        """Makes what translates texts word by word, and plain data that identifies it; by default, texts stay as they are."""
+        return lambda: lambda text, language: text, None

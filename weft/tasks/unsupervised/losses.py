@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import EOS, PAD, Layout, Source, pad
+from weft.decoding.decoding_options import changed, resolve_options
 from weft.models.base import Decoder, Encoded
-from weft.tasks.translation.predictor import translate_ids
+from weft.tasks.translation.generation_request import PLAIN, translate_ids
 from weft.tasks.translation.task import TranslationTask
 from weft.tasks.unsupervised.data import UnpairedBatch
 from weft.tasks.unsupervised.model import BilingualModel
@@ -49,7 +50,7 @@ def denoising_loss(
 
 
 def masked_word_loss(model: BilingualModel, batch: UnpairedBatch, languages: LanguagePair) -> tuple[Tensor, Tensor]:
-    """The same of words that the encoder reads as blanks, predicted from its states by the output layer of the decoder."""
+    """The same losses of words that the encoder reads as blanks; the decoder's output layer predicts them from its states."""
     values, layout = batch.clean.values, batch.clean.layout
     hidden = (torch.rand(values.shape, device=values.device) < HIDDEN) & (values > EOS)
     encoded = model.encode(Source(values.masked_fill(hidden, languages.blank), layout))
@@ -74,7 +75,8 @@ def back_translations(
     layout, into = batch.clean.layout, (1 - languages.of(batch)).tolist()
     rows = [row[:length] for row, length in zip(batch.clean.values.tolist(), layout.counts, strict=True)] if layout else []
     most = min(task.config.decode.max_length, task.config.data.max_length)
-    changes = {**task.quick, "min_length": 1, "precision": task.config.train.precision, "max_length": most}
+    changes = {**PLAIN, **task.quick, "min_length": 1, "precision": task.config.train.precision, "max_length": most}
+    options = resolve_options(changed(task.config.decode, changes), model.device)
     texts: dict[int, list[int]] = {}
     training = model.training
     model.eval()
@@ -86,8 +88,7 @@ def back_translations(
             model.writes(language or 0),
             (task.source, task.target),
             [rows[row] for row in mine],
-            task.config.decode,
-            changes,
+            options,
             prefixes=[[(languages.first, languages.second)[into[row]]] for row in mine],
             bias=None if bias is None else bias[[into[row] for row in mine]],
         )

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 
+from weft.config.overrides import parse_override
 from weft.config.sections import Config
-from weft.config.yaml_document import parse_override
 from weft.errors import ConfigError
 from weft.runs.open_run import Report
 from weft.training.auto.choose_settings import (
+    CPU_SENTENCES,
     SHAPES,
     VALIDATIONS,
     SettingsDraft,
@@ -26,7 +27,7 @@ from weft.training.auto.choose_settings import (
     first_shape,
 )
 from weft.training.auto.fine_tuning import choose_fine_tuning
-from weft.training.auto.speed_probe import Speed, fastest_threads, probe, probe_seconds
+from weft.training.auto.speed_probe import PROBED_PAIRS, Speed, fastest_threads, probe, probe_seconds
 from weft.training.distributed import World
 from weft.training.log import PlainLines
 from weft.training.log_text import duration, rough_time
@@ -47,8 +48,21 @@ def parse_duration(text: str) -> float | None:
 AUTO = "auto"
 """The recipe whose sizes are chosen."""
 
-PROBED_SENTENCES, VALIDATING = 50, 0.1
-"""Sentences that are decoded to measure a validation, and the share of a time that validations may take."""
+VALIDATING, ENOUGH_SENTENCES = 0.1, 50
+"""The share of a time that validations may take, and the fewest sentences that one decodes if it would take longer."""
+
+LOSSES, EXPECTED = 2, 0.2
+"""The time of a validation as a multiple of that of its decoded sentences, and the largest share of a time that one is expected
+to take before the first shows it."""
+
+OVER, ENOUGH_TIMES = 0.1, 5
+"""A time is over if less than this share is left when the data is read. What to give then, as a multiple of what that took."""
+
+THREADS, PREPARED = 0.02, 0.3
+"""Shares of a time: for measuring threads, and after which no second speed is measured."""
+
+UPDATE, LEAST_BATCH = 0.01, 512
+"""The largest share of a time that an update may take on a CPU, and the fewest tokens of the smaller batch it gets then."""
 
 FEWEST_VALIDATIONS, FEWEST_STEPS = 4, 50
 """The fewest that are planned: the speed may be measured at a bad moment, and training adapts to what it turns out to be."""
@@ -111,11 +125,13 @@ def _choose(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget | 
     """Chooses everything by the rules, and for a time also how much of it can be done."""
     report("reading the training data and learning its vocabulary")
     facts = choose_data(choice, out, world.device, world.size)
+    if clock is not None:
+        _check_left(clock)
     shape, why = first_shape(facts)
     _take(choice, facts, shape, why, capped=clock is None)
     busy = os.getloadavg()[0] >= BUSY * (os.cpu_count() or 1)
     if facts.cpu and not choice.config.train.threads and (busy or clock is not None):
-        _choose_threads(choice, shape)
+        _choose_threads(choice, shape, math.inf if clock is None else THREADS * clock.seconds)
     if clock is None:
         return
     report("measuring how fast this machine trains")
@@ -124,9 +140,25 @@ def _choose(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget | 
     if taken is not shape:
         larger = taken.weights > shape.weights
         _take(choice, facts, taken, "the largest for this time" if larger else "smaller, to suit the time", capped=False)
-        speed = _speed(choice, out, world, clock, facts.validation)
+        if clock.left() > (1 - PREPARED) * clock.seconds:
+            speed = _speed(choice, out, world, clock, facts.validation)
+        else:
+            ratio = taken.weights / shape.weights
+            speed = Speed(speed.startup, speed.steps_a_second / ratio, speed.validation * ratio)
+    speed = _shorten_updates(choice, facts, speed, clock)
     _fill_time(choice, facts, speed, clock)
     _check_time(choice, facts, taken, speed, clock)
+
+
+def _check_left(clock: TimeBudget) -> None:
+    """Raises ConfigError if the time is over before anything could be trained."""
+    if clock.left() > OVER * clock.seconds:
+        return
+    wanted = math.ceil(ENOUGH_TIMES * (clock.seconds - clock.left()) / 60)
+    raise ConfigError(
+        f"--time: {duration(clock.seconds)} are over before training begins: reading the data and learning its vocabulary took "
+        f"as long on this machine, which may be busy; give --time {wanted}m or more"
+    )
 
 
 def _take(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, why: str, *, capped: bool) -> None:
@@ -134,10 +166,10 @@ def _take(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, why: str, *
     choose_training(choice, facts, shape, capped=capped)
 
 
-def _choose_threads(choice: SettingsDraft, shape: Shape) -> None:
+def _choose_threads(choice: SettingsDraft, shape: Shape, seconds: float) -> None:
     """Fewer threads than cores where they are faster: on a busy machine, threads wait for each other."""
     usual = torch.get_num_threads()
-    fastest = fastest_threads(shape.dim, choice.config.train.batch_tokens)
+    fastest = fastest_threads(shape.dim, choice.config.train.batch_tokens, seconds)
     if fastest != usual and not choice.is_fixed("train.threads"):
         choice.put({"train.threads": fastest})
         torch.set_num_threads(fastest)
@@ -148,9 +180,10 @@ def _speed(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget, va
     """Steps per second of all processes together, and the seconds of a validation. validation: how many pairs there are."""
     config = choice.config
     # A model that has learnt nothing finds no end, so its texts are cut at lengths that are usual later.
-    few = {"train.validate_sentences": PROBED_SENTENCES, "decode.max_ratio": 1.0, "train.compile": False}
+    few = {"train.validate_sentences": PROBED_PAIRS, "decode.max_ratio": 1.0, "train.compile": False}
     measured = probe(config.replaced(few), probe_seconds(clock.seconds), out)
-    times = max(1.0, min(config.train.validate_sentences or validation, validation) / PROBED_SENTENCES)
+    # Fewer sentences than pairs are decoded, but all pairs have a loss, which takes about as long.
+    times = max(1.0, LOSSES * min(config.train.validate_sentences or validation, validation) / PROBED_PAIRS)
     return Speed(measured.startup, measured.steps_a_second * world.size, measured.validation * times)
 
 
@@ -169,18 +202,37 @@ def tokens_a_second(choice: SettingsDraft, speed: Speed) -> float:
     return speed.steps_a_second * choice.config.train.batch_tokens * choice.config.train.accumulate
 
 
+def _shorten_updates(choice: SettingsDraft, facts: TrainingFacts, speed: Speed, clock: TimeBudget) -> Speed:
+    """A smaller batch, with a lower learning rate, where an update would take too much of the time; and its speed."""
+    train, share = choice.config.train, UPDATE * clock.left() * speed.steps_a_second
+    if not facts.cpu or share >= 1 or choice.is_fixed("train.batch_tokens"):
+        return speed
+    batch = max(LEAST_BATCH, 2 * facts.lengths.longest, round(share * train.batch_tokens))
+    if batch >= train.batch_tokens:
+        return speed
+    ratio = train.batch_tokens / batch
+    choice.put({"train.batch_tokens": batch, "train.schedule.rate": train.schedule["rate"] * ratio**-0.5})
+    return Speed(speed.startup, speed.steps_a_second * ratio, speed.validation)
+
+
 def _fill_time(choice: SettingsDraft, facts: TrainingFacts, speed: Speed, clock: TimeBudget) -> None:
     """Sets the time, and a schedule of about as many steps as fit. Steps that the user has set are the most."""
     left = clock.left()
-    validations = max(FEWEST_VALIDATIONS, min(VALIDATIONS, int(VALIDATING * left / max(speed.validation, 1e-3))))
+    cheap = int(VALIDATING * left / max(speed.validation, 1e-3))
+    validations, sentences = max(FEWEST_VALIDATIONS, min(VALIDATIONS, cheap)), 0
+    if cheap < FEWEST_VALIDATIONS:
+        sentences = max(ENOUGH_SENTENCES, CPU_SENTENCES * cheap // FEWEST_VALIDATIONS)
+    clock.validation = min(speed.validation, EXPECTED * left)
     fits = max(FEWEST_STEPS, speed.planned(left - validations * speed.validation))
     why = f"as many as fit into {duration(clock.seconds)}, at {speed.steps_a_second:.2g} steps per second now"
     choice.put({"train.seconds": left, "train.budget": "steps" if choice.is_fixed("train.steps") else "time"})
     choose_steps(choice, facts, fits, validations, why)
+    if sentences:
+        choice.put({"train.validate_sentences": min(sentences, choice.config.train.validate_sentences)})
 
 
 def _check_time(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, speed: Speed, clock: TimeBudget) -> None:
-    """Says first if the time is too short for a usable model, and what would do."""
+    """Puts a warning first if the time is too short for a usable model, with a time that would do."""
     pace, enough = tokens_a_second(choice, speed), enough_tokens(facts, shape)
     seen = pace * max(0.0, clock.left() - speed.startup) * (1 - VALIDATING)
     if seen >= USABLE * enough:

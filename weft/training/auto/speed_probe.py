@@ -1,12 +1,12 @@
 """Measures how fast a configuration trains on this machine, by training it for a few seconds."""
 
 import gc
-import shutil
+import math
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +17,7 @@ from torch import nn
 from weft.config.sections import Config
 from weft.data.validation_split import HELD_OUT
 from weft.errors import Interrupted
-from weft.runs.run_folder import choose_device
+from weft.runs.device_and_precision import choose_device
 from weft.training.distributed import World
 from weft.training.log import Log, Sink
 from weft.training.log_text import Record
@@ -28,6 +28,9 @@ SHARE, SHORTEST, LONGEST = 0.05, 2.0, 20.0
 """Fraction of a time budget that is spent on measuring the speed, and its minimum and maximum in seconds."""
 
 ENDLESS = 1 << 40
+
+PROBED_PAIRS, PROBED_BATCH = 50, 4
+"""Held-out pairs of the measured validation, and the part of a batch that is measured on a CPU, whose updates may be long."""
 
 THREAD_ROWS, THREAD_ROUNDS, MUCH_FASTER = 1024, 8, 1.2
 """Rows and repetitions of a block that is timed with several numbers of threads, and the ratio that counts."""
@@ -67,23 +70,36 @@ class _Records(Sink):
 def probe(config: Config, seconds: float, run: Path | None = None) -> Speed:
     """Trains for `seconds` in a temporary folder, and validates once if there is validation data, in this process only.
 
-    `run` is the folder of the run to come. Its held-out pairs, if it has them, are held out here too.
+    A validation that takes longer than `seconds` is stopped, and counts as that long.
+
+    `run` is the folder of the run to come. Some of its held-out pairs, if it has them, are validated here.
     """
     # The learning rate does not matter for the speed, but a high one could end in steps that are not finite.
     device = choose_device(config.train.device)
-    limits = {"train.steps": ENDLESS, "train.seconds": seconds, "train.save_every": ENDLESS, "train.validate_every": 0}
+    limits: dict[str, Any] = {
+        "train.steps": ENDLESS,
+        "train.save_every": ENDLESS,
+        "train.validate_every": ENDLESS,
+        "train.keep_best": True,
+    }
+    # As long again for the validation, which is stopped then.
+    limits["train.seconds"] = 2 * seconds
     schedule = {"train.schedule": {"kind": "constant", "rate": 1e-6}, "train.budget": "steps"}
     short = config.replaced({**limits, **schedule, "train.log_every": 1 if device.type == "cpu" else 5})
+    part = max(1, min(PROBED_BATCH, short.train.batch_tokens // (2 * short.data.max_length))) if device.type == "cpu" else 1
+    short = short.replaced({"train.batch_tokens": short.train.batch_tokens // part})
     if short.train.threads:
         torch.set_num_threads(short.train.threads)
     records, world = _Records(), World(0, 1, device)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         if run is not None and (run / HELD_OUT).exists():
-            shutil.copy(run / HELD_OUT, place)
+            with (run / HELD_OUT).open("rb") as held:
+                (place / HELD_OUT).write_bytes(b"".join(islice(held, PROBED_PAIRS)))
         task, model = prepare_run(short, place, world.device)
         try:
-            fit(model, task, task.config.train, run=place, world=world, dim=model.dim, resume=False, log=Log([records]))
+            options: dict[str, Any] = {"run": place, "world": world, "dim": model.dim, "log": Log([records])}
+            fit(model, task, task.config.train, resume=False, validation=seconds, **options)
         except Interrupted:
             raise Interrupted("stopped while the speed of training was measured; nothing was trained") from None
     del model, task
@@ -91,25 +107,31 @@ def probe(config: Config, seconds: float, run: Path | None = None) -> Speed:
     if world.device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(world.device)
-    return replace(steps_per_second(records.lines), validation=records.validation)
+    measured, slow = steps_per_second(records.lines), config.data.validates and device.type == "cpu"
+    unknown = seconds if slow else 0.0  # a GPU has spent the time on preparing its first steps
+    return Speed(measured.startup, measured.steps_a_second / part, records.validation or unknown)
 
 
-def fastest_threads(dim: int, rows: int) -> int:
+def fastest_threads(dim: int, rows: int, seconds: float = math.inf) -> int:
     """The number of CPU threads with which a feed-forward block of this width trains fastest: all, half of them, or one.
 
     On a busy machine, threads that wait for each other may be slower than one. Other numbers than all must be much faster.
+    After `seconds`, what has been measured decides.
     """
     usual = torch.get_num_threads()
     block = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
     inputs = torch.randn(min(rows, THREAD_ROWS), dim)
     spent: dict[int, list[float]] = {count: [] for count in sorted({usual, max(1, usual // 2), 1}, reverse=True)}
     try:
-        for _ in range(THREAD_ROUNDS):
-            for count, seconds in spent.items():
+        end = time.perf_counter() + seconds
+        for measured in range(THREAD_ROUNDS):
+            if measured > 1 and time.perf_counter() > end:
+                break
+            for count, times in spent.items():
                 torch.set_num_threads(count)
                 began = time.perf_counter()
                 block(inputs).sum().backward()
-                seconds.append(time.perf_counter() - began)
+                times.append(time.perf_counter() - began)
     finally:
         torch.set_num_threads(usual)
     best = min(spent, key=lambda count: median(spent[count][1:]))

@@ -1,10 +1,11 @@
-"""Documents that can be translated: plain text, HTML, XLIFF, Word, subtitles (SubRip and WebVTT)."""
+"""Documents that can be translated: plain text, HTML, XLIFF, Word, subtitles (SubRip, WebVTT), gettext catalogs and tables."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from weft.data.text_lines import decode_text
-from weft.errors import ConfigError
+from weft.errors import ConfigError, DataError
+from weft.tasks.translation.documents.catalogs_and_tables import Write, read_catalog, read_table
 from weft.tasks.translation.documents.docx import WordDocument
 from weft.tasks.translation.documents.html import Document, html_document, srt_document, text_document, vtt_document
 from weft.tasks.translation.glossary import Terms
@@ -26,6 +27,12 @@ FORMATS: dict[str, Callable[[str, str | None], Document]] = {
     "xliff": _xliff,
 }
 
+SEPARATOR = "\x1e"
+"""Separates the texts of a catalog or a table, as a line break would: the ASCII code for this."""
+
+STRUCTURES: dict[str, Callable[[bytes, str], tuple[list[str], Write]]] = {"po": read_catalog, "csv": read_table}
+"""Formats whose files are texts in a structure."""
+
 SUFFIXES = {
     ".txt": "text",
     ".html": "html",
@@ -34,11 +41,13 @@ SUFFIXES = {
     ".vtt": "vtt",
     ".xlf": "xliff",
     ".xliff": "xliff",
+    ".po": "po",
+    ".csv": "csv",
 }
-"""Formats of files in UTF-8 by the ends of their names. Word documents (.docx) can be translated, too."""
+"""Formats of files by the ends of their names. Word documents (.docx) can be translated, too."""
 
 OTHER_NAMES = """
-.ass .csv .doc .epub .idml .json .odp .ods .odt .pdf .po .pot .pptx .properties .resx .rtf .ssa .strings .tex .tmx .ts
+.ass .doc .epub .idml .json .odp .ods .odt .pdf .pot .pptx .properties .resx .rtf .ssa .strings .tex .tmx .ts
 .xls .xlsx .xml
 """
 OTHER_DOCUMENTS = frozenset(OTHER_NAMES.split())
@@ -71,10 +80,15 @@ def open_file(content: bytes, suffix: str, language: str | None = None) -> Docum
 
 
 def open_content(content: bytes, format: str, language: str | None = None, name: str = "the file") -> DocumentFile:
-    """The document of a file with this content, in a format of `FORMATS` or docx. Errors call it `name`."""
+    """The document of a file with this content, in a format of `FORMATS` or `STRUCTURES`, or docx. Errors call it `name`."""
     if format == "docx":
         word = WordDocument(content)
         return DocumentFile(html_document(word.html), word.filled)
+    if format in STRUCTURES:
+        texts, write = STRUCTURES[format](content, name)
+        if any(SEPARATOR in text for text in texts):
+            raise DataError(f"{name} has the control character U+001E in a text; remove it")
+        return DocumentFile(text_document(SEPARATOR.join(texts), letters=True), lambda filled: write(filled.split(SEPARATOR)))
     return DocumentFile(open_document(decode_text(content, name), format, language), str.encode)
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape, unescape
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import Literal
 
 from weft.errors import DataError
@@ -123,11 +123,11 @@ def _shifted(mark: MarkupSpan, by: int, length: int) -> MarkupSpan:
     return replace(mark, start=start, end=end)
 
 
-def text_document(text: str) -> Document:
-    """A text whose lines are translated; line breaks and blank lines stay."""
+def text_document(text: str, *, letters: bool = False) -> Document:
+    """A text whose lines are translated; line breaks and blank lines stay. letters: so do lines without letters."""
     document = Document()
     for part in LINE_END.split(text):
-        if part.strip():
+        if any(map(str.isalpha, part)) if letters else part.strip():
             document.translate(Segment(part))
         else:
             document.keep(part)
@@ -159,27 +159,36 @@ def _stays(token: Token) -> bool:
 
 
 def srt_document(text: str) -> Document:
-    """Subtitles in SubRip format. The text of a cue is one segment, with its line breaks and tags."""
-    return _subtitles(text, Document())
+    """Subtitles in SubRip format. The text of a cue is one segment, with its line breaks and tags.
+
+    After a blank line, text belongs to the cue before it, as players read it.
+    """
+    return _subtitles(text, Document(), blank_ends=False)
 
 
 def vtt_document(text: str) -> Document:
-    """Subtitles in WebVTT format. Notes, styles and regions stay as they are."""
-    return _subtitles(text, Document(lambda written: escape(written, quote=False)))
+    """Subtitles in WebVTT format. Notes, styles and regions, which are text after a blank line, stay as they are."""
+    return _subtitles(text, Document(lambda written: escape(written, quote=False)), blank_ends=True)
 
 
-def _subtitles(text: str, document: Document) -> Document:
+def _subtitles(text: str, document: Document, *, blank_ends: bool) -> Document:
+    """The cues of subtitles, read by hand because everything else must stay as it is.
+
+    pysubs2 reads the same cues, but not where they are: it does not keep positions, comments, identifiers, codes and line ends.
+    """
     cue, inside = list[Token](), False
-    for line in text.splitlines(keepends=True):
+    lines = text.splitlines(keepends=True)
+    for line, following in zip_longest(lines, lines[1:], fillvalue=""):
         content = line.splitlines()[0]
-        if inside and content.strip() and "-->" not in content:
+        times, number = "-->" in content, content.strip().isdecimal() and "-->" in following
+        if inside and content.strip() and not times and not number:
             for place, part in enumerate(CUE_CODE.split(content)):
                 cue += [Token("other", part)] if place % 2 else tokens(part)
             cue.append(Token("other", line[len(content) :]))
             continue
         document.add(cue)
         document.keep(line)
-        cue, inside = [], "-->" in content
+        cue, inside = [], times or (inside and not blank_ends)
     document.add(cue)
     return document
 

@@ -19,8 +19,8 @@ from weft.config.sections import DecodeSection
 from weft.data.batch import BOS, EOS, Source
 from weft.data.formats import open_pairs
 from weft.data.tokenizers.word_character_byte import CharacterTokenizer
+from weft.decoding.decoding_options import resolve_options
 from weft.errors import DataError
-from weft.inference.decoding_options import resolve_options
 from weft.runs.translator import Translator
 from weft.tasks.translation.segmenter import split_long
 

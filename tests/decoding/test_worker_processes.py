@@ -8,6 +8,7 @@ import pickle
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +16,26 @@ import torch
 import weft
 from tests.helpers import tiny
 from weft.data.formats import open_pairs
+from weft.decoding import worker_processes as workers
+from weft.decoding.worker_processes import Workers
 from weft.errors import DataError, DeviceError, WeftError
-from weft.inference import worker_processes as workers
-from weft.inference.worker_processes import Workers
 
 pytestmark = pytest.mark.skipif(not workers.LINUX, reason="processes are forked on Linux alone")
+
+
+EARLIER: set[int | None] = set()
+"""Processes that other tests have left."""
+
+
+@pytest.fixture(autouse=True)
+def _earlier_processes() -> None:
+    EARLIER.clear()
+    EARLIER.update(each.pid for each in multiprocessing.active_children())
+
+
+def started() -> list[Any]:
+    """The processes that this test has started and that still run."""
+    return [each for each in multiprocessing.active_children() if each.pid not in EARLIER]
 
 
 @pytest.fixture
@@ -38,7 +54,7 @@ def test_every_job_comes_back_with_its_result_and_workers_have_one_thread() -> N
             assert sorted((job, result[0]) for job, result in found) == [(job, job * job) for job in jobs]
             assert all(pid != os.getpid() and threads == 1 for _, (_, pid, threads) in found)
         assert len({pid for _, (_, pid, _) in crew.run(range(20))}) > 1
-    assert not multiprocessing.active_children()
+    assert not started()
 
 
 def test_one_worker_is_this_process() -> None:
@@ -51,7 +67,7 @@ def test_single_jobs_start_no_process() -> None:
     with Workers(2, lambda job: (os.getpid(), torch.get_num_threads())) as crew:
         for job in ("a", "b"):
             assert list(crew.run([job])) == [(job, (os.getpid(), 1))]
-        assert torch.get_num_threads() == 2 and not multiprocessing.active_children()
+        assert torch.get_num_threads() == 2 and not started()
         list(crew.run("cd"))
         assert [pid != os.getpid() for _, (pid, _) in crew.run("e")] == [True]
 
@@ -64,7 +80,7 @@ def test_an_error_in_a_worker_is_raised_here_and_all_of_them_end() -> None:
 
     with pytest.raises(DataError, match="line 3"), Workers(2, work) as crew:
         list(crew.run(range(9)))
-    assert not multiprocessing.active_children()
+    assert not started()
 
 
 class TwoPartError(Exception):
@@ -87,13 +103,13 @@ def test_an_error_or_a_result_that_cannot_be_sent_is_still_told() -> None:
             list(crew.run([job, job]))
     with pytest.raises((WeftError, AttributeError, TypeError, pickle.PicklingError), match=r"lambda"), Workers(2, work) as crew:
         list(crew.run(["result", "result"]))
-    assert not multiprocessing.active_children()
+    assert not started()
 
 
 def test_a_worker_that_was_killed_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(WeftError, match=r"decode\.batch_tokens"), Workers(2, lambda job: os.kill(os.getpid(), job)) as crew:
         list(crew.run([signal.SIGKILL, signal.SIGKILL]))
-    assert not multiprocessing.active_children()
+    assert not started()
 
 
 def test_where_processes_cannot_be_forked_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,12 +128,12 @@ def test_translations_are_the_same_in_the_same_order(reverse_run: Path) -> None:
         assert [each.text for each in found] == [each.text for each in plain]
         assert [each.score for each in found] == pytest.approx([each.score for each in plain], abs=1e-4)
         assert [len(each.alternatives) for each in found] == [len(each.alternatives) for each in plain]
-    assert not multiprocessing.active_children()
+    assert not started()
 
 
 def test_a_stream_that_is_left_early_leaves_no_process(reverse_run: Path) -> None:
     stream = weft.load(reverse_run, device="cpu").stream((f"{letter} a" for letter in "abcdefg" * 40), workers=2)
     assert next(stream).text
-    assert len(multiprocessing.active_children()) == 2
+    assert len(started()) == 2
     stream.close()  # type: ignore[attr-defined]
-    assert not multiprocessing.active_children()
+    assert not started()

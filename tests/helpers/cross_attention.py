@@ -1,7 +1,5 @@
 """A small cross-attention, its queries and its memory, for reference tests of single-head attentions."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

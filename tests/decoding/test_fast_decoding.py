@@ -11,7 +11,7 @@ import weft as package
 from tests.helpers import tiny
 from weft.config.sections import DecodeSection
 from weft.data.formats import open_pairs
-from weft.inference.decoding_options import FAST, resolve_options
+from weft.decoding.decoding_options import FAST, resolve_options
 from weft.serve.served_models import Models, parse_location
 
 CPU = torch.device("cpu")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import ValidationError
 
+from weft.config.overrides import Override, apply_overrides
 from weft.config.registry import build, problems
 from weft.config.sections import DecodeSection
-from weft.config.yaml_document import Override, apply_overrides
 from weft.data.batch import EOS
 from weft.decoding.cpp_search import prepare
 from weft.decoding.cuda_graph_search import CapturedStepRunner, search_graphs_of
@@ -24,8 +24,8 @@ from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Model
 
 if TYPE_CHECKING:
-    from weft.inference.reranking import OpenScorer, Rerank
-    from weft.inference.shallow_fusion import OpenLanguage, ShallowFusion
+    from weft.decoding.reranking import OpenScorer, Rerank
+    from weft.decoding.shallow_fusion import OpenLanguage, ShallowFusion
 
 TOKENS, MOST = 4096, 32768
 """Source tokens per batch on a CPU, where larger batches are not faster; the most on a GPU, which is then busy."""
@@ -140,7 +140,7 @@ def resolve_options(
     tokens = max(TOKENS, min(MOST, (memory >> 30) * 512)) if section.batch_tokens == "auto" else section.batch_tokens
     workers = auto_workers if section.workers == "auto" else section.workers
     search = build("weft.decoding:SEARCHES", section.search, where="decode.search")
-    rerank = build("weft.inference:RERANKS", section.rerank, open_scorer, where="decode.rerank")
+    rerank = build("weft.decoding:RERANKS", section.rerank, open_scorer, where="decode.rerank")
     if rerank is not None:
         search.check(["n_best"])
     return DecodingOptions(
@@ -151,7 +151,7 @@ def resolve_options(
         batch_tokens=tokens,
         search=search,
         rerank=rerank,
-        fusion=build("weft.inference:FUSIONS", section.fusion, open_language, where="decode.fusion"),
+        fusion=build("weft.decoding:FUSIONS", section.fusion, open_language, where="decode.fusion"),
         kernels=_kernels(section, device, warn),
     )
 

@@ -6,20 +6,28 @@ cancelling are shared.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from weft.attention.base import View
-from weft.data.batch import power_of_two
+from weft.attention.core.weight_recorder import first_row, record
+from weft.data.batch import BOS, EOS, Source, power_of_two
+from weft.data.tokenizers import Tokenizer
+from weft.decoding.decoding_options import DecodingOptions, Warn
+from weft.decoding.generate import GenerationRequest, Sources, generate
+from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import Cancellation
+from weft.decoding.search_methods import SearchResult
+from weft.decoding.worker_processes import Workers
 from weft.errors import ConfigError, DataError
-from weft.inference.decoding_options import DecodingOptions
-from weft.inference.worker_processes import Workers
+from weft.models.base import Encoded, Model
 
 WINDOWS = (8, 32, 128, 512, 2048)
 """Inputs read at once: few at first, so that the first output comes soon; then more, so that batches fill up."""
@@ -117,7 +125,7 @@ class Predictor(ABC, Generic[In, Out]):
 
     forks: ClassVar[bool] = True
 
-    def __init__(self, model: Any, options: DecodingOptions, warn: Callable[[str], None] | None = None) -> None:
+    def __init__(self, model: Any, options: DecodingOptions, warn: Warn | None = None) -> None:
         self.model, self.options, self.warn = model, options, warn or (lambda message: None)
 
     def __repr__(self) -> str:
@@ -131,10 +139,20 @@ class Predictor(ABC, Generic[In, Out]):
         refuse({name: value for name, value in fields.items() if name != "attention"}, "inputs of this task are plain lines")
         return line
 
+    def arithmetic(self, beams: int | None = None) -> AbstractContextManager[None]:
+        """Inference in the chosen precision. beams: competing hypotheses per source; None: as many as the options say."""
+        beams = self.options.beams if beams is None else beams
+        return self.options.arithmetic(next(self.model.parameters()).dtype, beams)
+
     def forward(self, *inputs: Any) -> Any:
         """The output of the model, in the chosen precision."""
-        with self.options.arithmetic(next(self.model.parameters()).dtype):
+        with self.arithmetic(1):
             return self.model(*inputs)
+
+    def run_search(self, sources: Sources, request: GenerationRequest) -> SearchResult:
+        """The texts of sources in the chosen precision; see `weft.decoding.generate`."""
+        with self.arithmetic():
+            return generate(self.model, sources, request)
 
     def sentences(self, text: str) -> list[str]:
         """The parts of a text that are answered, and explained, one by one."""
@@ -258,13 +276,65 @@ class TextPredictor(Predictor[TextInput, Out]):
     forks = False
     no_fields: ClassVar[str]
 
-    def __init__(self, model: Any, reader: Any, options: DecodingOptions, warn: Callable[[str], None] | None = None) -> None:
+    def __init__(self, model: Any, reader: Any, options: DecodingOptions, warn: Warn | None = None) -> None:
         super().__init__(model, options, warn)
         self.reader = reader
 
     def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TextInput:
         refuse(fields, self.no_fields)
         return TextInput(line, attention)
+
+
+@dataclass(frozen=True)
+class MediaInput:
+    """A file to write a text about. attention: whether to add attention weights."""
+
+    path: str
+    attention: bool = False
+
+
+class MediaPredictor(Predictor[MediaInput, Prediction], ABC):
+    """A predictor that writes a text about a file, such as a picture or a recording. Its score is that of the search.
+
+    tokenizer: that of its texts · noun: what messages call a file.
+    """
+
+    noun: ClassVar[str]
+
+    def __init__(self, model: Any, tokenizer: Tokenizer, options: DecodingOptions, warn: Warn | None = None) -> None:
+        super().__init__(model, options, warn)
+        self.tokenizer = tokenizer
+        if isinstance(model, Model):
+            options.search.wrap_decoder(model.decoder)  # fails now if the search cannot work with this decoder
+        if options.config.n_best > 1:
+            options.search.check(["n_best"])
+
+    def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> MediaInput:
+        refuse(fields, f"a {self.noun} has no such field; leave it out")
+        return MediaInput(line.strip(), attention)
+
+    def write(self, hypothesis: Hypothesis) -> Prediction:
+        ids = hypothesis.tokens
+        text = self.tokenizer.decode([token for token in ids if token != EOS])
+        return Prediction(text, hypothesis.score, ids, self.tokenizer.tokens(ids))
+
+    def join_outputs(self, given: MediaInput, parts: list[BatchItem], results: list[list[Prediction]]) -> Prediction:
+        if not results or not results[0]:
+            return Prediction("", 0.0)
+        best, *rest = results[0]
+        best.alternatives = rest
+        return best
+
+    @torch.inference_mode()
+    def add_attention(self, written: Prediction, source: Source) -> Encoded:
+        """Adds the weights of every layer that has any, and returns what the encoder made of the source."""
+        with record(self.model) as recorded:
+            encoded: Encoded = self.model.encode(source)
+            if isinstance(self.model, Model):
+                fed = torch.tensor([[BOS, *written.ids[:-1]]], device=self.model.device)
+                self.model.decoder.hidden_states(fed, self.model.decoder.init_state(encoded))
+        written.attention, written.uses = first_row(self.model, recorded)
+        return encoded
 
 
 def _window(stream: Iterator[In], most: int, ready: Ready | None) -> Iterator[In]:

@@ -14,8 +14,8 @@ from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import BOS, EOS, Source, pad
 from weft.data.copy_vocabulary import CopyIds
 from weft.data.tokenizers import Tokenizer
+from weft.decoding.predictor import Weights
 from weft.errors import ConfigError
-from weft.inference.predictor import Weights
 from weft.losses.ctc_loss import best_alignment
 from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Model

@@ -1,7 +1,5 @@
 """Self-attention over a small sequence, for reference tests of sparsity patterns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

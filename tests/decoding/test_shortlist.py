@@ -17,8 +17,8 @@ from weft.data.formats import open_pairs
 from weft.data.ibm_model_1 import likely_translations
 from weft.data.sentence_pairs import prepare_pairs
 from weft.data.tokenizers.word_character_byte import CharacterTokenizer
+from weft.decoding.shortlist import FILE, Shortlist
 from weft.errors import ConfigError, RunError
-from weft.inference.shortlist import FILE, Shortlist
 from weft.layers.int8 import in_int8
 from weft.models.base import Sizes
 from weft.models.encoder_decoder import build_model

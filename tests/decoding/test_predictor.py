@@ -11,10 +11,10 @@ import pytest
 import weft
 from tests.helpers import tiny
 from weft.config.sections import DecodeSection, load_config, save_config
+from weft.decoding.decoding_options import DecodingOptions, changed, resolve_options
+from weft.decoding.predictor import BatchItem, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
-from weft.inference.decoding_options import DecodingOptions, changed, resolve_options
-from weft.inference.predictor import BatchItem, Predictor
 from weft.runs.translator import Translator
 from weft.tasks.base import LOSS, Measure
 from weft.tasks.translation.glossary import Terms
@@ -281,3 +281,9 @@ def test_inputs_that_come_slowly_are_answered_at_once_and_fast_ones_in_batches(t
     assert list(found) == list(range(4, 101))
     assert predictor.batches[:3] == [1, 1, 1]
     assert len(predictor.batches) == 4, "97 inputs that are ready make one batch"
+
+
+def test_packages_of_others_import_predictors_by_their_own_path() -> None:
+    from weft.inference import predictor
+
+    assert predictor.Predictor is Predictor

@@ -7,19 +7,20 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
+from weft.decoding.predictor import Prediction
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Bleu, Chrf
-from weft.inference.predictor import Prediction
 
 Matrix = NDArray[np.float64]
 
 
+@runtime_checkable
 class Scorer(Protocol):
     """A run that can score texts."""
 
