@@ -24,7 +24,7 @@ import pytest
 from tests.helpers import tiny
 from tests.helpers.serving import post, wait_for
 from weft.serve.http_protocol import allow_descriptors
-from weft.serve.request_retries import RETRIES, Journal, WorkerConnections
+from weft.serve.request_retries import RETRIES, Journal, WorkerConnections, bytes_written
 
 
 @contextmanager
@@ -240,6 +240,41 @@ def test_a_request_that_ends_every_worker_is_given_up(tmp_path: Path) -> None:
     retried, taken = list[int](), list[Any]()
     asyncio.run(drive())
     assert retried == [1] * RETRIES and [request for _, request in taken] == [True] * RETRIES
+
+
+def test_a_worker_that_ends_after_an_answer_leaves_the_connection_open() -> None:
+    """At any moment: before the end of the answer was sent, the connection is closed, after it, another worker goes on."""
+
+    async def drive() -> None:
+        kept = WorkerConnections(1 << 16, lambda _: None)
+        journal = Journal(kept.link(0).detach())
+        kept.serves(0)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            for sent in (b"whole answer", b"half an"):
+                client = socket.create_connection(listening.getsockname(), timeout=10)
+                clients.append(client)
+                server, _ = listening.accept()
+                journal.begin(server)
+                record = journal.record(server)
+                assert record is not None
+                server.send(b"an earlier answer")
+                assert client.recv(100) == b"an earlier answer"
+                record.answered(b"", bytes_written(server.fileno()) + len(b"whole answer"))
+                server.send(sent)
+                servers.append(server)
+        journal._parent.close()
+        [each.close() for each in servers]
+        kept.ended(0)
+        journal = Journal(kept.link(1).detach())
+        journal.take_over(lambda connection, request: taken.append(connection))
+        kept.serves(1)
+        await asyncio.sleep(0.2)
+
+    clients, servers, taken = list[socket.socket](), list[socket.socket](), list[socket.socket]()
+    asyncio.run(drive())
+    assert [client.recv(100) for client in clients] == [b"whole answer", b"half an"]
+    assert len(taken) == 1 and taken[0].getpeername() == clients[0].getsockname()
+    assert clients[1].recv(100) == b"", "half an answer is not gone on with"
 
 
 def test_workers_share_a_process_of_the_models_that_is_started_again(reverse_run: Path) -> None:

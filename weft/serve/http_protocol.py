@@ -12,7 +12,7 @@ import h11
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from weft.serve.request_retries import Journal, RequestRecord
+from weft.serve.request_retries import Journal, RequestRecord, bytes_written
 
 CONNECTIONS = 2_000
 """Open connections. Beyond that, idle connections of the address that has most are closed, or requests get status 503."""
@@ -27,8 +27,12 @@ byte."""
 READ_WITHIN = 20.0
 """Seconds in which a client must read some of its response."""
 
+KEEP_ALIVE = 75
+"""Seconds for which idle connections stay open: longer than proxies keep theirs, which would otherwise send requests into
+connections that are being closed."""
+
 LINGER = 5.0
-"""Seconds for which idle connections stay open when the server stops, as they do otherwise (uvicorn's timeout_keep_alive).
+"""Seconds for which idle connections stay open when the server stops.
 
 A client that sends another request meanwhile is told to close its connection, so it never finds it closed."""
 
@@ -47,6 +51,42 @@ def most_connections(descriptors: int = 1) -> int:
     allowed = allow_descriptors((1 + descriptors) * CONNECTIONS)
     used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else SPARE
     return max(4, min(CONNECTIONS, (allowed - used - SPARE) // descriptors))
+
+
+class ResponseTransport:
+    """A transport that keeps the last bytes of a response back until they are released."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._held: list[bytes] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self._held is None:
+            self._transport.write(data)
+        else:
+            self._held.append(data)
+
+    def hold(self) -> None:
+        """Keeps back what is written from now on."""
+        self._held = []
+
+    def bytes_after_release(self) -> int:
+        """What `bytes_written` will say when all that was written, also what is kept back, has been sent; 0 if unknown."""
+        written = bytes_written(self._transport.get_extra_info("socket").fileno())
+        return written and written + self._transport.get_write_buffer_size() + sum(map(len, self._held or ()))
+
+    def release(self) -> None:
+        """Writes what was kept back."""
+        held, self._held = self._held, None
+        if held:
+            self._transport.write(b"".join(held))
+
+    def close(self) -> None:
+        self.release()
+        self._transport.close()
 
 
 class Protocol(H11Protocol):
@@ -73,16 +113,18 @@ class Protocol(H11Protocol):
         return self.client[0] if self.client else ""
 
     def connection_made(self, transport: Any) -> None:
+        connection = transport.get_extra_info("socket")
+        record = self.journal.record(connection) if self.journal is not None else None
+        if record is not None:
+            transport = ResponseTransport(transport)
+            self.record, self.app = record, answer_with(self.app, record, transport)
         super().connection_made(transport)
         self.opened = self.loop.time()
         self._await_headers()
         if len(self.connections) > self.most:
             make_room(self.connections, but=self)
-        connection = transport.get_extra_info("socket")
-        if self.journal is not None and (record := self.journal.record(connection)):
-            self.record, self.app = record, answer_with(self.app, record)
-            if record.length > 0:
-                self._read(record.content)  # the worker that has read this was killed
+        if record is not None and record.length > 0:
+            self._read(record.content)  # the worker that has read this was killed
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -106,8 +148,14 @@ class Protocol(H11Protocol):
     def on_response_complete(self) -> None:
         if self.leaving and self.cycle is not None:
             self.cycle.keep_alive = False
-        if self.record is not None:
-            self.record.answered(self.conn.trailing_data[0])
+        if self.record is not None and isinstance(self.transport, ResponseTransport):
+            rest = self.conn.trailing_data[0]
+            if end := self.transport.bytes_after_release():
+                self.record.answered(rest, end)
+                self.transport.release()
+            else:
+                self.transport.release()
+                self.record.answered(rest, 0)
         super().on_response_complete()
         self._watch_reading(self.transport.get_write_buffer_size())
         if self.conn.trailing_data[0] and self.idle:
@@ -162,13 +210,16 @@ class Protocol(H11Protocol):
             self._watch_reading(left)
 
 
-def answer_with(app: Any, record: RequestRecord) -> Any:
-    """The application, which marks the record of its request before it begins to answer."""
+def answer_with(app: Any, record: RequestRecord, transport: ResponseTransport) -> Any:
+    """The application, which marks the record of its request before it begins to answer, and keeps the end of the answer back
+    until the record says where it is."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.answering()
+            elif not message.get("more_body"):
+                transport.hold()
             await send(message)
 
         await app(scope, receive, send_marked)

@@ -2,13 +2,16 @@
 
 A worker gives the parent a copy of every connection that it accepts, together with a record: memory that both share, into
 which it writes what it reads, until the answer begins. When the worker ends, the parent gives its connections to another one,
-which reads an unanswered request again from its record. A connection whose answer has begun is closed. Linux only.
+which reads an unanswered request again from its record. A connection whose answer has begun is closed, unless the system has
+taken all of it. Linux only.
 """
 
 import asyncio
+import fcntl
 import os
 import socket
 import struct
+import termios
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -24,9 +27,12 @@ RETRIES = 2
 SPARE = 64
 """File descriptors that the parent leaves for other purposes."""
 
-HEADER = struct.Struct("qq")
+HEADER = struct.Struct("qqq")
 ANSWERING = -1
 """The length of a record while a response is being sent."""
+
+BYTES_ACKED = slice(120, 128)
+"""Where Linux's `struct tcp_info` has the number of bytes that the other side has confirmed."""
 
 BUFFER = 1 << 20
 """Bytes of messages between a worker and the parent that may wait."""
@@ -45,18 +51,40 @@ class Accept(Protocol):
     def __call__(self, connection: socket.socket, *, request: bool) -> None: ...
 
 
+def bytes_written(connection: int) -> int:
+    """The bytes that the system has taken for a TCP connection since it was opened, or 0 if that cannot be known."""
+    try:
+        with socket.socket(fileno=os.dup(connection)) as tcp:
+            before = None
+            while (waiting := _waiting_bytes(connection)) != before:  # else some were confirmed between the two calls
+                before = waiting
+                acknowledged = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_ACKED.stop)[BYTES_ACKED]
+        return int.from_bytes(acknowledged, "little") + waiting if len(acknowledged) == 8 else 0
+    except OSError:
+        return 0
+
+
+def _waiting_bytes(connection: int) -> int:
+    """The bytes that were written and that the other side has not confirmed."""
+    return int(struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0])
+
+
 class RequestRecord:
-    """The bytes that a client has sent since its last answer: their number, how often they were given on, and themselves."""
+    """The bytes that a client has sent since its last answer, how often they were given on, and where that answer ends.
+
+    The end of the answer is what `bytes_written` says when all of it has been sent. It is recorded before the last bytes are sent,
+    so a worker that is killed at any moment leaves a record from which the parent can tell whether the client has its answer.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.length, self.retries = HEADER.unpack(os.pread(descriptor, HEADER.size, 0))
+        self.length, self.retries, self.end = HEADER.unpack(os.pread(descriptor, HEADER.size, 0))
 
     @classmethod
     def new(cls) -> "RequestRecord":
         """A record of a connection that has sent nothing."""
         descriptor = os.memfd_create("weft-request")
-        os.write(descriptor, HEADER.pack(0, 0))
+        os.write(descriptor, HEADER.pack(0, 0, 0))
         return cls(descriptor)
 
     @property
@@ -74,10 +102,11 @@ class RequestRecord:
         if self.length != ANSWERING:
             self._write(ANSWERING, self.retries)
 
-    def answered(self, rest: bytes) -> None:
-        """The answer has been sent. rest: what the client has sent after the request."""
+    def answered(self, rest: bytes, end: int) -> None:
+        """The answer has been sent when `bytes_written` is `end`. rest: what the client has sent after the request."""
         os.ftruncate(self.descriptor, HEADER.size)
         os.pwrite(self.descriptor, rest, HEADER.size)
+        self.end = end
         self._write(len(rest), 0)
 
     def retried(self) -> None:
@@ -85,7 +114,7 @@ class RequestRecord:
 
     def _write(self, length: int, retries: int) -> None:
         self.length, self.retries = length, retries
-        os.pwrite(self.descriptor, HEADER.pack(length, retries), 0)
+        os.pwrite(self.descriptor, HEADER.pack(length, retries, self.end), 0)
 
 
 class Journal:
@@ -246,13 +275,15 @@ class WorkerConnections:
 def _can_go_on(connection: int, memory: int) -> bool:
     """Whether another worker may take over a connection. Answers a request that has ended workers before."""
     record = RequestRecord(memory)
+    if record.length == ANSWERING or bytes_written(connection) < record.end:
+        return False
     if record.length > 0 and record.retries >= RETRIES:
         with suppress(OSError):
             os.write(connection, GIVEN_UP)
         return False
     if record.length > 0:
         record.retried()
-    return record.length != ANSWERING
+    return True
 
 
 def _close(descriptors: list[int]) -> None:

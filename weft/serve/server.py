@@ -17,7 +17,7 @@ import uvicorn
 
 from weft.errors import WeftError
 from weft.serve.app import make_app
-from weft.serve.http_protocol import CONNECTIONS, Protocol, make_room, most_connections
+from weft.serve.http_protocol import CONNECTIONS, KEEP_ALIVE, Protocol, make_room, most_connections
 from weft.serve.middleware import Log, log_line
 from weft.serve.request_retries import JOURNAL_FD, Journal
 from weft.serve.served_models import Models
@@ -75,6 +75,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=bool(settings.proxies),
                 forwarded_allow_ips=settings.proxies or None,
+                timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=int(settings.grace),
                 backlog=ACCEPTED_AT_ONCE,
             )
