@@ -30,7 +30,7 @@ import weft
 from weft.cli.train import TRAIN, VALID
 from weft.data.batch import EOS
 from weft.data.generators import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
-from weft.decoding.forced_decoding import teacher_force
+from weft.decoding.score_given_targets import teacher_force
 from weft.runs.translator import load
 from weft.tasks.translation.predictor import TranslationPredictor
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, score_cell, select, sweep
 
-from weft.data.data_format import open_listed
+from weft.data.column_checks_and_listed_files import open_listed
 from weft.evaluation.metrics import score
 from weft.tasks.captioning.data import captions_by_image
 from weft.tasks.captioning.metrics import CaptionBleu, CiderD, words

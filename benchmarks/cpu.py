@@ -36,10 +36,11 @@ from random_text import SOURCE, STEPS
 
 from weft.config.sections import DecodeSection
 from weft.data.batch import BOS, PAD, Source
-from weft.decoding.beam_search import BeamSelector, GreedySelector
-from weft.decoding.constraints import ForbidTokens
+from weft.decoding.beam_search import BeamSelector
+from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.cpp_search import encode
 from weft.decoding.decoding_options import DecodingOptions, resolve_options
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.decoding.worker_processes import Workers
@@ -47,7 +48,7 @@ from weft.layers.int8 import in_int8
 from weft.layers.kernels.cpp import CannotBuild, kernels
 from weft.models.base import Model, Sizes
 from weft.models.encoder_decoder import build_model
-from weft.models.wrapped_decoders import ShortlistDecoder
+from weft.models.ensembles_and_wrapped_decoders import ShortlistDecoder
 
 CASES = {"1": (1, 1), "1x4": (1, 4), "32": (32, 1), "32x4": (32, 4)}
 """Name → sentences, beam."""

@@ -37,9 +37,10 @@ from torch._dynamo.utils import counters
 
 import weft
 from weft.data.batch import BOS, PAD, Source
-from weft.decoding.beam_search import BeamSelector, GreedySelector
-from weft.decoding.constraints import ForbidTokens
+from weft.decoding.beam_search import BeamSelector
+from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.cuda_graph_search import search_graphs_of
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.kernels.cuda_graph_capture import Compiler
@@ -47,7 +48,7 @@ from weft.models.base import Model, Sizes
 from weft.models.encoder_decoder import build_model
 from weft.training import loop
 from weft.training.loop import Update
-from weft.training.session import Session
+from weft.training.validate_and_save import Session
 
 
 class IdleTimer:

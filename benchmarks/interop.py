@@ -22,7 +22,7 @@ import torch
 
 import weft
 from weft.data.batch import BOS, EOS, SPECIALS, Layout, Source
-from weft.decoding.forced_decoding import score_texts
+from weft.decoding.score_given_targets import score_texts
 from weft.errors import ConfigError
 from weft.interop import bart_layout, transformers_folder
 from weft.interop.exporting import export_run

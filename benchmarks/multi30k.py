@@ -22,7 +22,7 @@ import torch
 import weft
 from weft.data.formats import open_pairs
 from weft.evaluation.metrics import make_metrics, score
-from weft.training.session import Result
+from weft.training.validate_and_save import Result
 
 
 def train(recipe: str, folder: Path, out: Path, sets: list[str]) -> tuple[Result, float]:

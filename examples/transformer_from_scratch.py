@@ -95,7 +95,7 @@ class MultiHeadAttention(nn.Module):
 
 def sinusoids(length: int, dim: int) -> Tensor:
     """[T, D]: sin and cos of p / 10000^(2i/D) in turn, for i < D/2 (section 3.5). In weft:
-    weft/layers/embedding_and_positions.py.
+    weft/layers/embeddings_and_rotary_positions.py.
     """
     angles = torch.arange(length)[:, None].float() * 10000.0 ** (-torch.arange(0, dim, 2).float() / dim)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
@@ -154,8 +154,8 @@ class DecoderLayer(nn.Module):
 class Transformer(nn.Module):
     """Encoder and decoder stacks over one table of embeddings, which is the output layer too.
 
-    In weft: weft/models/transformer.py, weft/layers/embedding_and_positions.py (tables) and weft/models/base.py (encoder and
-    decoder).
+    In weft: weft/models/transformer.py, weft/layers/embeddings_and_rotary_positions.py (tables) and weft/models/base.py
+    (encoder and decoder).
     """
 
     def __init__(

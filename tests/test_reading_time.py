@@ -26,7 +26,7 @@ import pytest
 from weft.config import overrides, yaml_document
 from weft.config.registry import build
 from weft.data import TOKENIZERS
-from weft.data.data_format import check_columns
+from weft.data.column_checks_and_listed_files import check_columns
 from weft.data.formats import TABLES, open_pairs
 from weft.data.sentence_splitting import join_texts, split
 from weft.data.text_lines import read_text
@@ -39,7 +39,7 @@ from weft.tasks.transcription.log_mel import LogMel, features
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.documents import FORMATS, STRUCTURES, open_content, open_document, open_file
 from weft.tasks.translation.glossary import Glossary, Terms, read_glossary
-from weft.tasks.translation.markup import MarkupProjection, WeightBlock, find_literals, untranslated, visible
+from weft.tasks.translation.markup_and_tag_transfer import MarkupProjection, WeightBlock, find_literals, untranslated, visible
 from weft.tasks.translation.protected_spans import PATTERNS
 from weft.tasks.translation.segmenter import Segmenter, Translation, best_first
 

@@ -14,7 +14,7 @@ from tests.helpers import tiny
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs
 from weft.runs.weight_files import read_metadata, read_tensors
-from weft.training.auto import auto_recipe as auto
+from weft.training.auto import plan_for_time as auto
 
 TOPICS = ["data:", "tokens:", "model:", "training:", "validation:"]
 DATA = "generated:reverse?count=300&longest=6"

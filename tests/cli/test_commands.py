@@ -165,7 +165,7 @@ def test_evaluating_against_another_run(weft: tiny.Shell, reverse_run: Path, oth
         ("fronts", ["tokens", "frames", "patches", "frontends"]),
         ("encoders", ["transformer", "rnn", "bytenet", "convs2s"]),
         ("decoders", ["transformer", "rnn", "bytenet", "convs2s"]),
-        ("searches", ["greedy", "beam", "sample", "methods.py"]),
+        ("searches", ["greedy", "beam", "sample", "sampling.py"]),
         ("attentions", ["full", "linear", "additive", "local"]),
         ("mixers", ["recurrent", "convolution"]),
         ("poolings", ["mean"]),

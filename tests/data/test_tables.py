@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.data.data_format import check_columns
+from weft.data.column_checks_and_listed_files import check_columns
 from weft.data.formats import open_pairs
 from weft.errors import DataError
 

@@ -259,7 +259,7 @@ def test_the_word_cache_changes_no_ids(kind: str) -> None:
 
 
 def test_the_word_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.data.tokenizers.subword.REMEMBERED", 1000)
+    monkeypatch.setattr("weft.data.tokenizers.bpe_and_unigram.REMEMBERED", 1000)
     tokenizer = trained("bpe")
     for start in range(0, 3000, 400):
         tokenizer.encode_batch([" ".join(map(str, range(start, start + 400)))])

@@ -16,8 +16,9 @@ from tests.helpers.int8_kernel import EXACT, FLIPPED, with_all_levels
 from weft.attention.full import FullAttention
 from weft.data.batch import BOS, PAD, UNK, Layout, Source
 from weft.decoding import cpp_search as native
-from weft.decoding.beam_search import BeamSelector, GreedySelector
-from weft.decoding.constraints import Constraint, ForbidTokens, NoRepeatNgram
+from weft.decoding.beam_search import BeamSelector
+from weft.decoding.constraints_and_ngram_blocking import Constraint, ForbidTokens, NoRepeatNgram
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.sampling import SamplingSelector
 from weft.decoding.search_loop import Cancellation, SearchRequest, run_search
@@ -28,7 +29,7 @@ from weft.layers.kernels.cpp import CannotBuild, Kernels
 from weft.layers.kernels.cpp_plan import MemoryStruct, NotPlanned, Op
 from weft.models.base import Model, Sizes
 from weft.models.encoder_decoder import build_model
-from weft.models.wrapped_decoders import ShortlistDecoder
+from weft.models.ensembles_and_wrapped_decoders import ShortlistDecoder
 
 VOCABULARY = 90
 SMALL = {"kind": "transformer", "dim": 32, "heads": 2, "feedforward": 48, "encoder_layers": 1, "decoder_layers": 2}

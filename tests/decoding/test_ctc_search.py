@@ -11,9 +11,11 @@ import torch
 
 from tests.reference.parallel_models import decoder_of, found, make, sources
 from weft.data.batch import EOS
+from weft.decoding.beam_search import BeamSearch
 from weft.decoding.cpp_search import path_states
 from weft.decoding.ctc_decoding import CtcBeamSearch, CtcSearch, collapse, path_logits
-from weft.decoding.search_methods import BeamSearch, GreedySearch, Search
+from weft.decoding.greedy_search import GreedySearch
+from weft.decoding.search_methods import Search
 from weft.losses.ctc_loss import ctc_loss
 from weft.tasks.translation.segmenter import TextSegment, Translation, join_segments
 

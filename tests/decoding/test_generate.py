@@ -11,14 +11,16 @@ import torch
 
 from tests.reference.searching import small_model
 from weft.data.batch import BOS, EOS, UNK, Source
+from weft.decoding.beam_search import BeamSearch
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.decoding_options import DecodingOptions, changed, resolve_options
 from weft.decoding.generate import GenerationRequest, generate, max_tokens
+from weft.decoding.greedy_search import GreedySearch
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.lexical_constraints import ForbiddenTerms, TermAutomata
-from weft.decoding.search_methods import BeamSearch, GreedySearch, SampleSearch
+from weft.decoding.sampling import SampleSearch
 from weft.models.base import Encoded, Model
-from weft.models.wrapped_decoders import BatchVocabulary
+from weft.models.ensembles_and_wrapped_decoders import BatchVocabulary
 from weft.runs.open_run import open_run
 from weft.runs.translator import load
 from weft.tasks.translation.generation_request import PLAIN, translate_ids

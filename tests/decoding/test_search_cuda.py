@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from weft.data.batch import BOS, PAD, Layout, Source
-from weft.decoding.beam_search import BeamSelector, GreedySelector
-from weft.decoding.constraints import ForbidTokens
+from weft.decoding.beam_search import BeamSearch, BeamSelector
+from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.cuda_graph_search import search_graphs_of
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.noisy_decoding import NoisySearch
 from weft.decoding.search_loop import EAGER, SearchRequest, StepRunner, run_search
-from weft.decoding.search_methods import BeamSearch, Search
+from weft.decoding.search_methods import Search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Model, Sizes

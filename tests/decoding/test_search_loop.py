@@ -13,16 +13,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.attention.core import dot_product
 from weft.attention.core import kv_cache as kv_store
 from weft.data.batch import BOS, EOS, PAD, Layout, Source
-from weft.decoding.beam_search import BeamSelector, GreedySelector
-from weft.decoding.constraints import ForbidTokens, NoRepeatNgram
+from weft.decoding.beam_search import BeamSelector
+from weft.decoding.constraints_and_ngram_blocking import ForbidTokens, NoRepeatNgram
 from weft.decoding.cuda_graph_search import SearchGraphs
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.sampling import SamplingSelector
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, candidates, top_k, uniform
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Decoder, Encoded, HiddenStates, Sizes
 from weft.models.encoder_decoder import build_model
-from weft.models.wrapped_decoders import Ensemble
+from weft.models.ensembles_and_wrapped_decoders import Ensemble
 
 DIM, SOURCES, LENGTHS = 16, 6, [9, 5, 7, 3, 8, 6]
 VARIANTS = {

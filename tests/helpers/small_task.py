@@ -32,8 +32,8 @@ from weft.tasks.base import Loss, Task, optimizer_groups
 from weft.training.distributed import World, join_processes, sum_gradients
 from weft.training.log import Log, open_log
 from weft.training.loop import fit
-from weft.training.session import Result
 from weft.training.update_step import Meter
+from weft.training.validate_and_save import Result
 
 WORDS, WIDTH, WINDOW, WINDOWS = 20, 12, 5, 3
 

@@ -13,7 +13,7 @@ import pytest
 
 import weft
 from weft import cli
-from weft.training.session import Result
+from weft.training.validate_and_save import Result
 
 SETTINGS: dict[str, Any] = {
     "data.tokenizer": "words",

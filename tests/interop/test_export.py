@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import weft
 from tests.helpers.foreign_models import ROTARY, TEXTS, pieces_of, random_run
 from weft.data.batch import BOS, EOS, SPECIALS, UNK, Layout, Source
-from weft.decoding.forced_decoding import score_texts
+from weft.decoding.score_given_targets import score_texts
 from weft.errors import ConfigError, RunError
 from weft.interop.bart_layout import exported_ids
 from weft.interop.exporting import export_run

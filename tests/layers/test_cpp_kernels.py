@@ -16,8 +16,9 @@ from tests.helpers.int8_kernel import EXACT, FLIPPED, with_all_levels
 from weft.attention.core.kv_cache import CacheIndex
 from weft.data.batch import BOS, PAD, Layout, Source
 from weft.data.formats import open_pairs
-from weft.decoding.beam_search import BeamSelector, GreedySelector
-from weft.decoding.constraints import ForbidTokens, NoRepeatNgram
+from weft.decoding.beam_search import BeamSelector
+from weft.decoding.constraints_and_ngram_blocking import ForbidTokens, NoRepeatNgram
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector

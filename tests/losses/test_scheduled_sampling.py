@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.helpers.translation_task import make_batch, make_model, make_task, random_batch, the_loss, value
 from weft.config.registry import build
 from weft.data.batch import BOS, EOS, Layout, PairBatch, Source
-from weft.decoding.beam_search import GreedySelector
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError

@@ -15,7 +15,8 @@ import torch
 from tests.helpers.translation_task import make_model, random_batch
 from weft.config.registry import build
 from weft.data.batch import BOS, EOS, PAD, PairBatch
-from weft.decoding.beam_search import BeamSelector, GreedySelector
+from weft.decoding.beam_search import BeamSelector
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.losses.cross_entropy import label_smoothed_cross_entropy

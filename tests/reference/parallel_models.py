@@ -8,7 +8,7 @@ import torch
 
 from weft.config.registry import build
 from weft.data.batch import BOS, EOS, PAD, UNK, Layout, PairBatch, Source
-from weft.decoding.constraints import Constraint, ForbidTokens
+from weft.decoding.constraints_and_ngram_blocking import Constraint, ForbidTokens
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import EAGER, SearchRequest, StepRunner
 from weft.decoding.search_methods import Search

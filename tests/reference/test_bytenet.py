@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
-from weft.layers.embedding_and_positions import HASH_BASE, HASH_PRIME, NGramBag
+from weft.layers.embeddings_and_rotary_positions import HASH_BASE, HASH_PRIME, NGramBag
 from weft.models.base import Encoded, Model, Sizes
 from weft.models.bytenet import DynamicUnfolding, NGramEmbedding, ResidualBlock
 from weft.models.encoder_decoder import build_model

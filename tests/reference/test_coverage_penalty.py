@@ -17,14 +17,14 @@ from tests.reference.searching import Sources, small_model
 from weft.attention.base import Attention
 from weft.attention.core.weight_recorder import record
 from weft.data.batch import BOS, EOS
+from weft.decoding.beam_search import BeamSearch
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import EAGER, StepRunner
-from weft.decoding.search_methods import BeamSearch
 from weft.errors import ConfigError
 from weft.models.base import Model, Sizes
 from weft.models.encoder_decoder import build_model
-from weft.models.wrapped_decoders import Ensemble
+from weft.models.ensembles_and_wrapped_decoders import Ensemble
 
 SIZE, LONGEST, LENGTHS = 5, 3, [4, 2, 3]
 SOURCES = Sources(SIZE, LENGTHS, LONGEST)

@@ -20,7 +20,7 @@ from weft.attention.mixers import build_self
 from weft.attention.mixers.convolution_and_recurrence import ConvolutionMixer
 from weft.data.batch import Layout
 from weft.layers.convolution import TokenWindow
-from weft.layers.embedding_and_positions import SinusoidalPosition, rotate, rotation
+from weft.layers.embeddings_and_rotary_positions import SinusoidalPosition, rotate, rotation
 from weft.layers.feedforward import Activation, FeedForward
 from weft.models.pooling import SelfAttentivePooling
 from weft.models.transformer_blocks import DecoderLayer, EncoderLayer, NormOrder, TransformerBlock

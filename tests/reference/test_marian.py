@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from weft.data.batch import EOS, PAD, Layout, Source
-from weft.decoding.beam_search import BeamSelector, GreedySelector
+from weft.decoding.beam_search import BeamSelector
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.models.base import Sizes
 from weft.models.encoder_decoder import build_model
-from weft.models.wrapped_decoders import WrappedDecoder
+from weft.models.ensembles_and_wrapped_decoders import WrappedDecoder
 
 transformers = pytest.importorskip("transformers")
 

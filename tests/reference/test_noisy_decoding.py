@@ -13,17 +13,17 @@ import torch
 
 from tests.reference.searching import Sources, small_model
 from weft.data.batch import BOS, EOS, PAD, UNK
-from weft.decoding.beam_search import GreedySelector
-from weft.decoding.constraints import ForbidTokens
+from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.cuda_graph_search import SearchGraphs
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.noisy_decoding import NoisySearch, normal
 from weft.decoding.search_loop import EAGER, Cancellation, SearchRequest, StepRunner, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.models.base import Model
+from weft.models.ensembles_and_wrapped_decoders import Ensemble
 from weft.models.rnn import RecurrentState
-from weft.models.wrapped_decoders import Ensemble
 
 SIZE, LONGEST, LENGTHS, SCALE = 9, 8, [5, 2, 4], 2.5
 FORBIDDEN = [PAD, BOS, UNK]

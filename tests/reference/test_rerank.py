@@ -14,8 +14,8 @@ import weft
 from tests.helpers import tiny
 from weft.data.batch import EOS
 from weft.data.formats import open_pairs
-from weft.decoding.forced_decoding import teacher_force
 from weft.decoding.reranking import pairwise
+from weft.decoding.score_given_targets import teacher_force
 from weft.errors import ConfigError, RunError
 from weft.runs.translator import Translator
 

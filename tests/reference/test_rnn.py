@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from weft.data.batch import Layout, Source
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.forced_decoding import teacher_force
+from weft.decoding.score_given_targets import teacher_force
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
@@ -19,7 +19,7 @@ from weft.explain.attention_heatmap import cross_attention
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
 from weft.models.base import Model, Sizes
 from weft.models.encoder_decoder import build_model
-from weft.models.wrapped_decoders import Ensemble
+from weft.models.ensembles_and_wrapped_decoders import Ensemble
 from weft.tasks.translation.segmenter import Translation
 
 WORDS, LENGTHS = 17, [7, 3, 0, 9, 1]

@@ -12,7 +12,7 @@ from weft.attention.base import Site, Use, join_heads, split_heads
 from weft.attention.full import FullAttention
 from weft.attention.transformer_xl import XlRelativeAttention, XlScoring
 from weft.data.batch import Layout
-from weft.layers.embedding_and_positions import SinusoidalPosition
+from weft.layers.embeddings_and_rotary_positions import SinusoidalPosition
 from weft_contract.mechanism_entries import perturbed, same
 
 DIM, HEADS, EXTENT = 12, 3, 21

@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 
 from tests.helpers.serving import Running, connected, post, two_models, wait_for
 from weft.errors import DataError, WeftError
-from weft.serve.readers import Readers
+from weft.serve.document_reader_processes import Readers
 from weft.tasks.translation import documents
-from weft.tasks.translation.markup import MarkupTransfer
+from weft.tasks.translation.markup_and_tag_transfer import MarkupTransfer
 from weft.tasks.translation.segmenter import Segmenter
 
 

@@ -10,7 +10,7 @@ import torch
 
 from tests.helpers import tones
 from weft.data.batch import Layout, PairBatch, Source
-from weft.data.data_format import open_listed, read_listed
+from weft.data.column_checks_and_listed_files import open_listed, read_listed
 from weft.data.tokenizers.word_character_byte import WordTokenizer
 from weft.errors import DataError
 from weft.tasks.transcription.data import count_unalignable, recording_encoding

@@ -18,7 +18,7 @@ from tests.helpers import shapes, tiny
 from weft.config.registry import build
 from weft.config.sections import load_config
 from weft.data.batch import Position, Source
-from weft.data.data_format import open_listed
+from weft.data.column_checks_and_listed_files import open_listed
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
 from weft.models.encoder_decoder import build_encoder_decoder

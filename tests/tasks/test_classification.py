@@ -29,7 +29,7 @@ from weft.tasks.classification.metrics import LabelAccuracy, MacroF1
 from weft.tasks.classification.model import Classifier
 from weft.tasks.classification.task import ClassificationTask
 from weft.training import train_run
-from weft.training.session import Result
+from weft.training.validate_and_save import Result
 
 SETTINGS: dict[str, Any] = {
     "data.tokenizer": "words",

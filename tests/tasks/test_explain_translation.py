@@ -19,7 +19,7 @@ from weft.config.sections import DecodeSection
 from weft.data.batch import Layout
 from weft.data.term_automata import token_texts
 from weft.data.tokenizers import Tokenizer
-from weft.data.tokenizers.subword import BpeTokenizer
+from weft.data.tokenizers.bpe_and_unigram import BpeTokenizer
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.decoding.decoding_options import resolve_options
 from weft.errors import ConfigError, DataError

@@ -17,10 +17,11 @@ from weft import load
 from weft.data.batch import BOS, EOS, PAD, UNK, Layout
 from weft.data.term_automata import FAR, INSIDE, MET, START, Spelling, is_unspaced, spelling_of
 from weft.data.tokenizers import Tokenizer
-from weft.data.tokenizers.subword import BpeTokenizer
+from weft.data.tokenizers.bpe_and_unigram import BpeTokenizer
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
-from weft.decoding.beam_search import BeamSelector, GreedySelector
-from weft.decoding.constraints import ForbidTokens
+from weft.decoding.beam_search import BeamSelector
+from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.lexical_constraints import ConstrainedBeamSelector, ForbiddenTerms
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import TokenSelector

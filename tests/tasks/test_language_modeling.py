@@ -34,7 +34,7 @@ from weft.tasks.language_modeling.predictor import GenerationPredictor, Streamin
 from weft.tasks.language_modeling.segment_recurrence import SegmentRecurrence
 from weft.tasks.language_modeling.task import LanguageModelTask
 from weft.training import checkpoint
-from weft.training.session import Result
+from weft.training.validate_and_save import Result
 
 TEXT = "".join(f"{k % 7} is {'abcdefg'[k % 7]}, \u00e4h.\n" for k in range(300))
 

@@ -19,7 +19,15 @@ from weft.runs.translator import Translator, load
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.documents import open_document
 from weft.tasks.translation.documents.html import RAW, VOID, Segment, html_document, tokens
-from weft.tasks.translation.markup import OBJECT, MarkupProjection, MarkupSpan, WeightBlock, find_literals, repeated, visible
+from weft.tasks.translation.markup_and_tag_transfer import (
+    OBJECT,
+    MarkupProjection,
+    MarkupSpan,
+    WeightBlock,
+    find_literals,
+    repeated,
+    visible,
+)
 from weft.tasks.translation.protected_spans import AUTO, find, kinds
 from weft.tasks.translation.segmenter import Translation
 

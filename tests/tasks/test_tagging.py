@@ -26,7 +26,7 @@ from weft.tasks.tagging.metrics import split_tags
 from weft.tasks.tagging.model import PerWord, Tagger
 from weft.tasks.tagging.predictor import Tagged
 from weft.training import train_run
-from weft.training.session import Result
+from weft.training.validate_and_save import Result
 
 SETTINGS: dict[str, Any] = {
     "model.front": {"kind": "words", "spelling": "cnn", "spelling_width": 24, "piece_width": 16},

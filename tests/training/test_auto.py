@@ -12,12 +12,12 @@ import torch
 from weft.config.sections import Config, load_config
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError
-from weft.training.auto import auto_recipe as auto
 from weft.training.auto import choose_settings as choice
 from weft.training.auto import choose_settings as rules
+from weft.training.auto import plan_for_time as auto
 from weft.training.auto import speed_probe
-from weft.training.auto.auto_recipe import chooser, parse_duration, seconds_of
 from weft.training.auto.choose_settings import survey
+from weft.training.auto.plan_for_time import chooser, parse_duration, seconds_of
 from weft.training.auto.speed_probe import Speed
 from weft.training.distributed import World
 from weft.training.time_budget import TimeBudget

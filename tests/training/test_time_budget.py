@@ -27,7 +27,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         fake = SimpleNamespace(perf_counter=lambda: self.now, monotonic=lambda: self.now)
-        monkeypatch.setattr("weft.training.session.time", fake)
+        monkeypatch.setattr("weft.training.validate_and_save.time", fake)
 
 
 class TimedTask(SmallTask):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import tiny
-from weft.evaluation.floors import CONSTANT, COPY, trivial_scores
 from weft.evaluation.metrics import ExactMatch, Ter
+from weft.evaluation.trivial_baselines import CONSTANT, COPY, trivial_scores
 from weft.tasks.base import Measure
 from weft.tasks.tagging.data import join_words
 from weft.tasks.tagging.metrics import EntityF1

@@ -15,7 +15,7 @@ from weft.attention.core.kv_cache import ConcatenatedKeyValues, CrossAttentionMe
 from weft.attention.core.multihead import Projections
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, grow
-from weft.layers.embedding_and_positions import token_positions
+from weft.layers.embeddings_and_rotary_positions import token_positions
 from weft.layers.linear_norm_dropout import xavier
 
 

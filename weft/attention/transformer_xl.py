@@ -15,7 +15,7 @@ from weft.attention.core.dot_product import AttendOptions, Context, mix
 from weft.attention.core.multihead import MultiHead, MultiHeadAttention
 from weft.attention.core.packed_sequences import Heads
 from weft.attention.core.relative_positions import RelativeOffsets, RelativeScoring
-from weft.layers.embedding_and_positions import SinusoidalPosition
+from weft.layers.embeddings_and_rotary_positions import SinusoidalPosition
 
 
 class XlScoring(RelativeScoring):

@@ -1,9 +1,9 @@
 """Decoding: one search loop for every decoder, the methods that `decode.search` chooses among, reranking, and predictors."""
 
 SEARCHES = {
-    "greedy": "weft.decoding.search_methods:GreedySearch",
-    "beam": "weft.decoding.search_methods:BeamSearch",
-    "sample": "weft.decoding.search_methods:SampleSearch",
+    "greedy": "weft.decoding.greedy_search:GreedySearch",
+    "beam": "weft.decoding.beam_search:BeamSearch",
+    "sample": "weft.decoding.sampling:SampleSearch",
     "noisy": "weft.decoding.noisy_decoding:NoisySearch",
     "one_pass": "weft.decoding.mask_predict:OnePassSearch",
     "refine": "weft.decoding.mask_predict:RefineSearch",
@@ -12,7 +12,7 @@ SEARCHES = {
 }
 
 RULES: dict[str, str] = {}
-"""The rules of `decode.rules`, all of installed packages; see `weft.decoding.constraints:Rule`."""
+"""The rules of `decode.rules`, all of installed packages; see `weft.decoding.constraints_and_ngram_blocking:Rule`."""
 
 FUSIONS = {
     "none": "weft.decoding.shallow_fusion:no_fusion",

@@ -1,13 +1,17 @@
-"""Selectors of beam search and of greedy search."""
+"""Beam search."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from weft.data.batch import EOS
+from weft.decoding.greedy_search import GreedySelector
+from weft.decoding.length_and_coverage_penalty import CoverageDecoder, length_penalty
+from weft.decoding.search_methods import FEATURES, Search
 from weft.decoding.token_selection import (
     NEVER,
     WORST_SCORE,
@@ -18,10 +22,11 @@ from weft.decoding.token_selection import (
     SelectorState,
     TokenSelector,
     candidates,
-    extend_independently,
-    length_penalty,
-    top_k,
 )
+from weft.models.base import Decoder
+
+if TYPE_CHECKING:
+    from weft.decoding.lexical_constraints import TermAutomata
 
 STOPS = ("exact", "length", "first")
 
@@ -100,21 +105,50 @@ class BeamSelector(TokenSelector):
         return (full & (lead / length_penalty(length, lead, self.penalty, self.offset) <= best[:, -1])) | (lead == NEVER)
 
 
-class GreedySelector(TokenSelector):
-    """Takes the most probable token each time; scores as in beam search."""
+class BeamSearch(Search):
+    """Keeps the most probable hypotheses of each step (beam search).
 
-    width = 1
+    width: hypotheses per source; decode.n_best and decode.rerank may widen it
+    length_penalty: a finished score is the log-probability divided by length to this power
+    length_offset: the length is replaced by (offset + length) / (offset + 1); Wu et al. 2016 use 5
+    coverage_penalty: weight β of β Σ log(min(attention to a source token, 1)), which is added to a finished score (Wu et al.
+        2016); attention is the mean over all heads and layers that attend to the source
+    stop: when a source is done: exact, when no running hypothesis can still win; length and first are faster heuristics
+    """
 
-    def __init__(self, penalty: float = 1.0, offset: float = 0.0) -> None:
-        self.penalty, self.offset = penalty, offset
+    kind = "beam"
+    accepts = frozenset(FEATURES)
 
-    def init_state(self, sources: int, device: torch.device) -> SelectorState:
-        return SelectorState.empty(sources, 1, 1, device)
+    def __init__(
+        self,
+        *,
+        width: PositiveInt = 4,
+        length_penalty: float = 1.0,
+        length_offset: NonNegativeFloat = 0.0,
+        coverage_penalty: NonNegativeFloat = 0.0,
+        stop: Literal["exact", "length", "first"] = "exact",
+    ) -> None:
+        self.beam, self.length_penalty, self.stop = width, length_penalty, stop
+        self.length_offset, self.coverage_penalty = length_offset, coverage_penalty
 
-    def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
-        # On a CPU, `max` with indices is not vectorised; `top_k` is.
-        best, token = top_k(logits[:, 0], 1) if logits.device.type == "cpu" else logits.max(-1)
-        return extend_independently(state, token, best.float() - norm, t, limits, self.penalty, self.offset)
+    def wrap_decoder(self, decoder: Decoder) -> Decoder:
+        decoder = super().wrap_decoder(decoder)
+        return CoverageDecoder(decoder, self.coverage_penalty) if self.coverage_penalty else decoder
 
-    def in_cpp(self) -> CppSelector | None:
-        return CppSelector(0, penalty=self.penalty, offset=self.offset)
+    def width(self, n_best: int) -> int:
+        return max(self.beam, n_best)
+
+    def final(self, n_best: int) -> bool:
+        return self.width(n_best) == 1
+
+    def selector(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
+        penalty, width = self.length_penalty if length_penalty is None else length_penalty, self.width(n_best)
+        if width == 1:
+            return GreedySelector(penalty, self.length_offset)
+        return BeamSelector(width, penalty, stop=self.stop, offset=self.length_offset)
+
+    def constrained_selector(self, required: "TermAutomata", state: Tensor, n_best: int) -> TokenSelector:
+        from weft.decoding.lexical_constraints import ConstrainedBeamSelector  # which extends the selector above
+
+        rows, keep = self.rows(n_best, required=True), self.width(n_best)
+        return ConstrainedBeamSelector(rows, required, state, self.length_penalty, keep, self.length_offset)

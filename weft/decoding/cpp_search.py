@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.data.batch import EOS, PAD, Layout, Source
-from weft.decoding.constraints import ForbidTokens
+from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.hypotheses import BackpointerTables
 from weft.decoding.token_selection import CppSelector, TokenSelector
 from weft.layers.decoder_state import State
@@ -38,8 +38,8 @@ from weft.layers.kernels.cpp_plan import (
     native_linear,
 )
 from weft.models.base import Decoder, Encoded, LinearDecoder, Model
+from weft.models.ensembles_and_wrapped_decoders import ShortlistDecoder
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
-from weft.models.wrapped_decoders import ShortlistDecoder
 
 if TYPE_CHECKING:
     from weft.decoding.search_loop import SearchRequest

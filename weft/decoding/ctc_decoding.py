@@ -21,7 +21,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from weft.data.batch import EOS, UNK
-from weft.decoding.constraints import PrefixConstraints, constrained_ctc_path
+from weft.decoding.constraints_and_ngram_blocking import PrefixConstraints, constrained_ctc_path
 from weft.decoding.cpp_search import cpp_ctc_paths, path_states
 from weft.decoding.hypotheses import Hypothesis, RefinementPass
 from weft.decoding.mask_predict import POSITIONS, NonAutoregressiveSearch, depends_on_prefix

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.batch import BOS, EOS, Layout, Source, pad, power_of_two
-from weft.decoding.constraints import Constraint, PaddedConstraint, usual_constraints
+from weft.decoding.constraints_and_ngram_blocking import Constraint, PaddedConstraint, usual_constraints
 from weft.decoding.cpp_search import encode
 from weft.decoding.cuda_graph_search import CapturedStepRunner
 from weft.decoding.lexical_constraints import TermAutomata
@@ -20,7 +20,7 @@ from weft.decoding.search_loop import CHECK, EAGER, Cancellation, SearchRequest
 from weft.decoding.search_methods import Search, SearchResult
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.models.base import Decoder, Encoded, Model
-from weft.models.wrapped_decoders import BatchVocabulary, ShortlistDecoder
+from weft.models.ensembles_and_wrapped_decoders import BatchVocabulary, ShortlistDecoder
 
 ROUND = 16
 """On a GPU, sources are padded to a multiple of this many tokens, so that searches come in few sizes."""

@@ -17,18 +17,18 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from weft.data.batch import Layout, unpad
-from weft.decoding.beam_search import GreedySelector
+from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import Cancellation, SearchRequest, run_search
 from weft.decoding.search_methods import Search, SearchResult
 from weft.decoding.token_selection import TokenSelector, hashed
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, select
-from weft.layers.embedding_and_positions import TokenEmbedding
+from weft.layers.embeddings_and_rotary_positions import TokenEmbedding
 from weft.layers.recurrent import each_token
 from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Decoder, Encoded, HiddenStates
-from weft.models.wrapped_decoders import WrappedDecoder
+from weft.models.ensembles_and_wrapped_decoders import WrappedDecoder
 
 Where = Literal["embeddings", "states"]
 

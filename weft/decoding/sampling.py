@@ -1,8 +1,13 @@
-"""The selector of sampling."""
+"""Sampling with temperature, top-k and top-p."""
+
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from weft.decoding.search_methods import FEATURES, Search
 from weft.decoding.token_selection import (
     CppSelector,
     LengthLimits,
@@ -48,3 +53,28 @@ class SamplingSelector(TokenSelector):
     def in_cpp(self) -> CppSelector | None:
         options = self.temperature, self.top_p, self.top_k, self.seed
         return CppSelector(2, self.width, 0, 0.0, 0.0, *options)
+
+
+@dataclass(kw_only=True, eq=False)
+class SampleSearch(Search):
+    """Draws texts at random, decode.n_best per source; a score is the log-probability.
+
+    temperature: below 1 is safer, above 1 bolder
+    top_k: sample among this many of the most probable tokens; 0 means all
+    top_p: sample among the most probable tokens that together have this probability
+    seed: of the random numbers
+    """
+
+    kind = "sample"
+    accepts = frozenset(FEATURES) - {"use"}
+
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1
+
+    def width(self, n_best: int) -> int:
+        return n_best
+
+    def selector(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
+        return SamplingSelector(n_best, self.temperature, self.top_k, self.top_p, self.seed)

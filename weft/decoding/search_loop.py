@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from weft.data.batch import EOS, Layout, power_of_two
-from weft.decoding.constraints import Constraint
+from weft.decoding.constraints_and_ngram_blocking import Constraint
 from weft.decoding.cpp_search import open_cpp_search
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis, backtrace
-from weft.decoding.lexical_constraints import TermAutomata
 from weft.decoding.token_selection import NEVER, LengthLimits, Selection, SelectorState, TokenSelector
 from weft.layers.decoder_state import State, grow, select
 from weft.layers.kernels.cpp import used
 from weft.models.base import Decoder
+
+if TYPE_CHECKING:
+    from weft.decoding.lexical_constraints import TermAutomata
 
 T = TypeVar("T")
 

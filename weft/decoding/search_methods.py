@@ -1,24 +1,22 @@
-"""Search methods: what `decode.search` may name. A constructor's keyword-only parameters are its options.
+"""The base of search methods, which `decode.search` names. A constructor's keyword-only parameters are its options.
 
 Shapes: G sources · P prefix tokens.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from torch import Tensor
 
-from weft.decoding.beam_search import BeamSelector, GreedySelector
-from weft.decoding.coverage_penalty import CoverageDecoder
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
-from weft.decoding.lexical_constraints import ConstrainedBeamSelector
-from weft.decoding.sampling import SamplingSelector
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import TokenSelector
 from weft.errors import ConfigError
 from weft.models.base import Decoder
+
+if TYPE_CHECKING:
+    from weft.decoding.lexical_constraints import TermAutomata
 
 BANKS = 8
 """The narrowest beam for required terms: hypotheses that already contain them share it with those that do not."""
@@ -87,6 +85,10 @@ class Search(ABC):
         """Selects tokens; `length_penalty` replaces the configured one."""
         raise ConfigError(f"decode.search: {self.kind} does not write one token after the other; set decode.search: beam")
 
+    def constrained_selector(self, required: "TermAutomata", state: Tensor, n_best: int) -> TokenSelector:
+        """Selects tokens so that the texts have all required terms. state [G, M]: of their automata after the prefix."""
+        raise ConfigError(f"decode.search: {self.kind} does not support {FEATURES['use']}; {self.instead}")
+
     def final(self, n_best: int) -> bool:
         """Whether a token is part of the text as soon as it is chosen, because hypotheses do not compete."""
         return True
@@ -97,88 +99,5 @@ class Search(ABC):
         selector = request.selector or self.selector(n_best)
         if required is not None:
             # The prefix may already contain some of the terms.
-            state, rows = required.read(request.prefix, request.prefix_layout), self.rows(n_best, required=True)
-            keep = self.width(n_best)
-            selector = ConstrainedBeamSelector(rows, required, state, self.length_penalty, keep, self.length_offset)
+            selector = self.constrained_selector(required, required.read(request.prefix, request.prefix_layout), n_best)
         return run_search(self.wrap_decoder(decoder), source, selector, request)
-
-
-class BeamSearch(Search):
-    """Keeps the most probable hypotheses of each step (beam search).
-
-    width: hypotheses per source; decode.n_best and decode.rerank may widen it
-    length_penalty: a finished score is the log-probability divided by length to this power
-    length_offset: the length is replaced by (offset + length) / (offset + 1); Wu et al. 2016 use 5
-    coverage_penalty: weight β of β Σ log(min(attention to a source token, 1)), which is added to a finished score (Wu et al.
-        2016); attention is the mean over all heads and layers that attend to the source
-    stop: when a source is done: exact, when no running hypothesis can still win; length and first are faster heuristics
-    """
-
-    kind = "beam"
-    accepts = frozenset(FEATURES)
-
-    def __init__(
-        self,
-        *,
-        width: PositiveInt = 4,
-        length_penalty: float = 1.0,
-        length_offset: NonNegativeFloat = 0.0,
-        coverage_penalty: NonNegativeFloat = 0.0,
-        stop: Literal["exact", "length", "first"] = "exact",
-    ) -> None:
-        self.beam, self.length_penalty, self.stop = width, length_penalty, stop
-        self.length_offset, self.coverage_penalty = length_offset, coverage_penalty
-
-    def wrap_decoder(self, decoder: Decoder) -> Decoder:
-        decoder = super().wrap_decoder(decoder)
-        return CoverageDecoder(decoder, self.coverage_penalty) if self.coverage_penalty else decoder
-
-    def width(self, n_best: int) -> int:
-        return max(self.beam, n_best)
-
-    def final(self, n_best: int) -> bool:
-        return self.width(n_best) == 1
-
-    def selector(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
-        penalty, width = self.length_penalty if length_penalty is None else length_penalty, self.width(n_best)
-        if width == 1:
-            return GreedySelector(penalty, self.length_offset)
-        return BeamSelector(width, penalty, stop=self.stop, offset=self.length_offset)
-
-
-class GreedySearch(BeamSearch):
-    """Takes the most probable token at each step.
-
-    length_penalty: a score is the log-probability divided by length to this power
-    """
-
-    kind = "greedy"
-    accepts = frozenset({"prefix", "avoid", "rules", "shortlist", "trace"})
-
-    def __init__(self, *, length_penalty: float = 1.0) -> None:
-        super().__init__(width=1, length_penalty=length_penalty)
-
-
-@dataclass(kw_only=True, eq=False)
-class SampleSearch(Search):
-    """Draws texts at random, decode.n_best per source; a score is the log-probability.
-
-    temperature: below 1 is safer, above 1 bolder
-    top_k: sample among this many of the most probable tokens; 0 means all
-    top_p: sample among the most probable tokens that together have this probability
-    seed: of the random numbers
-    """
-
-    kind = "sample"
-    accepts = frozenset(FEATURES) - {"use"}
-
-    temperature: Annotated[float, Field(ge=0)] = 1.0
-    top_k: Annotated[int, Field(ge=0)] = 0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1
-
-    def width(self, n_best: int) -> int:
-        return n_best
-
-    def selector(self, n_best: int, length_penalty: float | None = None) -> TokenSelector:
-        return SamplingSelector(n_best, self.temperature, self.top_k, self.top_p, self.seed)

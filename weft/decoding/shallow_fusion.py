@@ -13,8 +13,8 @@ from weft.data.batch import BOS, EOS, Layout
 from weft.errors import ConfigError, RunError
 from weft.layers.decoder_state import State
 from weft.models.base import Decoder, Encoded, HiddenStates, Model, least
+from weft.models.ensembles_and_wrapped_decoders import WrappedDecoder
 from weft.models.language_model import LanguageModel
-from weft.models.wrapped_decoders import WrappedDecoder
 
 
 class FusedDecoder(WrappedDecoder):

@@ -21,7 +21,7 @@ from weft.data.ibm_model_1 import Ids, likely_translations
 from weft.data.tokenizers import RESERVED
 from weft.errors import RunError
 from weft.file_access import default_mode, why_unwritable
-from weft.models.wrapped_decoders import BatchVocabulary
+from weft.models.ensembles_and_wrapped_decoders import BatchVocabulary
 
 FILE = "shortlist.safetensors"
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import EOS, PAD
+from weft.decoding.length_and_coverage_penalty import length_penalty
 from weft.layers.kernels.cpp import used
 
 NEVER = float("-inf")
@@ -111,12 +112,6 @@ class TokenSelector(ABC):
     def in_cpp(self) -> CppSelector | None:
         """The same selection in C++; None if there is none."""
         return None
-
-
-def length_penalty(length: Tensor, like: Tensor, penalty: float, offset: float) -> Tensor:
-    """lengthᵅ or, with an offset, ((offset + length) / (offset + 1))ᵅ (Wu et al. 2016, equation 14, where it is 5)."""
-    length = length.to(like.dtype)
-    return (length if offset == 0 else (length + offset) / (1 + offset)) ** penalty
 
 
 def extend_independently(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Facts, Mixer, SelfAttention, View
 from weft.config.registry import find_table
 from weft.data.batch import BOS, UNK, Source
-from weft.decoding.forced_decoding import TeacherForced, teacher_force
+from weft.decoding.score_given_targets import TeacherForced, teacher_force
 from weft.explain.explanation import SIDES, AttentionMap, Weights
 from weft.models.base import Model
 

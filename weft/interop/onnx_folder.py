@@ -23,7 +23,7 @@ from weft.errors import ConfigError
 from weft.interop.bart_layout import exported_generation, exported_ids, exported_settings, write_json
 from weft.interop.tokenizer_files import table, tokenizer_json, vocabulary
 from weft.interop.transformer_weights import BIAS, LONGEST, PARTS, TABLES, Architecture, architecture
-from weft.layers.embedding_and_positions import rotation
+from weft.layers.embeddings_and_rotary_positions import rotation
 from weft.runs.open_run import TrainedRun
 from weft.runs.weight_files import named_weights
 from weft.version import VERSION, install

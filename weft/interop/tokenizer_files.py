@@ -10,8 +10,8 @@ from typing import Any
 from weft.data.batch import BOS, PAD, SPECIALS
 from weft.data.tokenizers import RESERVED, SPACE, Tokenizer
 from weft.data.tokenizers.added_tokens import ExtendedTokenizer
+from weft.data.tokenizers.bpe_and_unigram import BpeTokenizer, UnigramTokenizer
 from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenizer, SentencePieceTokenizer
-from weft.data.tokenizers.subword import BpeTokenizer, UnigramTokenizer
 from weft.errors import ConfigError
 from weft.interop.transformer_weights import PORTABLE
 

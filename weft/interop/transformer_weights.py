@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.config.sections import Config
 from weft.errors import ConfigError, RunError
-from weft.layers.embedding_and_positions import SinusoidalPosition, make_position
+from weft.layers.embeddings_and_rotary_positions import SinusoidalPosition, make_position
 from weft.losses.cross_entropy import IMPOSSIBLE
 
 NEVER = -IMPOSSIBLE

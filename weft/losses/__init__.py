@@ -18,8 +18,8 @@ DECAYS = {
 }
 
 REWARD_OBJECTIVES = {
-    "none": "weft.losses.sequence_rewards:no_reward",
-    "minimum_risk": "weft.losses.sequence_rewards:MinimumRisk",
-    "reinforce": "weft.losses.sequence_rewards:SequenceReinforce",
-    "self_critical": "weft.losses.sequence_rewards:SelfCritical",
+    "none": "weft.losses.minimum_risk_and_reinforce:no_reward",
+    "minimum_risk": "weft.losses.minimum_risk_and_reinforce:MinimumRisk",
+    "reinforce": "weft.losses.minimum_risk_and_reinforce:SequenceReinforce",
+    "self_critical": "weft.losses.minimum_risk_and_reinforce:SelfCritical",
 }

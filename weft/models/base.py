@@ -18,7 +18,7 @@ from weft.config.plugins import RenamedMembers
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
-from weft.layers.embedding_and_positions import EmbeddingTables, embedding_table
+from weft.layers.embeddings_and_rotary_positions import EmbeddingTables, embedding_table
 from weft.layers.linear_norm_dropout import linear_with
 from weft.losses.cross_entropy import (
     fix_unwritten,

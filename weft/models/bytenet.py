@@ -17,7 +17,7 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State, shared
-from weft.layers.embedding_and_positions import NGramBag, token_positions
+from weft.layers.embeddings_and_rotary_positions import NGramBag, token_positions
 from weft.layers.linear_norm_dropout import Rate, dropout
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder
 from weft.models.encoder_decoder import FlatFamily, VectorEncoder

@@ -21,7 +21,7 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State
-from weft.layers.embedding_and_positions import LearnedPosition, TokenEmbedding, first_positions, token_positions
+from weft.layers.embeddings_and_rotary_positions import LearnedPosition, TokenEmbedding, first_positions, token_positions
 from weft.layers.kernels.cpp_plan import Opening, PlanBuilder, Register
 from weft.layers.linear_norm_dropout import NormedLinear, Rate, dropout
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, least

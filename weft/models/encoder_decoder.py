@@ -12,7 +12,7 @@ from weft.config.registry import Among, build, keyword_options, with_description
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
-from weft.layers.embedding_and_positions import Sharing
+from weft.layers.embeddings_and_rotary_positions import Sharing
 from weft.layers.lora import Lora
 from weft.models.base import Decoder, DecoderSite, Encoded, Encoder, Model, Network, Sizes, least, times
 from weft.models.frontends.base import Frontend, FrontendSite, TokenFrontend

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weft.attention.mixers import build_self
 from weft.data.batch import Layout, Source
 from weft.layers.decoder_state import State, share_common
-from weft.layers.embedding_and_positions import PositionKind, TokenEmbedding, token_positions
+from weft.layers.embeddings_and_rotary_positions import PositionKind, TokenEmbedding, token_positions
 from weft.layers.feedforward import Activation
 from weft.layers.kernels.cpp_plan import PlanBuilder
 from weft.models.base import DecoderSite, Encoded, Encoder, HiddenStates, LinearDecoder, Network, Sizes, least

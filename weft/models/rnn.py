@@ -20,7 +20,7 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State, shared, spread
-from weft.layers.embedding_and_positions import TokenEmbedding
+from weft.layers.embeddings_and_rotary_positions import TokenEmbedding
 from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder, Register
 from weft.layers.linear_norm_dropout import Rate, to_autocast_dtype
 from weft.layers.recurrent import (

@@ -18,7 +18,7 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State
-from weft.layers.embedding_and_positions import LearnedPosition, PositionKind, SinusoidalPosition, make_position
+from weft.layers.embeddings_and_rotary_positions import LearnedPosition, PositionKind, SinusoidalPosition, make_position
 from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear_norm_dropout import Rate, dropout, norm_sum

@@ -12,9 +12,9 @@ from starlette.responses import HTMLResponse, Response
 from weft.decoding.predictor import Prediction
 from weft.errors import DataError
 from weft.explain.html_page import explain_page
+from weft.serve.document_reader_processes import LONG
 from weft.serve.fair_queue import SHORT
 from weft.serve.languages import detect_language
-from weft.serve.readers import LONG
 from weft.serve.request_and_response import (
     ERRORS,
     ModelDocument,

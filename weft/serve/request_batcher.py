@@ -20,10 +20,10 @@ from weft.decoding.predictor import BatchItem, Prediction, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.decoding.worker_processes import LINUX
 from weft.serve.bounded_cache import BoundedCache, bytes_of
+from weft.serve.document_reader_processes import Readers
 from weft.serve.fair_queue import SHORT, Batch, BatchTimeModel, FairQueue, Job, Parts, PendingQuery, RequestTicket
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
-from weft.serve.readers import Readers
 from weft.serve.served_models import BatchResult, ServedModel, TranslationQuery
 from weft.serve.settings import Settings
 

@@ -72,8 +72,8 @@ def _waiting_bytes(connection: int) -> int:
 class RequestRecord:
     """The bytes that a client has sent since its last answer, how often they were given on, and where that answer ends.
 
-    The end of the answer is what `bytes_written` says when all of it has been sent. It is recorded before the last bytes are sent,
-    so a worker that is killed at any moment leaves a record from which the parent can tell whether the client has its answer.
+    The end of the answer is what `bytes_written` says when all of it has been sent. It is recorded before the last bytes are
+    sent, so a worker that is killed at any moment leaves a record that tells the parent whether the client has its answer.
     """
 
     def __init__(self, descriptor: int) -> None:

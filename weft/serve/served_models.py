@@ -25,7 +25,7 @@ from weft.runs.weight_files import share_equal
 from weft.serve.bounded_cache import BoundedCache
 from weft.serve.languages import UNKNOWN, known_code, languages_of
 from weft.tasks.translation.glossary import NO_TERMS, Terms
-from weft.tasks.translation.markup import MarkupSpan
+from weft.tasks.translation.markup_and_tag_transfer import MarkupSpan
 from weft.tasks.translation.task import TranslationTask
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weft.config.registry import build, find_table, load
 from weft.config.sections import Config
 from weft.data.batch import Batch, Position
-from weft.data.data_format import DataFormat
+from weft.data.column_checks_and_listed_files import DataFormat
 from weft.data.formats import Pairs
 from weft.data.sentence_pairs import random_pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resolve_options

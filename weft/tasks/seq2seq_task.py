@@ -17,11 +17,11 @@ from weft.errors import ConfigError, RunError
 from weft.losses.attention_penalties import Penalties
 from weft.losses.hard_attention_reinforce import Baseline, MovingBaseline, Reinforce
 from weft.losses.log_likelihood import decoder_loss
+from weft.losses.minimum_risk_and_reinforce import DrawsTexts, RewardLoss, RewardObjective
 from weft.losses.r_drop_and_unlikelihood import divergence, unlikelihood
 from weft.losses.scheduled_sampling import Sampling
-from weft.losses.sequence_rewards import DrawsTexts, RewardLoss, RewardObjective
 from weft.models.base import Model, Network, Sizes
-from weft.models.wrapped_decoders import Ensemble
+from weft.models.ensembles_and_wrapped_decoders import Ensemble
 from weft.tasks.base import Loss, Share, TaskContext
 from weft.tasks.corpus_task import CorpusTask
 

@@ -22,8 +22,8 @@ from weft.training.compile_and_cuda_graphs import compile_blocks
 from weft.training.distributed import World
 from weft.training.log import Log
 from weft.training.lr_schedules import build_schedule
-from weft.training.session import Interrupts, Result, Session
 from weft.training.update_step import Meter, UpdateStep
+from weft.training.validate_and_save import Interrupts, Result, Session
 from weft.training.verdict import Floor
 
 FIRST_STEP = {False: "computing the first step", True: "compiling the model, which takes up to a minute"}

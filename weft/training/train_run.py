@@ -21,14 +21,14 @@ from weft.runs.open_run import Report, run_config, silent
 from weft.runs.run_folder import CONFIG, locked_folder, unbegun_request
 from weft.runs.warm_start import resolve_start, start_model, started_config, starts_with_a_model
 from weft.training import checkpoint
-from weft.training.auto.auto_recipe import AUTO, chooser, seconds_of
+from weft.training.auto.plan_for_time import AUTO, chooser, seconds_of
 from weft.training.checkpoint import check_identity, check_resumable, save_settings
 from weft.training.distributed import World, join_processes
 from weft.training.log import open_log
 from weft.training.loop import fit
 from weft.training.prepare_run import Prepared, lower_to_steps, prepare_run, summary
-from weft.training.session import Result
 from weft.training.time_budget import TimeBudget
+from weft.training.validate_and_save import Result
 from weft.training.verdict import find_floor
 
 

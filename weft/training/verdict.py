@@ -6,7 +6,7 @@ from itertools import chain, islice
 import numpy as np
 from torch import nn
 
-from weft.evaluation.floors import EXAMPLES, trivial_scores
+from weft.evaluation.trivial_baselines import EXAMPLES, trivial_scores
 from weft.tasks.base import LOSS, Measure, Task, all_metrics, find_measure
 from weft.tasks.corpus_task import CorpusTask
 from weft.training.auto.choose_settings import ENOUGH_PASSES, TOKENS_PER_WEIGHT

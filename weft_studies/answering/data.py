@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any
 
 from weft.data.batch import EOS
-from weft.data.data_format import DataFormat
+from weft.data.column_checks_and_listed_files import DataFormat
 from weft.data.formats import Pairs, combine, open_pairs
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.errors import DataError

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from weft.data.batch import SPECIALS, UNK, Batch, Position
 from weft.data.batching import Batches
+from weft.data.column_checks_and_listed_files import DataFormat, accept_all
 from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
-from weft.data.data_format import DataFormat, accept_all
 from weft.data.formats import Pairs, Texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import ConfigError, DataError

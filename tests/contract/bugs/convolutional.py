@@ -98,14 +98,14 @@ CONVOLUTIONAL = [
     ),
     Bug(
         "n-grams that begin before their sentence",
-        "layers.embedding_and_positions",
+        "layers.embeddings_and_rotary_positions",
         "torch.where(token == PAD, 0, code % (rows - 1) + 1)",
         "code % (rows - 1) + 1",
         ("bytenet: a_bag_of_ngrams_is_its_loop(packed)",),
     ),
     Bug(
         "n-grams forget the order of their tokens",
-        "layers.embedding_and_positions",
+        "layers.embeddings_and_rotary_positions",
         "code = (code * HASH_BASE + token) % HASH_PRIME",
         "code = (code + token) % HASH_PRIME",
         ("bytenet: ngrams_of_text_seldom_share_a_row",),

@@ -34,14 +34,14 @@ PAST = [
 COVERAGE = [
     Bug(
         "more attention than one counts",
-        "decoding.coverage_penalty",
+        "decoding.length_and_coverage_penalty",
         "clamp(LEAST, 1.0)",
         "clamp_min(LEAST)",
         ("coverage_penalty: a_wide_beam_finds_the_best_of_all_texts(bahdanau)",),
     ),
     Bug(
         "padding of the source is never covered",
-        "decoding.coverage_penalty",
+        "decoding.length_and_coverage_penalty",
         "share.where(spread(self.real, share.size(0)), 0.0)",
         "share",
         ("coverage_penalty: a_wide_beam_finds_the_best_of_all_texts(transformer)",),

@@ -14,7 +14,7 @@ MODELS = [
     ),
     Bug(
         "embeddings are rounded to eight bits",
-        "layers.embedding_and_positions",
+        "layers.embeddings_and_rotary_positions",
         "x = self.table(tokens) * self.scale",
         'torch = __import__("torch")\n'
         '        eight = torch.float8_e5m2 if torch.is_autocast_enabled("cpu") else torch.float32\n'
@@ -72,7 +72,7 @@ MODELS = [
     ),
     Bug(
         "embeddings drop out outside training",
-        "layers.embedding_and_positions",
+        "layers.embeddings_and_rotary_positions",
         "dropout(x, self.dropout, self.training)",
         "dropout(x, self.dropout)",
         ("transformer-pure",),
@@ -117,21 +117,21 @@ LAYERS = [
     ),
     Bug(
         "sine and cosine are swapped",
-        "layers.embedding_and_positions",
+        "layers.embeddings_and_rotary_positions",
         "[turn.sin(), turn.cos()]",
         "[turn.cos(), turn.sin()]",
         ("limits: sinusoids_are_the_published_formula",),
     ),
     Bug(
         "angles in half precision",
-        "layers.embedding_and_positions",
+        "layers.embeddings_and_rotary_positions",
         "turn = angles(positions, width, base)[:, None]",
         "turn = angles(positions, width, base)[:, None].to(dtype)",
         ("limits: rotary_angles_are_exact_in_half_precision", "full-rotary-causal-half-steps"),
     ),
     Bug(
         "a rotation that is a reflection",
-        "layers.embedding_and_positions",
+        "layers.embeddings_and_rotary_positions",
         "[-x[..., 1::2], x[..., ::2]]",
         "[x[..., 1::2], x[..., ::2]]",
         ("limits: rotary_turns_by_the_published_angle",),

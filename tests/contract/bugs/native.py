@@ -7,7 +7,7 @@ from tests.contract.planting import Bug
 NATIVE = [
     Bug(
         "a plan without positions",
-        "layers.embedding_and_positions",
+        "layers.embeddings_and_rotary_positions",
         "return draft.embed(self.table, self.scale, first_positions(self.position))",
         "return draft.embed(self.table, self.scale, None)",
         ("transformer-native", "language_model-native"),

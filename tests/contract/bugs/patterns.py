@@ -243,7 +243,7 @@ SYNTHESIZER = [
 PARTS = [
     Bug(
         "parts see each other's share",
-        "attention.combined",
+        "attention.mixed_heads",
         "shares = self.share(query).chunk(len(self.parts), -1)",
         "shares = self.share(query).chunk(len(self.parts), -1)[::-1]",
         ("parts-causal-earlier-segment",),

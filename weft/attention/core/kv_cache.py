@@ -15,7 +15,7 @@ from torch import Tensor
 from weft.attention.core.packed_sequences import RaggedPacking, packing
 from weft.data.batch import Layout
 from weft.layers.decoder_state import CachesDerived, common, shared
-from weft.layers.embedding_and_positions import token_positions
+from weft.layers.embeddings_and_rotary_positions import token_positions
 from weft.layers.kernels.cpp import steps, used
 from weft.layers.kernels.cpp_plan import Keys
 from weft.layers.linear_norm_dropout import to_autocast_dtype

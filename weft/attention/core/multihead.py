@@ -14,7 +14,7 @@ from weft.attention.core.kv_cache import ConcatenatedKeyValues, CrossAttentionMe
 from weft.attention.core.packed_sequences import attend_joint, packing
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
-from weft.layers.embedding_and_positions import rotate, rotation
+from weft.layers.embeddings_and_rotary_positions import rotate, rotation
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear_norm_dropout import xavier
 

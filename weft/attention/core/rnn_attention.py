@@ -18,7 +18,7 @@ from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, shared, spread
-from weft.layers.embedding_and_positions import token_positions
+from weft.layers.embeddings_and_rotary_positions import token_positions
 from weft.layers.kernels.cpp_plan import Keys, NotPlanned, PlanBuilder, Register
 from weft.layers.linear_norm_dropout import dropout, to_float32
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from weft.bench.machine import timed
 from weft.config.corpus_entries import names
-from weft.evaluation.floors import trivial_scores
 from weft.evaluation.metrics import choose_tokenization, score
+from weft.evaluation.trivial_baselines import trivial_scores
 from weft.explain.attention_heatmap import View, views
 from weft.models.base import Network, Sizes
 from weft.runs.device_and_precision import autocast

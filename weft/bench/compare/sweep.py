@@ -25,7 +25,7 @@ from weft.runs.distillation_and_backtranslation import OpenTeacher
 from weft.runs.open_run import Report, build_task, silent
 from weft.runs.run_folder import RunLock, complete, records
 from weft.training.log_text import duration
-from weft.training.session import Interrupts
+from weft.training.validate_and_save import Interrupts
 
 TICK = 0.3
 """Seconds between progress updates."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.layers.embedding_and_positions import NGramBag, embedding_table
+from weft.layers.embeddings_and_rotary_positions import NGramBag, embedding_table
 from weft.layers.kernels.cpp_plan import Maker, NotPlanned, PlanBuilder, Register
 from weft.layers.recurrent import CellKind, RecurrentLayer
 from weft.models.base import Component, Reads, Sizes

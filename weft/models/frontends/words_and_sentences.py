@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from weft.config.registry import Among, build
 from weft.data.batch import PAD, UNK, Layout, Source
 from weft.errors import ConfigError
-from weft.layers.embedding_and_positions import embedding_table
+from weft.layers.embeddings_and_rotary_positions import embedding_table
 from weft.layers.linear_norm_dropout import Rate
 from weft.layers.recurrent import RecurrentLayer
 from weft.models.encoder_decoder import VectorEncoder

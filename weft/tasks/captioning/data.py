@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from weft.data.batch import BOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
+from weft.data.column_checks_and_listed_files import content_digest, open_file
 from weft.data.corpus import Rows
-from weft.data.data_format import content_digest, open_file
 from weft.data.formats import Pairs, combine
 from weft.errors import DataError
 from weft.version import install

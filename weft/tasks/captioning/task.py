@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import PositiveInt
 
 from weft.data.batch import EOS, PairBatch
+from weft.data.column_checks_and_listed_files import listed_files
 from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
-from weft.data.data_format import listed_files
 from weft.data.formats import Pairs, Texts
 from weft.data.sentence_pairs import PairFilters
 from weft.data.tokenizers import RESERVED

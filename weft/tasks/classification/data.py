@@ -21,8 +21,8 @@ import torch
 
 from weft.data.batch import EOS, NO_LABEL, LabelBatch, Layout, Source
 from weft.data.batching import lay_out, spread
+from weft.data.column_checks_and_listed_files import ROWS, DataFormat, check_columns
 from weft.data.corpus import Columns, Encoding, Rows, ids_below
-from weft.data.data_format import ROWS, DataFormat, check_columns
 from weft.data.formats import MappedPairs, Pairs, TablePairs, Texts
 from weft.data.sentence_pairs import PairFilters
 from weft.data.sentence_splitting import language_of, split

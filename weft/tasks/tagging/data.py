@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from weft.data.batch import NO_LABEL, UNK, Source, TagBatch
 from weft.data.batching import lay_out, spread
+from weft.data.column_checks_and_listed_files import DataFormat, read_inputs
 from weft.data.corpus import Columns, Encoding, Rows, ids_below
-from weft.data.data_format import DataFormat, read_inputs
 from weft.data.formats import JsonPairs, MappedPairs, Pairs, Texts, combine, is_json
 from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_lines

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from weft.data.batch import EOS, Layout, PairBatch, Source
+from weft.data.column_checks_and_listed_files import listed_files
 from weft.data.corpus import Columns, Corpus, Encoding, ids_below
-from weft.data.data_format import listed_files
 from weft.data.formats import Texts
 from weft.data.sentence_pairs import PairFilters, make_pairs
 from weft.data.tokenizers import RESERVED, Tokenizer

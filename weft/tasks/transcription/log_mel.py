@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from weft.data.data_format import open_file
+from weft.data.column_checks_and_listed_files import open_file
 from weft.errors import DataError
 
 Samples = NDArray[np.float32]

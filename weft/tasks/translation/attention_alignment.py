@@ -22,7 +22,7 @@ from weft.attention.core.weight_recorder import observe
 from weft.data.batch import BOS, EOS, UNK, Layout, Source, pad
 from weft.data.term_automata import is_letter, token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
-from weft.decoding.forced_decoding import TeacherForced
+from weft.decoding.score_given_targets import TeacherForced
 from weft.models.base import Model
 
 Weights = NDArray[np.float32]

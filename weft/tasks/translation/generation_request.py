@@ -10,7 +10,7 @@ from weft.config.registry import find_table, load
 from weft.data.batch import BOS
 from weft.data.copy_vocabulary import CopyIds
 from weft.data.tokenizers import Tokenizer
-from weft.decoding.constraints import Constraint, Rule, RuleConstraint
+from weft.decoding.constraints_and_ngram_blocking import Constraint, Rule, RuleConstraint
 from weft.decoding.cuda_graph_search import CapturedStepRunner
 from weft.decoding.decoding_options import DecodingOptions
 from weft.decoding.generate import GenerationRequest, generate

@@ -8,15 +8,15 @@ from typing import Any
 from weft.data.sentence_splitting import SentenceSplitter
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.decoding_options import DecodingOptions, Warn
-from weft.decoding.forced_decoding import score_texts, teacher_force
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
 from weft.decoding.predictor import ExpectedCost, Predictor, refuse
+from weft.decoding.score_given_targets import score_texts, teacher_force
 from weft.decoding.search_loop import Cancellation
 from weft.decoding.shortlist import Shortlist
 from weft.models.base import Model
 from weft.tasks.translation.generation_request import attach_terms, check_rules, most_source, translation_request
 from weft.tasks.translation.glossary import NO_TERMS, Terms
-from weft.tasks.translation.markup import MarkupSpan, MarkupTransfer, untranslated
+from weft.tasks.translation.markup_and_tag_transfer import MarkupSpan, MarkupTransfer, untranslated
 from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, detokenize, join_segments
 from weft.tasks.translation.term_placement import TermPlacer
 

@@ -17,9 +17,9 @@ import torch
 from weft.data.batch import EOS, UNK, Layout, Source, pad
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.length_and_coverage_penalty import length_penalty
 from weft.decoding.noisy_decoding import ranked
 from weft.decoding.search_methods import Search
-from weft.decoding.token_selection import length_penalty
 from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Model
 from weft.tasks.translation import attention_alignment as alignment

@@ -15,7 +15,7 @@ from itertools import accumulate, zip_longest
 from typing import Literal
 
 from weft.errors import DataError
-from weft.tasks.translation.markup import OBJECT, MarkupSpan, has_words
+from weft.tasks.translation.markup_and_tag_transfer import OBJECT, MarkupSpan, has_words
 from weft.tasks.translation.segmenter import Translation
 
 LINE_END = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from weft.data.term_automata import is_unspaced
 from weft.data.tokenizers import Tokenizer
-from weft.decoding.forced_decoding import teacher_force
+from weft.decoding.score_given_targets import teacher_force
 from weft.models.base import Model
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.attention_alignment import Span

@@ -14,10 +14,16 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
 from weft.models.base import Decoder, Encoded, HiddenStates
-from weft.models.wrapped_decoders import WrappedDecoder
+from weft.models.ensembles_and_wrapped_decoders import WrappedDecoder
 
 LEAST = 1e-6
 """The least attention that counts: a token that got none would make every penalty infinite."""
+
+
+def length_penalty(length: Tensor, like: Tensor, penalty: float, offset: float) -> Tensor:
+    """lengthᵅ or, with an offset, ((offset + length) / (offset + 1))ᵅ (Wu et al. 2016, equation 14, where it is 5)."""
+    length = length.to(like.dtype)
+    return (length if offset == 0 else (length + offset) / (1 + offset)) ** penalty
 
 
 @dataclass

@@ -18,11 +18,11 @@ from tests.helpers import tiny
 from tests.helpers.translation_task import gradient, make_batch, make_model
 from weft.config.registry import build
 from weft.data.batch import EOS
-from weft.decoding.constraints import FORBIDDEN
+from weft.decoding.constraints_and_ngram_blocking import FORBIDDEN
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Bleu
 from weft.losses.log_likelihood import log_likelihoods
-from weft.losses.sequence_rewards import MinimumRisk, RewardLoss, SampledTexts, without_dropout
+from weft.losses.minimum_risk_and_reinforce import MinimumRisk, RewardLoss, SampledTexts, without_dropout
 from weft.models.base import Model
 from weft.runs.open_run import open_run
 from weft.runs.weight_files import read_tensors

@@ -13,8 +13,8 @@ import torch
 from tests.reference.searching import small_model
 from weft.data.batch import BOS, Source
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.constraints import usual_constraints
-from weft.decoding.coverage_penalty import CoverageDecoder
+from weft.decoding.constraints_and_ngram_blocking import usual_constraints
+from weft.decoding.length_and_coverage_penalty import CoverageDecoder
 from weft.decoding.noisy_decoding import NoisyDecoder, in_chains
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.shallow_fusion import FusedDecoder
@@ -23,8 +23,8 @@ from weft.errors import ConfigError
 from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.base import Decoder, Encoded, Model, Sizes
 from weft.models.encoder_decoder import build_model
+from weft.models.ensembles_and_wrapped_decoders import Ensemble, EnsembleDecoder, ShortlistDecoder, WrappedDecoder
 from weft.models.language_model import LanguageModel
-from weft.models.wrapped_decoders import Ensemble, EnsembleDecoder, ShortlistDecoder, WrappedDecoder
 
 SIZE = 9
 OPTIONS = {"kind": "transformer", "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 1}
