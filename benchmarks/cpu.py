@@ -37,10 +37,10 @@ from random_text import SOURCE, STEPS
 from weft.config.sections import DecodeSection
 from weft.data.batch import BOS, PAD, Source
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.cpp_search import encode
 from weft.decoding.decoding_options import DecodingOptions, resolve_options
 from weft.decoding.greedy_search import GreedySelector
+from weft.decoding.ngram_blocking_and_rules import ForbidTokens
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.decoding.worker_processes import Workers

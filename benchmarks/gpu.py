@@ -38,16 +38,15 @@ from torch._dynamo.utils import counters
 import weft
 from weft.data.batch import BOS, PAD, Source
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.cuda_graph_search import search_graphs_of
 from weft.decoding.greedy_search import GreedySelector
+from weft.decoding.ngram_blocking_and_rules import ForbidTokens
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Model, Sizes
 from weft.models.encoder_decoder import build_model
-from weft.training import loop
-from weft.training.loop import Update
+from weft.training.training_loop import Update
 from weft.training.validate_and_save import Session
 
 
@@ -56,14 +55,14 @@ class IdleTimer:
 
     def __init__(self) -> None:
         self.marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._ahead = loop._prefetched
+        self._ahead = training_loop._prefetched
 
     def __enter__(self) -> IdleTimer:
-        loop._prefetched = self.ahead
+        training_loop._prefetched = self.ahead
         return self
 
     def __exit__(self, *error: object) -> None:
-        loop._prefetched = self._ahead
+        training_loop._prefetched = self._ahead
 
     def ahead(self, session: Session, mine: range) -> Generator[Update, None, None]:
         with closing(self._ahead(session, mine)) as ready:

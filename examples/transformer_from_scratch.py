@@ -212,7 +212,9 @@ def noam(step: int, dim: int, warmup: int) -> float:
 
 
 def train(model: Transformer, pairs: list[Pair], characters: Characters, steps: int, warmup: int = 400) -> None:
-    """Updates the model with Adam, on batches of 64 pairs. In weft: weft/training/loop.py and weft/training/optimizer.py."""
+    """Updates the model with Adam, on batches of 64 pairs.
+
+    In weft: weft/training/training_loop.py and weft/training/optimizer.py."""
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     began = time.monotonic()
     model.train()

@@ -8,8 +8,8 @@ from torch import nn
 from weft.data.batch import BOS, PAD, UNK, Layout, Source
 from weft.decoding import cpp_search as native
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.ngram_blocking_and_rules import ForbidTokens
 from weft.decoding.sampling import SamplingSelector
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import EOS, PAD, UNK, Layout
-from weft.decoding.constraints_and_ngram_blocking import NEVER, Rule, append
+from weft.decoding.ngram_blocking_and_rules import NEVER, Rule, append
 from weft.evaluation.metrics import Bleu, check_texts
 from weft.layers.decoder_state import State
 

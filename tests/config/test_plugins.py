@@ -187,7 +187,7 @@ def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
 
 
 OTHER_KINDS = """
-from weft.decoding.constraints_and_ngram_blocking import ForbidTokens, Rule
+from weft.decoding.ngram_blocking_and_rules import ForbidTokens, Rule
 from weft.evaluation.metrics import ExactMatch
 from weft.models.transformer import Transformer
 

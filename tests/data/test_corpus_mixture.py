@@ -21,7 +21,7 @@ from weft.runs.weight_files import read_tensors
 from weft.serve.served_models import ModelLocation, Models
 from weft.tasks.translation.task import TranslationTask
 from weft.training import checkpoint, train_run
-from weft.training.loop import updates
+from weft.training.training_loop import updates
 
 SETTINGS = {**tiny.SETTINGS, "train.batch_tokens": 120, "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 2}}
 NOISE = {"drop": 0.1, "blank": 0.2, "shuffle": 2}

@@ -17,9 +17,9 @@ from weft.attention.full import FullAttention
 from weft.data.batch import BOS, PAD, UNK, Layout, Source
 from weft.decoding import cpp_search as native
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.constraints_and_ngram_blocking import Constraint, ForbidTokens, NoRepeatNgram
 from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.ngram_blocking_and_rules import Constraint, ForbidTokens, NoRepeatNgram
 from weft.decoding.sampling import SamplingSelector
 from weft.decoding.search_loop import Cancellation, SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector

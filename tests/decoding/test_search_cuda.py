@@ -7,10 +7,10 @@ import torch
 
 from weft.data.batch import BOS, PAD, Layout, Source
 from weft.decoding.beam_search import BeamSearch, BeamSelector
-from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.cuda_graph_search import search_graphs_of
 from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.ngram_blocking_and_rules import ForbidTokens
 from weft.decoding.noisy_decoding import NoisySearch
 from weft.decoding.search_loop import EAGER, SearchRequest, StepRunner, run_search
 from weft.decoding.search_methods import Search

@@ -14,9 +14,9 @@ from weft.attention.core import dot_product
 from weft.attention.core import kv_cache as kv_store
 from weft.data.batch import BOS, EOS, PAD, Layout, Source
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.constraints_and_ngram_blocking import ForbidTokens, NoRepeatNgram
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.greedy_search import GreedySelector
+from weft.decoding.ngram_blocking_and_rules import ForbidTokens, NoRepeatNgram
 from weft.decoding.sampling import SamplingSelector
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, candidates, top_k, uniform

@@ -31,7 +31,7 @@ from weft.runs.weight_files import write_tensors
 from weft.tasks.base import Loss, Task, optimizer_groups
 from weft.training.distributed import World, join_processes, sum_gradients
 from weft.training.log import Log, open_log
-from weft.training.loop import fit
+from weft.training.training_loop import fit
 from weft.training.update_step import Meter
 from weft.training.validate_and_save import Result
 

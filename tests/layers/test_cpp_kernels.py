@@ -17,9 +17,9 @@ from weft.attention.core.kv_cache import CacheIndex
 from weft.data.batch import BOS, PAD, Layout, Source
 from weft.data.formats import open_pairs
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.constraints_and_ngram_blocking import ForbidTokens, NoRepeatNgram
 from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.ngram_blocking_and_rules import ForbidTokens, NoRepeatNgram
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.int8 import Int8Linear, in_int8

@@ -18,7 +18,7 @@ from tests.helpers import tiny
 from tests.helpers.translation_task import gradient, make_batch, make_model
 from weft.config.registry import build
 from weft.data.batch import EOS
-from weft.decoding.constraints_and_ngram_blocking import FORBIDDEN
+from weft.decoding.ngram_blocking_and_rules import FORBIDDEN
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Bleu
 from weft.losses.log_likelihood import log_likelihoods

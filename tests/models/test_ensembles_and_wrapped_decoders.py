@@ -13,8 +13,8 @@ import torch
 from tests.reference.searching import small_model
 from weft.data.batch import BOS, Source
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.constraints_and_ngram_blocking import usual_constraints
 from weft.decoding.length_and_coverage_penalty import CoverageDecoder
+from weft.decoding.ngram_blocking_and_rules import usual_constraints
 from weft.decoding.noisy_decoding import NoisyDecoder, in_chains
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.shallow_fusion import FusedDecoder

@@ -8,8 +8,8 @@ import torch
 
 from weft.config.registry import build
 from weft.data.batch import BOS, EOS, PAD, UNK, Layout, PairBatch, Source
-from weft.decoding.constraints_and_ngram_blocking import Constraint, ForbidTokens
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.ngram_blocking_and_rules import Constraint, ForbidTokens
 from weft.decoding.search_loop import EAGER, SearchRequest, StepRunner
 from weft.decoding.search_methods import Search
 from weft.decoding.token_selection import LengthLimits

@@ -13,10 +13,10 @@ import torch
 
 from tests.reference.searching import Sources, small_model
 from weft.data.batch import BOS, EOS, PAD, UNK
-from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.hypotheses import Hypothesis
+from weft.decoding.ngram_blocking_and_rules import ForbidTokens
 from weft.decoding.noisy_decoding import NoisySearch, normal
 from weft.decoding.search_loop import EAGER, Cancellation, SearchRequest, StepRunner, run_search
 from weft.decoding.token_selection import LengthLimits

@@ -12,12 +12,12 @@ from torch import Tensor
 from tests.reference.parallel_models import BLANK, CANVASES, SOURCES, decoder_of, found, make, search_of, sources
 from weft.config.registry import build
 from weft.data.batch import BOS, EOS, PAD, UNK
-from weft.decoding.constraints_and_ngram_blocking import NoRepeatNgram
 from weft.decoding.cpp_search import cpp_ctc_paths, path_states
 from weft.decoding.ctc_decoding import best_paths, path_logits
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.mask_predict import ROUND, HashedUniform, refine
+from weft.decoding.ngram_blocking_and_rules import NoRepeatNgram
 from weft.errors import ConfigError
 from weft.layers.kernels import cpp
 from weft.layers.kernels.cpp import CannotBuild

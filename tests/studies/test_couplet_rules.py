@@ -15,8 +15,8 @@ from weft.config.sections import DecodeSection
 from weft.data.batch import BOS, EOS, PAD, UNK, Layout
 from weft.data.tokenizers.word_character_byte import CharacterTokenizer
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.decoding_options import resolve_options
+from weft.decoding.ngram_blocking_and_rules import ForbidTokens
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.errors import ConfigError
 from weft.models.base import Sizes

@@ -20,9 +20,9 @@ from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.bpe_and_unigram import BpeTokenizer
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.decoding.beam_search import BeamSelector
-from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.lexical_constraints import ConstrainedBeamSelector, ForbiddenTerms
+from weft.decoding.ngram_blocking_and_rules import ForbidTokens
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import TokenSelector
 from weft.errors import ConfigError, DataError

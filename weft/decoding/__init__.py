@@ -12,7 +12,7 @@ SEARCHES = {
 }
 
 RULES: dict[str, str] = {}
-"""The rules of `decode.rules`, all of installed packages; see `weft.decoding.constraints_and_ngram_blocking:Rule`."""
+"""The rules of `decode.rules`, all of installed packages; see `weft.decoding.ngram_blocking_and_rules:Rule`."""
 
 FUSIONS = {
     "none": "weft.decoding.shallow_fusion:no_fusion",

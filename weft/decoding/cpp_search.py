@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.data.batch import EOS, PAD, Layout, Source
-from weft.decoding.constraints_and_ngram_blocking import ForbidTokens
 from weft.decoding.hypotheses import BackpointerTables
+from weft.decoding.ngram_blocking_and_rules import ForbidTokens
 from weft.decoding.token_selection import CppSelector, TokenSelector
 from weft.layers.decoder_state import State
 from weft.layers.kernels.cpp import INT, POINTER, Kernels, active, used

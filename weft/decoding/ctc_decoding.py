@@ -21,10 +21,10 @@ from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from weft.data.batch import EOS, UNK
-from weft.decoding.constraints_and_ngram_blocking import PrefixConstraints, constrained_ctc_path
 from weft.decoding.cpp_search import cpp_ctc_paths, path_states
 from weft.decoding.hypotheses import Hypothesis, RefinementPass
 from weft.decoding.mask_predict import POSITIONS, NonAutoregressiveSearch, depends_on_prefix
+from weft.decoding.ngram_blocking_and_rules import PrefixConstraints, constrained_ctc_path
 from weft.decoding.noisy_decoding import in_chains, log_probabilities
 from weft.decoding.search_loop import SearchRequest
 from weft.decoding.token_selection import most_probable

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.batch import BOS, EOS, Layout, Source, pad, power_of_two
-from weft.decoding.constraints_and_ngram_blocking import Constraint, PaddedConstraint, usual_constraints
 from weft.decoding.cpp_search import encode
 from weft.decoding.cuda_graph_search import CapturedStepRunner
 from weft.decoding.lexical_constraints import TermAutomata
+from weft.decoding.ngram_blocking_and_rules import Constraint, PaddedConstraint, usual_constraints
 from weft.decoding.search_loop import CHECK, EAGER, Cancellation, SearchRequest
 from weft.decoding.search_methods import Search, SearchResult
 from weft.decoding.token_selection import LengthLimits, TokenSelector

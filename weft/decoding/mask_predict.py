@@ -13,9 +13,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from weft.data.batch import BOS, EOS, PAD, UNK
-from weft.decoding.constraints_and_ngram_blocking import Constraint, ForbidTokens, constrained_argmax
 from weft.decoding.cpp_search import nonautoregressive_states
 from weft.decoding.hypotheses import Hypothesis, RefinementPass
+from weft.decoding.ngram_blocking_and_rules import Constraint, ForbidTokens, constrained_argmax
 from weft.decoding.noisy_decoding import ranked
 from weft.decoding.search_loop import SearchRequest
 from weft.decoding.search_methods import Search, SearchResult

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import EOS, Layout, power_of_two
-from weft.decoding.constraints_and_ngram_blocking import Constraint
 from weft.decoding.cpp_search import open_cpp_search
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis, backtrace
+from weft.decoding.ngram_blocking_and_rules import Constraint
 from weft.decoding.token_selection import NEVER, LengthLimits, Selection, SelectorState, TokenSelector
 from weft.layers.decoder_state import State, grow, select
 from weft.layers.kernels.cpp import used

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from weft.config.registry import Among, build
 from weft.data.batch import EOS, Layout, PairBatch, Source, pad, unpad
-from weft.decoding.constraints_and_ngram_blocking import FORBIDDEN
+from weft.decoding.ngram_blocking_and_rules import FORBIDDEN
 from weft.errors import ConfigError
 from weft.losses.hard_attention_reinforce import MovingBaseline, others_mean
 from weft.losses.log_likelihood import text_log_likelihoods

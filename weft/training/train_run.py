@@ -1,8 +1,8 @@
 """Trains a run, from its settings to a trained model in its folder: `weft.train`.
 
 The steps, each in one place: load the configuration (`train`); choose what it leaves open, lower what the steps do not allow,
-and build task and model (`weft.training.prepare_run`); write the configuration, once; train (`weft.training.loop`). A resumed
-run takes the same way, with checks in place of choices.
+and build task and model (`weft.training.prepare_run`); write the configuration, once; train (`weft.training.training_loop`). A
+resumed run takes the same way, with checks in place of choices.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from weft.training.auto.plan_for_time import AUTO, chooser, seconds_of
 from weft.training.checkpoint import check_identity, check_resumable, save_settings
 from weft.training.distributed import World, join_processes
 from weft.training.log import open_log
-from weft.training.loop import fit
 from weft.training.prepare_run import Prepared, lower_to_steps, prepare_run, summary
 from weft.training.time_budget import TimeBudget
+from weft.training.training_loop import fit
 from weft.training.validate_and_save import Result
 from weft.training.verdict import find_floor
 

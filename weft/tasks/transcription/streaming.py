@@ -16,8 +16,8 @@ from torch import Tensor
 
 from weft.attention.monotonic import MonotonicAttention
 from weft.data.batch import BOS, EOS, Source
-from weft.decoding.constraints_and_ngram_blocking import NEVER, usual_constraints
 from weft.decoding.generate import max_tokens
+from weft.decoding.ngram_blocking_and_rules import NEVER, usual_constraints
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.models.base import Encoded, Model, Network

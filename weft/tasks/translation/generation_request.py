@@ -10,12 +10,12 @@ from weft.config.registry import find_table, load
 from weft.data.batch import BOS
 from weft.data.copy_vocabulary import CopyIds
 from weft.data.tokenizers import Tokenizer
-from weft.decoding.constraints_and_ngram_blocking import Constraint, Rule, RuleConstraint
 from weft.decoding.cuda_graph_search import CapturedStepRunner
 from weft.decoding.decoding_options import DecodingOptions
 from weft.decoding.generate import GenerationRequest, generate
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.lexical_constraints import ForbiddenTerms
+from weft.decoding.ngram_blocking_and_rules import Constraint, Rule, RuleConstraint
 from weft.errors import ConfigError, DataError
 from weft.models.base import Model
 from weft.tasks.translation.glossary import Terms, term_automata

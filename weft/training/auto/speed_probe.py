@@ -21,8 +21,8 @@ from weft.runs.device_and_precision import choose_device
 from weft.training.distributed import World
 from weft.training.log import Log, Sink
 from weft.training.log_text import Record
-from weft.training.loop import fit
 from weft.training.prepare_run import prepare_run
+from weft.training.training_loop import fit
 
 SHARE, SHORTEST, LONGEST = 0.05, 2.0, 20.0
 """Fraction of a time budget that is spent on measuring the speed, and its minimum and maximum in seconds."""

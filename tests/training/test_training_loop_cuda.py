@@ -18,7 +18,7 @@ from weft.tasks.base import Loss
 from weft.training import checkpoint
 from weft.training.distributed import World
 from weft.training.log import Log
-from weft.training.loop import fit
+from weft.training.training_loop import fit
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -19,7 +19,7 @@ from weft.training import checkpoint
 from weft.training.distributed import World
 from weft.training.ema import Ema
 from weft.training.log import Log, Sink, open_log
-from weft.training.loop import updates
+from weft.training.training_loop import updates
 
 
 def records(run: Path, event: str) -> list[dict[str, float]]:
