@@ -46,6 +46,7 @@ from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.kernels.cuda_graph_capture import Compiler
 from weft.models.base import Model, Sizes
 from weft.models.encoder_decoder import build_model
+from weft.training import training_loop
 from weft.training.training_loop import Update
 from weft.training.validate_and_save import Session
 

@@ -214,7 +214,7 @@ def test_a_clean_tree_has_no_breach(tmp_path: Path) -> None:
         (
             "models/rnn.py",
             "def f():\n    import weft.decoding.ngram_blocking_and_rules",
-            "weft/models/rnn.py:2: imports weft.decoding.constr",
+            "weft/models/rnn.py:2: imports weft.decoding.ngram",
         ),
         ("models/rnn.py", "from ..tasks import base", "models must not know tasks"),
         ("models/transformer.py", "from weft.models.rnn import Rnn", "a model family imports another"),
