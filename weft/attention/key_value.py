@@ -111,7 +111,7 @@ class KeyValueAttention(Attention):
         score = self.head.score
         assert isinstance(score, AdditiveScore)
         scores = score.energy(score.query(own_key).flatten(0, 1)[:, None], keys.flatten(0, 1))
-        weights = masked_softmax(scores, real.flatten(0, 1).transpose(1, 2) > 0)
+        weights = masked_softmax(scores, real.flatten(0, 1).transpose(1, 2) > 0, shown=False)
         used = dropout(weights, self.head.dropout, self.training)
         context = torch.bmm(used, values.flatten(0, 1).to(used.dtype)).view(rows, extent, -1)
         shown = _over_all_tokens(weights.view(rows, extent, span), state.length) if need_weights else None

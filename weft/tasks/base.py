@@ -299,12 +299,20 @@ class Task(ABC):
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
 
     def explain(
-        self, predictor: Any, text: str, *, target: str | None = None, influence: bool | None = None, run: str = ""
+        self,
+        predictor: Any,
+        text: str,
+        *,
+        target: str | None = None,
+        influence: bool | None = None,
+        run: str = "",
+        inside: bool = False,
     ) -> Explained:
         """Explains what the model makes of an input, for the page of `weft explain`.
 
         target: the output to explain instead of the model's own, for tasks that translate · influence: whether to add the
-        influence of each input token on each output token; None: if there is nothing else · run: what the page calls the model.
+        influence of each input token on each output token; None: if there is nothing else · run: what the page calls the model
+        · inside: whether to add every step of the model.
         """
         if target is not None:
             raise ConfigError("a target can be given to runs that translate; leave it out")

@@ -473,7 +473,7 @@ def _merged(tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout:
         mask = _mask(tiling, q, layout)
         scores = (mine @ keys.transpose(-1, -2)).float() / math.sqrt(q.size(-1))
         total = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).logsumexp(-1, keepdim=True)
-        context = drop(masked_softmax(scores, mask).to(values.dtype), dropout) @ values
+        context = drop(masked_softmax(scores, mask, shown=False).to(values.dtype), dropout) @ values
         contexts.append(tiling.back(context, q.size(0), q.size(2)))
         sums.append(tiling.back(total, q.size(0), q.size(2)))
     return (torch.stack(sums).softmax(0).to(q.dtype) * torch.stack(contexts)).sum(0)
