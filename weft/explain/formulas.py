@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Tree = list[Any]
-"""A formula for a page: ["name", "q"], ["number", 2], or an operation, its operands and the axes it runs over."""
+"""A formula for a page: ["name", "q"], ["number", 2], or an operation, its operands, and {"axes": …} if it runs over axes."""
 
 OPERATORS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 
@@ -66,7 +66,7 @@ def _tree(node: ast.expr) -> Tree:
         case ast.Subscript():
             return ["row", _tree(node.value), _tree(node.slice)]
     name, given, axes = _call(node)
-    return [name, *map(_tree, given), axes] if name in ALONG else [name, *map(_tree, given)]
+    return [name, *map(_tree, given), {"axes": axes}] if name in ALONG else [name, *map(_tree, given)]
 
 
 def _call(node: ast.expr) -> tuple[str, list[ast.expr], list[str]]:
