@@ -13,7 +13,6 @@ from tests.helpers import tiny
 from weft.explain.explanation import Explanation
 from weft.explain.inside import Inside
 
-
 RNN = {
     **{name: value for name, value in tiny.SETTINGS.items() if not name.startswith("model.")},
     "model.dim": 16,

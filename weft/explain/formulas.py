@@ -30,8 +30,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Functions of one number."""
 
-ALONG = ("sum", "prod", "max", "norm", "softmax", "standardize", "join")
-"""Functions along axes; standardize(x, channel, ε) is (x − mean) / √(variance + ε), and join(x, y, channel) is [x; y]."""
+ALONG = ("sum", "prod", "max", "norm", "softmax", "standardize", "largest", "join")
+"""Functions along axes. standardize(x, channel, ε) is (x − mean) / √(variance + ε), largest(x, key) is 1 at the largest x and
+otherwise 0, and join(x, y, channel) is [x; y]."""
 
 
 class Named(NamedTuple):
@@ -157,6 +158,9 @@ def _along(name: str, inner: Named, axes: list[str], epsilon: Tensor | None) -> 
     kept, x = tuple(axis for axis in inner.axes if axis not in axes), inner.values
     if name == "softmax":
         return Named(x.softmax(places[0]).nan_to_num(0.0), inner.axes)
+    if name == "largest":
+        chosen = F.one_hot(x.argmax(places[0]), x.size(places[0])).movedim(-1, places[0]) * (x.amax(places, keepdim=True) > 0)
+        return Named(chosen.to(x.dtype), inner.axes)
     if name == "standardize":
         assert epsilon is not None
         variance = x.var(places, unbiased=False, keepdim=True)

@@ -83,16 +83,16 @@ class Inside(Mapping[str, Step]):
         self._steps = {step.name: step for step in steps}
 
     @staticmethod
-    def of(recorder: StepRecorder, names: AxisNames | None = None) -> Inside:
-        """The steps of the first row of what was recorded."""
+    def of(recorder: StepRecorder, names: AxisNames | None = None, *, row: int = 0) -> Inside:
+        """The steps of one row of what was recorded."""
         found = recorder.found()
         later: dict[tuple[Any, ...], str] = {}
         for recorded in reversed(found):
-            later[_content(_first_row(recorded.value(), recorded.axes)[0])] = recorded.name
+            later[_content(_of_row(recorded.value(), recorded.axes, row)[0])] = recorded.name
         known: dict[tuple[Any, ...], str] = {}
         steps = []
         for recorded in found:
-            steps.append(_step(recorded, {**later, **known}, names))
+            steps.append(_step(recorded, {**later, **known}, names, row))
             known[_content(steps[-1].values)] = recorded.name
         return Inside(steps)
 
@@ -122,12 +122,12 @@ class Inside(Mapping[str, Step]):
         return f"<Inside: {len(self)} steps>"
 
 
-def _step(recorded: RecordedStep, known: Mapping[tuple[Any, ...], str], names: AxisNames | None) -> Step:
-    values, axes = _first_row(recorded.value(), recorded.axes)
+def _step(recorded: RecordedStep, known: Mapping[tuple[Any, ...], str], names: AxisNames | None, row: int) -> Step:
+    values, axes = _of_row(recorded.value(), recorded.axes, row)
     operands: dict[str, StepOperand | float] = dict(recorded.constants)
     for name in recorded.operands:
         tensor, its_axes = recorded.operand(name)
-        cells, kept = _first_row(tensor, tuple(its_axes.split()))
+        cells, kept = _of_row(tensor, tuple(its_axes.split()), row)
         operands[name] = StepOperand(cells, kept, known.get(_content(cells), ""))
     labels = {}
     for axis, size in zip(axes, values.shape, strict=True):
@@ -137,9 +137,10 @@ def _step(recorded: RecordedStep, known: Mapping[tuple[Any, ...], str], names: A
     return Step(recorded.name, values, axes, recorded.formula, operands, labels)
 
 
-def _first_row(values: Tensor, axes: tuple[str, ...]) -> tuple[Values, tuple[str, ...]]:
+def _of_row(values: Tensor, axes: tuple[str, ...], row: int) -> tuple[Values, tuple[str, ...]]:
     if "row" in axes:
-        values, axes = values.select(axes.index("row"), 0), tuple(axis for axis in axes if axis != "row")
+        place = axes.index("row")
+        values, axes = values.select(place, min(row, values.size(place) - 1)), tuple(axis for axis in axes if axis != "row")
     half = values.dtype in (torch.bfloat16, torch.float16)
     return np.asarray((values.float() if half else values).detach().cpu()), axes
 

@@ -181,7 +181,7 @@ class RecurrentLayer(nn.Module):
             if way:
                 before, after = ([turn_round(part, layout) for part in side] for side in (before, after))
             self._record_gates(x, before, after, weights, WAYS[way] if self.ways == 2 else "")
-            outputs.append(after[0])
+            outputs.append(after[0] if layout is None else after[0].where(layout.mask[..., None], 0.0))
         formula = "join(forward, backward, channel)" if self.ways == 2 else "forward"
         sides = {name.strip(): (each, axes) for name, each in zip(WAYS, outputs, strict=False)}
         record("states", result[0], axes, formula, self, **sides)

@@ -9,8 +9,8 @@ same name belong together. `weft.explain.formulas` has the functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
@@ -46,14 +46,19 @@ class RecordedStep:
         values, axes = self.operands[name]
         return _joined(values, axes), " ".join(axes)
 
-    def continued_by(self, axes: tuple[str, ...], value: Tensor) -> bool:
-        """Whether a value can be that of a further call."""
-        place = next((axes.index(name) for name in CALLS if name in axes), None)
+    def continued_by(self, axes: tuple[str, ...], value: Tensor, given: Mapping[str, Operand]) -> bool:
+        """Whether a value can be that of a further call, which reads the same operands where calls are not joined."""
+        place = _joining(axes)
         sizes = [list(each.shape) for each in (value, self.values[-1])]
         if place is not None:
             for each in sizes:
                 each[place] = 0
-        return axes == self.axes and sizes[0] == sizes[1]
+        same = [
+            torch.equal(operand, self.operands[name][0][-1])
+            for name, (operand, its_axes) in given.items()
+            if _joining(its_axes.split()) is None and name in self.operands
+        ]
+        return axes == self.axes and sizes[0] == sizes[1] and all(same)
 
 
 class StepRecorder:
@@ -82,8 +87,9 @@ class StepRecorder:
         """Adds one call of a step. scope: the name of its module · given: the operands."""
         full, names = ".".join(filter(None, (scope, name))), tuple(axes.split())
         assert len(names) == value.dim(), f"{full}: {value.dim()} dimensions and the axes {axes}"
+        kept = {key: each for key, each in given.items() if isinstance(each, tuple)}
         number, chosen = 1, full
-        while chosen in self.steps and not self.steps[chosen].continued_by(names, value):
+        while chosen in self.steps and not self.steps[chosen].continued_by(names, value, kept):
             number += 1
             chosen = f"{full} {number}"
         step = self.steps.setdefault(chosen, RecordedStep(chosen, names, formula, automatic=automatic))
@@ -147,6 +153,28 @@ def record(
         _recorder.add(name, value, axes, formula, scope, operands)
 
 
+def steps_under(name: str | None) -> AbstractContextManager[None]:
+    """Inside this context steps are recorded under a further name, or, if it is None, not at all."""
+    return _under(name) if recording() else nullcontext()
+
+
+@contextmanager
+def _under(name: str | None) -> Iterator[None]:
+    global _recorder
+    recorder = _recorder
+    assert recorder is not None
+    if name is None:
+        _recorder = None
+    else:
+        recorder.scopes.append(".".join(filter(None, (recorder.scopes[-1] if recorder.scopes else "", name))))
+    try:
+        yield
+    finally:
+        _recorder = recorder
+        if name is not None:
+            recorder.scopes.pop()
+
+
 @contextmanager
 def record_steps(model: nn.Module) -> Iterator[StepRecorder]:
     """Inside this context everything that the parts of `model` record is kept, of its last run."""
@@ -202,5 +230,10 @@ def _with_tokens(x: Tensor) -> Tensor:
 
 
 def _joined(values: list[Tensor], axes: tuple[str, ...]) -> Tensor:
-    place = next((axes.index(name) for name in CALLS if name in axes), None)
+    place = _joining(axes)
     return values[-1] if place is None or len(values) == 1 else torch.cat(values, place)
+
+
+def _joining(axes: Sequence[str]) -> int | None:
+    """The place of the axis along which calls are joined."""
+    return next((axes.index(name) for name in CALLS if name in axes), None)

@@ -185,10 +185,10 @@ def _scaled_dot_product(
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
 
 
-def masked_softmax(scores: Tensor, mask: Tensor | None, *, shown: bool = True) -> Tensor:
+def masked_softmax(scores: Tensor, mask: Tensor | None, *, shown: str = "weights") -> Tensor:
     """Softmax over the last axis where `mask` allows; rows without any allowed entry are 0, forward and backward.
 
-    shown: whether it is recorded, for scores [B, H, T, S] or [B, T, S].
+    shown: the name under which it is recorded, for scores [B, H, T, S] or [B, T, S]; "": it is not.
     """
     if mask is None:
         weights = scores.softmax(-1)
@@ -196,18 +196,18 @@ def masked_softmax(scores: Tensor, mask: Tensor | None, *, shown: bool = True) -
         lowest = torch.finfo(scores.dtype).min
         weights = scores.masked_fill(~mask, lowest).softmax(-1).masked_fill(~mask, 0.0)
     if shown and recording():
-        _record_softmax(scores, mask, weights)
+        _record_softmax(shown, scores, mask, weights)
     return weights
 
 
-def _record_softmax(scores: Tensor, mask: Tensor | None, weights: Tensor) -> None:
+def _record_softmax(name: str, scores: Tensor, mask: Tensor | None, weights: Tensor) -> None:
     axes = PAIRS if scores.dim() == 4 else "row query key"
     if mask is not None:
         masked = scores.masked_fill(~mask, -math.inf)
         allowed, given = mask.expand(masked.shape), scores.expand(masked.shape)
         record("masked scores", masked, axes, "where(mask, scores, -inf)", scores=(given, axes), mask=(allowed, axes))
         scores = masked
-    record("weights", weights, axes, "softmax(scores, key)", scores=(scores, axes))
+    record(name, weights, axes, "softmax(scores, key)", scores=(scores, axes))
 
 
 def _attend_cache(

@@ -97,6 +97,7 @@ class CellFormula {
     if (kind === "join") return this.joined(given, axes[0], places);
     if (kind === "softmax") return `exp(${this.text(given[0], places)}) / (${this.terms(["exp", given[0]], axes, places, " + ")})`;
     if (kind === "max") return `max(${this.terms(given[0], axes, places, ", ")})`;
+    if (kind === "largest") return `1 if ${this.text(given[0], places)} is the largest of ${this.terms(given[0], axes, places, ", ")}, otherwise 0`;
     if (kind === "norm") return `√(${this.terms(["**", given[0], ["number", 2]], axes, places, " + ")})`;
     if (!(kind in SIGNS || kind === "sum" || kind === "prod")) return `${kind}(${given.map(each => this.text(each, places)).join(", ")})`;
     const text = kind in SIGNS ? operandTexts(kind, given, (each, inner) => this.text(each, places, inner)).join(` ${SIGNS[kind]} `)
