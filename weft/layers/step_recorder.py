@@ -46,7 +46,7 @@ class RecordedStep:
         values, axes = self.operands[name]
         return _joined(values, axes), " ".join(axes)
 
-    def continued_by(self, axes: tuple[str, ...], value: Tensor, given: Mapping[str, Operand]) -> bool:
+    def continued_by(self, formula: str, axes: tuple[str, ...], value: Tensor, given: Mapping[str, Operand]) -> bool:
         """Whether a value can be that of a further call, which reads the same operands where calls are not joined."""
         place = _joining(axes)
         sizes = [list(each.shape) for each in (value, self.values[-1])]
@@ -58,7 +58,7 @@ class RecordedStep:
             for name, (operand, its_axes) in given.items()
             if _joining(its_axes.split()) is None and name in self.operands
         ]
-        return axes == self.axes and sizes[0] == sizes[1] and all(same)
+        return (formula, axes) == (self.formula, self.axes) and sizes[0] == sizes[1] and all(same)
 
 
 class StepRecorder:
@@ -89,7 +89,7 @@ class StepRecorder:
         assert len(names) == value.dim(), f"{full}: {value.dim()} dimensions and the axes {axes}"
         kept = {key: each for key, each in given.items() if isinstance(each, tuple)}
         number, chosen = 1, full
-        while chosen in self.steps and not self.steps[chosen].continued_by(names, value, kept):
+        while chosen in self.steps and not self.steps[chosen].continued_by(formula, names, value, kept):
             number += 1
             chosen = f"{full} {number}"
         step = self.steps.setdefault(chosen, RecordedStep(chosen, names, formula, automatic=automatic))

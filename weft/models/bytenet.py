@@ -17,8 +17,9 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State, shared
-from weft.layers.embeddings_and_rotary_positions import NGramBag, token_positions
+from weft.layers.embeddings_and_rotary_positions import NGramBag, record_embedding, token_positions
 from weft.layers.linear_norm_dropout import Rate, dropout
+from weft.layers.step_recorder import record, recording
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder
 from weft.models.encoder_decoder import FlatFamily, VectorEncoder
 from weft.models.frontends.base import TokenFrontend
@@ -67,6 +68,13 @@ class DynamicUnfolding:
         return math.floor(length * self.ratio) + self.extra
 
 
+def _relu(name: str, x: Tensor) -> Tensor:
+    """max(x, 0), which is recorded under this name."""
+    positive, axes = F.relu(x), "row token channel"
+    record(name, positive, axes, "relu(x)", x=(x, axes))
+    return positive
+
+
 class ResidualBlock(nn.Module):
     """x + W₃ f(conv(f(W₁ f(x)))), where f is a layer norm and ReLU: down to half the width, a dilated convolution, and up."""
 
@@ -85,10 +93,15 @@ class ResidualBlock(nn.Module):
         return self.window.init_state(rows, self.up.bias)
 
     def forward(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
-        h = self.down(F.relu(self.norm_down(x)))
-        windows, tail = self.window(F.relu(self.norm_taps(h)), tail, layout)
-        h = self.up(F.relu(self.norm_up(self.taps(windows))))
-        return x + dropout(h, self.dropout, self.training), tail
+        h = self.down(_relu("open", self.norm_down(x)))
+        windows, tail = self.window(_relu("window", self.norm_taps(h)), tail, layout)
+        h = self.up(_relu("mixed", self.norm_up(self.taps(windows))))
+        after = x + dropout(h, self.dropout, self.training)
+        if recording():
+            axes, places = "row token channel", "row token place channel"
+            record("window of tokens", windows.unflatten(-1, (self.window.width, -1)), places)
+            record("residual", after, axes, "x + update", x=(x, axes), update=(h, axes))
+        return after, tail
 
 
 @dataclass(frozen=True)
@@ -162,7 +175,10 @@ class NGramEmbedding(nn.Module):
         if self.ngrams is not None:
             grams, tail = self.ngrams.of_tokens(tokens, tail, layout)
             x = x + grams
-        return dropout(x * self.scale, self.dropout, self.training), tail
+        scaled = x * self.scale
+        if self.ngrams is None:
+            record_embedding(tokens, self.table, self.scale, scaled)
+        return dropout(scaled, self.dropout, self.training), tail
 
 
 @dataclass
@@ -227,7 +243,12 @@ class ByteNetDecoder(LinearDecoder):
     def hidden_states(self, tokens: Tensor, state: ByteNetState, layout: Layout | None = None) -> HiddenStates:
         positions = token_positions(tokens, layout) + state.fed[:, None]
         embedded, grams = self.embedding(tokens, state.grams, layout)
-        x = embedded + _read(state, positions, layout)
+        columns = _read(state, positions, layout)
+        x = embedded + columns
+        if recording():
+            axes = "row token channel"
+            record("source columns", columns, axes)
+            record("input", x, axes, "tokens + columns", tokens=(embedded, axes), columns=(columns, axes))
         tails = []
         for block, tail in zip(self.blocks, state.tails, strict=True):
             x, tail = block(x, tail, layout)
