@@ -159,7 +159,7 @@ class RecurrentLayer(nn.Module):
         state = tuple(part.to(x.dtype) for part in state)
         after = self._cell(x, state, weights)
         if recording():
-            self._record_gates(x[:, None], [part[:, None] for part in state], [part[:, None] for part in after], weights)
+            record_gates(self, x[:, None], [part[:, None] for part in state], [part[:, None] for part in after], weights)
         return after
 
     def _cell(self, x: Tensor, state: Cell, weights: Sequence[Tensor]) -> Cell:
@@ -180,50 +180,12 @@ class RecurrentLayer(nn.Module):
             before, after = [part[:, :-1] for part in states], [part[:, 1:] for part in states]
             if way:
                 before, after = ([turn_round(part, layout) for part in side] for side in (before, after))
-            self._record_gates(x, before, after, weights, WAYS[way] if self.ways == 2 else "")
+            record_gates(self, x, before, after, weights, WAYS[way] if self.ways == 2 else "")
             outputs.append(after[0] if layout is None else after[0].where(layout.mask[..., None], 0.0))
         formula = "join(forward, backward, channel)" if self.ways == 2 else "forward"
         sides = {name.strip(): (each, axes) for name, each in zip(WAYS, outputs, strict=False)}
         record("states", result[0], axes, formula, self, **sides)
         return result
-
-    def _record_gates(
-        self, x: Tensor, before: Sequence[Tensor], after: Sequence[Tensor], weights: Sequence[Tensor], way: str = ""
-    ) -> None:
-        """Records a step, or all steps of one direction: x [B, T, D], and the parts of the state [B, T, W] before and after."""
-        axes, names = "row token channel", GRU_GATES if self.parts == 1 else LSTM_GATES
-
-        def show(name: str, value: Tensor, formula: str, **operands: Operand) -> Operand:
-            record(f"{way}{name}", value, axes, formula, self, **operands)
-            return value, axes
-
-        h = show("state before", before[0], "")
-        reads, keeps, input_biases, state_biases = (each.chunk(len(names)) for each in weights)
-        terms: list[dict[str, Operand]] = []
-        for place, gate in enumerate(names):
-            sources = ("input", x, reads, input_biases), ("state", before[0], keeps, state_biases)
-            terms.append({})
-            for source, read, matrices, biases in sources:
-                value = F.linear(read, matrices[place], biases[place])
-                terms[place][source] = value, axes
-                operands = {"W": (matrices[place], "channel input"), "b": (biases[place], "channel")}
-                operands["x"] = read, "row token input"
-                record(f"{way}{gate} from {source}", value, axes, "sum(W * x, input) + b", self, **operands)
-
-        def opened(place: int) -> Operand:
-            value = torch.sigmoid(terms[place]["input"][0] + terms[place]["state"][0])
-            return show(names[place], value, "sigmoid(input + state)", **terms[place])
-
-        if self.parts == 1:
-            r, z, candidate = opened(0), opened(1), terms[2]
-            value = torch.tanh(candidate["input"][0] + r[0] * candidate["state"][0])
-            n = show(names[2], value, "tanh(input + r * state)", r=r, **candidate)
-            show("state", after[0], "(1 - z) * n + z * h", z=z, n=n, h=h)
-            return
-        i, f, o = opened(0), opened(1), opened(3)
-        g = show(names[2], torch.tanh(terms[2]["input"][0] + terms[2]["state"][0]), "tanh(input + state)", **terms[2])
-        c = show("cell", after[1], "f * c + i * g", f=f, c=show("cell before", before[1], ""), i=i, g=g)
-        show("state", after[0], "o * tanh(c)", o=o, c=c)
 
     def plan(self, draft: PlanBuilder, x: Register, state: int) -> Register:
         reads, keeps, *biases = self.rnn.all_weights[0]
@@ -263,6 +225,53 @@ class RecurrentLayer(nn.Module):
         """[B, W] → [directions, B, W / directions], as torch's layers expect."""
         parts = tuple(part.to(dtype).view(part.size(0), self.ways, -1).transpose(0, 1).contiguous() for part in state)
         return parts[0] if self.parts == 1 else parts
+
+
+def record_gates(
+    of: nn.Module,
+    x: Tensor,
+    before: Sequence[Tensor],
+    after: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    way: str = "",
+) -> None:
+    """Records a step, or all steps of one direction: x [B, T, D], and the parts of the state [B, T, W] before and after.
+
+    of: the layer or cell · weights: its matrices of inputs and states, and their biases.
+    """
+    axes, names = "row token channel", GRU_GATES if len(before) == 1 else LSTM_GATES
+
+    def show(name: str, value: Tensor, formula: str, **operands: Operand) -> Operand:
+        record(f"{way}{name}", value, axes, formula, of, **operands)
+        return value, axes
+
+    h = show("state before", before[0], "")
+    reads, keeps, input_biases, state_biases = (each.chunk(len(names)) for each in weights)
+    terms: list[dict[str, Operand]] = []
+    for place, gate in enumerate(names):
+        sources = ("input", x, reads, input_biases), ("state", before[0], keeps, state_biases)
+        terms.append({})
+        for source, read, matrices, biases in sources:
+            value = F.linear(read, matrices[place], biases[place])
+            terms[place][source] = value, axes
+            operands = {"W": (matrices[place], "channel input"), "b": (biases[place], "channel")}
+            operands["x"] = read, "row token input"
+            record(f"{way}{gate} from {source}", value, axes, "sum(W * x, input) + b", of, **operands)
+
+    def opened(place: int) -> Operand:
+        value = torch.sigmoid(terms[place]["input"][0] + terms[place]["state"][0])
+        return show(names[place], value, "sigmoid(input + state)", **terms[place])
+
+    if len(before) == 1:
+        r, z, candidate = opened(0), opened(1), terms[2]
+        value = torch.tanh(candidate["input"][0] + r[0] * candidate["state"][0])
+        n = show(names[2], value, "tanh(input + r * state)", r=r, **candidate)
+        show("state", after[0], "(1 - z) * n + z * h", z=z, n=n, h=h)
+        return
+    i, f, o = opened(0), opened(1), opened(3)
+    g = show(names[2], torch.tanh(terms[2]["input"][0] + terms[2]["state"][0]), "tanh(input + state)", **terms[2])
+    c = show("cell", after[1], "f * c + i * g", f=f, c=show("cell before", before[1], ""), i=i, g=g)
+    show("state", after[0], "o * tanh(c)", o=o, c=c)
 
 
 class StepDropout(nn.Module):
