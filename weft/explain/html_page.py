@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from html import escape
 from importlib.resources import files
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.attention.base import View
 from weft.errors import ConfigError
 from weft.explain.explanation import SIDES, Explanation, Weights, shown
 from weft.explain.inside import Inside
@@ -41,6 +42,25 @@ def image(pixels: Pixels, text: str, *, kind: str = "") -> str:
     """Pixels as an image inside the page. text: what it shows, in words · kind: its CSS class."""
     data = base64.b64encode(png(pixels)).decode()
     return f'<img{f" class={kind}" if kind else ""} alt="{escape(text)}" src="data:image/png;base64,{data}">'
+
+
+LOOKING = (
+    "Each picture is a head. Its rows are the tokens in their order, its columns the tokens that they look at; dark is much."
+)
+
+
+def head_images(layers: Mapping[str, Weights], uses: Mapping[str, View]) -> str:
+    """A picture for each head of self-attention, layer by layer: the weights [H, T, T] of layers by name, and their uses."""
+    figures = ""
+    square = [
+        each for name, each in layers.items() if uses.get(name) in ("encoder", "causal") and each.shape[1] == each.shape[2]
+    ]
+    for layer, weights in enumerate(square, start=1):
+        for head, each in enumerate(weights, start=1):
+            shade = (255 * (1 - np.sqrt(each.clip(0, 1)))).astype(np.uint8)
+            title = f"layer {layer}, head {head}"
+            figures += f"<figure class='picture exact'>{image(shade, title)}<figcaption>{title}</figcaption></figure>\n"
+    return f"<h3>Attention</h3>\n{notes([LOOKING])}{figures}" if figures else ""
 
 
 def png(pixels: Pixels) -> bytes:

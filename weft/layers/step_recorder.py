@@ -68,6 +68,7 @@ class StepRecorder:
         self.steps: dict[str, RecordedStep] = {}
         self.names = {module: name for name, module in model.named_modules()}
         self.scopes: list[str] = []
+        self.first: str | None = None
         self.thread = get_ident()
         self._weights = {each.untyped_storage().data_ptr() for each in (*model.parameters(), *model.buffers())}
         self._explained: set[int] = set()
@@ -116,8 +117,10 @@ class StepRecorder:
 
     def enter(self, module: nn.Module, _: Any) -> None:
         name = self.names[module]
-        if not (name or self.scopes):
-            self.steps.clear()  # a new run of the whole model
+        if not self.scopes:
+            self.first = name if self.first is None else self.first
+            if name == self.first:  # the model, or its encoder, begins anew
+                self.steps.clear()
         inner = isinstance(module, StepsOfCaller) and self.scopes
         self.scopes.append(self.scopes[-1] if inner else name)
 

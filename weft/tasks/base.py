@@ -24,7 +24,7 @@ from weft.decoding.predictor import Predictor
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import USUAL, Metric, make_metrics, score
 from weft.explain.html_page import Explained, Section
-from weft.explain.inside import AxisNames, Inside
+from weft.explain.inside import AxisNames, Inside, TokenNames
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_encoder_decoder
 
@@ -327,8 +327,9 @@ class Task(ABC):
         return Section(run, " ".join(title.split()), body, Inside.of(recorder, names))
 
     def step_names(self, predictor: Any, text: str) -> AxisNames | None:
-        """Names for the axes of the steps of a model that reads this input, such as its tokens; None: places are numbered."""
-        return None
+        """Names for the axes of the steps of a model that reads this input: by default its tokens; None: places are numbered."""
+        (prediction,) = predictor.predict([predictor.parse_input(text, attention=True)])
+        return TokenNames(prediction.source_tokens) if prediction.source_tokens else None
 
     def explained(self, predictor: Any, text: str) -> tuple[str, str]:
         """The title and the HTML of the explanation of an input: by default what is predicted, and its `explanation`."""
