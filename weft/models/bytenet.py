@@ -70,8 +70,9 @@ class DynamicUnfolding:
 
 def _relu(name: str, x: Tensor) -> Tensor:
     """max(x, 0), which is recorded under this name."""
-    positive, axes = F.relu(x), "row token channel"
-    record(name, positive, axes, "relu(x)", x=(x, axes))
+    positive = F.relu(x)
+    if recording():
+        record(name, positive, "row token channel", "relu(x)", x=(x, "row token channel"))
     return positive
 
 

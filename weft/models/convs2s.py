@@ -73,8 +73,10 @@ class Convolutions:
 
 def _evenly(name: str, x: Tensor, y: Tensor, of: nn.Module) -> Tensor:
     """(x + y) √½, which is recorded under this name."""
-    even, axes = (x + y) * EVEN, "row token channel"
-    record(name, even, axes, "(x + y) * even", of, x=(x, axes), y=(y, axes), even=EVEN)
+    even = (x + y) * EVEN
+    if recording():
+        axes = "row token channel"
+        record(name, even, axes, "(x + y) * even", of, x=(x, axes), y=(y, axes), even=EVEN)
     return even
 
 

@@ -327,7 +327,7 @@ class Task(ABC):
         return Section(run, " ".join(title.split()), body, Inside.of(recorder, names))
 
     def step_names(self, predictor: Any, text: str) -> AxisNames | None:
-        """Names for the axes of the steps of a model that reads this input: by default its tokens; None: places are numbered."""
+        """Names for the axes of the steps of a model that reads this input: by default its tokens; None: numbers."""
         (prediction,) = predictor.predict([predictor.parse_input(text, attention=True)])
         return TokenNames(prediction.source_tokens) if prediction.source_tokens else None
 

@@ -179,9 +179,10 @@ class DotScore(ScoreFunction):
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         scores = torch.bmm(query if self.factor == 1 else query * self.factor, source.keys.transpose(1, 2))
-        formula = "sum(q * k, channel)" + ("" if self.factor == 1 else " * factor")
-        operands = {"q": (query, "row query channel"), "k": (source.keys, "row key channel")}
-        record("scores", scores, "row query key", formula, **operands, factor=self.factor)
+        if recording():
+            formula = "sum(q * k, channel)" + ("" if self.factor == 1 else " * factor")
+            operands = {"q": (query, "row query channel"), "k": (source.keys, "row key channel")}
+            record("scores", scores, "row query key", formula, **operands, factor=self.factor)
         return scores
 
     def plan(self, draft: PlanBuilder, query: Register, width: int) -> Register:
