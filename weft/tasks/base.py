@@ -23,6 +23,7 @@ from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resol
 from weft.decoding.predictor import Predictor
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import USUAL, Metric, make_metrics, score
+from weft.explain.explanation import shown
 from weft.explain.html_page import Explained, Section
 from weft.explain.inside import AxisNames, Inside, TokenNames
 from weft.models.base import Network, Sizes
@@ -329,7 +330,8 @@ class Task(ABC):
     def step_names(self, predictor: Any, text: str) -> AxisNames | None:
         """Names for the axes of the steps of a model that reads this input: by default its tokens; None: numbers."""
         (prediction,) = predictor.predict([predictor.parse_input(text, attention=True)])
-        return TokenNames(prediction.source_tokens) if prediction.source_tokens else None
+        tokens = [shown(token) for token in prediction.source_tokens]
+        return TokenNames(tokens) if tokens else None
 
     def explained(self, predictor: Any, text: str) -> tuple[str, str]:
         """The title and the HTML of the explanation of an input: by default what is predicted, and its `explanation`."""

@@ -17,6 +17,7 @@ function numberText(value) {
   if (Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value < 0 ? "−∞" : "∞";
   const size = Math.abs(value), digits = Number.isInteger(value) ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 0.001 ? 3 : 5;
+  if (value && size < 0.00001) return value.toExponential(0).replaceAll("-", "−");
   return value.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−");
 }
 
