@@ -124,9 +124,8 @@ class Inside(Mapping[str, Step]):
             return found[0]
         if not found:
             raise KeyError(f"{name}: there is no such step; `list(inside)` has all names")
-        raise KeyError(
-            f"{name}: several steps have this name: {', '.join(each.name for each in found[:6])}, …; give more of it"
-        )
+        some = ", ".join(each.name for each in found[:6])
+        raise KeyError(f"{name}: {len(found)} steps end so: {some}, …; give more of the name")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._steps)
