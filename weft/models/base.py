@@ -253,6 +253,8 @@ class LinearDecoder(Decoder):
 
     def _record_logits(self, hidden: Tensor, logits: Tensor) -> None:
         """Records logits and their probabilities."""
+        if hidden.dim() == 2:  # one position per row, as in a search
+            hidden, logits = hidden[:, None], logits[:, None]
         axes, chances = "row token vocabulary", logits.float().softmax(-1)
         if type(self.output) is nn.Linear:
             operands = {"W": (self.output.weight, "vocabulary input"), "x": (hidden, "row token input")}
