@@ -83,7 +83,7 @@ def evaluate(
         return _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
 
     def predict(name: str, system: Trained, sources: Sequence[str]) -> list[str]:
-        how = {"options": options, "output": output if name == run else None}
+        how: dict[str, Any] = {"options": options, "output": output if name == run else None}
         if engine:
             return _predict_on_engine(name, sources, engine, actors, device=device, **how)
         return _predict(name, system, sources, **how)
