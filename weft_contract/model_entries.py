@@ -130,6 +130,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "rnn": {
         "deep-maxout": {"cell": "lstm", "encoder_layers": 2, "decoder_layers": 3, "residual": True, "readout": "maxout"},
+        "plain": {"cell": "rnn", "encoder_layers": 2, "style": "luong", "attention": "general"},
+        "sru": {"cell": "sru", "decoder_layers": 2, "bidirectional": False},
         "luong": {"style": "luong", "bridge": "zeros", "variational_dropout": True, "share_embeddings": "output"},
         "input-feeding": {"style": "luong", "input_feeding": True, "cell": "lstm", "decoder_layers": 2},
         "sutskever": {
