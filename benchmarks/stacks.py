@@ -35,7 +35,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "lstm": {"kind": "rnn", "cell": "lstm", "dim": 128, "layers": 2, "bidirectional": False, "dropout": 0.0},
     "transformer": {"kind": "transformer", "dim": 128, "heads": 4, "feedforward": 256, "layers": 3, "dropout": 0.0},
 }
-RATES = {"lstm": 3e-3, "transformer": 1e-3}
+RATES = {"stack_rnn": 5e-3, "lstm": 3e-3, "transformer": 1e-3}
 """The learning rate of a system that has another than the recipe."""
 
 

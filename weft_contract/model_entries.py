@@ -41,6 +41,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "convs2s": {"dim": 16, "channels": 20, "layers": 2},
     "bytenet": {"dim": 16, "dilations": [1, 2, 4], "sets": 1},
     "rnn": {"dim": 20, "embedding": 12},
+    "text_cnn": {"dim": 12, "channels": 5},
 }
 DECODERS: dict[str, dict[str, Any]] = {
     **PARTS,
@@ -80,6 +81,7 @@ COMPOSED = [
     *(("transformer", decoder) for decoder in ("convs2s", "bytenet", "rnn")),
     *((encoder, "transformer") for encoder in ("convs2s", "bytenet", "rnn")),
     ("convs2s", "rnn"),
+    ("text_cnn", "rnn"),
     ("rnn", "convs2s"),
 ]
 """Encoders and decoders of different families that are tested together."""

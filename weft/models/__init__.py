@@ -28,6 +28,7 @@ ENCODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SEncoder",
     "bytenet": "weft.models.bytenet:ByteNetEncoder",
     "rnn": "weft.models.rnn:RecurrentEncoder",
+    "text_cnn": "weft.models.text_cnn:TextCnnEncoder",
     "identity": "weft.models.encoder_decoder:IdentityEncoder",
 }
 
@@ -51,5 +52,6 @@ POOLINGS = {
     "max": "weft.models.pooling:MaxPooling",
     "last_max_mean": "weft.models.pooling:LastMaxMeanPooling",
     "self_attentive": "weft.models.pooling:SelfAttentivePooling",
+    "channel_attentive": "weft.models.pooling:ChannelAttentivePooling",
     "pma": "weft.models.pooling:MultiheadPooling",
 }

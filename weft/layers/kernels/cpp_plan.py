@@ -221,7 +221,7 @@ class PlanBuilder:
         self.ops.append(Op(Kind.HOLD, x, x, x, state, width=self.held[state]))
 
     def cell(self, kind: str, state: int, read: Register, kept: Register) -> Register:
-        """The new state h of a GRU or an LSTM (`kind`), from the products of its input and of its old state, which it replaces."""
+        """The new state h of a GRU or LSTM, from the products of its input and of its old state, which it replaces."""
         parts = 3 if kind == "gru" else 4
         return self._add(Kind[kind.upper()], self.widths[read] // parts, read, other=kept, number=state)
 
