@@ -27,7 +27,7 @@ VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
 """Source and target lengths of a small batch."""
 
-ONE_SIDED = {"language_model", "rnn_language_model"}
+ONE_SIDED = {"language_model", "rnn_language_model", "bytenet_language_model"}
 """Models that have no encoder."""
 
 TABLES = {"base": "weft.models:MODELS", "encoder": "weft.models:ENCODERS", "decoder": "weft.models:DECODERS"}
@@ -47,6 +47,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     **PARTS,
     "convs2s": {**PARTS["convs2s"], "cross": "full"},
     "rnn": {"dim": 16, "style": "luong", "attention": "general"},
+    "bytenet_rnn": {"dim": 16, "embedding": 12},
 }
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {"dim": 16, "heads": 4, "feedforward": 24, "encoder_layers": 2, "decoder_layers": 2},
@@ -82,6 +83,8 @@ COMPOSED = [
     *((encoder, "transformer") for encoder in ("convs2s", "bytenet", "rnn")),
     ("convs2s", "rnn"),
     ("text_cnn", "rnn"),
+    ("bytenet", "bytenet_rnn"),
+    ("rnn", "bytenet_rnn"),
     ("rnn", "convs2s"),
 ]
 """Encoders and decoders of different families that are tested together."""

@@ -8,6 +8,7 @@ MODELS = {
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer_generator:Pointer",
     "language_model": "weft.models.language_model:TransformerLanguageModelFamily",
+    "bytenet_language_model": "weft.models.bytenet:ByteNetLanguageModelFamily",
     "rnn_language_model": "weft.models.rnn:RecurrentLanguageModelFamily",
 }
 
@@ -36,6 +37,7 @@ DECODERS = {
     "transformer": "weft.models.transformer:TransformerDecoder",
     "convs2s": "weft.models.convs2s:ConvS2SDecoder",
     "bytenet": "weft.models.bytenet:ByteNetDecoder",
+    "bytenet_rnn": "weft.models.bytenet:RecurrentByteNetDecoder",
     "rnn": "weft.models.rnn:RecurrentDecoder",
     "parallel": "weft.models.transformer:NonAutoregressiveTransformerDecoder",
 }
