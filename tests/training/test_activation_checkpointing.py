@@ -95,7 +95,7 @@ def test_language_models_too(weft: tiny.Shell, tmp_path: Path) -> None:
 def test_models_without_layers_are_refused(weft: tiny.Shell, tmp_path: Path) -> None:
     data = ("--data", tiny.generated("reverse", 20), "--out", tmp_path / "x")
     weft.fails(
-        "train", "rnn-luong", *data, "--set", "train.recompute=true", says=["train.recompute", "no stack of equal layers"]
+        "train", "rnn-luong", *data, "--set", "train.recompute=true", says=["train.recompute", "no layers of a Transformer"]
     )
     reversible = ("train.recompute=true", "model.reversible=true")
     weft.fails("train", "transformer-tiny", *data, "--set", *reversible, says=["train.recompute", "reversible"])
