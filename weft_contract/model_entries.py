@@ -42,6 +42,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "bytenet": {"dim": 16, "dilations": [1, 2, 4], "sets": 1},
     "rnn": {"dim": 20, "embedding": 12},
     "text_cnn": {"dim": 12, "channels": 5},
+    "sliced_rnn": {"dim": 16, "slices": 2, "memory": "all"},
+    "funnel": {"dim": 16, "heads": 4, "feedforward": 24, "blocks": [1, 2]},
 }
 DECODERS: dict[str, dict[str, Any]] = {
     **PARTS,
@@ -83,6 +85,8 @@ COMPOSED = [
     *((encoder, "transformer") for encoder in ("convs2s", "bytenet", "rnn")),
     ("convs2s", "rnn"),
     ("text_cnn", "rnn"),
+    ("sliced_rnn", "rnn"),
+    ("funnel", "transformer"),
     ("bytenet", "bytenet_rnn"),
     ("rnn", "bytenet_rnn"),
     ("rnn", "convs2s"),
@@ -99,6 +103,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "encoder_self": {"kind": "full", "position": "rotary"},
             "decoder_self": {"kind": "full", "position": "rotary"},
         },
+        "concatenated": {"position_join": "concatenate", "position": "learned", "encoder_layers": 1},
         "local-3": {"decoder_self": {"kind": "local", "window": 3}},
         "convolution-5": {"decoder_self": {"kind": "convolution", "width": 5}},
         "tagging": {"feedforward_width": 3},

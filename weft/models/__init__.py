@@ -29,6 +29,8 @@ ENCODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SEncoder",
     "bytenet": "weft.models.bytenet:ByteNetEncoder",
     "rnn": "weft.models.rnn:RecurrentEncoder",
+    "funnel": "weft.models.funnel:FunnelEncoder",
+    "sliced_rnn": "weft.models.sliced_rnn:SlicedRecurrentEncoder",
     "text_cnn": "weft.models.text_cnn:TextCnnEncoder",
     "identity": "weft.models.encoder_decoder:IdentityEncoder",
 }
