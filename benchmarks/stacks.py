@@ -40,7 +40,7 @@ RATES = {"stack_rnn": 5e-3, "lstm": 3e-3, "transformer": 1e-3}
 
 
 def plan(task: str, system: str, seed: int, options: argparse.Namespace) -> Run:
-    own = [f"train.seed={seed}", f"task.width={TASKS[task]}", "train.rounded=true", "train.threads=1"]
+    own = [f"train.seed={seed}", f"task.width={TASKS[task]}", "train.threads=1"]
     own += [f"train.schedule.rate={RATES[system]}"] if system in RATES else []
     sets = (*common_settings(options.out.absolute()), *own, f"model.encoder={json.dumps(SYSTEMS[system])}", *options.set)
     sets = (*sets, scale_steps(RECIPE, sets, options.steps_scale))

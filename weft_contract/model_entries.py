@@ -58,6 +58,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "rnn": {"dim": 16, "embedding": 12, "encoder_dim": 20, "heads": 4},
     "composed": {part: {"kind": "transformer", **PARTS["transformer"]} for part in ("encoder", "decoder")},
     "pointer": {"base": {"kind": "rnn", "dim": 16, "embedding": 12, "encoder_dim": 20}},
+    "prefix_language_model": {"dim": 16, "heads": 4, "feedforward": 24, "layers": 2},
 }
 
 SHORT: dict[str, dict[str, Any]] = {"lsh": {"buckets": 2}, "routing": {"clusters": 1}, "sinkhorn": {"block": 4, "noise": False}}
@@ -162,6 +163,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "decoder": {**DECODERS[decoder], "kind": decoder},
         }
         for encoder, decoder in COMPOSED
+    },
+    "prefix_language_model": {
+        "rotary": {"position": "none", "attention": {"kind": "full", "position": "rotary"}, "norm": "post"},
+        "linear": {"attention": "linear", "position": "learned"},
     },
     "pointer": {
         "network": {"base": {"kind": "rnn", "style": "luong", **SMALL["rnn"]}, "generate": False},

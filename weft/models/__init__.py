@@ -7,6 +7,7 @@ MODELS = {
     "bytenet": "weft.models.bytenet:ByteNet",
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer_generator:Pointer",
+    "prefix_language_model": "weft.models.prefix_language_model:PrefixLanguageModelFamily",
     "language_model": "weft.models.language_model:TransformerLanguageModelFamily",
     "bytenet_language_model": "weft.models.bytenet:ByteNetLanguageModelFamily",
     "rnn_language_model": "weft.models.rnn:RecurrentLanguageModelFamily",
