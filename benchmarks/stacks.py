@@ -80,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="", help=f"of {', '.join(TASKS)} (default all)")
     parser.add_argument("--seeds", default="1,2,3", help="seeds, separated by commas (default 1,2,3)")
-    parser.add_argument("--sequences", type=int, default=100_000, help="sequences to train on (default 100,000)")
+    parser.add_argument("--sequences", type=int, default=20_000, help="sequences to train on (default 20,000)")
     parser.add_argument("--tested", type=int, default=100, help="sequences of each test (default 100)")
     add_options(parser, at_once=2)
     options = parser.parse_args()

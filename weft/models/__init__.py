@@ -16,6 +16,7 @@ MODELS = {
 FRONTS = {
     "tokens": "weft.models.frontends.base:TokenFrontend",
     "words": "weft.models.frontends.words_and_sentences:WordFrontend",
+    "contextual": "weft.models.frontends.contextual:ContextualFrontend",
     "frames": "weft.models.frontends.base:FrameFrontend",
     "pyramid": "weft.models.frontends.base:PyramidFrontend",
     "vectors": "weft.models.frontends.base:VectorFrontend",
