@@ -136,6 +136,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "bytenet": {
         "nothing-unfolded": {"unfold_ratio": 1.0, "share_embeddings": "output"},
         "ngrams": {"ngrams": 4, "ngram_buckets": 50},
+        "sub-batch": {"block_norm": "sub_batch"},
         "ngrams-apart": {"ngrams": 2, "ngram_buckets": 9, "share_embeddings": "output"},
         "two-sets": {"encoder_sets": 2, "decoder_sets": 2, "dilations": [1, 3], "width": 5, "unfold_extra": 3},
     },
