@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.decoding_options import Warn
 from weft.decoding.predictor import Prediction
-from weft.errors import ConfigError, DataError, RunError
+from weft.errors import ConfigError, RunError
 from weft.explain.html_page import Explained
 from weft.runs.open_run import open_runs
 from weft.runs.trained_model import Trained, check_text, check_texts
