@@ -2,13 +2,13 @@
 
     python benchmarks/synthesis.py FSDD --out OUT --recogniser RUN [--speaker jackson] [--seeds 1,2,3] [--only location,plain]
 
-FSDD: a folder of files DIGIT_SPEAKER_TAKE.wav (the Free Spoken Digit Dataset) · RUN: a run of the recipe speech-digits, trained by
-`benchmarks/digits.py` or on its data. Writes recordings and lists to OUT/data, which `weft train synthesis-digits --data
+FSDD: a folder of files DIGIT_SPEAKER_TAKE.wav (the Free Spoken Digit Dataset) · RUN: a run of the recipe speech-digits, trained
+by `benchmarks/digits.py` or on its data. Writes recordings and lists to OUT/data, which `weft train synthesis-digits --data
 OUT/data/train.tsv#2,1` reads; trains every system; speaks the texts of the test and prints the recogniser's word errors.
 
-Strings have 2 to 5 digits of the speaker. Takes do not cross the split of `benchmarks/digits.py`, and no text of the test occurs in
-training. Beside each system: real recordings of the same texts from takes for tests; the same sound after Griffin–Lim, which is
-the best that frames can give; and, as floor, the same recordings with the texts of other rows.
+Strings have 2 to 5 digits of the speaker. Takes do not cross the split of `benchmarks/digits.py`, and no text of the test
+occurs in training. Beside each system: real recordings of the same texts from takes for tests; the same sound after
+Griffin–Lim, which is the best that frames can give; and, as floor, the same recordings with the texts of other rows.
 
     python benchmarks/synthesis.py FSDD --out OUT --diagonal
 
@@ -144,7 +144,9 @@ def table(outcomes: Sequence[Outcome], folder: Path, options: argparse.Namespace
         if each.error:
             rows.append((each.run.name, each.error, "", "", "", ""))
             continue
-        errors = word_errors(recogniser, speak(options.out / each.run.name, texts, options.out / "speech" / each.run.name), texts)
+        errors = word_errors(
+            recogniser, speak(options.out / each.run.name, texts, options.out / "speech" / each.run.name), texts
+        )
         found, title = each.scores["test"], SYSTEMS[each.run.name.rpartition("-")[0]][0]
         figures = (f"{errors:.1f}", f"{found['mcd']:.2f}", f"{found['unended']:.1f}", f"{each.seconds:.0f}")
         rows.append((each.run.name, title, *figures))
@@ -181,7 +183,9 @@ def main() -> None:
         return
     if not (options.diagonal or options.recogniser):
         sys.exit("give --recogniser RUN, a run of the recipe speech-digits")
-    runs = [plan(name, int(seed), folder, options) for name in select(SYSTEMS, options.only) for seed in options.seeds.split(",")]
+    runs = [
+        plan(name, int(seed), folder, options) for name in select(SYSTEMS, options.only) for seed in options.seeds.split(",")
+    ]
     outcomes = Sweep(options.out, at_once=options.at_once, minutes=options.minutes)(runs)
     text = f"{about()}\n\n{diagonal_table(outcomes, options) if options.diagonal else table(outcomes, folder, options)}"
     (options.out / f"{'diagonal' if options.diagonal else 'synthesis'}.md").write_text(text, "utf-8")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from weft.cli.input_and_output import Counter, check_kept, opened, warn, write_line
+from weft.cli.input_and_output import Counter, check_kept, opened, tell, warn, write_line
 from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, TAG, decode_options
-from weft.errors import ConfigError
+from weft.errors import ConfigError, DataError
 from weft.garbage_collection import paused_at_startup
 from weft.runs.run_folder import run_folders
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from weft.runs.trained_model import Trained
     from weft.tasks.translation.glossary import Terms
 
+
+LIST = "list.tsv"
+"""The list of the files in a folder of outputs."""
 
 Format = StrEnum("Format", ["text", "html", "srt", "vtt", "xliff", "docx", "po", "csv"])
 
@@ -85,6 +88,10 @@ def predict(
             )
         name = str(source.file or "standard input")
         return _translate_document(trained, _content(text, source.file), name, format, terms_of, output, **options)
+    if trained.task.info.output_suffix and not as_json:
+        if prefix or glossary or n_best:
+            raise ConfigError("a spoken text has no --prefix, --glossary and --n-best; leave them out")
+        return _write_files(trained, source.lines, output, **options)
     prefixes = None if prefix is None else read_lines(prefix)
     _write_predictions(trained, source, terms_of, output, as_json=as_json or bool(n_best), prefixes=prefixes, **options)
 
@@ -116,6 +123,36 @@ def _write_predictions(
             plain = {"source": line, **each.document()}
             write_line(target, json.dumps(plain, ensure_ascii=False) if as_json else each.lines())
             counter.advance()
+
+
+def _write_files(trained: Trained, lines: Iterable[str], output: Path | None, **options: Any) -> None:
+    """Writes outputs that are files: a single one to `output`, several into a folder, with a list of them."""
+    suffix, texts = trained.task.info.output_suffix, [" ".join(line.split()) for line in lines]
+    count = sum(map(bool, texts))
+    if output is None:
+        raise ConfigError(f"the outputs are no text; give a file, such as -o output{suffix}, a folder for several, or --json")
+    if not count:
+        raise DataError("there is nothing to say in an empty input; give a text")
+    single = output.suffix.lower() == suffix
+    if single and count > 1:
+        raise ConfigError(f"{output}: there are {count:,} texts, and a file holds one; give a folder, such as -o {output.stem}")
+    if not single and (output.is_file() or (output.suffix and not output.is_dir())):
+        raise ConfigError(f"{output}: end the file name in {suffix}, or give a folder")
+    predictions = zip(texts, trained.stream(texts, **options), strict=True)
+    if single:
+        with opened(output) as target:
+            cast(Any, target).buffer.writelines(each.content() for text, each in predictions if text)
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number, (text, each) in enumerate(predictions, start=1):
+        if text:
+            name = f"{number:0{len(str(len(texts)))}}{suffix}"
+            (output / name).write_bytes(each.content())
+            rows.append(f"{text}\t{name}\n")
+    with opened(output / LIST) as target:
+        target.writelines(rows)
+    tell(f"{output / LIST}: {len(rows):,} files")
 
 
 def _write_live(parts: Iterable[str], output: Path | None) -> None:

@@ -227,8 +227,8 @@ def open_listed(spec: str, *, lowercase: bool = False, side: Side = 0) -> Listed
     if not comma:
         columns = "a text, a tab and a file" if side else "a file, a tab and a text"
         raise DataError(
-            f"{spec!r} is no list of files. Give a file .tsv with {columns} per line, or photos.zip,list.tsv if the files are in a "
-            ".zip file or in another folder"
+            f"{spec!r} is no list of files. Give a file .tsv with {columns} per line, or photos.zip,list.tsv if the files are "
+            "in a .zip file or in another folder"
         )
     folder = Path(place.strip())
     if not folder.is_dir():

@@ -158,8 +158,8 @@ class DecoderSite:
     """The place of a decoder, as `Site` is that of an attention: its vocabulary and the encoder that it reads.
 
     memory, depth, finals, paired: of the encoder, see `VectorEncoder` · source: the embedding tables of the source, if the
-    target shares them · tied: the output layer shares the target embeddings · writes: see `Sizes`; a decoder that writes vectors
-    is fed vectors [B, T, D] in place of tokens, and its output layer has `vocabulary` outputs.
+    target shares them · tied: the output layer shares the target embeddings · writes: see `Sizes`; a decoder that writes
+    vectors is fed vectors [B, T, D] in place of tokens, and its output layer has `vocabulary` outputs.
     """
 
     vocabulary: int

@@ -11,7 +11,6 @@ import torch
 
 from weft.data.batch import EOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
-from weft.data.column_checks_and_listed_files import listed_files
 from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
 from weft.data.formats import Texts
 from weft.data.sentence_pairs import PairFilters
@@ -19,12 +18,12 @@ from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.tasks.transcription.data import CHUNK, VERSION
 from weft.tasks.transcription.log_mel import Frames, LogMel, features
 
-SPOKEN_TEXTS = listed_files((), side=1)
-"""Lists of texts, each with its recording."""
-
 
 def speech_encoding(source: Tokenizer, mel: LogMel, max_length: int, drop_duplicates: bool = False) -> Encoding:
-    """The corpus of texts and their wav files. Left out are empty texts, and those with more than `max_length` tokens or frames."""
+    """The corpus of texts and their wav files.
+
+    Left out are empty texts, and those with more than `max_length` tokens or frames.
+    """
     filters = PairFilters(max_length, None, drop_duplicates)
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:

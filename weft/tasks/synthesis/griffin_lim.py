@@ -45,8 +45,8 @@ class InvertibleLogMel(LogMel):
         """Raises ConfigError if the windows do not overlap enough."""
         if 2 * self.hop > self.window:
             raise ConfigError(
-                f"task.hop: frames of {self.window:g} s that are {self.hop:g} s apart overlap too little to be turned into sound; "
-                f"set it to at most half of task.window, {self.window / 2:g}"
+                f"task.hop: frames of {self.window:g} s that are {self.hop:g} s apart overlap too little to be turned into "
+                f"sound; set it to at most half of task.window, {self.window / 2:g}"
             )
 
     def sound(self, frames: Frames) -> Samples:
@@ -75,8 +75,8 @@ def spectrum_of(powers: Tensor, bands: Tensor) -> Tensor:
 def griffin_lim(magnitudes: Tensor, fft: int, step: int, length: int, iterations: int, momentum: float = MOMENTUM) -> Tensor:
     """[N]: a sound whose spectra have these magnitudes [F, T] (Griffin & Lim 1984).
 
-    Each iteration makes a sound of the magnitudes with the phases so far, c_n = STFT(ISTFT(a · e^{iφ_n})), and takes its phases;
-    with momentum α, those of c_n + α (c_n − c_{n−1}). The first phases are random, the same for frames of one number.
+    Each iteration makes a sound of the magnitudes with the phases so far, c_n = STFT(ISTFT(a · e^{iφ_n})), and takes its
+    phases; with momentum α, those of c_n + α (c_n − c_{n−1}). The first phases are random, the same for frames of one number.
     """
     window = torch.hann_window(length, periodic=True, dtype=magnitudes.dtype)
     samples = (magnitudes.size(1) - 1) * step

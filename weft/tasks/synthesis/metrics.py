@@ -18,7 +18,7 @@ COEFFICIENTS = 13
 
 
 def cepstrum(frames: NDArray[np.floating]) -> NDArray[np.float64]:
-    """[T, 13]: c_k = 2/M Σ_m x_m cos(π k (m + ½) / M), k = 1 … 13, of frames [T, M] of logarithms of power, with x half of them."""
+    """[T, 13]: c_k = 2/M Σ_m x_m cos(π k (m + ½) / M), k = 1 … 13, with x half of frames [T, M] of logarithms of power."""
     bands = frames.shape[1]
     orders = np.arange(1, COEFFICIENTS + 1)
     waves = np.cos(np.pi * orders[None] * (np.arange(bands)[:, None] + 0.5) / bands)
@@ -27,31 +27,27 @@ def cepstrum(frames: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def mel_cepstral_distortion(written: NDArray[np.floating], true: NDArray[np.floating]) -> float:
-    """10/ln 10 · √(2 Σ_k (c_k − c'_k)²) in decibels (Kubichek 1993), the mean along the best alignment of both in time.
+    """10/ln 10 · √(2 Σ_k (c_k − c'_k)²) in decibels (Kubichek 1993), summed along the best alignment of both in time, over U.
 
     written [T, M], true [U, M]: logarithms of power. The alignment is that of dynamic time warping: it goes from the first
-    frames to the last, each time by a frame in one recording or in both, and has the least sum.
+    frames to the last, each time by a frame in one recording or in both, and has the least sum. Divided by the true number of
+    frames, not by its own length, it also counts what is said too much.
     """
     ours, theirs = cepstrum(written), cepstrum(true)
     apart = np.sqrt(((ours[:, None] - theirs[None]) ** 2).sum(-1) * 2) * (10 / math.log(10))
-    total, length = _warped(apart)
-    return total / length
+    return _warped(apart) / len(true)
 
 
-def _warped(apart: NDArray[np.float64]) -> tuple[float, int]:
-    """The least sum of costs [T, U] along a path from corner to corner, and the cells of that path. Diagonal by diagonal."""
+def _warped(apart: NDArray[np.float64]) -> float:
+    """The least sum of costs [T, U] along a path from corner to corner, computed diagonal by diagonal."""
     rows, columns = apart.shape
-    sums, cells = np.full((rows + 1, columns + 1), np.inf), np.zeros((rows + 1, columns + 1), np.int64)
+    sums = np.full((rows + 1, columns + 1), np.inf)
     sums[0, 0] = 0
     for diagonal in range(2, rows + columns + 1):
         i = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
         j = diagonal - i
-        before = np.stack([sums[i - 1, j - 1], sums[i - 1, j], sums[i, j - 1]])
-        best = before.argmin(0)
-        counts = np.stack([cells[i - 1, j - 1], cells[i - 1, j], cells[i, j - 1]])
-        sums[i, j] = apart[i - 1, j - 1] + before[best, np.arange(len(i))]
-        cells[i, j] = 1 + counts[best, np.arange(len(i))]
-    return float(sums[rows, columns]), int(cells[rows, columns])
+        sums[i, j] = apart[i - 1, j - 1] + np.minimum(np.minimum(sums[i - 1, j - 1], sums[i - 1, j]), sums[i, j - 1])
+    return float(sums[rows, columns])
 
 
 def diagonal_share(weights: Tensor, layout: Layout, source_layout: Layout | None, width: float = 0.2) -> tuple[float, int]:

@@ -21,6 +21,7 @@ from weft.layers.embeddings_and_rotary_positions import GivenVectors
 from weft.layers.linear_norm_dropout import Rate, dropout
 from weft.models.base import Encoded, LinearDecoder, Model, Network, Sizes, least, times
 from weft.models.encoder_decoder import build_encoder_decoder
+from weft.tasks.transcription.log_mel import Frames
 
 ENDS = 0.5
 """A text ends with the first step whose probability of being the last one exceeds this."""
@@ -66,7 +67,7 @@ class Prenet(nn.Module):
         return x
 
     def masks(self, seeds: Tensor, step: int) -> list[Tensor]:
-        """[B, 1, units] for each layer: factors 0 or 1 / (1 − share) of one step, which follow from `seeds` [B] of the texts."""
+        """[B, 1, units] for each layer: factors 0 or 1 / (1 − share) of one step, which follow from the texts' `seeds` [B]."""
         widths = [layer.out_features for layer in self.layers if isinstance(layer, nn.Linear)]
         units = torch.arange(sum(widths), device=seeds.device)
         drawn = uniform(0, seeds, units, torch.tensor(step, device=seeds.device))
@@ -105,7 +106,7 @@ class SpeechOutputs:
 class SpokenFrames:
     """The frames [N, M] of one text · ended: whether they end by themselves · score: log-probability of where they end."""
 
-    frames: Tensor
+    frames: Frames
     ended: bool
     score: float
 
@@ -161,7 +162,8 @@ class SpeechModel(Network):
         spoken = []
         for row, count, done, logits in zip(refined, counts, ended, chances, strict=True):
             score = -F.softplus(logits[: count - done]).sum() + (F.logsigmoid(logits[count - 1]) if done else 0)
-            spoken.append(SpokenFrames(row[:count].reshape(-1, self.mels), done, float(score)))
+            written_frames = row[:count].reshape(-1, self.mels).cpu().numpy()
+            spoken.append(SpokenFrames(written_frames, done, float(score)))
         return spoken
 
     def _steps(self, encoded: Encoded, most: int, seeds: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -197,12 +199,15 @@ def build_speech_model(spec: Mapping[str, Any], sizes: Sizes, mels: int, options
     """The model of `spec`, the section model, with the layers that frames need around its decoder."""
     model = build_encoder_decoder(spec, sizes)
     decoder = model.decoder
-    table = getattr(getattr(decoder, "embedding", None), "table", None)
-    if not (isinstance(decoder, LinearDecoder) and isinstance(table, GivenVectors)):
+    embedding = getattr(decoder, "embedding", None)
+    table = getattr(embedding, "table", None)
+    if decoder.parallel or not (isinstance(decoder, LinearDecoder) and isinstance(table, GivenVectors)):
         raise ConfigError(
-            f"model.kind: {spec['kind']} cannot write frames of sound; use model.kind: composed with a decoder such as rnn or "
-            "transformer"
+            f"model.decoder: {type(decoder).__name__} cannot write frames of sound one after the other; choose another decoder, "
+            "such as rnn or transformer"
         )
+    if getattr(embedding, "ngrams", None) is not None:
+        raise ConfigError("model.decoder.ngrams: frames of sound form no n-grams; set it to 1")
     return SpeechModel(model, decoder, table.embedding_dim, mels, options)
 
 

@@ -66,13 +66,21 @@ class SynthesisPredictor(TextPredictor[Speech]):
     model: SpeechModel
 
     def __init__(
-        self, model: SpeechModel, reader: Tokenizer, mel: InvertibleLogMel, options: DecodingOptions, warn: Warn | None = None
+        self,
+        model: SpeechModel,
+        reader: Tokenizer,
+        mel: InvertibleLogMel,
+        options: DecodingOptions,
+        warn: Warn | None = None,
+        *,
+        lowercase: bool = False,
     ) -> None:
         super().__init__(model, reader, options, warn)
-        self.mel = mel
+        self.mel, self.lowercase = mel, lowercase
 
     def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[SpokenPart]]:
-        return [self._parts(given.text.strip(), line) for line, given in enumerate(inputs, start=first_line)]
+        texts = [given.text.strip().lower() if self.lowercase else given.text.strip() for given in inputs]
+        return [self._parts(text, line) for line, text in enumerate(texts, start=first_line)]
 
     def _parts(self, text: str, line: int) -> list[SpokenPart]:
         if not text:
@@ -101,12 +109,12 @@ class SynthesisPredictor(TextPredictor[Speech]):
             return Speech("", 0.0, rate=self.mel.rate)
         (spoken,), (part,) = results, parts
         if not spoken.ended:
+            steps = len(spoken.frames) // self.model.group
             self.warn(
-                f"{given.text.strip()[:40]!r} did not end within {len(spoken.frames) // self.model.group} steps, so its recording is "
-                "cut; if it is that long, raise decode.max_length and decode.max_ratio"
+                f"{given.text.strip()[:40]!r} did not end within {steps} steps, so its recording is cut; if it is that long, "
+                "raise decode.max_length and decode.max_ratio"
             )
-        frames = spoken.frames.float().cpu().numpy()
-        tokens = self.reader.tokens(part.ids)
+        frames, tokens = spoken.frames, self.reader.tokens(part.ids)
         speech = Speech(given.text.strip(), spoken.score, part.ids, tokens, tokens)
         speech.samples, speech.rate, speech.frames = self.mel.sound(frames), self.mel.rate, frames
         if given.attention:

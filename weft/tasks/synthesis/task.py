@@ -15,6 +15,7 @@ from torch import Tensor
 
 from weft.attention.core.weight_recorder import cross_attentions, record_weights
 from weft.data.batch import PairBatch
+from weft.data.column_checks_and_listed_files import listed_files
 from weft.data.corpus import Corpus, Encoding, Rows
 from weft.data.formats import Pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resolve_options
@@ -22,7 +23,7 @@ from weft.losses.attention_penalties import Penalties
 from weft.models.base import Network, Sizes
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.synthesis.data import SPOKEN_TEXTS, collate_speech, random_speech, speech_encoding
+from weft.tasks.synthesis.data import collate_speech, random_speech, speech_encoding
 from weft.tasks.synthesis.griffin_lim import InvertibleLogMel
 from weft.tasks.synthesis.metrics import diagonal_share, mel_cepstral_distortion
 from weft.tasks.synthesis.model import (
@@ -41,10 +42,12 @@ from weft.tasks.transcription.log_mel import DEVIATION, features, read_wav
 class SynthesisTask(CorpusTask):
     """Text to sound: frames by an encoder and a decoder, which is fed its own frames, and phases by Griffin–Lim.
 
-    The data lists texts with their wav files; file names are relative to the list. data.max_length limits tokens and frames. The
-    loss of a step is the distance of its frames, before and after the postnet, and the cross-entropy of whether it is the last.
+    The data lists texts with their wav files; file names are relative to the list. data.max_length limits tokens and frames.
+    The loss of a step is the distance of its frames, before and after the postnet, and the cross-entropy of whether it is the
+    last one.
 
     distance: between frames: l1, which blurs less, or l2
+    lowercase: read texts in lower case
     guided_weight: penalty on attention away from the diagonal (Tachibana et al. 2017); 0: none
     guided_width: width of the diagonal that costs little, as a share of the text
     """
@@ -66,7 +69,6 @@ class SynthesisTask(CorpusTask):
     )
     sentences = (0,)
     tokenized = 0
-    data_format = SPOKEN_TEXTS
     quick: Mapping[str, Any] = {"search": "greedy", "rerank": "none", "n_best": 1}
 
     def __init__(
@@ -76,12 +78,14 @@ class SynthesisTask(CorpusTask):
         mel: InvertibleLogMel,
         speech: SpeechOptions,
         distance: Distance = "l1",
+        lowercase: bool = True,
         guided_weight: NonNegativeFloat = 1.0,
         guided_width: PositiveFloat = 0.2,
     ) -> None:
         super().__init__(context)
         mel.check()
-        self.mel, self.speech, self.distance = mel, speech, distance
+        self.mel, self.speech, self.distance, self.lowercase = mel, speech, distance, lowercase
+        self.data_format = listed_files((), lowercase=lowercase, side=1)
         self.penalties = Penalties({"guided": guided_weight}, guided_width, [-1])
 
     def learn(self, train: list[Pairs]) -> None:
@@ -172,13 +176,13 @@ class SynthesisTask(CorpusTask):
         for first in range(0, len(parts), 32):
             spoken += predictor.run(parts[first : first + 32])
         distortions = [
-            mel_cepstral_distortion(DEVIATION * each.frames.float().cpu().numpy(), DEVIATION * features(path, self.mel))
+            mel_cepstral_distortion(DEVIATION * each.frames, DEVIATION * features(path, self.mel))
             for each, (_, path) in zip(spoken, self.decoded_examples, strict=True)
         ]
         return {"mcd": float(np.mean(distortions)), "unended": 100 * float(np.mean([not each.ended for each in spoken]))}
 
     def predictor(self, model: Any, resolved: DecodingOptions, warn: Warn | None = None) -> SynthesisPredictor:
-        return SynthesisPredictor(model, self.source, self.mel, resolved, warn)
+        return SynthesisPredictor(model, self.source, self.mel, resolved, warn, lowercase=self.lowercase)
 
     def explanation(self, predictor: SynthesisPredictor, prediction: Speech, text: str) -> str:
         """The recording, its spectrogram, and when each token was attended to."""
