@@ -90,7 +90,7 @@ def make_data(options: argparse.Namespace) -> Path:
 def plan(name: str, seed: int, folder: Path, options: argparse.Namespace) -> Run:
     sets = (*common_settings(options.out.absolute()), f"train.seed={seed}", *SYSTEMS[name][1])
     if options.diagonal:
-        sets = (*sets, f"train.validate_every={EVERY}", "train.validate_bleu=false", "train.steps=400", "train.keep_last=1")
+        sets = (*sets, f"train.validate_every={EVERY}", "train.validate_bleu=false", "train.steps=400", "train.ema=0")
     sets = (*sets, *options.set)
     sets = (*sets, scale_steps(RECIPE, sets, options.steps_scale))
     train, valid = f"{folder / 'train.tsv'}#2,1", f"{folder / 'valid.tsv'}#2,1"

@@ -203,8 +203,8 @@ def build_speech_model(spec: Mapping[str, Any], sizes: Sizes, mels: int, options
     table = getattr(embedding, "table", None)
     if decoder.parallel or not (isinstance(decoder, LinearDecoder) and isinstance(table, GivenVectors)):
         raise ConfigError(
-            f"model.decoder: {type(decoder).__name__} cannot write frames of sound one after the other; choose another decoder, "
-            "such as rnn or transformer"
+            f"model.decoder: {type(decoder).__name__} cannot write frames of sound one after the other; choose another "
+            "decoder, such as rnn or transformer"
         )
     if getattr(embedding, "ngrams", None) is not None:
         raise ConfigError("model.decoder.ngrams: frames of sound form no n-grams; set it to 1")
