@@ -169,7 +169,10 @@ def test_bad_input_is_refused_with_a_sentence(weft: tiny.Shell, run: Path, data:
     weft.fails("predict", *said, "-o", str(tmp_path / "x.mp3"), says=["x.mp3: end the file name in .wav, or give a folder"])
     weft.fails("predict", str(run), "high\nlow", "-o", str(tmp_path / "x.wav"), says=["x.wav: there are 2 texts", "a folder"])
     weft.fails("predict", str(run), " ", "-o", str(tmp_path / "x.wav"), says=["there is nothing to say"])
-    weft.fails("predict", *said, "--n-best", "2", "-o", str(tmp_path / "x.wav"), says=["no --prefix, --glossary and --n-best"])
+    (tmp_path / "text.txt").write_text("high low\n")
+    lines = ["predict", str(run), str(tmp_path / "text.txt"), "-o", str(tmp_path / "x.wav")]
+    weft.fails(*lines, "--prefix", str(tmp_path / "text.txt"), says=["a spoken text has no --prefix and no --glossary"])
+    weft.fails(*lines, "--shard", "0/2", says=["the outputs of this run are files; add --json"])
     bad = tmp_path / "bad.tsv"
     bad.write_text("low\tnone.wav\n")
     config = str(run / "config.yaml")

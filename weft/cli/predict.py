@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from itertools import repeat, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -119,10 +119,6 @@ def predict(
             )
         name = str(source.file or "standard input")
         return translate_document(trained, content(text, source.file), name, format, terms_of, output, **options)
-    if trained.task.info.output_suffix and not as_json:
-        if prefix or glossary:
-            raise ConfigError("a spoken text has no --prefix and --glossary; leave them out")
-        return _write_files(trained, source.lines, output, **options)
     prefixes = None if prefix is None else read_lines(prefix)
     _write_predictions(trained, source, terms_of, output, as_json=as_json, prefixes=prefixes, **options)
 
@@ -155,9 +151,11 @@ def _write_predictions(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Writes the predictions for the inputs, as they come: a line for each, with its input if it is JSON."""
+    """Writes the predictions for the inputs, as they come: a line for each, with its input if it is JSON, or files."""
     from weft.decoding.worker_processes import cores
 
+    if trained.task.info.output_suffix and not as_json:
+        return _write_files(trained, source.lines, output, terms=terms_of, **options)
     lines, terms = source.lines, None
     inputs: Iterable[str] = repeat("")
     if as_json:
@@ -175,8 +173,12 @@ def _write_predictions(
             counter.advance()
 
 
-def _write_files(trained: Trained, lines: Iterable[str], output: Path | None, **options: Any) -> None:
+def _write_files(
+    trained: Trained, lines: Iterable[str], output: Path | None, *, prefixes: object, terms: object, **options: Any
+) -> None:
     """Writes outputs that are files: a single one to `output`, several into a folder, with a list of them."""
+    if prefixes or terms:
+        raise ConfigError("a spoken text has no --prefix and no --glossary; leave them out")
     suffix, texts = trained.task.info.output_suffix, [" ".join(line.split()) for line in lines]
     count = sum(map(bool, texts))
     if output is None:

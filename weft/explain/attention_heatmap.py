@@ -287,5 +287,5 @@ def sound_rows(frames: Weights, seconds: float, tokens: Sequence[str], views: Ma
         for token, row in zip(tokens, weights):
             shade = (255 * row / max(float(row.max()), 1e-9)).astype(np.uint8)[None]
             line = image(shade, f"{name} of {token}", kind="wide")
-            rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
+            rows += f"<tr><th>{escape(shown(token))} <small>{name}</small></th><td>{line}</td></tr>\n"
     return f"<table class=sound>{rows}</table>\n"
