@@ -13,7 +13,7 @@ Griffin–Lim, which is the best that frames can give; and, as floor, the same r
     python benchmarks/synthesis.py FSDD --out OUT --diagonal
 
 Prints instead after how many updates the attention of each system is diagonal: the first validation, every 25 updates, where
-`DIAGONAL` per cent of the attention on validation data, fed true frames, is within 0.2 of the diagonal.
+90 per cent of the attention on validation data, fed true frames, is within 0.2 of the diagonal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,18 @@ RECIPE = "synthesis-digits"
 LENGTHS, GAPS = (2, 5), (0.05, 0.15)
 """Digits of a string, and seconds of a gap."""
 
-DIAGONAL, EVERY = 90.0, 25
+DIAGONAL = 90.0
+
+SHORT = (
+    *(
+        "train.steps=700",
+        "train.batch_tokens=3000",
+        "train.schedule={kind: constant, rate: 3.0e-3, warmup: 100}",
+        "train.ema=0",
+    ),
+    *("train.validate_every=25", "train.validate_bleu=false"),
+)
+"""Settings of the trainings that measure how soon attention is diagonal: a rate that does not fall, and weights as they are."""
 
 SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "location": ("location-aware attention, guided", ()),
@@ -90,7 +101,7 @@ def make_data(options: argparse.Namespace) -> Path:
 def plan(name: str, seed: int, folder: Path, options: argparse.Namespace) -> Run:
     sets = (*common_settings(options.out.absolute()), f"train.seed={seed}", *SYSTEMS[name][1])
     if options.diagonal:
-        sets = (*sets, f"train.validate_every={EVERY}", "train.validate_bleu=false", "train.steps=400", "train.ema=0")
+        sets = (*sets, *SHORT)
     sets = (*sets, *options.set)
     sets = (*sets, scale_steps(RECIPE, sets, options.steps_scale))
     train, valid = f"{folder / 'train.tsv'}#2,1", f"{folder / 'valid.tsv'}#2,1"
