@@ -234,7 +234,7 @@ def test_griffin_lim_is_the_published_iteration(momentum: float) -> None:
 
 def test_powers_of_bands_come_from_frequencies() -> None:
     """Powers that some frequencies have are found again, to the accuracy of the updates, and none is negative."""
-    bands = torch.tensor([[0.0, 1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 1.0, 0.5]])
+    bands = 3 * torch.tensor([[0.0, 1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 1.0, 0.5]])
     powers = bands @ torch.tensor([[3.0, 0.0], [1.0, 2.0], [0.0, 5.0], [1e-6, 1.0], [2e-6, 0.0]])
     found = spectrum_of(powers, bands)
     torch.testing.assert_close(bands @ found, powers, rtol=1e-2, atol=1e-9)
