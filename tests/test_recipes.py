@@ -106,6 +106,8 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
         data = valid = "generated:bits_copy?count=20"
     if load_config(recipe).task["kind"] == "transcription":
         data = valid = str(tones.recordings(tmp_path / "tones", 5))
+    if load_config(recipe).task["kind"] == "synthesis":
+        data = valid = f"{tones.recordings(tmp_path / 'tones', 5)}#2,1"
     if load_config(recipe).task["kind"] == "deciphering":
         data = valid = pairs.split(",")[0]
     if load_config(recipe).task["kind"] == "unsupervised":

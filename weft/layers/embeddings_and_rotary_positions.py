@@ -132,6 +132,20 @@ class EmbeddingTables(Protocol):
     ngrams: NGramBag | None
 
 
+class GivenVectors(nn.Module):
+    """Takes the place of an embedding table where a decoder is fed vectors [B, T, dim] instead of tokens.
+
+    They are divided by √dim, which the scale of most embeddings takes back.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.embedding_dim = dim
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return vectors / math.sqrt(self.embedding_dim)
+
+
 class TokenEmbedding(nn.Module):
     """The embedding of each token times a scale (√dim as in Vaswani et al. 2017), with its position, and dropout."""
 
