@@ -33,6 +33,19 @@ def notes(texts: Iterable[str]) -> str:
     return "".join(f"<p class=note>{escape(text)}</p>\n" for text in texts)
 
 
+def weight_table(rows: Sequence[str], columns: Sequence[str], weights: Weights, title: str) -> str:
+    """A table of weights [rows, columns], dark where they are large. title: what the rows look at."""
+    head = "".join(f"<th><span>{escape(shown(name))}</span></th>" for name in columns)
+    lines = ""
+    for name, row in zip(rows, weights.tolist(), strict=False):
+        cells = "".join(
+            f'<td style="background:rgba(var(--heat),{weight:.3f})" title="{weight:.3f}"></td>'
+            for weight in row[: len(columns)]
+        )
+        lines += f"<tr><th>{escape(shown(name))}</th>{cells}</tr>\n"
+    return f"<table class=weights><caption>{escape(title)}</caption>\n<tr><td></td>{head}</tr>\n{lines}</table>\n"
+
+
 def image(pixels: Pixels, text: str, *, kind: str = "") -> str:
     """Pixels as an image inside the page. text: what it shows, in words · kind: its CSS class."""
     data = base64.b64encode(png(pixels)).decode()
