@@ -127,6 +127,8 @@ def open_pairs(spec: str, fields: Fields = PAIR) -> Pairs:
     if kind == ".jsonl" and "," not in path:
         return JsonPairs(spec, path, columns, fields)
     if spec.count(",") == 1 and all(part.strip() for part in spec.split(",")):
+        if len(fields) > 2:
+            raise DataError(f"{spec}: two aligned files have no third column; this task reads tables: {listed(fields)}.")
         source, target = spec.split(",")
         return TextPairs(spec, source.strip(), target.strip())
     raise DataError(f"{spec!r} is not a known data format. Write {FORMS}.")
@@ -136,14 +138,16 @@ def check_count(spec: str, columns: Sequence[str] | None, fields: Fields) -> Non
     """Raises DataError if more or fewer columns are chosen than an example has."""
     if columns is None or len(columns) == len(fields):
         return
-    names = (
-        " or ".join(names[0] for names in fields[:-1]) if len(fields) == 2 else " and ".join(each[0] for each in fields[:-1])
-    )
     advice = "" if len(fields) > 2 else " For two texts and a label, train the task pairs: --set task.kind=pairs."
     raise DataError(
-        f"{spec}: {len(columns)} columns are chosen, and this task reads {COUNTS[len(fields)]}: {names}, and last "
-        f"{fields[-1][0]}.{advice}"
+        f"{spec}: {len(columns)} columns are chosen, and this task reads {COUNTS[len(fields)]}: {listed(fields)}.{advice}"
     )
+
+
+def listed(fields: Fields) -> str:
+    """The names of the columns as part of a sentence."""
+    *names, last = (known[0] for known in fields)
+    return f"{', '.join(names)} and {last}"
 
 
 def _example(folder: Path) -> str:

@@ -28,6 +28,7 @@ from weft.data.formats import (
     find_key,
     is_json,
     join_texts,
+    listed,
     open_pairs,
     read_sources,
     text_at,
@@ -58,7 +59,7 @@ def _check(pairs: Pairs, report: Callable[[str], None], fields: Fields) -> None:
     if not isinstance(pairs, TablePairs) or pairs.chosen is not None:
         return
     rows = pairs.head(ROWS)
-    width, names = len(rows[0]) if rows else 0, _listed(fields)
+    width, names = len(rows[0]) if rows else 0, listed(fields)
     if width == len(fields) or not width or pairs.headed(rows[0]):
         return
     if width < len(fields):
@@ -68,11 +69,6 @@ def _check(pairs: Pairs, report: Callable[[str], None], fields: Fields) -> None:
         f"{pairs.path} has {width} columns, and this task reads {len(fields)}: {names}. Choose them, for example "
         f"{pairs.path}#{columns}, or {pairs.path}#1,2,3 for the first three"
     )
-
-
-def _listed(fields: Fields) -> str:
-    *names, last = (known[0] for known in fields)
-    return f"{', '.join(names)} and {last}"
 
 
 def _read_inputs(file: Path, fields: Fields) -> Iterable[str]:

@@ -42,11 +42,11 @@ class Pearson(Metric):
     signature = "100 · Pearson's r"
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        """[N, 6]: 1, x, y, x², y², xy; the references are centred, so that little precision is lost."""
+        """[N, 6]: 1, x, y, x², y², xy of centred numbers, with which little precision is lost."""
         return self._moments(numbers(hypotheses), numbers(references))
 
     def _moments(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> Counts:
-        x, y = x - y.mean(), y - y.mean()
+        x, y = x - x.mean(), y - y.mean()
         return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], 1)
 
     def value(self, sums: Counts) -> Counts:

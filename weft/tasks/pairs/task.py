@@ -44,7 +44,7 @@ class PairsTask(LabelTask):
 
     example = "pairs.tsv#1,2,4 (the columns of two texts and a label)"
     info = TaskInfo(
-        commands=('weft predict {run} "a text\\tanother text"', "weft evaluate {run} --data FILE.tsv#1,2,3"),
+        commands=("printf 'a text\\tanother text\\n' | weft predict {run}", "weft evaluate {run} --data FILE.tsv#1,2,3"),
         count_unit="pairs",
         inference_kind="forward",
     )
