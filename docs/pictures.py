@@ -55,6 +55,18 @@ def couplets(folder: Path) -> str:
     return str(file)
 
 
+def translations(folder: Path) -> str:
+    """English phrases, each with its Faroese translation and with another phrase."""
+    subprocess.run([sys.executable, EXAMPLES / "phrases.py", "fo", folder / "fo"], check=True)
+    one, other = ((folder / "fo" / f"train.{code}").read_text("utf-8").splitlines() for code in ("en", "fo"))
+    mixed = random.Random(1).sample(other, len(other))
+    rows = [
+        f"{first}\t{second}\t{label}\n" for texts, label in ((other, "yes"), (mixed, "no")) for first, second in zip(one, texts)
+    ]
+    (folder / "pairs.tsv").write_text("".join(rows), "utf-8")
+    return str(folder / "pairs.tsv")
+
+
 def languages(folder: Path) -> str:
     """Words of two languages, each tagged with its own, five to a sentence."""
     words = []
@@ -84,6 +96,7 @@ PICTURES = {
         "d red k\nblue q final\nw white\nk d w",
         {"train.steps": 300, "train.batch_tokens": 2048},
     ),
+    "pairs": Picture("pairs-attention", translations, "20 March 1987\t20. mars 1987", {"train.steps": 200}),
     "tagging": Picture("tagger", languages, "mánadagur 15 dhen Iuchar", {"train.steps": 150}),
     "captioning": Picture(
         "captioner",

@@ -39,6 +39,11 @@ def _tags(folder: Path) -> str:
     return str(folder / "tags.tsv")
 
 
+def _pairs(folder: Path) -> str:
+    (folder / "pairs.tsv").write_text("a dog\tan animal\tyes\na dog\ta cat\tno\n" * 15)
+    return str(folder / "pairs.tsv")
+
+
 def _pictures(folder: Path) -> str:
     return str(shapes.write(folder / "shapes", 20))
 
@@ -78,6 +83,16 @@ SMALL = {
         },
         "she sat",
         "<tr><td>she</td><td>",
+    ),
+    "pairs": Small(
+        _pairs,
+        {
+            "task": {"kind": "pairs", "comparison": {"kind": "esim", "composition": RNN}},
+            "model": {"kind": "composed", "encoder": RNN},
+            "data.tokenizer": "words",
+        },
+        "a dog\ta cat",
+        "<table class=weights><caption>the first text looks at the second",
     ),
     "captioning": Small(
         _pictures,
