@@ -96,7 +96,9 @@ PICTURES = {
         "d red k\nblue q final\nw white\nk d w",
         {"train.steps": 300, "train.batch_tokens": 2048},
     ),
-    "pairs": Picture("pairs-attention", translations, "20 March 1987\t20. mars 1987", {"train.steps": 200}),
+    "pairs": Picture(
+        "pairs-attention", translations, "Albanian or Portuguese\talbanskt ella portugiskiskt", {"train.steps": 200}
+    ),
     "tagging": Picture("tagger", languages, "mánadagur 15 dhen Iuchar", {"train.steps": 150}),
     "captioning": Picture(
         "captioner",

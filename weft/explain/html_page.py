@@ -33,6 +33,15 @@ def notes(texts: Iterable[str]) -> str:
     return "".join(f"<p class=note>{escape(text)}</p>\n" for text in texts)
 
 
+def shaded_words(words: Sequence[str], shades: Sequence[float] | None, titles: Sequence[float] | None = None) -> str:
+    """Words in a row, each as dark as its shade between 0 and 1. titles: numbers shown on hovering, by default the shades."""
+    styles = [""] * len(words)
+    if shades is not None:
+        numbers = zip(shades, shades if titles is None else titles, strict=True)
+        styles = [f' style="background:rgba(var(--heat),{shade:.3f})" title="{number:.3f}"' for shade, number in numbers]
+    return " ".join(f"<span{style}>{escape(shown(word))}</span>" for word, style in zip(words, styles, strict=True))
+
+
 def weight_table(rows: Sequence[str], columns: Sequence[str], weights: Weights, title: str) -> str:
     """A table of weights [rows, columns], dark where they are large. title: what the rows look at."""
     head = "".join(f"<th><span>{escape(shown(name))}</span></th>" for name in columns)

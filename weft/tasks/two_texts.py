@@ -132,7 +132,7 @@ class TwoTextReader(TextReader):
         return list(chain.from_iterable(kept)), [len(text) for text in kept]
 
 
-def two_sources(ids: Rows, sizes: Rows) -> tuple[Source, Source]:
+def two_sources(ids: NDArray[Any], sizes: Rows) -> tuple[Source, Source]:
     """Two texts a row as sources, given all ids, and the number of ids of each text, the first one of a row first."""
     lengths = np.asarray(sizes, np.int64).reshape(-1, 2)
     mine = np.repeat(np.tile([True, False], len(lengths)), lengths.ravel())
@@ -140,7 +140,7 @@ def two_sources(ids: Rows, sizes: Rows) -> tuple[Source, Source]:
     return Source(spread(ids[mine], first), first), Source(spread(ids[~mine], second), second)
 
 
-def make_two_texts(ids: Rows, sizes: Rows, labels: NDArray[Any], rows: Rows) -> TwoTextBatch:
+def make_two_texts(ids: NDArray[Any], sizes: Rows, labels: NDArray[Any], rows: Rows) -> TwoTextBatch:
     """A batch of two texts a row with their labels; see `two_sources`."""
     first, second = two_sources(ids, sizes)
     return TwoTextBatch(torch.from_numpy(rows), first, torch.from_numpy(labels), second)

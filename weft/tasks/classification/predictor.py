@@ -22,8 +22,8 @@ from weft.data.tokenizers import RESERVED
 from weft.decoding.decoding_options import DecodingOptions
 from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.decoding.search_loop import Cancellation
-from weft.explain.explanation import Weights, right_to_left, shown
-from weft.explain.html_page import meter, notes
+from weft.explain.explanation import Weights, right_to_left
+from weft.explain.html_page import meter, notes, shaded_words
 from weft.models.base import Network
 from weft.models.pooling import Pooled, Pooling
 from weft.tasks.classification.data import Labels, TextReader, document_source
@@ -219,11 +219,8 @@ def _sentence(words: Sequence[str], weights: Weights | None, weight: float | Non
     weights: of its words, which sum to 1.
     """
     share = 1.0 if weight is None else weight
-    styles = [""] * len(words)
-    if weights is not None:
-        own = weights[: len(words)].tolist()
-        styles = [f' style="background:rgba(var(--heat),{math.sqrt(share) * each:.3f})" title="{each:.3f}"' for each in own]
-    spans = " ".join(f"<span{style}>{escape(shown(word))}</span>" for word, style in zip(words, styles, strict=True))
+    own = None if weights is None else weights[: len(words)].tolist()
+    spans = shaded_words(words, None if own is None else [math.sqrt(share) * each for each in own], own)
     bar = "" if weight is None else f"{meter(share)}<small>{share:.3f}</small>"
     direction = ' dir="rtl"' if right_to_left(" ".join(words)) else ""
     return f"<li>{bar}<p{direction}>{spans}</p></li>\n"
