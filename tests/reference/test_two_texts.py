@@ -3,19 +3,17 @@ decomposable attention (Parikh et al. 2016), ESIM (Chen et al. 2017), and both t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from weft.data.batch import Source
+from tests.helpers.loops_over_words import both_ways, embed, largest, linear, mean, relu, softmax, sources
 from weft.models.base import Sizes
 from weft.models.encoder_decoder import build_encoder
 from weft.tasks.pairs.model import PairModel, pair_model
-from weft.tasks.two_texts import two_sources
 
 WORDS, LABELS, HIDDEN, WIDTH = 11, 3, 5, 6
 IDENTITY = {"kind": "identity", "dim": WIDTH}
@@ -34,59 +32,8 @@ def make(comparison: dict[str, Any], encoder: dict[str, Any] = IDENTITY) -> Pair
     return model
 
 
-def sources(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[Source, Source]:
-    ids = np.array([word for pair in pairs for text in pair for word in text])
-    return two_sources(ids, np.array([len(text) for pair in pairs for text in pair]))
-
-
-def linear(layer: Any, x: Tensor) -> Tensor:
-    return layer.weight @ x + layer.bias
-
-
-def relu(x: Tensor) -> Tensor:
-    return torch.stack([each if each > 0 else torch.zeros_like(each) for each in x])
-
-
-def softmax(scores: Sequence[Tensor]) -> list[Tensor]:
-    exps = [score.exp() for score in scores]
-    return [each / sum(exps) for each in exps]
-
-
-def mean(weights: Sequence[Tensor], vectors: Sequence[Tensor]) -> Tensor:
-    return torch.stack([weight * vector for weight, vector in zip(weights, vectors, strict=True)]).sum(0)
-
-
-def largest(vectors: Sequence[Tensor]) -> Tensor:
-    return torch.stack([max(vector[c] for vector in vectors) for c in range(len(vectors[0]))])
-
-
-def embed(model: PairModel, text: Sequence[int], extra: Sequence[Tensor] | None = None) -> list[Tensor]:
-    """The normalised embedding of each word: the memory of the encoder `identity`."""
-    encoder: Any = model.comparison.encoder
-    vectors = []
-    for place, word in enumerate(text):
-        x = encoder.front.table.weight[word] * encoder.front.scale + (0 if extra is None else extra[place])
-        away = x - x.mean()
-        vectors.append(away / ((away**2).mean() + 1e-5).sqrt() * encoder.norm.weight + encoder.norm.bias)
-    return vectors
-
-
-def both_ways(vectors: Sequence[Tensor], rnn: nn.GRU) -> list[Tensor]:
-    """The states of a GRU in both directions, side by side (Cho et al. 2014)."""
-    ways = []
-    for (wi, wh, bi, bh), order in zip(rnn.all_weights, (vectors, vectors[::-1]), strict=True):
-        h, states = torch.zeros(WIDTH // 2, dtype=torch.float64), []
-        for x in order:
-            (ir, iz, ih), (hr, hz, hh) = (wi @ x + bi).chunk(3), (wh @ h + bh).chunk(3)
-            keep = (iz + hz).sigmoid()
-            h = (1 - keep) * (ih + (ir + hr).sigmoid() * hh).tanh() + keep * h
-            states.append(h)
-        ways.append(states)
-    return [torch.cat(pair) for pair in zip(ways[0], ways[1][::-1], strict=True)]
-
-
 def siamese(model: PairModel, first: list[int], second: list[int]) -> Tensor:
-    u, v = (largest(embed(model, text)) for text in (first, second))
+    u, v = (largest(embed(model.comparison.encoder, text)) for text in (first, second))
     return torch.cat([u, v, abs(u - v), u * v])
 
 
@@ -97,7 +44,7 @@ def decomposable(model: PairModel, first: list[int], second: list[int]) -> Tenso
     def feed(network: Any, x: Tensor) -> Tensor:
         return relu(linear(network.upper, relu(linear(network.lower, x))))
 
-    a, b = embed(model, first), embed(model, second)
+    a, b = (embed(model.comparison.encoder, text) for text in (first, second))
     scores = [[feed(made.attend, x) @ feed(made.attend, y) for y in b] for x in a]
     sides = []
     for own, other, rows in ((a, b, scores), (b, a, [*zip(*scores, strict=True)])):
@@ -127,7 +74,7 @@ def esim(model: PairModel, first: list[int], second: list[int]) -> Tensor:
 def joined(model: PairModel, first: list[int], second: list[int]) -> Tensor:
     made: Any = model.comparison
     segments = [made.segments.weight[0]] * len(first) + [made.segments.weight[1]] * len(second)
-    vectors = embed(model, [*first, *second], segments)
+    vectors = embed(made.encoder, [*first, *second], segments)
     return torch.stack(vectors).sum(0) / len(vectors)
 
 

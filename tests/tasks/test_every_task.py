@@ -94,6 +94,17 @@ SMALL = {
         "a dog\ta cat",
         "<table class=weights><caption>the first text looks at the second",
     ),
+    "reading": Small(
+        lambda folder: "generated:passages?count=60",
+        {
+            "task": {"kind": "reading", "reader": {"kind": "bidaf", "modeling": RNN, "ending": RNN}},
+            "model": {"kind": "composed", "front": {"kind": "words", "spelling_width": 8}, "encoder": RNN},
+            "data.tokenizer": "characters",
+            "data.vocabulary": 400,
+        },
+        "Talo lives in Bim .\tWhere does Talo live ?",
+        "each word of the passage looks at the question",
+    ),
     "captioning": Small(
         _pictures,
         {
@@ -186,7 +197,11 @@ def test_a_resumed_run_ends_with_the_same_bits(trained: Trained, tmp_path: Path)
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-REFUSED = {"bits": "nothing that metrics could compare.*scored by bit_errors", "captioning": "chrf2: .* several references"}
+REFUSED = {
+    "bits": "nothing that metrics could compare.*scored by bit_errors",
+    "captioning": "chrf2: .* several references",
+    "reading": "chrf2: .* several references",
+}
 """Tasks that other metrics cannot score, with the reason."""
 
 
