@@ -5,10 +5,10 @@
 The passages of `generated:passages` are about people and towns, those of `generated:distractors` have sentences about
 relatives of the person asked about as well. The control `no-question` has the same question everywhere.
 
-With --brown, a passage is 20 sentences, and the question the next sentence, in which a word of the passage is blank: a name (a word
-with a capital that does not begin a sentence), or else a word of four letters and more. The model chooses among ten candidates, the
-answer and nine other such words of the passage. Beside it: the candidate that is most frequent in the passage, and with
---language-model RUN (`weft train lm-words`) the one with which a language model finds the sentence likeliest.
+With --brown, a passage is 20 sentences, and the question the next sentence, in which a word of the passage is blank: a name (a
+word with a capital that does not begin a sentence), or else a word of four letters and more. The model chooses among ten
+candidates, the answer and nine other such words of the passage. Beside it: the candidate that is most frequent in the passage,
+and with --language-model RUN (`weft train lm-words`) the one with which a language model finds the sentence likeliest.
 """
 
 from __future__ import annotations

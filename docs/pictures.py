@@ -99,6 +99,12 @@ PICTURES = {
     "pairs": Picture(
         "pairs-attention", translations, "Albanian or Portuguese\talbanskt ella portugiskiskt", {"train.steps": 200}
     ),
+    "reading": Picture(
+        "reader",
+        lambda folder: "generated:passages?count=20000",
+        "Talo lives in Birosa . Meku is a baker . Meku lives in Fada .\tWhere does Meku live ?",
+        {"train.steps": 300},
+    ),
     "tagging": Picture("tagger", languages, "mánadagur 15 dhen Iuchar", {"train.steps": 150}),
     "captioning": Picture(
         "captioner",

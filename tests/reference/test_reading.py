@@ -1,5 +1,5 @@
-"""Readers against loops over words, written from the papers: BiDAF (Seo et al. 2017), R-Net (Wang et al. 2017), aligned question
-vectors (Chen et al. 2017), and the attention-sum reader (Kadlec et al. 2016)."""
+"""Readers against loops over words, written from the papers: BiDAF (Seo et al. 2017), R-Net (Wang et al. 2017), aligned
+question vectors (Chen et al. 2017), and the attention-sum reader (Kadlec et al. 2016)."""
 
 from __future__ import annotations
 
