@@ -59,6 +59,18 @@ def couplets(folder: Path) -> str:
     return str(file)
 
 
+def translations(folder: Path) -> str:
+    """English phrases, each with its Faroese translation and with another phrase."""
+    subprocess.run([sys.executable, EXAMPLES / "phrases.py", "fo", folder / "fo"], check=True)
+    one, other = ((folder / "fo" / f"train.{code}").read_text("utf-8").splitlines() for code in ("en", "fo"))
+    mixed = random.Random(1).sample(other, len(other))
+    rows = [
+        f"{first}\t{second}\t{label}\n" for texts, label in ((other, "yes"), (mixed, "no")) for first, second in zip(one, texts)
+    ]
+    (folder / "pairs.tsv").write_text("".join(rows), "utf-8")
+    return str(folder / "pairs.tsv")
+
+
 def languages(folder: Path) -> str:
     """Words of two languages, each tagged with its own, five to a sentence."""
     words = []
@@ -87,6 +99,15 @@ PICTURES = {
         lambda folder: "generated:verdict?count=3000",
         "d red k\nblue q final\nw white\nk d w",
         {"train.steps": 300, "train.batch_tokens": 2048},
+    ),
+    "pairs": Picture(
+        "pairs-attention", translations, "Albanian or Portuguese\talbanskt ella portugiskiskt", {"train.steps": 200}
+    ),
+    "reading": Picture(
+        "reader",
+        lambda folder: "generated:passages?count=20000",
+        "Talo lives in Birosa . Meku is a baker . Meku lives in Fada .\tWhere does Meku live ?",
+        {"train.steps": 300},
     ),
     "tagging": Picture("tagger", languages, "mánadagur 15 dhen Iuchar", {"train.steps": 150}),
     "captioning": Picture(

@@ -168,6 +168,16 @@ def maximum(s: Sentence) -> Array:
     return np.array([[max(channel) for channel in s.x.T]])
 
 
+@formula("sum", "Parikh et al. 2016, equation 4: Σ_i v_i")
+def total(s: Sentence) -> Array:
+    return np.array([sum(s.x)])
+
+
+@formula("mean_max", "Chen et al. 2017, equations 18 and 19: [Σ v_i / n; max_i v_i]")
+def mean_max(s: Sentence) -> Array:
+    return np.array([sum(s.x) / len(s.x), [max(channel) for channel in s.x.T]])
+
+
 @formula("last_max_mean", "Howard & Ruder 2018, section 3.3: [h_T; maxpool(H); meanpool(H)]")
 def last_max_mean(s: Sentence) -> Array:
     return np.array([s.x[-1], [max(channel) for channel in s.x.T], sum(s.x) / len(s.x)])

@@ -39,6 +39,11 @@ def _tags(folder: Path) -> str:
     return str(folder / "tags.tsv")
 
 
+def _pairs(folder: Path) -> str:
+    (folder / "pairs.tsv").write_text("a dog\tan animal\tyes\na dog\ta cat\tno\n" * 15)
+    return str(folder / "pairs.tsv")
+
+
 def _pictures(folder: Path) -> str:
     return str(shapes.write(folder / "shapes", 20))
 
@@ -82,6 +87,27 @@ SMALL = {
         },
         "she sat",
         "<tr><td>she</td><td>",
+    ),
+    "pairs": Small(
+        _pairs,
+        {
+            "task": {"kind": "pairs", "comparison": {"kind": "esim", "composition": RNN}},
+            "model": {"kind": "composed", "encoder": RNN},
+            "data.tokenizer": "words",
+        },
+        "a dog\ta cat",
+        "<table class=weights><caption>the first text looks at the second",
+    ),
+    "reading": Small(
+        lambda folder: "generated:passages?count=60",
+        {
+            "task": {"kind": "reading", "reader": {"kind": "bidaf", "modeling": RNN, "ending": RNN}},
+            "model": {"kind": "composed", "front": {"kind": "words", "spelling_width": 8}, "encoder": RNN},
+            "data.tokenizer": "characters",
+            "data.vocabulary": 400,
+        },
+        "Talo lives in Bim .\tWhere does Talo live ?",
+        "each word of the passage looks at the question",
     ),
     "captioning": Small(
         _pictures,
@@ -191,6 +217,7 @@ REFUSED = {
     "bits": "nothing that metrics could compare.*scored by bit_errors",
     "synthesis": "nothing that metrics could compare.*scored by mcd",
     "captioning": "chrf2: .* several references",
+    "reading": "chrf2: .* several references",
 }
 """Tasks that other metrics cannot score, with the reason."""
 

@@ -81,18 +81,20 @@ def check_columns(pairs: Pairs, report: Callable[[str], None]) -> None:
     width = len(rows[0]) if rows else 0
     if width < 2 or pairs.headed(rows[0]):
         return
-    source, target = (int(column) - 1 for column in pairs.chosen or ("1", "2"))
-    if max(source, target) >= width or any(len(row) != width for row in rows):
+    places, count = pairs.numbers, len(pairs.fields)
+    if max(places) >= width or any(len(row) != width for row in rows):
         return  # reading the data says what is wrong
-    header = _header([rows[0][source], rows[0][target]]) and not _recurs(rows, (source, target))
+    header = _header([rows[0][place] for place in places]) and not _recurs(rows, places)
     names = [cell.strip() for cell in rows[0]]
-    if any(_ids([row[place] for row in rows[header:]]) for place in (source, target)):
-        advice = f"{pairs.path}#{names[-2]},{names[-1]}" if header else f"{pairs.path}#2,3"
+    texts = places if count == 2 else places[:-1]
+    if any(_ids([row[place] for row in rows[header:]]) for place in texts):
+        columns = names[-count:] if header else [str(place + 2) for place in range(count)]
+        advice = f"{pairs.path}#{','.join(columns)}"
         _refuse_or_warn(
-            f"{pairs.path}: a column seems to hold ids, not text: {_quote(rows[-1])}", advice, pairs, report, width > 2
+            f"{pairs.path}: a column seems to hold ids, not text: {_quote(rows[-1])}", advice, pairs, report, width > count
         )
-    elif header or _odd([[row[source], row[target]] for row in rows]):
-        advice = f"{pairs.path}#{names[source]},{names[target]}"
+    elif header or (count == 2 and _odd([[row[place] for place in places] for row in rows])):
+        advice = f"{pairs.path}#{','.join(names[place] for place in places)}"
         _refuse_or_warn(
             f"{pairs.path}: its first row, {_quote(rows[0])}, looks like a header, not a pair", advice, pairs, report, header
         )
@@ -123,7 +125,8 @@ def listed_files(suffixes: Sequence[str], *, lowercase: bool = False, side: Side
 
 def _refuse_or_warn(text: str, advice: str, pairs: TablePairs, report: Callable[[str], None], certain: bool) -> None:
     if certain and pairs.chosen is None:
-        raise DataError(f"{text}. Write {advice}, or {pairs.path}#1,2 to train on it as it is.")
+        first = ",".join(str(place + 1) for place in range(len(pairs.fields)))
+        raise DataError(f"{text}. Write {advice}, or {pairs.path}#{first} to train on it as it is.")
     report(f"warning: {text}. If it is so, write {advice}")
 
 
@@ -135,7 +138,7 @@ def _header(cells: list[str]) -> bool:
     return all(map(_heading, cells)) or any(words <= _other_headings(code) for code in OTHER_HEADINGS)
 
 
-def _recurs(rows: list[list[str]], places: tuple[int, int]) -> bool:
+def _recurs(rows: list[list[str]], places: Sequence[int]) -> bool:
     """Whether a cell of the first row occurs again in its column, as a label may and the name of a column hardly does."""
     return any(rows[0][place] in [row[place] for row in rows[1:]] for place in places)
 

@@ -56,6 +56,8 @@ CANVASES = {
 POOLINGS = {
     "mean": "weft.models.pooling:MeanPooling",
     "max": "weft.models.pooling:MaxPooling",
+    "sum": "weft.models.pooling:SumPooling",
+    "mean_max": "weft.models.pooling:MeanMaxPooling",
     "last_max_mean": "weft.models.pooling:LastMaxMeanPooling",
     "self_attentive": "weft.models.pooling:SelfAttentivePooling",
     "channel_attentive": "weft.models.pooling:ChannelAttentivePooling",

@@ -71,6 +71,29 @@ class MaxPooling(Pooling):
         return Pooled(torch.where(layout.mask.any(1)[:, None, None], top, 0.0))
 
 
+class SumPooling(Pooling):
+    """The sum of the real tokens, as decomposable attention adds up its comparisons."""
+
+    paper = "Parikh et al. 2016"
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        real = memory if layout is None else torch.where(layout.mask[..., None], memory, 0.0)
+        return Pooled(real.sum(1, keepdim=True))
+
+
+class MeanMaxPooling(Pooling):
+    """The mean and the largest values, side by side, as ESIM joins the vectors of a text."""
+
+    paper = "Chen et al. 2017"
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, 2)
+        self.mean, self.max = MeanPooling(dim), MaxPooling(dim)
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        return Pooled(torch.cat([self.mean(memory, layout).vectors, self.max(memory, layout).vectors], 1))
+
+
 class LastMaxMeanPooling(Pooling):
     """The last vector, the largest values and the mean, side by side: for language models as encoders."""
 
