@@ -24,7 +24,6 @@ from weft.layers.decoder_state import State
 from weft.layers.embeddings_and_rotary_positions import (
     LearnedPosition,
     TokenEmbedding,
-    add_positions,
     first_positions,
     token_positions,
 )
@@ -139,7 +138,7 @@ class ConvS2SEncoder(VectorEncoder):
         self.readers = count
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
-        embedded = dropout(add_positions(x, self.position, token_positions(x, layout)), self.dropout, self.training)
+        embedded = dropout(self.position.join(x, token_positions(x, layout)), self.dropout, self.training)
         x = self.enter(embedded)
         for block in self.blocks:
             x = _evenly("residual", block(x, None, layout)[0], x, block)
