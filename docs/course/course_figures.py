@@ -1,0 +1,121 @@
+"""Draws the figures of the course. Every function returns a figure, which a notebook shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt  # notebooks show figures inline once this is imported
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+plt.rcParams["font.size"] = 9
+BLUE, RED, GREY = "#1f5fa8", "#c0392b", "#8a8f98"
+COLOURS = (BLUE, RED, "#2e8b57", "#b8860b", "#7d3c98", GREY)
+
+
+def panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure of its own, which pyplot does not know and notebooks therefore show once."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def lines(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    x: str,
+    y: str,
+    *,
+    log: bool = False,
+    marks: bool = False,
+    size: tuple[float, float] = (6.0, 3.0),
+) -> Figure:
+    """Curves by name, each with its x and y."""
+    figure, (axes,) = panels(1, 1, *size)
+    for (name, (place, value)), colour in zip(curves.items(), COLOURS):
+        axes.plot(place, value, color=colour, label=name, linewidth=1.8, marker="o" if marks else None, markersize=4)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if log:
+        axes.set_yscale("log")
+    axes.grid(alpha=0.25)
+    plain(axes)
+    axes.legend(frameon=False)
+    return figure
+
+
+def bars(groups: Mapping[str, Sequence[float]], labels: Sequence[str], y: str, size: tuple[float, float] = (6.0, 3.0)) -> Figure:
+    """Bars side by side: one group per label, one colour per name."""
+    figure, (axes,) = panels(1, 1, *size)
+    width = 0.8 / len(groups)
+    for number, ((name, values), colour) in enumerate(zip(groups.items(), COLOURS)):
+        axes.bar([place - 0.4 + width * (number + 0.5) for place in range(len(labels))], values, width * 0.92, color=colour, label=name)
+    axes.set_xticks(range(len(labels)), labels)
+    axes.set_ylabel(y)
+    plain(axes)
+    if len(groups) > 1:
+        axes.legend(frameon=False)
+    return figure
+
+
+def matrices(
+    given: Mapping[str, Any],
+    *,
+    columns: int = 4,
+    x: str = "",
+    y: str = "",
+    side: float = 1.7,
+    each: bool = True,
+    numbers: bool = False,
+    ticks: tuple[Sequence[str], Sequence[str]] | None = None,
+) -> Figure:
+    """Matrices by name as shaded squares. each: every one has a scale of its own; ticks: names of rows and of columns."""
+    rows = -(-len(given) // columns)
+    figure, axes = panels(rows, min(columns, len(given)), side * min(columns, len(given)) + 0.4, (side + 0.35) * rows)
+    for panel, (name, matrix) in zip(axes, given.items()):
+        values = matrix.detach().numpy() if hasattr(matrix, "detach") else matrix
+        panel.imshow(values, cmap="Blues", aspect="auto", vmin=0, vmax=None if each else 1, interpolation="nearest")
+        panel.set_title(name, fontsize=9)
+        panel.set_xticks([], [])
+        panel.set_yticks([], [])
+        if ticks is not None:
+            panel.set_yticks(range(len(ticks[0])), ticks[0])
+            panel.set_xticks(range(len(ticks[1])), ticks[1])
+        if numbers:
+            for (row, column), value in _cells(values):
+                panel.text(column, row, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.5 else "black", fontsize=8)
+    for panel in axes[len(given) :]:
+        panel.set_visible(False)
+    if x:
+        figure.supxlabel(x, fontsize=9)
+    if y:
+        figure.supylabel(y, fontsize=9)
+    return figure
+
+
+def _cells(values: Any) -> list[tuple[tuple[int, int], float]]:
+    return [((row, column), float(value)) for row, line in enumerate(values) for column, value in enumerate(line)]
+
+
+def cones(stacks: Mapping[str, Sequence[Any]], length: int) -> Figure:
+    """The tokens that reach the last output of each stack. A layer is a matrix [length, length] of what each token sees."""
+    figure, axes = panels(1, len(stacks), 3.6 * len(stacks), 2.4)
+    for panel, (name, layers) in zip(axes, stacks.items()):
+        lit = {length - 1}
+        for height in range(len(layers), 0, -1):
+            below = set()
+            for place in lit:
+                for source in (column for column in range(length) if layers[height - 1][place][column]):
+                    panel.plot([source, place], [height - 1, height], color=BLUE, linewidth=0.7, alpha=0.7)
+                    below.add(source)
+            panel.scatter(range(length), [height] * length, s=7, color=[BLUE if place in lit else "#d5d9df" for place in range(length)])
+            lit = below
+        panel.scatter(range(length), [0] * length, s=7, color=[RED if place in lit else "#d5d9df" for place in range(length)])
+        panel.set_title(f"{name}: {len(lit)} tokens", fontsize=9)
+        panel.set_yticks(range(len(layers) + 1), ["tokens", *(f"layer {layer + 1}" for layer in range(len(layers)))], fontsize=7)
+        panel.set_xticks([], [])
+        panel.spines[:].set_visible(False)
+    return figure

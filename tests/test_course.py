@@ -1,0 +1,100 @@
+"""The course: its notebooks run, print what the pages show, draw a figure where the pages have a picture, and are written from them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.documents import ROOT
+
+COURSE = ROOT / "docs" / "course"
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+CHAPTERS = sorted(file.stem for file in COURSE.glob("[0-9]*.md"))
+
+
+CLAIMS: dict[str, str] = {
+    "01-recurrent-networks": "recall('plain RNN', 40) < 0.5 < recall('LSTM', 40)",
+    "02-fixed-context": "curves['fixed context'][5] < 0.5 < curves['with attention'][5]",
+}
+"""What must hold where outputs vary, in terms of the names of the notebook."""
+
+
+@pytest.fixture
+def course(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script that writes the notebooks, imported as they import: from the folder of the course."""
+    monkeypatch.syspath_prepend(str(COURSE))
+    for name in ("notebooks", "course_figures"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import notebooks  # type: ignore[import-not-found]
+
+    return notebooks
+
+
+def alike(shown: str, printed: str) -> bool:
+    """Whether two outputs have the same words, and numbers that differ by rounding only."""
+    if NUMBER.sub("#", shown).split() != NUMBER.sub("#", printed).split():
+        return False
+    pairs = zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True)
+    return all(abs(float(old) - float(new)) <= leeway(old) for old, new in pairs)
+
+
+def leeway(number: str) -> float:
+    """How far a number with decimals may be off: two in its last digit, or 2 %. Whole numbers are counts, which are equal."""
+    mantissa, _, exponent = number.partition("e")
+    if not exponent and "." not in mantissa:
+        return 0.0
+    return 2 * 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2])) + 0.02 * abs(float(number))
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_notebook_prints_what_its_page_shows(
+    course: Any, chapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (COURSE / f"{chapter}.md").read_text("utf-8")
+    saved = json.loads((COURSE / f"{chapter}.ipynb").read_text("utf-8"))
+    monkeypatch.chdir(tmp_path)
+    codes = ["".join(cell["source"]) for cell in saved["cells"] if cell["cell_type"] == "code"]
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for code, cell in zip(codes, course.cells(page), strict=True):
+        printed, value = course.run(code, names)
+        assert cell.varies or alike(cell.output, printed), f"the page shows\n{cell.output}\nthe notebook prints\n{printed}"
+        assert hasattr(value, "savefig") == bool(cell.figure), code
+    assert eval(CLAIMS.get(chapter, "True"), names)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_notebook_is_written_from_its_page(course: Any, chapter: str) -> None:
+    page = (COURSE / f"{chapter}.md").read_text("utf-8")
+    saved = (COURSE / f"{chapter}.ipynb").read_text("utf-8")
+    assert saved == course.written(page), "run python docs/course/notebooks.py"
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_has_a_command_a_figure_exercises_with_solutions_and_the_code(chapter: str) -> None:
+    page = (COURSE / f"{chapter}.md").read_text("utf-8")
+    assert "```math\n" in page and "```sh\nweft " in page and "](../images/course/" in page
+    assert re.search(r"\]\(\.\./\.\./weft\w*/[\w/]+\.py\)", page), "a chapter links to the file of its code"
+    exercises, solutions = page.split("## Exercises")[1].split("## Solutions")
+    assert [re.findall(r"^(\d)\. ", part, re.MULTILINE) for part in (exercises, solutions)] == [["1", "2", "3"]] * 2
+
+
+def test_there_are_ten_chapters_and_the_first_page_and_the_map_have_all_of_them() -> None:
+    assert len(CHAPTERS) == 10
+    for name in ("index.md", "map.md"):
+        assert set(re.findall(r"\]\((\d\d-[\w-]+)\.md", (COURSE / name).read_text("utf-8"))) == set(CHAPTERS)
+
+
+@pytest.mark.parametrize(("shown", "printed", "same"), [
+    ("loss 1.00", "loss 1.01", True),
+    ("loss 1.00", "loss 1.10", False),
+    ("5 pairs", "6 pairs", False),
+    ("a b", "a c", False),
+    ("1e-05", "1.01e-05", True),
+])
+def test_numbers_may_differ_by_rounding_only(shown: str, printed: str, same: bool) -> None:
+    assert alike(shown, printed) == same
