@@ -119,3 +119,34 @@ def cones(stacks: Mapping[str, Sequence[Any]], length: int) -> Figure:
         panel.set_xticks([], [])
         panel.spines[:].set_visible(False)
     return figure
+
+
+def sinusoids(table: Any) -> Figure:
+    """A table of positions [position, channel]: blue is −1, red is 1."""
+    figure, (axes,) = panels(1, 1, 6.4, 2.9)
+    shown = axes.imshow(table, cmap="RdBu_r", aspect="auto", vmin=-1, vmax=1, interpolation="nearest")
+    axes.set_xlabel("channel")
+    axes.set_ylabel("position")
+    figure.colorbar(shown, ax=axes, ticks=[-1, 0, 1])
+    return figure
+
+
+def tree(nodes: Mapping[tuple[str, ...], float], marked: Mapping[str, Sequence[tuple[str, ...]]]) -> Figure:
+    """A search tree: texts, as tuples of words, with their probabilities. marked: a panel per name, with the texts it kept."""
+    figure, axes = panels(1, len(marked), 3.7 * len(marked), 3.0)
+    leaves = [node for node in nodes if not any(other[:-1] == node for other in nodes)]
+    height = {leaf: -float(row) for row, leaf in enumerate(leaves)}
+    for node in sorted(nodes, key=len, reverse=True):
+        below = [height[other] for other in nodes if other[:-1] == node]
+        height.setdefault(node, sum(below) / max(len(below), 1))
+    for panel, (name, kept) in zip(axes, marked.items()):
+        for node, chance in nodes.items():
+            colour = BLUE if node in kept else GREY
+            start = (len(node) - 1 + 0.55, height[node[:-1]]) if len(node) > 1 else (0.3, sum(height.values()) / len(height))
+            panel.plot([start[0], len(node)], [start[1], height[node]], color=colour, linewidth=1.6 if node in kept else 0.7)
+            text = f" {node[-1]}  {chance:.2f}"
+            panel.text(len(node), height[node], text, va="center", color=colour, fontsize=8, weight="bold" if node in kept else "normal")
+        panel.set_title(name, fontsize=9)
+        panel.set_xlim(0.2, max(map(len, nodes)) + 1.0)
+        panel.axis("off")
+    return figure
