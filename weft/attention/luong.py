@@ -75,9 +75,9 @@ class LocationAttention(ScoredAttention):
         super().__init__(site, LocationScore(site.dim, max_length))
         self.max_length = max_length
 
-    def read(self, memory: Tensor, layout: Layout | None) -> State:
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
         self.check_length(memory, layout)
-        return super().read(memory, layout)
+        return super().read(memory, layout, values)
 
 
 class WindowedAttention(SourceAttention, ABC):
@@ -108,8 +108,8 @@ class LocalMonotonicAttention(WindowedAttention):
         place = torch.arange(length)
         return (place[:, None] - place).abs() <= self.window
 
-    def read(self, memory: Tensor, layout: Layout | None) -> CountedSource:
-        return CountedSource.first(self.head.read(memory, layout))
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> CountedSource:
+        return CountedSource.first(self.head.read(memory, layout, values))
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         source, rows = state.source, query.size(0)

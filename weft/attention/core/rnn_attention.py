@@ -209,8 +209,8 @@ class SingleHead(nn.Module):
         super().__init__()
         self.score, self.dropout = score, site.dropout
 
-    def read(self, memory: Tensor, layout: Layout | None) -> SourceStates:
-        return SourceStates.of(self.score.key(memory), memory, layout)
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> SourceStates:
+        return SourceStates.of(self.score.key(memory), memory if values is None else values, layout)
 
     def scores(self, query: Tensor, source: SourceStates) -> Tensor:
         """query [B, T, D] → [B, T, S]."""
@@ -237,8 +237,8 @@ class SourceAttention(Attention):
         self.head = SingleHead(site, score)
         self.context_width = site.memory_dim
 
-    def read(self, memory: Tensor, layout: Layout | None) -> State:
-        return self.head.read(memory, layout)
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
+        return self.head.read(memory, layout, values)
 
 
 class ScoredAttention(SourceAttention):
