@@ -150,3 +150,19 @@ def tree(nodes: Mapping[tuple[str, ...], float], marked: Mapping[str, Sequence[t
         panel.set_xlim(0.2, max(map(len, nodes)) + 1.0)
         panel.axis("off")
     return figure
+
+
+def arrows(vectors: Mapping[str, Sequence[float]], dashed: Sequence[tuple[str, str]] = ()) -> Figure:
+    """Vectors of two numbers as arrows from the origin, and dashed lines between the tips of some."""
+    figure, (axes,) = panels(1, 1, 4.2, 4.0)
+    for (name, (x, y)), colour in zip(vectors.items(), COLOURS):
+        axes.annotate("", (x, y), (0, 0), arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.8})
+        axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", color=colour, fontsize=9)
+    for first, second in dashed:
+        axes.plot(*zip(vectors[first], vectors[second]), color=GREY, linewidth=0.9, linestyle="--")
+    axes.set_xlim(-0.1, 1.4)
+    axes.set_ylim(-0.1, 1.2)
+    axes.set_aspect("equal")
+    axes.grid(alpha=0.25)
+    plain(axes)
+    return figure
