@@ -1,16 +1,18 @@
-"""The course: its notebooks run, print what the pages show, draw a figure where the pages have a picture, and are written from them."""
+"""The course: its notebooks run, print what the pages show, draw figures where these have pictures, and are made from them."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers.documents import ROOT
+from tests.helpers.documents import ROOT, check_sets, parse
+from weft.config.sections import recipes
 
 COURSE = ROOT / "docs" / "course"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
@@ -89,12 +91,30 @@ def test_there_are_ten_chapters_and_the_first_page_and_the_map_have_all_of_them(
         assert set(re.findall(r"\]\((\d\d-[\w-]+)\.md", (COURSE / name).read_text("utf-8"))) == set(CHAPTERS)
 
 
-@pytest.mark.parametrize(("shown", "printed", "same"), [
-    ("loss 1.00", "loss 1.01", True),
-    ("loss 1.00", "loss 1.10", False),
-    ("5 pairs", "6 pairs", False),
-    ("a b", "a c", False),
-    ("1e-05", "1.01e-05", True),
-])
+COMMANDS = re.findall(r"`weft ([^`]+)`", (COURSE / "map.md").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_map_parses(command: str) -> None:
+    arguments = shlex.split(command)
+    assert parse(arguments) == 0
+    check_sets(arguments)
+
+
+def test_a_row_of_the_map_has_a_recipe_that_exists() -> None:
+    rows = re.findall(r"^\| \[[^|]*\| `([\w-]+)` \|", (COURSE / "map.md").read_text("utf-8"), re.MULTILINE)
+    assert len(rows) > 20 and set(rows) <= set(recipes())
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("loss 1.00", "loss 1.01", True),
+        ("loss 1.00", "loss 1.10", False),
+        ("5 pairs", "6 pairs", False),
+        ("a b", "a c", False),
+        ("1e-05", "1.01e-05", True),
+    ],
+)
 def test_numbers_may_differ_by_rounding_only(shown: str, printed: str, same: bool) -> None:
     assert alike(shown, printed) == same

@@ -47,12 +47,20 @@ def lines(
     return figure
 
 
-def bars(groups: Mapping[str, Sequence[float]], labels: Sequence[str], y: str, size: tuple[float, float] = (6.0, 3.0)) -> Figure:
+def bars(
+    groups: Mapping[str, Sequence[float]], labels: Sequence[str], y: str, size: tuple[float, float] = (6.0, 3.0)
+) -> Figure:
     """Bars side by side: one group per label, one colour per name."""
     figure, (axes,) = panels(1, 1, *size)
     width = 0.8 / len(groups)
     for number, ((name, values), colour) in enumerate(zip(groups.items(), COLOURS)):
-        axes.bar([place - 0.4 + width * (number + 0.5) for place in range(len(labels))], values, width * 0.92, color=colour, label=name)
+        axes.bar(
+            [place - 0.4 + width * (number + 0.5) for place in range(len(labels))],
+            values,
+            width * 0.92,
+            color=colour,
+            label=name,
+        )
     axes.set_xticks(range(len(labels)), labels)
     axes.set_ylabel(y)
     plain(axes)
@@ -86,7 +94,9 @@ def matrices(
             panel.set_xticks(range(len(ticks[1])), ticks[1])
         if numbers:
             for (row, column), value in _cells(values):
-                panel.text(column, row, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.5 else "black", fontsize=8)
+                panel.text(
+                    column, row, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.5 else "black", fontsize=8
+                )
     for panel in axes[len(given) :]:
         panel.set_visible(False)
     if x:
@@ -111,11 +121,15 @@ def cones(stacks: Mapping[str, Sequence[Any]], length: int) -> Figure:
                 for source in (column for column in range(length) if layers[height - 1][place][column]):
                     panel.plot([source, place], [height - 1, height], color=BLUE, linewidth=0.7, alpha=0.7)
                     below.add(source)
-            panel.scatter(range(length), [height] * length, s=7, color=[BLUE if place in lit else "#d5d9df" for place in range(length)])
+            panel.scatter(
+                range(length), [height] * length, s=7, color=[BLUE if place in lit else "#d5d9df" for place in range(length)]
+            )
             lit = below
         panel.scatter(range(length), [0] * length, s=7, color=[RED if place in lit else "#d5d9df" for place in range(length)])
         panel.set_title(f"{name}: {len(lit)} tokens", fontsize=9)
-        panel.set_yticks(range(len(layers) + 1), ["tokens", *(f"layer {layer + 1}" for layer in range(len(layers)))], fontsize=7)
+        panel.set_yticks(
+            range(len(layers) + 1), ["tokens", *(f"layer {layer + 1}" for layer in range(len(layers)))], fontsize=7
+        )
         panel.set_xticks([], [])
         panel.spines[:].set_visible(False)
     return figure
@@ -145,7 +159,15 @@ def tree(nodes: Mapping[tuple[str, ...], float], marked: Mapping[str, Sequence[t
             start = (len(node) - 1 + 0.55, height[node[:-1]]) if len(node) > 1 else (0.3, sum(height.values()) / len(height))
             panel.plot([start[0], len(node)], [start[1], height[node]], color=colour, linewidth=1.6 if node in kept else 0.7)
             text = f" {node[-1]}  {chance:.2f}"
-            panel.text(len(node), height[node], text, va="center", color=colour, fontsize=8, weight="bold" if node in kept else "normal")
+            panel.text(
+                len(node),
+                height[node],
+                text,
+                va="center",
+                color=colour,
+                fontsize=8,
+                weight="bold" if node in kept else "normal",
+            )
         panel.set_title(name, fontsize=9)
         panel.set_xlim(0.2, max(map(len, nodes)) + 1.0)
         panel.axis("off")
@@ -165,4 +187,21 @@ def arrows(vectors: Mapping[str, Sequence[float]], dashed: Sequence[tuple[str, s
     axes.set_aspect("equal")
     axes.grid(alpha=0.25)
     plain(axes)
+    return figure
+
+
+def maps(clouds: Mapping[str, Sequence[tuple[Sequence[str], Any]]]) -> Figure:
+    """Words as points: a panel per name, each with one or more groups of words and their points [words, 2]."""
+    figure, axes = panels(1, len(clouds), 3.1 * len(clouds), 3.1)
+    for panel, (name, groups) in zip(axes, clouds.items()):
+        for (words, points), colour, below in zip(groups, (BLUE, RED), (True, False)):
+            panel.scatter(*zip(*points), s=14, color=colour)
+            for word, point in zip(words, points):
+                shift = (3, -9) if below else (3, 3)
+                panel.annotate(word, point, xytext=shift, textcoords="offset points", fontsize=8, color=colour)
+        panel.set_title(name, fontsize=9)
+        panel.set_xlim(-1.6, 1.9)
+        panel.set_ylim(-1.6, 1.6)
+        panel.set_xticks([], [])
+        panel.set_yticks([], [])
     return figure

@@ -1,4 +1,4 @@
-"""Runs the Python code of the course and writes its outputs into the pages, its figures into docs/images/course, and the notebooks.
+"""Runs the code of the course and writes its outputs into the pages, its figures into docs/images/course, and the notebooks.
 
     python docs/course/notebooks.py [PAGE …]
 
@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-CELL = re.compile(r"(<!-- output varies -->\n)?```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?(?:\n(!\[[^\]]*\]\(([^)]+)\))\n)?", re.DOTALL)
+CELL = re.compile(
+    r"(<!-- output varies -->\n)?```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?(?:\n(!\[[^\]]*\]\(([^)]+)\))\n)?", re.DOTALL
+)
 MATH = re.compile(r"^```math\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A Python block of a page: its code, the output that the page shows, the picture after it, and whether its numbers vary."""
+    """A Python block of a page: code, the output that the page shows, the picture after it, and whether its numbers vary."""
 
     code: str
     output: str

@@ -40,8 +40,8 @@ SETTINGS = {
 def translator(folder: Path) -> weft.Translator:
     """The translator, a run in `folder` whose weights are then replaced.
 
-    Its source has two states, h₁ = (1, 0) for the word ja and h₂ = (0, 1) for the end of the sentence. s₀ = (0.5, 0), W = U = I and
-    v = (1, −1). The gates of the GRU are ½, and its candidate is tanh of the context, which the readout reads too.
+    Its source has two states, h₁ = (1, 0) for the word ja and h₂ = (0, 1) for the end of the sentence. s₀ = (0.5, 0), W = U = I
+    and v = (1, −1). The gates of the GRU are ½, and its candidate is tanh of the context, which the readout reads too.
     """
     pairs = folder / "pairs.tsv"
     pairs.write_text("ja\tyes\nnein\tno\n" * 10, "utf-8")
@@ -54,7 +54,7 @@ def translator(folder: Path) -> weft.Translator:
 
 def weights(made: weft.Translator) -> dict[str, torch.Tensor]:
     """The weights by name; all that is not mentioned above is 0."""
-    first, second, identity, zero = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).unbind() + (torch.eye(2), torch.zeros(2, 2))
+    first, second, identity, zero = *torch.eye(2), torch.eye(2), torch.zeros(2, 2)
     source, target = torch.zeros(made.source.size, 2), torch.zeros(made.target.size, 2)
     (ja,), end = made.source.encode("ja"), EOS
     # Normalised, (10, −10) is (1, −1); times ½ plus ½ that is (1, 0).
