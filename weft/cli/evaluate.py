@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 
 DATA = f"Test pairs: {PAIRS}; for a language model, text files. Repeatable."
+CONTRASTIVE = (
+    "Instead of --data: lines of source, right and wrong text between tabs; counts how often the right one is likelier."
+)
 AGAINST = "Another run to compare with by a significance test, or a file with the outputs of another system, one per line."
 
 
@@ -34,7 +37,8 @@ class SignificanceTest(StrEnum):
 
 def evaluate(
     run: str = RUN,
-    data: list[str] = typer.Option(..., "--data", help=DATA, metavar="FILES"),
+    data: list[str] = typer.Option([], "--data", help=DATA, metavar="FILES"),
+    contrastive: Path = typer.Option(None, "--contrastive", help=CONTRASTIVE),
     against: str = typer.Option(None, "--against", help=AGAINST),
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     output: Path = typer.Option(None, "-o", "--output", help="Also write the predictions to this file."),
@@ -61,10 +65,17 @@ def evaluate(
     """
     from weft.runs.translator import evaluate_systems, load_trained
 
+    if (contrastive is None) == (not data):
+        raise ConfigError("give either --data FILES or --contrastive FILE")
+    if contrastive is not None and against is not None:
+        raise ConfigError("--against: contrastive pairs are counted for one run at a time; leave it out")
     task_sets = [text for text in set if text.startswith("task.")]
     options = decode_options([text for text in set if text not in task_sets], beam=beam, tag=tag, fast=fast or None)
     names = [run] if against is None or os.path.isfile(against) else [run, against]
     systems = {name: load_trained(run_folders(name), device=device, warn=warn, set=task_sets) for name in names}
+    if contrastive is not None:
+        _show_preferences(run, systems[run], contrastive, options, output, as_json)
+        return
     for name, system in systems.items():
         if (two := system.languages) and not (options.get("into") or system.config.decode.into):
             warn(f"{name}: translations into {two[1]} are scored; --set decode.into={two[0]} scores those into {two[0]}")
@@ -98,6 +109,32 @@ def _show_scores(scores: dict[str, dict[str, float]], data: Sequence[str], as_js
     table = Table("run", *numbers, title=f"scores on {' '.join(data)}", title_justify="left")
     for name, values in scores.items():
         table.add_row(name, *(f"{value:.4f}" for value in values.values()))
+    Console().print(table)
+
+
+def _show_preferences(
+    run: str, system: Trained, file: Path, options: dict[str, Any], output: Path | None, as_json: bool
+) -> None:
+    """The accuracy on contrastive pairs; the two scores of each pair go to `output`."""
+    from weft.runs.translator import evaluate_contrastive
+
+    with Counter(f"{run}: done", "pairs") as counter:
+        found = evaluate_contrastive(system, file, advance=counter.advance, **options)
+    if output is not None:
+        with opened(output) as target:
+            target.writelines(f"{right:.6f}\t{wrong:.6f}\n" for right, wrong in found.scores)
+    if as_json:
+        typer.echo(json.dumps({"run": run, "contrastive": str(file), **found.document()}, indent=2, ensure_ascii=False))
+        return
+    numbers = ("pairs", "accuracy", "95 % interval", *found.total.floors)
+    table = Table("group", *(Column(name, justify="right") for name in numbers), title=f"{run} on {file}", title_justify="left")
+    for name, each in {**found.groups, "all": found.total}.items():
+        shares = [
+            f"{each.accuracy:.1f} %",
+            "{:.1f}–{:.1f}".format(*each.interval),
+            *(f"{x:.1f} %" for x in each.floors.values()),
+        ]
+        table.add_row(name, f"{each.pairs:,}", *shares)
     Console().print(table)
 
 

@@ -5,6 +5,7 @@ Nothing here imports torch, so that completion (`weft --install-completion`) ans
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,51 @@ from typer.core import TyperCommand, TyperGroup
 from weft.config import yaml_document
 from weft.errors import ConfigError, DeviceError
 
-ATTENTIONS = ("weft.attention:ATTENTIONS",)
-TABLES = {
-    "data.tokenizer": ("weft.data:TOKENIZERS",),
-    "decode.search": ("weft.decoding:SEARCHES",),
-    "decode.rerank": ("weft.decoding:RERANKS",),
-    "decode.fusion": ("weft.decoding:FUSIONS",),
-    "train.optimizer": ("weft.training:OPTIMIZERS",),
-    "train.schedule": ("weft.training:SCHEDULES",),
-    "model": ("weft.models:MODELS",),
-    "model.encoder_self": (*ATTENTIONS, "weft.attention.mixers:MIXERS"),
-    "model.decoder_self": (*ATTENTIONS, "weft.attention.mixers:MIXERS"),
-    "model.cross": ATTENTIONS,
-    "task": ("weft.tasks:TASKS",),
+
+@dataclass(frozen=True)
+class PartList:
+    """A list of `weft list`: a table of parts, and the settings that name one of them; in words, if `--set` does not."""
+
+    table: str
+    settings: tuple[str, ...] = ()
+    words: str = ""
+
+    def usage(self) -> str:
+        return self.words or ", ".join(f"--set {setting}=KIND" for setting in self.settings)
+
+
+SELF = ("model.encoder_self", "model.decoder_self")
+LISTS = {
+    "models": PartList("weft.models:MODELS", ("model",)),
+    "fronts": PartList("weft.models:FRONTS", ("model.front",)),
+    "encoders": PartList("weft.models:ENCODERS", ("model.encoder",)),
+    "decoders": PartList("weft.models:DECODERS", ("model.decoder",)),
+    "attentions": PartList("weft.attention:ATTENTIONS", (*SELF, "model.cross", "model.attention")),
+    "mixers": PartList("weft.attention.mixers:MIXERS", SELF),
+    "patterns": PartList("weft.attention.core.sparsity_patterns:PATTERNS", (), "options of the attentions joined and mixed"),
+    "positions": PartList(
+        "weft.layers:POSITIONS", (), "--set model.position=KIND, for the last three --set model.encoder_self.position=KIND"
+    ),
+    "cells": PartList("weft.layers:CELLS", ("model.cell",)),
+    "canvases": PartList("weft.models:CANVASES", ("model.decoder.canvas",)),
+    "poolings": PartList("weft.models:POOLINGS", ("task.pooling",)),
+    "tasks": PartList("weft.tasks:TASKS", ("task",)),
+    "searches": PartList("weft.decoding:SEARCHES", ("decode.search",)),
+    "rules": PartList("weft.decoding:RULES", ("decode.rules",)),
+    "reranks": PartList("weft.decoding:RERANKS", ("decode.rerank",)),
+    "fusions": PartList("weft.decoding:FUSIONS", ("decode.fusion",)),
+    "metrics": PartList("weft.evaluation:METRICS", ("train.metrics",)),
+    "tokenizers": PartList("weft.data:TOKENIZERS", ("data.tokenizer",)),
+    "generators": PartList("weft.data:GENERATORS", (), "--data generated:KIND"),
+    "losses": PartList("weft.losses:LOSSES", ("task.loss",)),
+    "samplings": PartList("weft.losses:SAMPLINGS", ("task.sampling",)),
+    "decays": PartList("weft.losses:DECAYS", ("task.sampling.decay",)),
+    "objectives": PartList("weft.losses:REWARD_OBJECTIVES", ("task.reward",)),
+    "rewards": PartList("weft.evaluation:REWARDS", ("task.reward.metric",)),
+    "optimizers": PartList("weft.training:OPTIMIZERS", ("train.optimizer",)),
+    "schedules": PartList("weft.training:SCHEDULES", ("train.schedule",)),
 }
-"""Settings whose value is the kind of a part → the tables of the kinds."""
+"""What `weft list` shows, besides recipes."""
 
 
 def recipes(incomplete: str) -> list[str]:
@@ -53,12 +84,13 @@ def settings(incomplete: str) -> list[str]:
 
     key, equals, value = incomplete.partition("=")
     if equals:
-        return [f"{key}={kind}" for table in TABLES.get(key, ()) for kind in find_table(table) if kind.startswith(value)]
+        tables = [each.table for each in LISTS.values() if key in each.settings]
+        return [f"{key}={kind}" for table in tables for kind in find_table(table) if kind.startswith(value)]
     if "." not in incomplete:
         return [f"{section}." for section in Config.model_fields if section.startswith(incomplete)]
     sections = {name: getattr(field.annotation, "model_fields", ()) for name, field in Config.model_fields.items()}
     keys = [f"{section}.{name}" for section, names in sections.items() for name in names]
-    keys += [name for name in TABLES if name.startswith("model.")]
+    keys += {name: 0 for each in LISTS.values() for name in each.settings if "." in name}
     return [f"{name}=" for name in keys if name.startswith(incomplete)]
 
 

@@ -11,7 +11,9 @@ from weft.data.text_lines import read_lines
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.decoding_options import Warn
 from weft.decoding.predictor import Prediction
+from weft.decoding.reranking import Scorer
 from weft.errors import ConfigError, DataError, RunError
+from weft.evaluation.contrastive_pairs import ContrastiveResult, judge, read_contrasts
 from weft.explain.html_page import Explained
 from weft.runs.open_run import open_runs
 from weft.runs.trained_model import Trained, check_text, check_texts
@@ -176,6 +178,33 @@ def evaluate(
     if not first.task.metrics():
         return first.score(files)
     return evaluate_systems(systems, files, lambda name, system, lines: [each.text for each in system.stream(lines, **options)])
+
+
+def evaluate_contrastive(
+    system: Trained, file: str | Path, *, advance: Callable[[], None] = lambda: None, **options: Any
+) -> ContrastiveResult:
+    """How often a model prefers the right text to the wrong one, on a file of `weft.evaluation.contrastive_pairs`.
+
+    A translation model scores both as translations of the source, a language model as its continuations, by forced decoding.
+    `advance` is called after each pair; `options` are those of the section decode.
+    """
+    contrasts = read_contrasts(read_lines(file), str(file))
+    predictor = system.predictor(**{"rerank": "none", **options})
+    scores: list[tuple[float, float]] = []
+    for each in contrasts:
+        texts = [each.right, each.wrong]
+        if isinstance(predictor, Scorer):
+            right, wrong = (score for score, _ in predictor.log_likelihoods(each.source, texts))
+        elif isinstance(predictor, GenerationPredictor):
+            right, wrong = predictor.log_likelihoods_of([f"{each.source} {text}".strip() for text in texts])
+        else:
+            raise ConfigError(
+                f"contrastive pairs need a run that translates or a language model; the task of {system.task.run} is "
+                f"{system.config.task['kind']}"
+            )
+        scores.append((right, wrong))
+        advance()
+    return judge(contrasts, scores)
 
 
 def evaluate_systems(
