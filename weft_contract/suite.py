@@ -42,6 +42,7 @@ MECHANISM: dict[str, tuple[Callable[[Entry], None], tuple[str, ...]]] = {
     "packed": (masking_checks.check_packed, ALL),
     "shapes": (mechanism_checks.check_shapes, ALL),
     "weights": (mechanism_checks.check_weights, ALL),
+    "steps": (mechanism_checks.check_steps, ALL),
     "step-weights": (mechanism_checks.check_step_weights, CAUSAL),
     "earlier-segment": (mechanism_checks.check_earlier_segment, CAUSAL),
     "gradients": (mechanism_checks.check_gradients, ALL),

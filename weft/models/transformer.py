@@ -17,7 +17,12 @@ from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, share_common
-from weft.layers.embeddings_and_rotary_positions import TokenEmbedding, first_positions, token_positions
+from weft.layers.embeddings_and_rotary_positions import (
+    TokenEmbedding,
+    add_positions,
+    first_positions,
+    token_positions,
+)
 from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder
 from weft.layers.linear_norm_dropout import dropout, residual
 from weft.layers.reversible import run_reversible
@@ -79,7 +84,7 @@ class TransformerEncoder(VectorEncoder):
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         extras: dict[str, Tensor] = {}
         if self.position is not None:
-            x = x + self.position(token_positions(x, layout)).to(x.dtype)
+            x = add_positions(x, self.position, token_positions(x, layout))
         x = dropout(x, self.dropout, self.training)
         if self.post:
             x = residual(x, self.training)
