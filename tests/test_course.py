@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from math import exp, tanh
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ CLAIMS: dict[str, str] = {
 def course(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script that writes the notebooks, imported as they import: from the folder of the course."""
     monkeypatch.syspath_prepend(str(COURSE))
-    for name in ("notebooks", "course_figures"):
+    for name in ("notebooks", "course_figures", "worked_example"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import notebooks  # type: ignore[import-not-found]
 
@@ -67,6 +68,21 @@ def test_a_notebook_prints_what_its_page_shows(
         assert cell.varies or alike(cell.output, printed), f"the page shows\n{cell.output}\nthe notebook prints\n{printed}"
         assert hasattr(value, "savefig") == bool(cell.figure), code
     assert eval(CLAIMS.get(chapter, "True"), names)
+
+
+def test_what_chapter_three_computes_on_paper_is_what_a_model_computes(course: Any, tmp_path: Path) -> None:
+    """Scores, weights, context and state: by the formula here, as numbers on the page, and inside a translator."""
+    from worked_example import translator  # type: ignore[import-not-found]
+
+    scores = [tanh(1.5), tanh(0.5) - tanh(1.0)]
+    weights = [exp(score) / sum(map(exp, scores)) for score in scores]
+    state = [tanh(weights[0]) / 2 + 0.25, tanh(weights[1]) / 2]
+    on_paper = (COURSE / "03-attention-by-hand.md").read_text("utf-8").split("## On paper")[1].split("```python")[0]
+    inside = translator(tmp_path).explain("ja", inside=True).inside
+    expected = {"cross.scores": scores, "cross.weights": weights, "cross.context": weights, "layers.0.state": state}
+    for name, values in expected.items():
+        assert inside[name].values[0].tolist() == pytest.approx(values, abs=1e-5), name
+        assert all(f"{abs(value):.3f}" in on_paper for value in values), name
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
