@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt  # notebooks show figures inline once this is imported
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-plt.rcParams["font.size"] = 9
+matplotlib.rcParams["font.size"] = 9
 BLUE, RED, GREY = "#1f5fa8", "#c0392b", "#8a8f98"
 COLOURS = (BLUE, RED, "#2e8b57", "#b8860b", "#7d3c98", GREY)
 
 
+class Drawing(Figure):
+    """A figure that a notebook shows as the last expression of a cell, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        picture = io.BytesIO()
+        self.savefig(picture, format="png", dpi=100)
+        return picture.getvalue()
+
+
 def panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure of its own, which pyplot does not know and notebooks therefore show once."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    """A figure of this size in inches, and its axes, row by row."""
+    figure = Drawing(figsize=(width, height), layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 

@@ -100,7 +100,7 @@ def with_outputs(text: str) -> str:
     for part in parts(text):
         if isinstance(part, Cell):
             printed, value = run(part.code, names)
-            if hasattr(value, "savefig") != bool(part.figure):
+            if hasattr(value, "_repr_png_") != bool(part.figure):
                 raise SystemExit(f"a picture belongs after a cell that ends with a figure, and only there:\n{part.code}")
             if part.figure:
                 value.savefig(HERE / part.figure, dpi=100)
