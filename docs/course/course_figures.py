@@ -215,3 +215,27 @@ def maps(clouds: Mapping[str, Sequence[tuple[Sequence[str], Any]]]) -> Figure:
         panel.set_xticks([], [])
         panel.set_yticks([], [])
     return figure
+
+
+def rotations(table: Any, pairs: Sequence[int], shift: int, starts: Sequence[int]) -> Figure:
+    """Channel pairs of a table of sinusoids as points on circles, and what a shift does to the positions `starts`."""
+    figure, axes = panels(1, len(pairs), 2.7 * len(pairs), 2.9)
+    for panel, pair in zip(axes, pairs):
+        cosine, sine = table[:, 2 * pair + 1].tolist(), table[:, 2 * pair].tolist()
+        shown = max(starts) + shift + 1
+        panel.scatter(cosine[:shown], sine[:shown], s=8, color=GREY)
+        for start, colour in zip(starts, COLOURS):
+            for place in (start, start + shift):
+                panel.plot([0, cosine[place]], [0, sine[place]], color=colour, linewidth=1.2)
+                panel.text(
+                    1.13 * cosine[place], 1.13 * sine[place], str(place), color=colour, ha="center", va="center", fontsize=8
+                )
+            ends = [(0.6 * cosine[place], 0.6 * sine[place]) for place in (start, start + shift)]
+            arrow = {"arrowstyle": "-|>", "color": colour, "connectionstyle": "arc3,rad=0.3"}
+            panel.annotate("", ends[1], ends[0], arrowprops=arrow)
+        panel.set_title(f"channels {2 * pair} and {2 * pair + 1}", fontsize=9)
+        panel.set_xlim(-1.3, 1.3)
+        panel.set_ylim(-1.3, 1.3)
+        panel.set_aspect("equal")
+        panel.axis("off")
+    return figure
