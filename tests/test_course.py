@@ -21,8 +21,9 @@ CHAPTERS = sorted(file.stem for file in COURSE.glob("[0-9]*.md"))
 
 
 CLAIMS: dict[str, str] = {
-    "01-recurrent-networks": "recall('plain RNN', 40) < 0.5 < recall('LSTM', 40)",
+    "01-recurrent-networks": "shares['plain RNN'][1] < 0.5 < shares['LSTM'][1]",
     "02-fixed-context": "curves['fixed context'][5] < 0.5 < curves['with attention'][5]",
+    "07-training": "free[19] < 0.5 < forced[19]",
 }
 """What must hold where outputs vary, in terms of the names of the notebook."""
 
