@@ -4,19 +4,16 @@ errors: building a mechanism for a use that it does not support must raise one w
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.attention.base import Facts, Site, Use
 from weft.attention.core.feature_maps import RedrawnBuffer
-from weft.attention.core.weight_recorder import record_inside
 from weft.attention.mixers import SELF
 from weft.config.registry import build, find_table
 from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft.explain.inside import Inside, StepOperand
 from weft.layers.decoder_state import grow
 from weft_contract.mechanism_entries import (
     DIM,
@@ -67,45 +64,6 @@ def check_weights(entry: Entry) -> None:
         same(total, torch.ones_like(total), "sum of weights")
     else:
         assert (total <= 1 + 1e-5).all(), f"{entry}: weights sum to {float(total.max()):.4f}"
-
-
-def check_steps(entry: Entry) -> None:
-    """Each recorded step follows from those before it by its formula, in float64, and the last ones are what is returned.
-
-    A mechanism that records weights records where they come from, and the context that they give.
-    """
-    part, layout = entry.make(), Layout.padded(LENGTHS)
-    part.part.double()
-    with torch.no_grad(), record_inside(nn.ModuleDict({"part": part.part})) as recorder:
-        found = part.attend(part.keys().double(), layout, need_weights=True)
-    for row in range(len(LENGTHS)):
-        steps = Inside.of(recorder, row=row)
-        for step in steps.values():
-            if step.formula:
-                _equal(entry, step.name, step.recompute(), step.values)
-        weights = steps.find("weights")
-        if found.weights is None or len(weights) != 1:
-            continue
-        shown = found.weights[row].squeeze(0).numpy()
-        _equal(entry, "weights", weights[0].values[..., -shown.shape[-2] :, -shown.shape[-1] :], shown)
-        _check_origins(entry, steps, weights[0].part)
-        extent, width = found.context[row].shape
-        ends = [step.values[-extent:] for step in steps.values() if step.values.ndim == 2 and step.values.shape[1] == width]
-        context = found.context[row].numpy()
-        assert any(np.allclose(end, context, atol=1e-9) for end in ends), f"{entry}: no step is the context it returns"
-
-
-def _check_origins(entry: Entry, steps: Inside, part: str) -> None:
-    """What a step of a part reads under the name of another step is its value."""
-    own = {step.title: step for step in steps.values() if step.part == part}
-    for step in own.values():
-        for name, operand in step.operands.items():
-            if name in own and isinstance(operand, StepOperand):
-                assert operand.step, f"{entry}: {step.title} reads {name} that are not those of a step"
-
-
-def _equal(entry: Entry, what: str, found: Any, expected: Any) -> None:
-    assert np.allclose(found, expected, rtol=1e-9, atol=1e-9), f"{entry}: {what} does not follow from its formula"
 
 
 def check_step_weights(entry: Entry) -> None:

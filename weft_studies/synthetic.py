@@ -8,9 +8,10 @@
     verdict       "d red k\\nblue q final\\nw blue" → "blue": the colour in the sentence with `final`, one of four labels
     agreement     "the keys near the old door" → "are": the verb that agrees with the first noun (Linzen et al. 2016)
 
-A function draws the subject of a pair, its source and its target. `shortest` and `longest` count symbols (copy, reverse, sort:
-1 to 10), digits (addition: 4), source tokens (listops, recall, distant_copy), sentences (verdict: 8) or words between noun and verb (agreement: 0 to 12). 0 means the default
-for `longest`, and for long-range data a quarter of `longest` for `shortest`.
+A function draws the subject of a pair, its source and its target. `shortest` and `longest` count symbols (copy, reverse,
+sort: 1 to 10), digits (addition: 4), source tokens (listops, recall, distant_copy), sentences (verdict: 8) or words between
+noun and verb (agreement: 0 to 12). 0 means the default for `longest`, and for long-range data a quarter of `longest` for
+`shortest`.
 """
 
 import string
@@ -36,17 +37,20 @@ ATTEMPTS = 100_000
 KEPT = 8
 """Maximum number of symbols to copy over the gap."""
 
+# fmt: off
 NOUNS = (
-    "key door wall cat dog tree book lamp chair king queen house river road tower ship letter garden farmer pilot "
-    "doctor teacher painter writer driver singer baker hunter sailor neighbour"
-).split()
+    "key", "door", "wall", "cat", "dog", "tree", "book", "lamp", "chair", "king", "queen", "house", "river", "road", "tower",
+    "ship", "letter", "garden", "farmer", "pilot", "doctor", "teacher", "painter", "writer", "driver", "singer", "baker",
+    "hunter", "sailor", "neighbour",
+)
+PREPOSITIONS = ("near", "behind", "above", "below", "beside", "before", "after", "with", "without", "from")
+PAST = ("saw", "knew", "left", "found", "helped", "called", "met", "painted")
+ADJECTIVES = ("old", "new", "red", "small", "tall", "quiet", "bright", "heavy")
+ADVERBS = ("really", "often", "still", "never", "always", "probably")
+# fmt: on
+"""The words of agreement. Verbs of relative clauses are in the past, where they do not show a number."""
 VERBS = {False: "is", True: "are"}
 """The verb for each number: whether it is plural."""
-PREPOSITIONS = "near behind above below beside before after with without from".split()
-PAST = "saw knew left found helped called met painted".split()
-"""Verbs of relative clauses, which do not show a number."""
-ADJECTIVES = "old new red small tall quiet bright heavy".split()
-ADVERBS = "really often still never always probably".split()
 
 
 COLOURS = ("red", "green", "blue", "white")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from html import escape
 from importlib.resources import files
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.attention.base import View
 from weft.errors import ConfigError
 from weft.explain.explanation import SIDES, Explanation, Weights, shown
 from weft.explain.inside import Inside
@@ -37,10 +38,57 @@ def notes(texts: Iterable[str]) -> str:
     return "".join(f"<p class=note>{escape(text)}</p>\n" for text in texts)
 
 
+def shaded_words(words: Sequence[str], shades: Sequence[float] | None, titles: Sequence[float] | None = None) -> str:
+    """Words in a row, each as dark as its shade between 0 and 1. titles: numbers shown on hovering, by default the shades."""
+    styles = [""] * len(words)
+    if shades is not None:
+        numbers = zip(shades, shades if titles is None else titles, strict=True)
+        styles = [f' style="background:rgba(var(--heat),{shade:.3f})" title="{number:.3f}"' for shade, number in numbers]
+    return " ".join(f"<span{style}>{escape(shown(word))}</span>" for word, style in zip(words, styles, strict=True))
+
+
+def weight_table(rows: Sequence[str], columns: Sequence[str], weights: Weights, title: str) -> str:
+    """A table of weights [rows, columns], dark where they are large. title: what the rows look at."""
+    head = "".join(f"<th><span>{escape(shown(name))}</span></th>" for name in columns)
+    lines = ""
+    for name, row in zip(rows, weights.tolist(), strict=False):
+        cells = "".join(
+            f'<td style="background:rgba(var(--heat),{weight:.3f})" title="{weight:.3f}"></td>'
+            for weight in row[: len(columns)]
+        )
+        lines += f"<tr><th>{escape(shown(name))}</th>{cells}</tr>\n"
+    return f"<table class=weights><caption>{escape(title)}</caption>\n<tr><td></td>{head}</tr>\n{lines}</table>\n"
+
+
 def image(pixels: Pixels, text: str, *, kind: str = "") -> str:
     """Pixels as an image inside the page. text: what it shows, in words · kind: its CSS class."""
     data = base64.b64encode(png(pixels)).decode()
     return f'<img{f" class={kind}" if kind else ""} alt="{escape(text)}" src="data:image/png;base64,{data}">'
+
+
+LOOKING = (
+    "Each picture is a head. Its rows are the tokens in their order, its columns the tokens that they look at; dark is much."
+)
+
+
+def head_images(layers: Mapping[str, Weights], uses: Mapping[str, View]) -> str:
+    """A picture for each head of self-attention, layer by layer: the weights [H, T, T] of layers by name, and their uses."""
+    figures = ""
+    square = [
+        each for name, each in layers.items() if uses.get(name) in ("encoder", "causal") and each.shape[1] == each.shape[2]
+    ]
+    for layer, weights in enumerate(square, start=1):
+        for head, each in enumerate(weights, start=1):
+            shade = (255 * (1 - np.sqrt(each.clip(0, 1)))).astype(np.uint8)
+            title = f"layer {layer}, head {head}"
+            figures += f"<figure class='picture exact'>{image(shade, title)}<figcaption>{title}</figcaption></figure>\n"
+    return f"<h3>Attention</h3>\n{notes([LOOKING])}{figures}" if figures else ""
+
+
+def audio(content: bytes, text: str) -> str:
+    """A wav file as a player inside the page. text: what is heard, in words."""
+    data = base64.b64encode(content).decode()
+    return f'<audio controls aria-label="{escape(text)}" src="data:audio/wav;base64,{data}"></audio>'
 
 
 def png(pixels: Pixels) -> bytes:
@@ -178,7 +226,7 @@ def static_page(sections: Sequence[Section], title: str = "weft explain") -> str
         + ("" if each.inside is None else "<div class=steps-of-model></div>\n")
         for each in sections
     )
-    policy, style, scripts = "default-src 'none'; style-src 'unsafe-inline'; img-src data:", "", ""
+    policy, style, scripts = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:", "", ""
     if any(each is not None for each in insides):
         policy, style = f"{policy}; script-src 'unsafe-inline'", asset("inside.css")
         data = script_data([inside_data(each, budget=budget) for each in insides if each is not None])

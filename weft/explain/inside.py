@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +25,22 @@ class AxisNames(Protocol):
     """Names for the places along an axis of a step, such as the tokens of a text; None: they are numbered."""
 
     def __call__(self, step: str, axis: str, size: int) -> Sequence[str] | None: ...
+
+
+@dataclass(frozen=True)
+class TokenNames:
+    """Names for the axes of a model that reads one text: its tokens, wherever there are as many places.
+
+    vocabulary: a readable text for each of some ids, if the model writes tokens.
+    """
+
+    tokens: Sequence[str]
+    vocabulary: Callable[[Sequence[int]], list[str]] | None = None
+
+    def __call__(self, step: str, axis: str, size: int) -> Sequence[str] | None:
+        if axis == "vocabulary" and self.vocabulary is not None:
+            return self.vocabulary(range(size))
+        return self.tokens if axis in ("query", "key", "token") and size == len(self.tokens) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +124,8 @@ class Inside(Mapping[str, Step]):
             return found[0]
         if not found:
             raise KeyError(f"{name}: there is no such step; `list(inside)` has all names")
-        raise KeyError(
-            f"{name}: several steps have this name: {', '.join(each.name for each in found[:6])}, …; give more of it"
-        )
+        some = ", ".join(each.name for each in found[:6])
+        raise KeyError(f"{name}: {len(found)} steps end so: {some}, …; give more of the name")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._steps)

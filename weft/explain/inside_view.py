@@ -29,7 +29,7 @@ TOKENS = (48, 32, 24, 16, 12, 8, 4)
 BUDGET = 3_400_000
 """The largest size of the data of all predictions on a page, in bytes."""
 
-POSITIONS = frozenset({"query", "key", "token", "hop", "head", "slot"})
+POSITIONS = frozenset({"query", "key", "token", "hop", "head", "slot", "fact", "back", "move"})
 """Axes that are not channels of a vector."""
 
 KEPT_BITS = np.uint32(0xFFFFFC00)

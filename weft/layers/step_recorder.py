@@ -46,7 +46,7 @@ class RecordedStep:
         values, axes = self.operands[name]
         return _joined(values, axes), " ".join(axes)
 
-    def continued_by(self, axes: tuple[str, ...], value: Tensor, given: Mapping[str, Operand]) -> bool:
+    def continued_by(self, formula: str, axes: tuple[str, ...], value: Tensor, given: Mapping[str, Operand]) -> bool:
         """Whether a value can be that of a further call, which reads the same operands where calls are not joined."""
         place = _joining(axes)
         sizes = [list(each.shape) for each in (value, self.values[-1])]
@@ -58,7 +58,7 @@ class RecordedStep:
             for name, (operand, its_axes) in given.items()
             if _joining(its_axes.split()) is None and name in self.operands
         ]
-        return axes == self.axes and sizes[0] == sizes[1] and all(same)
+        return (formula, axes) == (self.formula, self.axes) and sizes[0] == sizes[1] and all(same)
 
 
 class StepRecorder:
@@ -68,6 +68,7 @@ class StepRecorder:
         self.steps: dict[str, RecordedStep] = {}
         self.names = {module: name for name, module in model.named_modules()}
         self.scopes: list[str] = []
+        self.first: str | None = None
         self.thread = get_ident()
         self._weights = {each.untyped_storage().data_ptr() for each in (*model.parameters(), *model.buffers())}
         self._explained: set[int] = set()
@@ -89,7 +90,7 @@ class StepRecorder:
         assert len(names) == value.dim(), f"{full}: {value.dim()} dimensions and the axes {axes}"
         kept = {key: each for key, each in given.items() if isinstance(each, tuple)}
         number, chosen = 1, full
-        while chosen in self.steps and not self.steps[chosen].continued_by(names, value, kept):
+        while chosen in self.steps and not self.steps[chosen].continued_by(formula, names, value, kept):
             number += 1
             chosen = f"{full} {number}"
         step = self.steps.setdefault(chosen, RecordedStep(chosen, names, formula, automatic=automatic))
@@ -116,8 +117,10 @@ class StepRecorder:
 
     def enter(self, module: nn.Module, _: Any) -> None:
         name = self.names[module]
-        if not (name or self.scopes):
-            self.steps.clear()  # a new run of the whole model
+        if not self.scopes:
+            self.first = name if self.first is None else self.first
+            if name == self.first:  # the model, or its encoder, begins anew
+                self.steps.clear()
         inner = isinstance(module, StepsOfCaller) and self.scopes
         self.scopes.append(self.scopes[-1] if inner else name)
 

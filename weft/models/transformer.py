@@ -19,7 +19,6 @@ from weft.errors import ConfigError
 from weft.layers.decoder_state import State, share_common
 from weft.layers.embeddings_and_rotary_positions import (
     TokenEmbedding,
-    add_positions,
     first_positions,
     token_positions,
 )
@@ -84,7 +83,7 @@ class TransformerEncoder(VectorEncoder):
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         extras: dict[str, Tensor] = {}
         if self.position is not None:
-            x = add_positions(x, self.position, token_positions(x, layout))
+            x = self.position.join(x, token_positions(x, layout))
         x = dropout(x, self.dropout, self.training)
         if self.post:
             x = residual(x, self.training)
@@ -315,7 +314,7 @@ class NonAutoregressiveTransformerDecoder(NonAutoregressiveDecoder):
         x: Tensor = self.table(tokens) * self.dim**0.5
         if state.inputs is not None:
             x = torch.where((tokens == self.blank)[..., None], state.inputs.to(x.dtype), x)
-        return x if self.position is None else x + self.position(token_positions(tokens, layout)).to(x.dtype)
+        return x if self.position is None else self.position.join(x, token_positions(tokens, layout))
 
     def hidden_states(self, tokens: Tensor, state: CanvasState, layout: Layout | None = None) -> HiddenStates:
         extras: dict[str, Tensor] = {}

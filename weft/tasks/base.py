@@ -23,8 +23,9 @@ from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resol
 from weft.decoding.predictor import Predictor
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import USUAL, Metric, make_metrics, score
+from weft.explain.explanation import shown
 from weft.explain.html_page import Explained, Section
-from weft.explain.inside import AxisNames, Inside
+from weft.explain.inside import AxisNames, Inside, TokenNames
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_encoder_decoder
 
@@ -121,6 +122,7 @@ class TaskInfo:
     fixed_length: the positions of every row, if all rows have as many; None: as many as the texts have.
     metric_types: the metrics that compare predictions with references; see `Task.metrics`.
     several_references: whether each line of a reference is one of its own; then only metrics that know it can be added.
+    output_suffix: that of files with its outputs, such as .wav, if they are no lines of text; then predictions have `content`.
     """
 
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
@@ -132,6 +134,7 @@ class TaskInfo:
     fixed_length: int | None = None
     metric_types: Sequence[type[Metric]] = ()
     several_references: bool = False
+    output_suffix: str = ""
 
 
 @runtime_checkable
@@ -327,8 +330,10 @@ class Task(ABC):
         return Section(run, " ".join(title.split()), body, Inside.of(recorder, names))
 
     def step_names(self, predictor: Any, text: str) -> AxisNames | None:
-        """Names for the axes of the steps of a model that reads this input, such as its tokens; None: places are numbered."""
-        return None
+        """Names for the axes of the steps of a model that reads this input: by default its tokens; None: numbers."""
+        (prediction,) = predictor.predict([predictor.parse_input(text, attention=True)])
+        tokens = [shown(token) for token in prediction.source_tokens]
+        return TokenNames(tokens) if tokens else None
 
     def explained(self, predictor: Any, text: str) -> tuple[str, str]:
         """The title and the HTML of the explanation of an input: by default what is predicted, and its `explanation`."""

@@ -141,11 +141,12 @@ def mix(
         return _scaled_dot_product(q, k, v, mask, share), None
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
     biased = scores if bias is None else scores + bias
-    if recording():
+    if listened := recording():
         _record_scores(q, k, scores, bias, biased)
     weights = masked_softmax(biased, mask)
     context = dropout(weights, share).to(v.dtype) @ v
-    record_context(context, weights, v)
+    if listened:
+        record_context(context, weights, v)
     return context, weights if need_weights else None
 
 

@@ -179,13 +179,37 @@ class DotScore(ScoreFunction):
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         scores = torch.bmm(query if self.factor == 1 else query * self.factor, source.keys.transpose(1, 2))
-        formula = "sum(q * k, channel)" + ("" if self.factor == 1 else " * factor")
-        operands = {"q": (query, "row query channel"), "k": (source.keys, "row key channel")}
-        record("scores", scores, "row query key", formula, **operands, factor=self.factor)
+        if recording():
+            formula = "sum(q * k, channel)" + ("" if self.factor == 1 else " * factor")
+            operands = {"q": (query, "row query channel"), "k": (source.keys, "row key channel")}
+            record("scores", scores, "row query key", formula, **operands, factor=self.factor)
         return scores
 
     def plan(self, draft: PlanBuilder, query: Register, width: int) -> Register:
         return draft.attend_memory(query, 1, SourceStates.planned, width, self.factor)
+
+
+class CosineScore(ScoreFunction):
+    """β cos(q, k) (Graves et al. 2014), with a learned strength β. If memory and query differ in width, k is projected."""
+
+    def __init__(self, dim: int, memory: int, strength: float) -> None:
+        super().__init__()
+        self.key = UnitVectors(memory, dim)
+        self.strength = nn.Parameter(torch.full((1,), strength))
+
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
+        return torch.bmm(self.strength * F.normalize(query, dim=-1), source.keys.transpose(1, 2))
+
+
+class UnitVectors(nn.Module):
+    """Vectors of length 1: x / ‖x‖, after a projection if the widths differ."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(inputs, width, bias=False) if inputs != width else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(self.project(x), dim=-1)
 
 
 class LocationScore(ScoreFunction):

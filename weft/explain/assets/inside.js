@@ -17,7 +17,15 @@ function numberText(value) {
   if (Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value < 0 ? "−∞" : "∞";
   const size = Math.abs(value), digits = Number.isInteger(value) ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 0.001 ? 3 : 5;
+  if (value && size < 0.00001) return value.toExponential(0).replaceAll("-", "−");
   return value.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−");
+}
+
+// A number in a table, where all have three decimals; whole numbers alone have none.
+function cellText(value, whole) {
+  if (whole || !Number.isFinite(value)) return numberText(value);
+  const size = Math.abs(value), text = value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 3);
+  return text.replace(/^-(?=0\.0*$)/, "").replace("-", "−");
 }
 
 // An array with named axes: of a step, or of what its formula reads. Long axes are cut; `sizes` are the true ones.
@@ -169,11 +177,12 @@ class InsideView {
     this.formula = element("p", { class: "formula" });
     this.message = element("p", { class: "message cell", "aria-live": "polite" });
     this.controls = element("div", { class: "controls" });
+    const help = element("p", { class: "note" }, "Each table is a step. Point at a cell, or move with the arrow keys, to see its formula and where it comes from; b and f go back and forward, space plays.");
     this.names = element("div", { class: "stepnames", role: "toolbar", "aria-label": "steps of this part; move with the arrow keys" });
     this.table = element("div", { class: "numbers" });
     this.sources = element("div", { class: "sources" });
     this.box = element("section", { class: "inside", "aria-label": "inside: every step with its numbers" },
-      this.controls, this.names, this.formula, this.table, this.message, this.sources);
+      help, this.controls, this.names, this.formula, this.table, this.message, this.sources);
     this.box.addEventListener("keydown", event => this.key(event));
   }
 
@@ -263,13 +272,14 @@ class InsideView {
     const name = (axis, place) => labels[axis]?.[place] ?? String(place + 1);
     let largest = 1e-9;
     const values = Array.from({ length: rows }, (_, r) => Array.from({ length: columns }, (_, c) => array.at(places(r, c))));
+    const whole = values.flat().every(value => Number.isInteger(value) || !Number.isFinite(value));
     values.flat().filter(Number.isFinite).forEach(value => { largest = Math.max(largest, Math.abs(value)); });
     const statistics = !small && array.summary ? ["norm", "mean", "deviation"] : [];
     const head = element("tr", {}, element("td", { class: "corner" }, `${down ?? ""}${down && across ? " \\ " : ""}${across ?? ""}`),
       ...Array.from({ length: columns }, (_, c) => element("th", { scope: "col" }, element("bdi", {}, across ? name(across, c) : ""))),
       ...(across && array.shape[array.axes.indexOf(across)] < array.sizes[array.axes.indexOf(across)] ? [element("td", { class: "corner" }, "…")] : []),
       ...statistics.map(each => element("th", { scope: "col", class: "statistic" }, each)));
-    const cells = values.map((row, r) => row.map((value, c) => this.cell(value, largest, small ? null : [r, c])));
+    const cells = values.map((row, r) => row.map((value, c) => this.cell(value, cellText(value, whole), largest, small ? null : [r, c])));
     const body = cells.map((row, r) => element("tr", this.isChosen(down, r) ? { class: "output" } : {}, element("th", { scope: "row" }, element("bdi", {}, down ? name(down, r) : "")), ...row,
       ...(head.children.length > columns + 1 + statistics.length ? [element("td", { class: "corner" }, "…")] : []),
       ...statistics.map((_, s) => element("td", { class: "statistic" }, numberText(array.summary.at({ ...places(r, 0), statistic: s }))))));
@@ -282,9 +292,9 @@ class InsideView {
     return ["query", "token"].includes(axis) && place === this.position && side(this.at) === side(this.steps.length - 1);
   }
 
-  cell(value, largest, place) {
+  cell(value, text, largest, place) {
     const share = Number.isFinite(value) ? 0.5 * Math.sqrt(Math.abs(value) / largest) : 0;
-    const cell = element("td", { class: "cell", style: `background: rgba(var(--${value < 0 ? "mark" : "heat"}), ${share.toFixed(3)})` }, numberText(value));
+    const cell = element("td", { class: "cell", style: `background: rgba(var(--${value < 0 ? "mark" : "heat"}), ${share.toFixed(3)})` }, text);
     if (!place) return cell;
     const pick = () => this.pick(...place);
     return fill(cell, { role: "gridcell", tabindex: -1, onmouseenter: pick, onfocus: pick }, []);
@@ -312,7 +322,8 @@ class InsideView {
       return;
     }
     const formula = new CellFormula(step.operands, (operand, at) => this.statistics(step, operand, at));
-    this.message.textContent = `${name} = ${formula.text(step.formula, places)} = ${value}`;
+    const text = formula.text(step.formula, places).replace(/(^|\(|, )\((−[^() ]+)\)/g, "$1$2");
+    this.message.textContent = `${name} = ${text} = ${value}`;
     formula.reads.forEach(([operand, at]) => this.light(operand, at));
   }
 
@@ -348,7 +359,7 @@ class InsideView {
     const button = (text, label, action) => element("button", { type: "button", title: label, onclick: action }, text);
     refill(this.controls,
       choice("block or layer", blocks.map(block => [block, block]), stage.block, jump),
-      choice("part", inBlock.map(each => [each.number, each.part || each.block]), stage.number, value => this.go(this.stages[value].steps[0])),
+      choice("part", inBlock.map(each => [each.number, each.part || "the block itself"]), stage.number, value => this.go(this.stages[value].steps[0])),
       ...(positions.length ? [element("label", {}, "output token ", choice("output token", positions.map((name, i) => [i, `${i + 1}: ${name}`]), this.position, value => { this.position = Number(value); this.draw(); }))] : []),
       ...(heads > 1 ? [element("label", {}, "head ", choice("head", Array.from({ length: heads }, (_, h) => [h, String(h + 1)]), Math.min(this.head, heads - 1), value => { this.head = Number(value); this.draw(); }))] : []),
       button("|←", "to the first step", () => this.turn(-this.at)),

@@ -13,6 +13,8 @@ from weft.config.registry import Among, build
 from weft.data.batch import Position, TextBatch
 from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.errors import ConfigError
+from weft.explain.explanation import shown
+from weft.explain.inside import TokenNames
 from weft.losses.log_likelihood import decoder_loss
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_model
@@ -34,7 +36,7 @@ from weft.tasks.run_tokenizers import TokenizerPair, learn_once, learn_tokenizer
 
 
 class LanguageModelTask(Task):
-    """Predicts the next token of running text (model.kind: language_model or rnn_language_model).
+    """Predicts the next token of running text (model.kind: language_model, rnn_language_model or bytenet_language_model).
 
     The text is read as several streams in parallel, one segment after the other. `carry` says what continues into the next
     segment of a stream.
@@ -140,8 +142,8 @@ class LanguageModelTask(Task):
         model = build_model(spec, sizes)
         if not isinstance(model, LanguageModel):
             raise ConfigError(
-                f"model.kind: {spec['kind']} reads a source, but running text has none; set model.kind: language_model "
-                "or rnn_language_model"
+                f"model.kind: {spec['kind']} reads a source, but running text has none; set model.kind: language_model, "
+                "rnn_language_model or bytenet_language_model"
             )
         self.carrying.check(model, self.segment)
         self.scoring.check(model, self.segment)
@@ -208,6 +210,11 @@ class LanguageModelTask(Task):
         from weft.tasks.language_modeling.explanation import read_text, reading_page  # not needed to generate
 
         return text, reading_page(read_text(predictor, text))
+
+    def step_names(self, predictor: GenerationPredictor, text: str) -> TokenNames:
+        from weft.tasks.language_modeling.explanation import read_text
+
+        return TokenNames([shown(token) for token in read_text(predictor, text).tokens], predictor.tokenizer.tokens)
 
     def identity(self) -> str:
         return self.train.identity
