@@ -13,12 +13,12 @@ import yaml
 from tests.helpers.documents import check_sets, parse
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-PRINTS = "#!/bin/sh\nprintf '%s\\n' \"$(basename \"$0\")\" \"$@\" >> \"$CALLS\"\n"
+PRINTS = '#!/bin/sh\nprintf \'%s\\n\' "$(basename "$0")" "$@" >> "$CALLS"\n'
 SLURM = {"SLURM_NNODES": "4", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-4]", "SLURM_ARRAY_TASK_ID": "3"}
 
 
 def started(tmp_path: Path, *command: str) -> list[str]:
-    """The words of the command of weft that a script starts, with programs of the cluster that only write down their arguments."""
+    """The command of weft that a script starts, with stand-ins for the programs of a cluster."""
     for name in ("srun", "torchrun", "weft"):
         (tmp_path / name).write_text(PRINTS)
     (tmp_path / "scontrol").write_text("#!/bin/sh\necho node1; echo node2\n")
