@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.helpers.changed_tests import mechanisms_of, tests_of
+from tests.helpers.changed_tests import mechanisms_of, select_tests
 
 TESTS = {
     Path("tests/attention/test_luong.py"): "",
@@ -15,15 +15,15 @@ TESTS = {
 
 
 def test_a_module_selects_its_tests_and_those_that_import_it() -> None:
-    chosen = tests_of(Path("weft/attention/luong.py"), TESTS)
+    chosen = select_tests(Path("weft/attention/luong.py"), TESTS)
     assert chosen == [Path(f"tests/{name}.py") for name in ("attention/test_luong", "models/test_rnn", "runs/test_hub")]
 
 
 def test_other_files_select_what_reads_them() -> None:
-    assert tests_of(Path("tests/models/test_rnn.py"), TESTS) == [Path("tests/models/test_rnn.py")]
-    assert tests_of(Path("docs/start.md"), TESTS) == [Path("tests/test_readme.py")]
-    assert tests_of(Path("weft/config/recipes/han.yaml"), TESTS) == [Path("tests/test_recipes.py")]
-    assert tests_of(Path("weft/py.typed"), TESTS) == []
+    assert select_tests(Path("tests/models/test_rnn.py"), TESTS) == [Path("tests/models/test_rnn.py")]
+    assert select_tests(Path("docs/start.md"), TESTS) == [Path("tests/test_readme.py")]
+    assert select_tests(Path("weft/config/recipes/han.yaml"), TESTS) == [Path("tests/test_recipes.py")]
+    assert select_tests(Path("weft/py.typed"), TESTS) == []
 
 
 def test_a_mechanism_selects_its_part_of_the_contract() -> None:

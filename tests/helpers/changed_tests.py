@@ -26,7 +26,7 @@ def changed_files(base: str) -> list[Path]:
     return [Path(line) for text in found for line in text.splitlines()]
 
 
-def tests_of(file: Path, tests: dict[Path, str]) -> list[Path]:
+def select_tests(file: Path, tests: dict[Path, str]) -> list[Path]:
     """The test files for a changed file, given the text of all test files."""
     if file in tests:
         return [file]
@@ -58,7 +58,7 @@ def mechanisms_of(files: Iterable[Path]) -> list[str]:
 def main(base: str) -> None:
     files = changed_files(base)
     tests = {file.relative_to(ROOT): file.read_text("utf-8") for file in sorted((ROOT / "tests").rglob("test_*.py"))}
-    chosen = dict.fromkeys(test for file in files for test in tests_of(file, tests))
+    chosen = dict.fromkeys(test for file in files for test in select_tests(file, tests))
     print(shlex.join(["-m", QUICK, "tests/test_layering.py", *map(str, chosen)]))
     kinds = mechanisms_of(files) or ["linear"]
     print(shlex.join(["-m", QUICK, "tests/contract/test_contract.py", "-k", " or ".join(kinds)]))
