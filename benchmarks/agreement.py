@@ -29,14 +29,14 @@ MOST, EACH = 3, 250
 
 COMMON = (
     "data.tokenizer={kind: words}",
-    "model.dropout=0.1",
-    "train.steps=1000",
+    "model.dropout=0",
+    "train.steps=1500",
     "train.batch_tokens=256",
     "decode.search=greedy",
     "task.label_smoothing=0",
 )
 RATE = (
-    "train.schedule={kind: cosine, rate: 5.0e-3, warmup: 100}",
+    "train.schedule={kind: cosine, rate: 1.0e-3, warmup: 100}",
     "train.validate_every=0",
     "train.precision=float32",
     "train.ema=0",
