@@ -59,6 +59,8 @@ SYSTEMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "sst2-pairs": ("sst2", "classifier", ()),
     "sst2-alone": ("sst2", "classifier", (*ALONE, FIVE_EPOCHS["sst2"])),
     "sst2-alone-positions": ("sst2", "classifier", (*ALONE, FIVE_EPOCHS["sst2"], POSITIONS)),
+    "sst2-cnn": ("sst2", "text-cnn", ()),
+    "agnews-cnn": ("agnews", "text-cnn", ()),
 }
 """System → data, recipe, changes to it."""
 

@@ -102,10 +102,17 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
     if load_config(recipe).task["kind"] == "tagging":
         data = valid = str(tmp_path / "tags.tsv")
         Path(data).write_text("a\tO\nplace\tB-LOC\nof\tI-LOC\nhers\tI-LOC\n\nshe\tB-PER\nsat\tO\n\n" * 40)
+    if load_config(recipe).task["kind"] == "pairs":
+        data = valid = str(tmp_path / "pairs.tsv")
+        Path(data).write_text("a dog\tan animal\tyes\na dog\ta cat\tno\n" * 20)
+    if load_config(recipe).task["kind"] == "reading":
+        data = valid = "generated:passages?count=20"
     if load_config(recipe).task["kind"] == "bits":
         data = valid = "generated:bits_copy?count=20"
     if load_config(recipe).task["kind"] == "transcription":
         data = valid = str(tones.recordings(tmp_path / "tones", 5))
+    if load_config(recipe).task["kind"] == "synthesis":
+        data = valid = f"{tones.recordings(tmp_path / 'tones', 5)}#2,1"
     if load_config(recipe).task["kind"] == "deciphering":
         data = valid = pairs.split(",")[0]
     if load_config(recipe).task["kind"] == "unsupervised":

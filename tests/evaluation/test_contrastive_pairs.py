@@ -13,8 +13,9 @@ import weft as package
 from tests.helpers import tiny
 from weft.errors import ConfigError, DataError
 from weft.evaluation.contrastive_pairs import CHANCE, FREQUENT, SHORTER, Contrast, judge, read_contrasts
+from weft.runs.run_evaluation import evaluate_contrastive
 from weft.runs.trained_model import Trained
-from weft.runs.translator import evaluate_contrastive, load_trained
+from weft.runs.translator import load_trained
 
 
 def write_lines(file: Path, lines: list[str]) -> Path:

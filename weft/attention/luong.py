@@ -1,15 +1,19 @@
-"""Attention of Luong et al. 2015: global, with the scores dot, general, concat and location, and local (local-m, local-p)."""
+"""Attention of Luong et al. 2015: global, with the scores dot, general, concat and location, and local (local-m, local-p).
+
+And global attention with the cosine as its score.
+"""
 
 from abc import ABC
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Attended, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.rnn_attention import (
     AdditiveScore,
+    CosineScore,
     CountedSource,
     DotScore,
     ExactLinear,
@@ -58,6 +62,21 @@ class ConcatAttention(ScoredAttention):
 
     def __init__(self, site: Site, *, hidden: NonNegativeInt = 0) -> None:
         super().__init__(site, AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, bias=False))
+
+
+class CosineAttention(ScoredAttention):
+    """e_j = β cos(s, h_j), α = softmax(e), context Σ α_j h_j: a dot product that the lengths of vectors cannot change.
+
+    Cosines lie between −1 and 1, so that without a strength β all weights would be nearly even. β is learned. If memory and
+    query differ in width, a learned projection maps h_j to the width of s.
+
+    strength: the initial β
+    """
+
+    paper = "Graves et al. 2014"
+
+    def __init__(self, site: Site, *, strength: PositiveFloat = 10.0) -> None:
+        super().__init__(site, CosineScore(site.dim, site.memory_dim, strength))
 
 
 class LocationAttention(ScoredAttention):

@@ -4,6 +4,7 @@ Nothing here imports torch, so that completion (`weft --install-completion`) ans
 """
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ LISTS = {
     "canvases": PartList("weft.models:CANVASES", ("model.decoder.canvas",)),
     "poolings": PartList("weft.models:POOLINGS", ("task.pooling",)),
     "tasks": PartList("weft.tasks:TASKS", ("task",)),
+    "comparisons": PartList("weft.tasks.pairs:COMPARISONS", ("task.comparison",)),
+    "readers": PartList("weft.tasks.reading:READERS", ("task.reader",)),
     "searches": PartList("weft.decoding:SEARCHES", ("decode.search",)),
     "rules": PartList("weft.decoding:RULES", ("decode.rules",)),
     "reranks": PartList("weft.decoding:RERANKS", ("decode.rerank",)),
@@ -144,6 +147,7 @@ EXAMPLES = {
         "weft translate runs/a input.txt -o output.txt",
         'weft translate runs/a "A dog runs."',
         "cat input.txt | weft translate runs/a --beam 5 --json",
+        "weft translate runs/a input.txt -o output.txt --shard 2/8",
     ],
     "predict": ["weft predict runs/reviews texts.txt -o labels.txt", 'weft predict runs/reviews "A fine film."'],
     "serve": ["weft serve runs/a", "weft serve en-de=runs/a de-en=runs/b --host 0.0.0.0 --api-keys keys.txt"],
@@ -163,6 +167,7 @@ EXAMPLES = {
     "distill": [
         "weft distill runs/a --data train.en,train.de --out distilled.de",
         "weft distill runs/a --data train.tsv --out distilled.jsonl --beam 5",
+        "weft distill runs/a --data train.tsv --out distilled.jsonl --engine ray",
     ],
     "dictionary": [
         "weft dictionary en-fr.tsv --data en=english.txt --data fr=french.txt",
@@ -276,9 +281,39 @@ FAST = typer.Option(False, "--fast", help="Faster decoding; at least 99 % of the
 DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …", callback=check_device)
 OUTPUT = typer.Option(None, "-o", "--output", help="File to write; default: standard output.")
 DECODE_SET = typer.Option([], "--set", help="Any decoding setting, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE")
+SHARD = typer.Option(
+    None, "--shard", metavar="K/N", help="Only every N-th shard of the input from the K-th on, to divide work among machines."
+)
+ENGINE = typer.Option(
+    None,
+    "--engine",
+    metavar="NAME",
+    help="ray: divide the input among actors of Ray, on this machine or on the cluster at RAY_ADDRESS.",
+)
+ACTORS = typer.Option(None, "--actors", min=1, help="Actors of --engine; default: one for each GPU, or else for each core.")
 ANY_SET = typer.Option(
     [], "--set", help="Any setting, e.g. --set train.steps=2000. Repeatable.", metavar="KEY=VALUE", autocompletion=settings
 )
+
+
+def parse_share(shard: str | None) -> tuple[int, int] | None:
+    """The numbers of `--shard K/N`."""
+    if shard is None:
+        return None
+    match = re.fullmatch(r"(\d+)/(\d+)", shard.strip())
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ConfigError(f"--shard {shard}: expected K/N with K from 1 to N, such as 2/8")
+    return int(match[1]), int(match[2])
+
+
+def check_engine(engine: str | None, actors: int | None, shard: str | None = None) -> None:
+    """Raises an error if there is no such engine, or if the options contradict each other."""
+    if engine not in (None, "ray"):
+        raise ConfigError(f"--engine {engine}: there is no such engine; ray is the only one")
+    if engine is None and actors is not None:
+        raise ConfigError("--actors: without an engine there are no actors; add --engine ray")
+    if engine is not None and shard is not None:
+        raise ConfigError("--shard divides work without an engine; leave it out, or --engine")
 
 
 MAX_BEAM = 10_000

@@ -168,6 +168,29 @@ class DotScore(ScoreFunction):
         return draft.attend_memory(query, 1, SourceStates.planned, width, self.factor)
 
 
+class CosineScore(ScoreFunction):
+    """β cos(q, k) (Graves et al. 2014), with a learned strength β. If memory and query differ in width, k is projected."""
+
+    def __init__(self, dim: int, memory: int, strength: float) -> None:
+        super().__init__()
+        self.key = UnitVectors(memory, dim)
+        self.strength = nn.Parameter(torch.full((1,), strength))
+
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
+        return torch.bmm(self.strength * F.normalize(query, dim=-1), source.keys.transpose(1, 2))
+
+
+class UnitVectors(nn.Module):
+    """Vectors of length 1: x / ‖x‖, after a projection if the widths differ."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(inputs, width, bias=False) if inputs != width else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(self.project(x), dim=-1)
+
+
 class LocationScore(ScoreFunction):
     """(W q)_j for the key at position j (Luong et al. 2015), independent of the keys, for up to `max_length` positions."""
 
