@@ -24,7 +24,7 @@ from weft_studies.synthetic import VERBS, attractors
 TRAIN = "generated:agreement?count=20000&longest=12"
 SEEN, UNSEEN = (1, 2, 4, 8, 12), (16, 24)
 """Distances of the test."""
-MOST, EACH = 3, 250
+MOST, EACH = 3, 200
 """The most attractors that have a group of their own, and the pairs of each distance."""
 
 COMMON = (
