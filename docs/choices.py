@@ -98,6 +98,10 @@ CHOICES = {
     "cells": Choice("Cells of recurrent layers.", f"{TRAIN} model.cell={{}} model.bridge=tanh", "gru", "rnn-luong"),
     "poolings": Choice("How a classifier makes one vector of a text.", f"{TRAIN} task.pooling={{}}", "max", "classifier"),
     "tasks": Choice("See [Tasks](tasks.md) for data and commands.", f"{TRAIN} task={{}}", "translation", "transformer-tiny"),
+    "comparisons": Choice(
+        "How the task `pairs` compares two texts.", f"{TRAIN} task.comparison={{}}", "esim", "pairs-attention"
+    ),
+    "readers": Choice("Models of the task `reading`.", f"{TRAIN} task.reader={{}}", "attention_sum", "reader"),
     "tokenizers": Choice("See [Data](data.md).", f"{TRAIN} data.tokenizer={{}}", "unigram"),
     "generators": Choice(
         "Generated pairs; options follow the name, as in `generated:sort?longest=20&seed=2`.",

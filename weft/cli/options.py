@@ -45,6 +45,8 @@ LISTS = {
     "canvases": PartList("weft.models:CANVASES", ("model.decoder.canvas",)),
     "poolings": PartList("weft.models:POOLINGS", ("task.pooling",)),
     "tasks": PartList("weft.tasks:TASKS", ("task",)),
+    "comparisons": PartList("weft.tasks.pairs:COMPARISONS", ("task.comparison",)),
+    "readers": PartList("weft.tasks.reading:READERS", ("task.reader",)),
     "searches": PartList("weft.decoding:SEARCHES", ("decode.search",)),
     "rules": PartList("weft.decoding:RULES", ("decode.rules",)),
     "reranks": PartList("weft.decoding:RERANKS", ("decode.rerank",)),
