@@ -24,10 +24,12 @@ __all__ = [
     "explain",
     "load",
     "load_generator",
+    "nn",
     "train",
 ]
 
 if TYPE_CHECKING:
+    from weft import nn
     from weft.bench.compare.sweep import compare
     from weft.errors import WeftError
     from weft.runs.translator import Generator, Translator, evaluate, explain, load, load_generator
@@ -55,6 +57,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Imports names on first use, so that `weft --help` does not wait for torch."""
+    if name == "nn":
+        return import_module("weft.nn")
     if name not in _PLACES:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

@@ -27,7 +27,7 @@ VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
 """Source and target lengths of a small batch."""
 
-ONE_SIDED = {"language_model", "rnn_language_model"}
+ONE_SIDED = {"language_model", "rnn_language_model", "bytenet_language_model"}
 """Models that have no encoder."""
 
 TABLES = {"base": "weft.models:MODELS", "encoder": "weft.models:ENCODERS", "decoder": "weft.models:DECODERS"}
@@ -41,11 +41,13 @@ PARTS: dict[str, dict[str, Any]] = {
     "convs2s": {"dim": 16, "channels": 20, "layers": 2},
     "bytenet": {"dim": 16, "dilations": [1, 2, 4], "sets": 1},
     "rnn": {"dim": 20, "embedding": 12},
+    "text_cnn": {"dim": 12, "channels": 5},
 }
 DECODERS: dict[str, dict[str, Any]] = {
     **PARTS,
     "convs2s": {**PARTS["convs2s"], "cross": "full"},
     "rnn": {"dim": 16, "style": "luong", "attention": "general"},
+    "bytenet_rnn": {"dim": 16, "embedding": 12},
 }
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {"dim": 16, "heads": 4, "feedforward": 24, "encoder_layers": 2, "decoder_layers": 2},
@@ -80,6 +82,9 @@ COMPOSED = [
     *(("transformer", decoder) for decoder in ("convs2s", "bytenet", "rnn")),
     *((encoder, "transformer") for encoder in ("convs2s", "bytenet", "rnn")),
     ("convs2s", "rnn"),
+    ("text_cnn", "rnn"),
+    ("bytenet", "bytenet_rnn"),
+    ("rnn", "bytenet_rnn"),
     ("rnn", "convs2s"),
 ]
 """Encoders and decoders of different families that are tested together."""
@@ -130,6 +135,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "rnn": {
         "deep-maxout": {"cell": "lstm", "encoder_layers": 2, "decoder_layers": 3, "residual": True, "readout": "maxout"},
+        "plain": {"cell": "rnn", "encoder_layers": 2, "style": "luong", "attention": "general"},
+        "sru": {"cell": "sru", "decoder_layers": 2, "bidirectional": False},
         "luong": {"style": "luong", "bridge": "zeros", "variational_dropout": True, "share_embeddings": "output"},
         "input-feeding": {"style": "luong", "input_feeding": True, "cell": "lstm", "decoder_layers": 2},
         "sutskever": {

@@ -84,6 +84,33 @@ def test_target_position_t_reads_column_t() -> None:
     assert (found[:, 11 + reach] != plain[:, 11 + reach]).any()
 
 
+@torch.no_grad()
+def test_recurrent_bytenet_is_its_loop() -> None:
+    """Step t reads e_t + W c_t, where c_t is source column t, and zeros beyond the last column."""
+    small = {"dropout": 0.0, "dim": 16}
+    parts = {"encoder": {"kind": "bytenet", **small}, "decoder": {"kind": "bytenet_rnn", "cell": "rnn", **small}}
+    model = perturbed(build_model({"kind": "composed", **parts}, VOCABULARY))
+    source, target = ids(1, 5), ids(1, 9)
+    encoded, decoder = model.encode(Source(source)), model.decoder
+    columns = [*encoded.memory[0], *torch.zeros(3, 16)]
+    assert len(encoded.memory[0]) == 6
+    cell, h = decoder.stack.layers[0].rnn, torch.zeros(16)
+    found = decoder(target, decoder.init_state(encoded)).logits[0]
+    for t, token in enumerate(target[0]):
+        x = 4 * decoder.embedding.table.weight[token] + decoder.join(columns[t])
+        h = torch.tanh(cell.weight_ih_l0 @ x + cell.bias_ih_l0 + cell.weight_hh_l0 @ h + cell.bias_hh_l0)
+        same(found[t], decoder.output(torch.tanh(decoder.readout.mix(h))))
+
+
+@torch.no_grad()
+def test_a_language_model_is_the_decoder_without_a_source() -> None:
+    model, plain = bytenet(), build_model({"kind": "bytenet_language_model", "dim": 16, "dilations": (1, 2, 4)}, VOCABULARY)
+    weights = {name.removeprefix("decoder."): value for name, value in model.decoder.state_dict().items()}
+    plain.decoder.load_state_dict({name: value for name, value in weights.items() if name in plain.decoder.state_dict()})
+    nothing, tokens = Encoded(torch.randn(2, 1, 16), Layout.padded([0, 0], 1)), ids(2, 40)
+    same(plain.eval()(tokens).hidden, model.decoder.hidden_states(tokens, model.decoder.init_state(nothing)).hidden)
+
+
 @pytest.mark.parametrize(("ratio", "extra"), [(1.0, 0), (1.2, 0), (1.5, 3), (1.1, 1)])
 def test_a_source_is_unfolded_by_its_own_length(ratio: float, extra: int) -> None:
     """⌊ratio · |s|⌋ + extra columns, its tokens first, then zeros; the same in padded and packed rows."""

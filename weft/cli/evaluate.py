@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,7 +16,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from weft.cli.input_and_output import Counter, opened, warn
-from weft.cli.options import BEAM, DEVICE, FAST, PAIRS, RUN, TAG, decode_options
+from weft.cli.options import ACTORS, BEAM, DEVICE, ENGINE, FAST, PAIRS, RUN, TAG, check_engine, decode_options
+from weft.cli.predict_in_shards import predict_in_shards
+from weft.data.text_lines import read_lines
 from weft.errors import ConfigError
 from weft.runs.run_folder import run_folders
 
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 
 DATA = f"Test pairs: {PAIRS}; for a language model, text files. Repeatable."
 AGAINST = "Another run to compare with by a significance test, or a file with the outputs of another system, one per line."
+TOKENIZE = typer.Option(
+    None, "--tokenize", help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; default: the run's own."
+)
+TASK_SET = typer.Option(
+    [], "--set", help="Any setting of decoding or of the task, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE"
+)
 
 
 class SignificanceTest(StrEnum):
@@ -40,17 +49,15 @@ def evaluate(
     output: Path = typer.Option(None, "-o", "--output", help="Also write the predictions to this file."),
     beam: int = BEAM,
     tag: str = TAG,
-    tokenize: str = typer.Option(
-        None, "--tokenize", help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; default: the run's own."
-    ),
+    tokenize: str = TOKENIZE,
     lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
     test: SignificanceTest = typer.Option(SignificanceTest.randomisation, "--test", help="Significance test."),
     samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
+    engine: str = ENGINE,
+    actors: int = ACTORS,
     fast: bool = FAST,
     device: str = DEVICE,
-    set: list[str] = typer.Option(
-        [], "--set", help="Any setting of decoding or of the task, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE"
-    ),
+    set: list[str] = TASK_SET,
 ) -> None:
     """Score a run on test data by the metrics of its task.
 
@@ -61,22 +68,30 @@ def evaluate(
     """
     from weft.runs.translator import evaluate_systems, load_trained
 
+    check_engine(engine, actors)
     task_sets = [text for text in set if text.startswith("task.")]
+    if engine and task_sets:
+        raise ConfigError(f"--set {task_sets[0]}: with --engine, only decoding can be changed")
     options = decode_options([text for text in set if text not in task_sets], beam=beam, tag=tag, fast=fast or None)
     names = [run] if against is None or os.path.isfile(against) else [run, against]
-    systems = {name: load_trained(run_folders(name), device=device, warn=warn, set=task_sets) for name in names}
-    for name, system in systems.items():
-        if (two := system.languages) and not (options.get("into") or system.config.decode.into):
-            warn(f"{name}: translations into {two[1]} are scored; --set decode.into={two[0]} scores those into {two[0]}")
+    place = "cpu" if engine else device  # with an engine, the actors predict
+    systems = {name: load_trained(run_folders(name), device=place, warn=warn, set=task_sets) for name in names}
+    _warn_of_directions(systems, options)
     if not systems[run].task.metrics():
         if against is not None and len(names) == 1:
             raise ConfigError(f"--against {against}: this run writes no texts, so it is compared with another run only")
-        _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
-        return
+        return _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
+
+    def predict(name: str, system: Trained, sources: Sequence[str]) -> list[str]:
+        how: dict[str, Any] = {"options": options, "output": output if name == run else None}
+        if engine:
+            return _predict_on_engine(name, sources, engine, actors, device=device, **how)
+        return _predict(name, system, sources, **how)
+
     found = evaluate_systems(
         [*systems.items()],
         data,
-        lambda name, *given: _predict(name, *given, options=options, output=output if name == run else None),
+        predict,
         outputs=None if against is None or len(names) > 1 else Path(against),
         tokenize=tokenize,
         lowercase=lowercase,
@@ -90,6 +105,13 @@ def evaluate(
         typer.echo("\n".join(found.signatures()))
 
 
+def _warn_of_directions(systems: dict[str, Trained], options: dict[str, Any]) -> None:
+    """Says which direction of a run that translates in both is scored, if the user has not chosen one."""
+    for name, system in systems.items():
+        if (two := system.languages) and not (options.get("into") or system.config.decode.into):
+            warn(f"{name}: translations into {two[1]} are scored; --set decode.into={two[0]} scores those into {two[0]}")
+
+
 def _show_scores(scores: dict[str, dict[str, float]], data: Sequence[str], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"data": " ".join(data), "scores": scores}, indent=2, ensure_ascii=False))
@@ -99,6 +121,22 @@ def _show_scores(scores: dict[str, dict[str, float]], data: Sequence[str], as_js
     for name, values in scores.items():
         table.add_row(name, *(f"{value:.4f}" for value in values.values()))
     Console().print(table)
+
+
+def _predict_on_engine(
+    name: str, sources: Sequence[str], engine: str, actors: int | None, *, output: Path | None, **how: Any
+) -> list[str]:
+    """The predictions of the actors of an engine. Their shards are beside `output`, or in a temporary folder."""
+    from weft.runs.sharded_prediction import InputTexts, PredictionWork
+
+    with TemporaryDirectory(dir=None if output is None else output.parent, prefix="weft-") as folder:
+        work = PredictionWork([*map(Path, run_folders(name))], InputTexts(sources), Path(folder) / "predictions", **how)
+        predict_in_shards(work, share=None, engine=engine, actors=actors)
+        answers = [json.loads(line) for line in read_lines(work.out)]
+    if output is not None:
+        with opened(output) as target:
+            target.writelines(f"{lines}\n" for _, lines in answers)
+    return [text for text, _ in answers]
 
 
 def _predict(name: str, system: Trained, sources: Sequence[str], *, options: dict[str, Any], output: Path | None) -> list[str]:

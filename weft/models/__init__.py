@@ -8,6 +8,7 @@ MODELS = {
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer_generator:Pointer",
     "language_model": "weft.models.language_model:TransformerLanguageModelFamily",
+    "bytenet_language_model": "weft.models.bytenet:ByteNetLanguageModelFamily",
     "rnn_language_model": "weft.models.rnn:RecurrentLanguageModelFamily",
 }
 
@@ -28,6 +29,7 @@ ENCODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SEncoder",
     "bytenet": "weft.models.bytenet:ByteNetEncoder",
     "rnn": "weft.models.rnn:RecurrentEncoder",
+    "text_cnn": "weft.models.text_cnn:TextCnnEncoder",
     "identity": "weft.models.encoder_decoder:IdentityEncoder",
 }
 
@@ -35,6 +37,7 @@ DECODERS = {
     "transformer": "weft.models.transformer:TransformerDecoder",
     "convs2s": "weft.models.convs2s:ConvS2SDecoder",
     "bytenet": "weft.models.bytenet:ByteNetDecoder",
+    "bytenet_rnn": "weft.models.bytenet:RecurrentByteNetDecoder",
     "rnn": "weft.models.rnn:RecurrentDecoder",
     "parallel": "weft.models.transformer:NonAutoregressiveTransformerDecoder",
 }
@@ -53,5 +56,6 @@ POOLINGS = {
     "mean_max": "weft.models.pooling:MeanMaxPooling",
     "last_max_mean": "weft.models.pooling:LastMaxMeanPooling",
     "self_attentive": "weft.models.pooling:SelfAttentivePooling",
+    "channel_attentive": "weft.models.pooling:ChannelAttentivePooling",
     "pma": "weft.models.pooling:MultiheadPooling",
 }

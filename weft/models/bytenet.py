@@ -1,10 +1,10 @@
-"""ByteNet: translation in time linear in length (Kalchbrenner et al. 2016).
+"""ByteNet: translation and language models in time linear in length (Kalchbrenner et al. 2016).
 
 Shapes: G sources · B rows · T target positions · S source positions · U columns of an unfolded source · D width of the model.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, cast
 
@@ -17,11 +17,13 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State, shared
-from weft.layers.embeddings_and_rotary_positions import NGramBag, token_positions
+from weft.layers.embeddings_and_rotary_positions import NGramBag, TokenEmbedding, token_positions
 from weft.layers.linear_norm_dropout import Rate, dropout
-from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder
+from weft.layers.recurrent import Cell, Readout, RecurrentOptions, RecurrentStack
+from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, Sizes
 from weft.models.encoder_decoder import FlatFamily, VectorEncoder
 from weft.models.frontends.base import TokenFrontend
+from weft.models.language_model import LanguageModel, LanguageModelFamily, SourcelessDecoder
 
 
 @dataclass(frozen=True)
@@ -166,18 +168,63 @@ class NGramEmbedding(nn.Module):
 
 
 @dataclass
-class ByteNetState:
-    """The tails of each block's convolution and of the n-grams; fed [B]: tokens each row has consumed.
+class SourceColumns:
+    """What target positions read: position t reads column t of its sentence, and zeros beyond the last.
 
-    columns [G, U, D] of the source · begins, ends [G, n]: first column of each of its n sentences, and the one past its last.
+    fed [B]: tokens each row has consumed · columns [G, U, D] of the source · begins, ends [G, n]: first column of each of its n
+    sentences, and the one past its last. All beams read the one memory of their source.
     """
 
-    tails: list[State]
-    grams: State
     fed: Tensor
     columns: Tensor = shared()
     begins: Tensor = shared()
     ends: Tensor = shared()
+
+    @staticmethod
+    def of(source: Encoded, columns: Tensor) -> "SourceColumns":
+        layout = source.layout or Layout.padded([columns.size(1)] * columns.size(0)).to(columns.device)
+        if layout.offsets is not None:
+            bounds = layout.offsets.long()[None]
+            begins, ends = bounds[:, :-2], bounds[:, 1:-1]
+        else:
+            ends = layout.lengths[:, None]
+            begins = torch.zeros_like(ends)
+        return SourceColumns(torch.zeros_like(ends[:, 0]), columns, begins, ends)
+
+    def read(self, tokens: Tensor, layout: Layout | None) -> tuple[Tensor, "SourceColumns"]:
+        """The columns [B, T, D] at the positions of tokens [B, T], and the state after them."""
+        positions = token_positions(tokens, layout) + self.fed[:, None]
+        sources, most, dim = self.columns.shape
+        sentence = torch.zeros_like(positions)
+        if layout is not None and layout.packed:
+            sentence = (layout.segments.long() - 1).clamp_min(0)
+        sentence = sentence.reshape(sources, -1)
+        place = self.begins.gather(1, sentence) + positions.reshape(sources, -1)
+        inside = place < self.ends.gather(1, sentence)
+        columns = self.columns.gather(1, place.clamp_max(most - 1)[..., None].expand(-1, -1, dim))
+        found = torch.where(inside[..., None], columns, 0.0).view(*positions.shape, dim)
+        return found, replace(self, fed=self.fed + (tokens.size(1) if layout is None else layout.lengths))
+
+
+@dataclass
+class ByteNetState:
+    """The tails of each block's convolution and of the n-grams, and the source, if there is one."""
+
+    tails: list[State]
+    grams: State = None
+    source: SourceColumns | None = None
+
+
+def run_blocks(
+    blocks: Iterable[nn.Module], x: Tensor, tails: list[State], layout: Layout | None
+) -> tuple[Tensor, list[State], list[Tensor]]:
+    """x [B, T, D] after all blocks, their tails after it, and their inputs."""
+    after, inputs = [], []
+    for block, tail in zip(blocks, tails, strict=True):
+        inputs.append(x)
+        x, tail = block(x, tail, layout)
+        after.append(tail)
+    return x, after, inputs
 
 
 class ByteNetDecoder(LinearDecoder):
@@ -212,28 +259,55 @@ class ByteNetDecoder(LinearDecoder):
         self.dim = self.hidden = dim
 
     def init_state(self, source: Encoded, *, room: int | None = None) -> ByteNetState:
-        layout = source.layout or Layout.padded([source.memory.size(1)] * source.memory.size(0)).to(source.memory.device)
-        if layout.offsets is not None:
-            bounds = layout.offsets.long()[None]
-            begins, ends = bounds[:, :-2], bounds[:, 1:-1]
-        else:
-            ends = layout.lengths[:, None]
-            begins = torch.zeros_like(ends)
         rows = source.memory.size(0)
         tails = [block.init_state(rows) for block in cast(Iterable[ResidualBlock], self.blocks)]
-        grams, fed = self.embedding.init_state(rows), torch.zeros_like(ends[:, 0])
-        return ByteNetState(tails, grams, fed, self.join(source.memory), begins, ends)
+        return ByteNetState(tails, self.embedding.init_state(rows), SourceColumns.of(source, self.join(source.memory)))
 
     def hidden_states(self, tokens: Tensor, state: ByteNetState, layout: Layout | None = None) -> HiddenStates:
-        positions = token_positions(tokens, layout) + state.fed[:, None]
+        assert state.source is not None
+        columns, source = state.source.read(tokens, layout)
         embedded, grams = self.embedding(tokens, state.grams, layout)
-        x = embedded + _read(state, positions, layout)
-        tails = []
-        for block, tail in zip(self.blocks, state.tails, strict=True):
-            x, tail = block(x, tail, layout)
-            tails.append(tail)
-        fed = tokens.size(1) if layout is None else layout.lengths
-        return HiddenStates(self.out(F.relu(self.norm(x))), replace(state, tails=tails, grams=grams, fed=state.fed + fed))
+        x, tails, _ = run_blocks(self.blocks, embedded + columns, state.tails, layout)
+        return HiddenStates(self.out(F.relu(self.norm(x))), ByteNetState(tails, grams, source))
+
+
+@dataclass
+class RecurrentByteNetState:
+    """The states of the layers, and the source."""
+
+    layers: list[Cell]
+    source: SourceColumns
+
+
+class RecurrentByteNetDecoder(LinearDecoder):
+    """Recurrent ByteNet: a recurrent network whose step t reads token t and source column t (Kalchbrenner et al. 2016).
+
+    dim: width of the states
+    layers: number of recurrent layers
+    """
+
+    cuda_graph_safe = True
+
+    def __init__(
+        self, site: DecoderSite, *, recurrence: RecurrentOptions, dim: PositiveInt = 256, layers: PositiveInt = 1
+    ) -> None:
+        super().__init__()
+        width, noise = recurrence.embedding or dim, recurrence.noise()
+        table, output = site.tables(width)
+        self.embedding, self.noise, self.output = TokenEmbedding(table, None), noise, output
+        self.join = nn.Linear(site.memory, width, bias=False)
+        self.stack = RecurrentStack(recurrence.cell, width, dim, layers, noise, residual=recurrence.residual)
+        self.readout = Readout("tanh", dim, width)
+        self.dim, self.hidden = dim, width
+
+    def init_state(self, source: Encoded, *, room: int | None = None) -> RecurrentByteNetState:
+        columns = SourceColumns.of(source, self.join(source.memory))
+        return RecurrentByteNetState(self.stack.init_state(source.memory.size(0)), columns)
+
+    def hidden_states(self, tokens: Tensor, state: RecurrentByteNetState, layout: Layout | None = None) -> HiddenStates:
+        columns, source = state.source.read(tokens, layout)
+        outputs, layers = self.stack(self.noise(self.embedding(tokens) + columns), state.layers, layout)
+        return HiddenStates(self.noise(self.readout(outputs)), RecurrentByteNetState(layers, source))
 
 
 class ByteNet(FlatFamily):
@@ -242,14 +316,43 @@ class ByteNet(FlatFamily):
     parts = (ByteNetEncoder, {"sets": "encoder_sets"}), (ByteNetDecoder, {"sets": "decoder_sets"}), (TokenFrontend, {})
 
 
-def _read(state: ByteNetState, positions: Tensor, layout: Layout | None) -> Tensor:
-    """The column at each target position, [B, T, D]; zeros beyond the last. All beams read the one memory of their source."""
-    sources, most, dim = state.columns.shape
-    sentence = torch.zeros_like(positions)
-    if layout is not None and layout.packed:
-        sentence = (layout.segments.long() - 1).clamp_min(0)
-    sentence = sentence.reshape(sources, -1)
-    place = state.begins.gather(1, sentence) + positions.reshape(sources, -1)
-    inside = place < state.ends.gather(1, sentence)
-    columns = state.columns.gather(1, place.clamp_max(most - 1)[..., None].expand(-1, -1, dim))
-    return torch.where(inside[..., None], columns, 0.0).view(*positions.shape, dim)
+class ByteNetLanguageDecoder(SourcelessDecoder):
+    """The decoder of ByteNet without a source: causal dilated convolutions over the text."""
+
+    def __init__(self, tables: tuple[nn.Embedding, nn.Linear], blocks: DilatedBlocks, sets: int) -> None:
+        super().__init__()
+        table, output = tables
+        self.embedding = NGramEmbedding(table, None, blocks.dropout)
+        self.blocks, self.output = blocks.stack(sets, causal=True), output
+        self.norm, self.out = nn.LayerNorm(blocks.dim), nn.Linear(blocks.dim, blocks.dim)
+        self.dim = self.hidden = blocks.dim
+
+    def init_state(self, source: Encoded, *, room: int | None = None) -> ByteNetState:
+        return ByteNetState([block.init_state(source.memory.size(0)) for block in self._each()])
+
+    def recall(self, memory: Sequence[Tensor]) -> ByteNetState:
+        return ByteNetState(
+            [block(x, block.init_state(x.size(0)), None)[1] for block, x in zip(self._each(), memory, strict=True)]
+        )
+
+    def read(self, tokens: Tensor, state: ByteNetState, layout: Layout | None = None) -> tuple[HiddenStates, list[Tensor]]:
+        x, tails, inputs = run_blocks(self.blocks, self.embedding(tokens, None, layout)[0], state.tails, layout)
+        return HiddenStates(self.out(F.relu(self.norm(x))), ByteNetState(tails)), inputs
+
+    def _each(self) -> Iterable[ResidualBlock]:
+        return cast(Iterable[ResidualBlock], self.blocks)
+
+
+class ByteNetLanguageModelFamily(LanguageModelFamily):
+    """The decoder of ByteNet as a language model (Kalchbrenner et al. 2016): a token sees a fixed number of earlier ones.
+
+    sets: sets of blocks; the paper has 6
+    share_embeddings: one table for input and output
+    """
+
+    def __init__(self, *, blocks: DilatedBlocks, sets: PositiveInt = 2, share_embeddings: bool = True) -> None:
+        self.blocks, self.sets, self.share = blocks, sets, share_embeddings
+
+    def build(self, sizes: Sizes) -> LanguageModel:
+        tables = DecoderSite(sizes.target, 0, tied=self.share).tables(self.blocks.dim)
+        return LanguageModel(ByteNetLanguageDecoder(tables, self.blocks, self.sets), "none")

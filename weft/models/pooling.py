@@ -140,6 +140,29 @@ class SelfAttentivePooling(Pooling):
         return Pooled(weights @ memory, weights, extras)
 
 
+class ChannelAttentivePooling(Pooling):
+    """Attention with weights of its own for each channel: softmax over the tokens of W₂ elu(W₁ h + b) (Shen et al. 2018).
+
+    A channel may come from another token than its neighbour. The weights that it shows are the mean over the channels.
+
+    hidden: width of the scoring network; 0: the width of the sequence
+    """
+
+    paper = "Shen et al. 2018"
+    weights_sum = "one"
+
+    def __init__(self, dim: int, *, hidden: NonNegativeInt = 0) -> None:
+        super().__init__(dim)
+        self.hidden, self.scores = nn.Linear(dim, hidden or dim), nn.Linear(hidden or dim, dim, bias=False)
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        scores = self.scores(F.elu(self.hidden(memory))).transpose(1, 2)
+        weights = masked_softmax(scores, None if layout is None else layout.mask[:, None].expand_as(scores))
+        if layout is not None:
+            memory = torch.where(layout.mask[..., None], memory, 0.0)
+        return Pooled((weights * memory.transpose(1, 2)).sum(2)[:, None], weights.mean(1, keepdim=True))
+
+
 class MultiheadPooling(Pooling):
     """Learned seeds attend to the whole sequence with several heads: PMA(Z) = MAB(S, rFF(Z)) of the Set Transformer.
 

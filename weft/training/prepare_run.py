@@ -18,6 +18,7 @@ from weft.models.base import Network, Sizes
 from weft.runs.distillation_and_backtranslation import OpenTeacher
 from weft.runs.open_run import Report, build_network, build_task, silent
 from weft.tasks.base import Task, check_metrics, find_measure
+from weft.training.activation_checkpointing import check_layers
 
 Prepared = tuple[Task, Network]
 """A task with its data, and the model with its initial weights."""
@@ -53,6 +54,8 @@ def prepare_run(config: Config, out: Path, device: torch.device, report: Report 
         outline = build_network(task, config, task.placeholder_sizes())
     check_length(task, outline)
     check_metrics(task)
+    if config.train.recompute:
+        check_layers(outline, config.model)
     if config.data.validates:
         find_measure(task, config.train.best_by)
     if config.train.precision == "bf16" and not computes_bf16(device):
