@@ -40,7 +40,7 @@ RATES = {"stack_rnn": 5e-3, "lstm": 3e-3, "transformer": 1e-3}
 
 
 def plan(task: str, system: str, seed: int, options: argparse.Namespace) -> Run:
-    own = [f"train.seed={seed}", f"task.width={TASKS[task]}", "train.rounded=true", "train.threads=1"]
+    own = [f"train.seed={seed}", f"task.width={TASKS[task]}", "train.threads=1"]
     own += [f"train.schedule.rate={RATES[system]}"] if system in RATES else []
     sets = (*common_settings(options.out.absolute()), *own, f"model.encoder={json.dumps(SYSTEMS[system])}", *options.set)
     sets = (*sets, scale_steps(RECIPE, sets, options.steps_scale))
@@ -80,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="", help=f"of {', '.join(TASKS)} (default all)")
     parser.add_argument("--seeds", default="1,2,3", help="seeds, separated by commas (default 1,2,3)")
-    parser.add_argument("--sequences", type=int, default=100_000, help="sequences to train on (default 100,000)")
+    parser.add_argument("--sequences", type=int, default=20_000, help="sequences to train on (default 20,000)")
     parser.add_argument("--tested", type=int, default=100, help="sequences of each test (default 100)")
     add_options(parser, at_once=2)
     options = parser.parse_args()

@@ -19,6 +19,7 @@ from typing import Any
 
 from screenshots import MISSING, chromium, save_screenshot, sized
 from selenium.webdriver.chrome.webdriver import WebDriver
+from selenium.webdriver.support.ui import WebDriverWait
 
 import weft
 from weft.explain.attention_heatmap import draw, view_of
@@ -32,6 +33,9 @@ from tests.helpers import shapes, tones
 EXAMPLES = Path(__file__).parent.parent / "examples"
 WIDTH = 900
 """Of a page, in pixels."""
+
+LOADED = "return [...document.querySelectorAll('audio')].every(player => player.readyState > 0)"
+"""Whether players know how long their recordings are."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,24 @@ PICTURES = {
             "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 20},
         },
     ),
+    "synthesis": Picture(
+        "synthesis-digits",
+        lambda folder: f"{tones.recordings(folder / 'tones', 300, even=True)}#2,1",
+        "low high middle low",
+        {
+            "data.tokenizer": "words",
+            "task.mels": 40,
+            "task.window": 0.03,
+            "task.hop": 0.01,
+            "task.distance": "l2",
+            "model.encoder.dim": 32,
+            "model.decoder.dim": 64,
+            "train.steps": 400,
+            "train.batch_tokens": 1200,
+            "train.ema": 0,
+            "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 20},
+        },
+    ),
     "answering": Picture(
         "memory-network",
         lambda folder: "generated:babi?task=1&count=10000",
@@ -185,6 +207,7 @@ def save(browser: WebDriver, name: str, folder: Path, out: Path) -> None:
     page = folder / "page.html"
     page.write_text(static_page([found], " · ".join(given.splitlines())), "utf-8")
     browser.get(page.resolve().as_uri())
+    WebDriverWait(browser, 10).until(lambda shown: shown.execute_script(LOADED))
     with sized(browser, WIDTH, 100):  # a page is as high as the window at least
         height = browser.execute_script("return document.documentElement.scrollHeight")
     with sized(browser, WIDTH, height):

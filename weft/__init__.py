@@ -32,14 +32,15 @@ if TYPE_CHECKING:
     from weft import nn
     from weft.bench.compare.sweep import compare
     from weft.errors import WeftError
-    from weft.runs.translator import Generator, Translator, evaluate, explain, load, load_generator
+    from weft.runs.run_evaluation import evaluate
+    from weft.runs.translator import Generator, Translator, explain, load, load_generator
     from weft.tasks.translation.segmenter import Translation
     from weft.training.train_run import train
 
 _PLACES = {
     "train": "weft.training.train_run",
     "compare": "weft.bench.compare.sweep",
-    "evaluate": "weft.runs.translator",
+    "evaluate": "weft.runs.run_evaluation",
     "explain": "weft.runs.translator",
     "WeftError": "weft.errors",
     "Generator": "weft.runs.translator",

@@ -42,6 +42,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "bytenet": {"dim": 16, "dilations": [1, 2, 4], "sets": 1},
     "rnn": {"dim": 20, "embedding": 12},
     "text_cnn": {"dim": 12, "channels": 5},
+    "sliced_rnn": {"dim": 16, "slices": 2, "memory": "all"},
+    "funnel": {"dim": 16, "heads": 4, "feedforward": 24, "blocks": [1, 2]},
 }
 DECODERS: dict[str, dict[str, Any]] = {
     **PARTS,
@@ -56,6 +58,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "rnn": {"dim": 16, "embedding": 12, "encoder_dim": 20, "heads": 4},
     "composed": {part: {"kind": "transformer", **PARTS["transformer"]} for part in ("encoder", "decoder")},
     "pointer": {"base": {"kind": "rnn", "dim": 16, "embedding": 12, "encoder_dim": 20}},
+    "prefix_language_model": {"dim": 16, "heads": 4, "feedforward": 24, "layers": 2},
 }
 
 SHORT: dict[str, dict[str, Any]] = {"lsh": {"buckets": 2}, "routing": {"clusters": 1}, "sinkhorn": {"block": 4, "noise": False}}
@@ -83,6 +86,8 @@ COMPOSED = [
     *((encoder, "transformer") for encoder in ("convs2s", "bytenet", "rnn")),
     ("convs2s", "rnn"),
     ("text_cnn", "rnn"),
+    ("sliced_rnn", "rnn"),
+    ("funnel", "transformer"),
     ("bytenet", "bytenet_rnn"),
     ("rnn", "bytenet_rnn"),
     ("rnn", "convs2s"),
@@ -99,6 +104,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "encoder_self": {"kind": "full", "position": "rotary"},
             "decoder_self": {"kind": "full", "position": "rotary"},
         },
+        "concatenated": {"position_join": "concatenate", "position": "learned", "encoder_layers": 1},
         "local-3": {"decoder_self": {"kind": "local", "window": 3}},
         "convolution-5": {"decoder_self": {"kind": "convolution", "width": 5}},
         "tagging": {"feedforward_width": 3},
@@ -130,6 +136,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "bytenet": {
         "nothing-unfolded": {"unfold_ratio": 1.0, "share_embeddings": "output"},
         "ngrams": {"ngrams": 4, "ngram_buckets": 50},
+        "sub-batch": {"block_norm": "sub_batch"},
         "ngrams-apart": {"ngrams": 2, "ngram_buckets": 9, "share_embeddings": "output"},
         "two-sets": {"encoder_sets": 2, "decoder_sets": 2, "dilations": [1, 3], "width": 5, "unfold_extra": 3},
     },
@@ -157,6 +164,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "decoder": {**DECODERS[decoder], "kind": decoder},
         }
         for encoder, decoder in COMPOSED
+    },
+    "prefix_language_model": {
+        "rotary": {"position": "none", "attention": {"kind": "full", "position": "rotary"}, "norm": "post"},
+        "linear": {"attention": "linear", "position": "learned"},
     },
     "pointer": {
         "network": {"base": {"kind": "rnn", "style": "luong", **SMALL["rnn"]}, "generate": False},

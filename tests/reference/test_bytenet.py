@@ -14,7 +14,7 @@ from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.embeddings_and_rotary_positions import HASH_BASE, HASH_PRIME, NGramBag
 from weft.models.base import Encoded, Model, Sizes
-from weft.models.bytenet import DynamicUnfolding, NGramEmbedding, ResidualBlock
+from weft.models.bytenet import DynamicUnfolding, NGramEmbedding, ResidualBlock, SubBatchNorm
 from weft.models.encoder_decoder import build_model
 from weft_contract.mechanism_entries import perturbed, same
 
@@ -109,6 +109,41 @@ def test_a_language_model_is_the_decoder_without_a_source() -> None:
     plain.decoder.load_state_dict({name: value for name, value in weights.items() if name in plain.decoder.state_dict()})
     nothing, tokens = Encoded(torch.randn(2, 1, 16), Layout.padded([0, 0], 1)), ids(2, 40)
     same(plain.eval()(tokens).hidden, model.decoder.hidden_states(tokens, model.decoder.init_state(nothing)).hidden)
+
+
+def test_sub_batch_normalisation_is_its_formula() -> None:
+    """The mean and variance of the auxiliary rows' real tokens normalise all rows; running averages do outside training."""
+    part, lengths = perturbed(SubBatchNorm(DIM)).train(), [3, 5, 2, 4]
+    x, before = torch.randn(4, 6, DIM), (part.mean.clone(), part.variance.clone())
+    found = part(torch.where(Layout.padded(lengths, 6).mask[..., None], x, 99.0), Layout.padded(lengths, 6))
+    tokens = torch.cat([x[0, :3], x[1, :5]])
+    mean, variance = tokens.mean(0), tokens.var(0, correction=0)
+    for row, length in enumerate(lengths):
+        wanted = (x[row, :length] - mean) / (variance + 1e-5).sqrt() * part.weight + part.bias
+        same(found[row, :length], wanted)
+    same(part.mean, 0.9 * before[0] + 0.1 * mean)
+    same(part.variance, 0.9 * before[1] + 0.1 * variance)
+    same(part.eval()(x), (x - part.mean) / (part.variance + 1e-5).sqrt() * part.weight + part.bias)
+
+
+def test_the_main_part_learns_nothing_of_its_future_and_the_auxiliary_part_does_not_count() -> None:
+    model, tokens = bytenet(block_norm="sub_batch").train(), ids(4, 12)
+    source = Source(ids(4, 5))
+
+    def hidden(target: Tensor) -> Tensor:
+        return model(source, target).hidden
+
+    other = tokens.clone()
+    other[2:, 6:] = ids(2, 6)
+    before, after = hidden(tokens), hidden(other)
+    same(after[2:, :6], before[2:, :6])
+    assert (after[2:, 6:] != before[2:, 6:]).any()
+    other[:2, 6:] = ids(2, 6)
+    assert (hidden(other)[2:, :6] != before[2:, :6]).any(), "the statistics are those of the auxiliary part"
+    assert (
+        not hidden(tokens)[:2].requires_grad
+        or not torch.autograd.grad(hidden(tokens)[:2].sum(), model.decoder.out.weight, allow_unused=True)[0].any()
+    )
 
 
 @pytest.mark.parametrize(("ratio", "extra"), [(1.0, 0), (1.2, 0), (1.5, 3), (1.1, 1)])

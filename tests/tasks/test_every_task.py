@@ -52,6 +52,10 @@ def _recordings(folder: Path) -> str:
     return str(tones.recordings(folder / "tones", 20))
 
 
+def _spoken(folder: Path) -> str:
+    return f"{tones.recordings(folder / 'tones', 20)}#2,1"
+
+
 @dataclass(frozen=True)
 class Small:
     """A task on small data. input: an input, relative to the folder of the data · shows: what its explanation has."""
@@ -135,6 +139,18 @@ SMALL = {
         "tones/wav/3.wav",
         'alt="CTC of',
     ),
+    "synthesis": Small(
+        _spoken,
+        {
+            "task": {"kind": "synthesis", "mels": 8, "prenet": 8, "postnet": 1, "test_dropout": True},
+            "model": {"kind": "composed", "encoder": RNN, "decoder": {"kind": "rnn", "dim": 16, "attention": "additive"}},
+            "data.tokenizer": "words",
+            "data.max_length": 400,
+            "decode.max_length": 9,
+        },
+        "low high",
+        '<audio controls aria-label="the recording of low high" src="data:audio/wav;base64,',
+    ),
     "answering": Small(
         lambda folder: STORIES,
         {
@@ -199,6 +215,7 @@ def test_a_resumed_run_ends_with_the_same_bits(trained: Trained, tmp_path: Path)
 
 REFUSED = {
     "bits": "nothing that metrics could compare.*scored by bit_errors",
+    "synthesis": "nothing that metrics could compare.*scored by mcd",
     "captioning": "chrf2: .* several references",
     "reading": "chrf2: .* several references",
 }

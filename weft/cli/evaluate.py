@@ -23,10 +23,14 @@ from weft.errors import ConfigError
 from weft.runs.run_folder import run_folders
 
 if TYPE_CHECKING:
+    from weft.evaluation.report import Evaluation
     from weft.runs.trained_model import Trained
 
 
 DATA = f"Test pairs: {PAIRS}; for a language model, text files. Repeatable."
+CONTRASTIVE = (
+    "Instead of --data: lines of source, right and wrong text between tabs; counts how often the right one is likelier."
+)
 AGAINST = "Another run to compare with by a significance test, or a file with the outputs of another system, one per line."
 TOKENIZE = typer.Option(
     None, "--tokenize", help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; default: the run's own."
@@ -43,7 +47,8 @@ class SignificanceTest(StrEnum):
 
 def evaluate(
     run: str = RUN,
-    data: list[str] = typer.Option(..., "--data", help=DATA, metavar="FILES"),
+    data: list[str] = typer.Option([], "--data", help=DATA, metavar="FILES"),
+    contrastive: Path = typer.Option(None, "--contrastive", help=CONTRASTIVE),
     against: str = typer.Option(None, "--against", help=AGAINST),
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     output: Path = typer.Option(None, "-o", "--output", help="Also write the predictions to this file."),
@@ -63,19 +68,20 @@ def evaluate(
 
     Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification, answering: accuracy, macro F1.
     Tagging: accuracy, also on unknown words, F1 of entities. Captioning: CIDEr-D and BLEU-4 against all captions of an image.
-    Transcription: word and character error rates. Language models: loss, perplexity, bits per character;
-    --set task.evaluation_memory=1024 and the like change how they read.
+    Transcription: word and character error rates. Synthesis: mel-cepstral distortion. Language models: loss,
+    perplexity, bits per character; --set task.evaluation_memory=1024 and the like change how they read.
     """
-    from weft.runs.translator import evaluate_systems, load_trained
+    from weft.runs.run_evaluation import evaluate_systems
+    from weft.runs.translator import load_trained
 
-    check_engine(engine, actors)
     task_sets = [text for text in set if text.startswith("task.")]
-    if engine and task_sets:
-        raise ConfigError(f"--set {task_sets[0]}: with --engine, only decoding can be changed")
+    _check(data, contrastive, against, engine, actors, task_sets)
     options = decode_options([text for text in set if text not in task_sets], beam=beam, tag=tag, fast=fast or None)
     names = [run] if against is None or os.path.isfile(against) else [run, against]
     place = "cpu" if engine else device  # with an engine, the actors predict
     systems = {name: load_trained(run_folders(name), device=place, warn=warn, set=task_sets) for name in names}
+    if contrastive is not None:
+        return _show_preferences(run, systems[run], contrastive, options, output, as_json)
     _warn_of_directions(systems, options)
     if not systems[run].task.metrics():
         if against is not None and len(names) == 1:
@@ -98,11 +104,26 @@ def evaluate(
         test=test.value,
         samples=samples,
     )
-    if as_json:
-        typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
-    else:
-        Console().print(found.table())
-        typer.echo("\n".join(found.signatures()))
+    _show_evaluation(found, as_json)
+
+
+def _check(
+    data: Sequence[str],
+    contrastive: Path | None,
+    against: str | None,
+    engine: str | None,
+    actors: int | None,
+    task_sets: Sequence[str],
+) -> None:
+    """Raises ConfigError if the options contradict each other."""
+    check_engine(engine, actors)
+    if engine and task_sets:
+        raise ConfigError(f"--set {task_sets[0]}: with --engine, only decoding can be changed")
+    if (contrastive is None) == (not data):
+        raise ConfigError("give either --data FILES or --contrastive FILE")
+    if contrastive is not None and (against is not None or engine is not None):
+        option = "--against" if against is not None else "--engine"
+        raise ConfigError(f"{option}: contrastive pairs are counted for one run, in one process; leave it out")
 
 
 def _warn_of_directions(systems: dict[str, Trained], options: dict[str, Any]) -> None:
@@ -110,6 +131,14 @@ def _warn_of_directions(systems: dict[str, Trained], options: dict[str, Any]) ->
     for name, system in systems.items():
         if (two := system.languages) and not (options.get("into") or system.config.decode.into):
             warn(f"{name}: translations into {two[1]} are scored; --set decode.into={two[0]} scores those into {two[0]}")
+
+
+def _show_evaluation(found: Evaluation, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
+    else:
+        Console().print(found.table())
+        typer.echo("\n".join(found.signatures()))
 
 
 def _show_scores(scores: dict[str, dict[str, float]], data: Sequence[str], as_json: bool) -> None:
@@ -137,6 +166,31 @@ def _predict_on_engine(
         with opened(output) as target:
             target.writelines(f"{lines}\n" for _, lines in answers)
     return [text for text, _ in answers]
+
+
+def _show_preferences(
+    run: str, system: Trained, file: Path, options: dict[str, Any], output: Path | None, as_json: bool
+) -> None:
+    """The accuracy on contrastive pairs; the two scores of each pair go to `output`."""
+    from weft.runs.run_evaluation import evaluate_contrastive
+
+    with Counter(f"{run}: done", "pairs") as counter:
+        found = evaluate_contrastive(system, file, advance=counter.advance, **options)
+    if output is not None:
+        with opened(output) as target:
+            target.writelines(f"{right:.6f}\t{wrong:.6f}\n" for right, wrong in found.scores)
+    if as_json:
+        return typer.echo(json.dumps({"run": run, "contrastive": str(file), **found.document()}, indent=2, ensure_ascii=False))
+    numbers = ("pairs", "accuracy", "95 % interval", *found.total.floors)
+    table = Table("group", *(Column(name, justify="right") for name in numbers), title=f"{run} on {file}", title_justify="left")
+    for name, each in {**found.groups, "all": found.total}.items():
+        shares = [
+            f"{each.accuracy:.1f} %",
+            "{:.1f}–{:.1f}".format(*each.interval),
+            *(f"{x:.1f} %" for x in each.floors.values()),
+        ]
+        table.add_row(name, f"{each.pairs:,}", *shares)
+    Console().print(table)
 
 
 def _predict(name: str, system: Trained, sources: Sequence[str], *, options: dict[str, Any], output: Path | None) -> list[str]:

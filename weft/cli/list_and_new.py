@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 USES = ("encoder", "causal", "cross")
 """Uses of an attention or a mixer, in the order of the list."""
-What = StrEnum("What", [*LISTS, "recipes"])
+What = StrEnum("What", {name: name for name in (*LISTS, "recipes")})  # type: ignore[misc]
 
 
 WIDE = 120
@@ -38,7 +38,7 @@ def list_parts(
     """
     console, tables = Console(highlight=False), {}
     for name in [what] if what else list(What):
-        tables[name.value] = _recipes() if name is What.recipes else _parts(name)
+        tables[name.value] = _recipes() if name.value == "recipes" else _parts(name)
     if as_json:
         typer.echo(json.dumps({name: rows for name, (_, rows) in tables.items()}, indent=2, ensure_ascii=False))
         return

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Iterable
 from itertools import repeat, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from weft.cli.documents import Format, content, format_of, translate_document
-from weft.cli.input_and_output import Counter, check_kept, opened, warn, write_line
+from weft.cli.input_and_output import Counter, check_kept, opened, tell, warn, write_line
 from weft.cli.options import (
     ACTORS,
     BEAM,
@@ -29,7 +29,7 @@ from weft.cli.options import (
     parse_share,
 )
 from weft.cli.predict_in_shards import predict_in_shards
-from weft.errors import ConfigError
+from weft.errors import ConfigError, DataError
 from weft.garbage_collection import paused_at_startup
 from weft.runs.run_folder import run_folders
 
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from weft.runs.trained_model import Trained
     from weft.tasks.translation.glossary import Terms
 
+
+LIST = "list.tsv"
+"""The list of the files in a folder of outputs."""
 
 INPUT = typer.Argument(
     None,
@@ -129,7 +132,10 @@ def _work(
     from weft.runs.sharded_prediction import InputFile, PredictionWork
 
     folders = [unpacked(Path(folder)) for folder in run_folders(run)]
-    if format_of(build_task(run_config(folders[0]), folders[0]), file) != Format.text:
+    task = build_task(run_config(folders[0]), folders[0])
+    if task.info.output_suffix and not as_json:
+        raise ConfigError("--shard and --engine write lines of text, and the outputs of this run are files; add --json")
+    if format_of(task, file) != Format.text:
         raise ConfigError(f"{file}: --shard and --engine read lines of text, not documents; leave them out")
     if output.suffix == ".gz" or output.is_dir():
         raise ConfigError(f"{output}: --shard and --engine write a plain file; choose a name without .gz that is no folder")
@@ -145,9 +151,11 @@ def _write_predictions(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Writes the predictions for the inputs, as they come: a line for each, with its input if it is JSON."""
+    """Writes the predictions for the inputs, as they come: a line for each, with its input if it is JSON, or files."""
     from weft.decoding.worker_processes import cores
 
+    if trained.task.info.output_suffix and not as_json:
+        return _write_files(trained, source.lines, output, terms=terms_of, **options)
     lines, terms = source.lines, None
     inputs: Iterable[str] = repeat("")
     if as_json:
@@ -163,6 +171,40 @@ def _write_predictions(
             plain = {"source": line, **each.document()}
             write_line(target, json.dumps(plain, ensure_ascii=False) if as_json else each.lines())
             counter.advance()
+
+
+def _write_files(
+    trained: Trained, lines: Iterable[str], output: Path | None, *, prefixes: object, terms: object, **options: Any
+) -> None:
+    """Writes outputs that are files: a single one to `output`, several into a folder, with a list of them."""
+    if prefixes or terms:
+        raise ConfigError("a spoken text has no --prefix and no --glossary; leave them out")
+    suffix, texts = trained.task.info.output_suffix, [" ".join(line.split()) for line in lines]
+    count = sum(map(bool, texts))
+    if output is None:
+        raise ConfigError(f"the outputs are no text; give a file, such as -o output{suffix}, a folder for several, or --json")
+    if not count:
+        raise DataError("there is nothing to say in an empty input; give a text")
+    single = output.suffix.lower() == suffix
+    if single and count > 1:
+        raise ConfigError(f"{output}: there are {count:,} texts, and a file holds one; give a folder, such as -o {output.stem}")
+    if not single and (output.is_file() or (output.suffix and not output.is_dir())):
+        raise ConfigError(f"{output}: end the file name in {suffix}, or give a folder")
+    predictions = zip(texts, trained.stream(texts, **options), strict=True)
+    if single:
+        with opened(output) as target:
+            cast(Any, target).buffer.writelines(each.content() for text, each in predictions if text)
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number, (text, each) in enumerate(predictions, start=1):
+        if text:
+            name = f"{number:0{len(str(len(texts)))}}{suffix}"
+            (output / name).write_bytes(each.content())
+            rows.append(f"{text}\t{name}\n")
+    with opened(output / LIST) as target:
+        target.writelines(rows)
+    tell(f"{output / LIST}: {len(rows):,} files")
 
 
 def _write_live(parts: Iterable[str], output: Path | None) -> None:

@@ -256,6 +256,7 @@ PATHS = (
     "start.vectors",
     "decode.rerank.run",
     "decode.fusion.run",
+    "model.front.run",
 )
 """Settings that name a file or a folder, besides the data."""
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from weft.data.formats import Pairs, TablePairs, TextPairs, combine, is_json, open_pairs, read_sources
 from weft.data.text_lines import check_file, file_digest, read_lines
@@ -53,6 +53,9 @@ OTHER_HEADINGS = {
     ("cs", "da", "el", "et", "fi", "hr", "hu", "ja", "ko", "lt", "lv", "nb", "ro", "ru", "sk", "sl", "sv", "tr", "uk", "zh"), ""
 )
 """Such words in other languages, whose names for languages are known as well."""
+
+Side = Literal[0, 1]
+"""A column of a list."""
 
 ID = re.compile(r"[A-Za-z]{0,12}[-_:.#/]?\d+([-_:.]\d+)*|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{16,}")
 
@@ -113,9 +116,11 @@ class DataFormat:
     suffixes: Sequence[str] = ()
 
 
-def listed_files(suffixes: Sequence[str], *, lowercase: bool = False) -> DataFormat:
-    """Lists of files with a text for each, such as pictures with captions."""
-    return DataFormat(partial(open_listed, lowercase=lowercase), read_listed, accept_all, suffixes)
+def listed_files(suffixes: Sequence[str], *, lowercase: bool = False, side: Side = 0) -> DataFormat:
+    """Lists of files with a text for each, such as pictures with captions. side: 0 if files are inputs, 1 if texts are."""
+    return DataFormat(
+        partial(open_listed, lowercase=lowercase, side=side), read_inputs if side else read_listed, accept_all, suffixes
+    )
 
 
 def _refuse_or_warn(text: str, advice: str, pairs: TablePairs, report: Callable[[str], None], certain: bool) -> None:
@@ -189,20 +194,26 @@ SUFFIXES = (".tsv", ".csv", ".jsonl")
 
 
 class ListedPairs(Pairs):
-    """The lines of a list: (absolute path of a file, text). lowercase: texts are made lower case."""
+    """The lines of a list: (absolute path of a file, text), or the other way round.
 
-    def __init__(self, name: str, pairs: Pairs, folder: Path, *, lowercase: bool = False) -> None:
+    lowercase: texts are made lower case · side: which of the two is the file.
+    """
+
+    def __init__(self, name: str, pairs: Pairs, folder: Path, *, lowercase: bool = False, side: Side = 0) -> None:
         super().__init__(name)
-        self.pairs, self.folder, self.lowercase = pairs, folder, lowercase
+        self.pairs, self.folder, self.lowercase, self.side = pairs, folder, lowercase, side
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        for file, text in self.pairs:
-            yield locate(file, self.folder), text.lower() if self.lowercase else text
+        for pair in self.pairs:
+            file, text = locate(pair[self.side], self.folder), pair[1 - self.side]
+            text = text.lower() if self.lowercase else text
+            yield (text, file) if self.side else (file, text)
 
     def digest(self) -> str:
         """Covers the files as well. Raises DataError with the row of one that is missing."""
         digests: dict[str, str] = {}
-        for number, (path, _) in enumerate(self, start=1):
+        for number, pair in enumerate(self, start=1):
+            path = pair[self.side]
             try:
                 digests[path] = digests.get(path) or content_digest(path)
             except DataError as error:
@@ -210,21 +221,22 @@ class ListedPairs(Pairs):
         return combine("listed", str(self.lowercase), self.pairs.digest(), *digests.values())
 
 
-def open_listed(spec: str, *, lowercase: bool = False) -> ListedPairs:
+def open_listed(spec: str, *, lowercase: bool = False, side: Side = 0) -> ListedPairs:
     """Opens the list of files that `spec` names (see the top of this file)."""
     place, comma, rest = spec.partition(",")
     path = spec.partition("#")[0]
     if path.removesuffix(".gz").endswith(SUFFIXES) and Path(path).exists():
-        return ListedPairs(spec, open_pairs(spec), Path(path).absolute().parent, lowercase=lowercase)
+        return ListedPairs(spec, open_pairs(spec), Path(path).absolute().parent, lowercase=lowercase, side=side)
     if not comma:
+        columns = "a text, a tab and a file" if side else "a file, a tab and a text"
         raise DataError(
-            f"{spec!r} is no list of files. Give a file .tsv with a file, a tab and a text per line, or photos.zip,list.tsv if "
-            "the files are in a .zip file or in another folder"
+            f"{spec!r} is no list of files. Give a file .tsv with {columns} per line, or photos.zip,list.tsv if the files are "
+            "in a .zip file or in another folder"
         )
     folder = Path(place.strip())
     if not folder.is_dir():
         check_file(folder)
-    return ListedPairs(spec, open_pairs(rest.strip()), folder.absolute(), lowercase=lowercase)
+    return ListedPairs(spec, open_pairs(rest.strip()), folder.absolute(), lowercase=lowercase, side=side)
 
 
 def read_listed(file: Path) -> Iterator[str]:

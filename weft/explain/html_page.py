@@ -61,6 +61,12 @@ def image(pixels: Pixels, text: str, *, kind: str = "") -> str:
     return f'<img{f" class={kind}" if kind else ""} alt="{escape(text)}" src="data:image/png;base64,{data}">'
 
 
+def audio(content: bytes, text: str) -> str:
+    """A wav file as a player inside the page. text: what is heard, in words."""
+    data = base64.b64encode(content).decode()
+    return f'<audio controls aria-label="{escape(text)}" src="data:audio/wav;base64,{data}"></audio>'
+
+
 def png(pixels: Pixels) -> bytes:
     """A PNG file of pixels [H, W] (grey), [H, W, 3] (colours) or [H, W, 4] (colours and opacity)."""
     from PIL import Image  # a requirement of matplotlib
@@ -169,7 +175,7 @@ def static_page(sections: Sequence[Section], title: str = "weft explain") -> str
         f"<section>\n<h2>{escape(each.said) or '(nothing)'} <small>{escape(each.run)}</small></h2>\n{each.body}</section>\n"
         for each in sections
     )
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -7,6 +7,7 @@ MODELS = {
     "bytenet": "weft.models.bytenet:ByteNet",
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer_generator:Pointer",
+    "prefix_language_model": "weft.models.prefix_language_model:PrefixLanguageModelFamily",
     "language_model": "weft.models.language_model:TransformerLanguageModelFamily",
     "bytenet_language_model": "weft.models.bytenet:ByteNetLanguageModelFamily",
     "rnn_language_model": "weft.models.rnn:RecurrentLanguageModelFamily",
@@ -15,6 +16,7 @@ MODELS = {
 FRONTS = {
     "tokens": "weft.models.frontends.base:TokenFrontend",
     "words": "weft.models.frontends.words_and_sentences:WordFrontend",
+    "contextual": "weft.models.frontends.contextual:ContextualFrontend",
     "frames": "weft.models.frontends.base:FrameFrontend",
     "pyramid": "weft.models.frontends.base:PyramidFrontend",
     "vectors": "weft.models.frontends.base:VectorFrontend",
@@ -29,6 +31,8 @@ ENCODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SEncoder",
     "bytenet": "weft.models.bytenet:ByteNetEncoder",
     "rnn": "weft.models.rnn:RecurrentEncoder",
+    "funnel": "weft.models.funnel:FunnelEncoder",
+    "sliced_rnn": "weft.models.sliced_rnn:SlicedRecurrentEncoder",
     "text_cnn": "weft.models.text_cnn:TextCnnEncoder",
     "identity": "weft.models.encoder_decoder:IdentityEncoder",
 }

@@ -6,7 +6,7 @@ Shapes: G sources · B rows · T target positions · S source positions · U col
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -69,16 +69,77 @@ class DynamicUnfolding:
         return math.floor(length * self.ratio) + self.extra
 
 
-class ResidualBlock(nn.Module):
-    """x + W₃ f(conv(f(W₁ f(x)))), where f is a layer norm and ReLU: down to half the width, a dilated convolution, and up."""
+NormKind = Literal["layer", "sub_batch"]
 
-    def __init__(self, dim: int, window: TokenWindow, dropout: float) -> None:
+
+class LayerNorm(nn.LayerNorm):
+    """A layer norm, which does not depend on the other tokens."""
+
+    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        return super().forward(x)
+
+
+class SubBatchNorm(nn.Module):
+    """Batch normalisation with the statistics of the first half of the rows, the auxiliary part (Kalchbrenner et al. 2016).
+
+    Statistics over a whole batch would tell a row of its own future. The loss of the auxiliary part must not count; see
+    `without_auxiliary`. Outside training, and for a single row, running averages of the statistics are used.
+
+    momentum: how much of a running average each batch replaces
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, dim: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+        self.momentum, self.eps = momentum, eps
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("variance", torch.ones(dim))
+
+    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        mean, variance = self.mean, self.variance
+        if self.training and x.size(0) > 1:
+            mean, variance = self._statistics(x, layout)
+        return ((x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
+
+    def _statistics(self, x: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
+        """The mean and the variance of each channel over the real tokens of the auxiliary part, in float32."""
+        rows = auxiliary(x)
+        part = x[:rows].float()
+        real = part.new_ones(*part.shape[:2], 1) if layout is None else layout.mask[:rows, :, None].float()
+        count = real.sum((0, 1)).clamp_min(1)
+        mean = torch.where(real > 0, part, 0.0).sum((0, 1)) / count
+        variance = torch.where(real > 0, (part - mean).square(), 0.0).sum((0, 1)) / count
+        with torch.no_grad():
+            self.mean.lerp_(mean.to(self.mean.dtype), self.momentum)
+            self.variance.lerp_(variance.to(self.variance.dtype), self.momentum)
+        return mean, variance
+
+
+def auxiliary(x: Tensor) -> int:
+    """The number of rows of x [B, …] whose statistics normalise a batch in training."""
+    return x.size(0) // 2
+
+
+def without_auxiliary(hidden: Tensor) -> Tensor:
+    """Hidden states [B, T, D] of which only the main part passes gradients on: its loss alone trains the layers below."""
+    rows = auxiliary(hidden)
+    return torch.cat([hidden[:rows].detach(), hidden[rows:]])
+
+
+class ResidualBlock(nn.Module):
+    """x + W₃ f(conv(f(W₁ f(x)))), where f is a norm and ReLU: down to half the width, a dilated convolution, and up."""
+
+    def __init__(self, dim: int, window: TokenWindow, dropout: float, norm: NormKind = "layer") -> None:
         super().__init__()
         inner = window.dim
+        normed = LayerNorm if norm == "layer" else SubBatchNorm
         self.window, self.dropout = window, dropout
-        self.norm_down, self.down = nn.LayerNorm(dim), nn.Linear(dim, inner)
-        self.norm_taps, self.taps = nn.LayerNorm(inner), nn.Linear(window.width * inner, inner)
-        self.norm_up, self.up = nn.LayerNorm(inner), nn.Linear(inner, dim)
+        self.norm_down, self.down = normed(dim), nn.Linear(dim, inner)
+        self.norm_taps, self.taps = normed(inner), nn.Linear(window.width * inner, inner)
+        self.norm_up, self.up = normed(inner), nn.Linear(inner, dim)
         for layer in (self.down, self.taps, self.up):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)
@@ -87,9 +148,9 @@ class ResidualBlock(nn.Module):
         return self.window.init_state(rows, self.up.bias)
 
     def forward(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
-        h = self.down(F.relu(self.norm_down(x)))
-        windows, tail = self.window(F.relu(self.norm_taps(h)), tail, layout)
-        h = self.up(F.relu(self.norm_up(self.taps(windows))))
+        h = self.down(F.relu(self.norm_down(x, layout)))
+        windows, tail = self.window(F.relu(self.norm_taps(h, layout)), tail, layout)
+        h = self.up(F.relu(self.norm_up(self.taps(windows), layout)))
         return x + dropout(h, self.dropout, self.training), tail
 
 
@@ -101,18 +162,26 @@ class DilatedBlocks:
     width: tokens a convolution sees; odd
     dilations: distance between these tokens, one number per block of a set
     dropout: dropout rate of embeddings and of the output of each block
+    block_norm: layer norms inside the blocks, or sub_batch: batch normalisation by the statistics of half of the rows, whose
+        loss trains the output layer alone; it needs padded rows
     """
 
     dim: PositiveInt = 512
     width: PositiveInt = 3
     dilations: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16)
     dropout: Rate = 0.1
+    block_norm: NormKind = "layer"
+
+    @property
+    def packs(self) -> bool:
+        """Whether the blocks work on packed rows."""
+        return self.block_norm == "layer"
 
     def stack(self, sets: int, *, causal: bool) -> nn.ModuleList:
         if self.dim % 2:
             raise ConfigError(f"model.dim: the blocks of ByteNet halve the width, so it must be even, not {self.dim}")
         windows = [TokenWindow(self.dim // 2, self.width, dilation, causal) for dilation in self.dilations] * sets
-        return nn.ModuleList(ResidualBlock(self.dim, window, self.dropout) for window in windows)
+        return nn.ModuleList(ResidualBlock(self.dim, window, self.dropout, self.block_norm) for window in windows)
 
 
 class ByteNetEncoder(VectorEncoder):
@@ -137,6 +206,7 @@ class ByteNetEncoder(VectorEncoder):
         self.unfolding, self.dropout = DynamicUnfolding(unfold_ratio, unfold_extra), blocks.dropout
         self.aligned = unfold_ratio == 1 and unfold_extra == 0
         self.blocks, self.norm = blocks.stack(sets, causal=False), nn.LayerNorm(blocks.dim)
+        self.supports_packing = blocks.packs
         self.input_width = self.width = blocks.dim
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
@@ -257,6 +327,7 @@ class ByteNetDecoder(LinearDecoder):
         self.join = nn.Linear(dim, dim, bias=False)
         self.norm, self.out = nn.LayerNorm(dim), nn.Linear(dim, dim)
         self.dim = self.hidden = dim
+        self.sub_batches, self.supports_packing = not blocks.packs, blocks.packs
 
     def init_state(self, source: Encoded, *, room: int | None = None) -> ByteNetState:
         rows = source.memory.size(0)
@@ -268,7 +339,10 @@ class ByteNetDecoder(LinearDecoder):
         columns, source = state.source.read(tokens, layout)
         embedded, grams = self.embedding(tokens, state.grams, layout)
         x, tails, _ = run_blocks(self.blocks, embedded + columns, state.tails, layout)
-        return HiddenStates(self.out(F.relu(self.norm(x))), ByteNetState(tails, grams, source))
+        hidden = self.out(F.relu(self.norm(x)))
+        if self.training and self.sub_batches:
+            hidden = without_auxiliary(hidden)
+        return HiddenStates(hidden, ByteNetState(tails, grams, source))
 
 
 @dataclass
@@ -326,6 +400,7 @@ class ByteNetLanguageDecoder(SourcelessDecoder):
         self.blocks, self.output = blocks.stack(sets, causal=True), output
         self.norm, self.out = nn.LayerNorm(blocks.dim), nn.Linear(blocks.dim, blocks.dim)
         self.dim = self.hidden = blocks.dim
+        self.sub_batches = not blocks.packs
 
     def init_state(self, source: Encoded, *, room: int | None = None) -> ByteNetState:
         return ByteNetState([block.init_state(source.memory.size(0)) for block in self._each()])
@@ -337,7 +412,10 @@ class ByteNetLanguageDecoder(SourcelessDecoder):
 
     def read(self, tokens: Tensor, state: ByteNetState, layout: Layout | None = None) -> tuple[HiddenStates, list[Tensor]]:
         x, tails, inputs = run_blocks(self.blocks, self.embedding(tokens, None, layout)[0], state.tails, layout)
-        return HiddenStates(self.out(F.relu(self.norm(x))), ByteNetState(tails)), inputs
+        hidden = self.out(F.relu(self.norm(x)))
+        if self.training and self.sub_batches:
+            hidden = without_auxiliary(hidden)
+        return HiddenStates(hidden, ByteNetState(tails)), inputs
 
     def _each(self) -> Iterable[ResidualBlock]:
         return cast(Iterable[ResidualBlock], self.blocks)

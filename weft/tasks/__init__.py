@@ -10,5 +10,6 @@ TASKS = {
     "tagging": "weft.tasks.tagging.task:TaggingTask",
     "captioning": "weft.tasks.captioning.task:CaptioningTask",
     "transcription": "weft.tasks.transcription.task:TranscriptionTask",
+    "synthesis": "weft.tasks.synthesis.task:SynthesisTask",
     "language_model": "weft.tasks.language_modeling.task:LanguageModelTask",
 }

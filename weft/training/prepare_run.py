@@ -4,6 +4,7 @@ Every size of a recipe is a wish. The steps limit some (`lower_to_steps`), the d
 resolved. The configuration that results is `Task.config`; `weft.training.train_run` writes it.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -74,6 +75,11 @@ def untrained_model(config: Config, folder: Path) -> tuple[Task, Sizes, Network]
     if kind in ("bytes", "characters"):
         size = ByteTokenizer().size if kind == "bytes" else min(size, CHARACTERS)
     task, sizes = build_task(config, folder), Sizes(size, size, config.data.shared_vocabulary)
+    outline = task.placeholder_sizes()
+    if outline.reads == "frames":
+        sizes = replace(sizes, source=outline.source, reads="frames")
+    if outline.writes == "vectors":
+        sizes = replace(sizes, target=outline.target, writes="vectors")
     torch.manual_seed(config.train.seed)
     return task, sizes, task.build(config.model, sizes)
 
