@@ -385,7 +385,7 @@ def test_the_end_of_a_name_decides_how_a_file_is_translated(weft: tiny.Shell, re
     )
     assert found["a.vtt"].startswith(VTT.partition("<v")[0]) and "<00:01.500>" in found["a.vtt"] and "<v Bob>" in found["a.vtt"]
     assert "<target>" in found["a.XLF"] and found["a.htm"] == "<p>b a</p>" and found["a.txt"] == "b a\nd c\n"
-    for name in ("a.xlsx", "a.properties", "a.pdf", "a.PDF.gz"):
+    for name in ("a.xls", "a.properties", "a.pdf", "a.PDF.gz"):
         (tmp_path / name).write_text("a b\n")
         weft.fails("translate", reverse_run, tmp_path / name, says=["does not read", "--format text"])
     assert weft("translate", reverse_run, tmp_path / "a.pdf", "--format", "text") == "b a\n"

@@ -15,6 +15,7 @@ import typer
 from weft.cli.input_and_output import Counter, check_kept, opened, warn, write_line
 from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, TAG, decode_options
 from weft.errors import ConfigError
+from weft.file_access import plain_name
 from weft.garbage_collection import paused_at_startup
 from weft.runs.run_folder import run_folders
 
@@ -73,7 +74,7 @@ def predict(
             raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
         return _write_live(trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options), output)
     written = trained.task.data_format
-    source = open_input(text, written.inputs, written.suffixes)
+    source = open_input(text, read_lines if _is_raw(text, format) else written.inputs, written.suffixes)
     if source.file is not None:
         check_kept(output, source.file)
     format = format or Format(_format_of(trained, source.file))
@@ -127,6 +128,13 @@ def _write_live(parts: Iterable[str], output: Path | None) -> None:
         write_line(target, "")
 
 
+def _is_raw(text: str | None, format: Format | None) -> bool:
+    """Whether the lines of a file are to be read as they are, although the end of its name says that it has a structure."""
+    from weft.data.formats import has_file_format
+
+    return format is Format.text and has_file_format(text or "")
+
+
 def _format_of(trained: Trained, file: Path | None) -> str:
     """The format of a file to translate by the end of its name. Raises an error for formats that weft does not read."""
     from weft.tasks.translation.documents import OTHER_DOCUMENTS, SUFFIXES
@@ -134,7 +142,7 @@ def _format_of(trained: Trained, file: Path | None) -> str:
 
     if file is None or not isinstance(trained.task, TranslationTask):
         return Format.text
-    suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
+    suffix = Path(plain_name(file.name)).suffix.lower()
     if suffix in OTHER_DOCUMENTS:
         raise ConfigError(
             f"{file}: weft does not read {suffix} files, and their lines are not sentences. Convert it to .docx, .html, .xliff "

@@ -47,8 +47,8 @@ SUFFIXES = {
 """Formats of files by the ends of their names. Word documents (.docx) can be translated, too."""
 
 OTHER_NAMES = """
-.ass .doc .epub .idml .json .odp .ods .odt .pdf .pot .pptx .properties .resx .rtf .ssa .strings .tex .tmx .ts
-.xls .xlsx .xml
+.ass .doc .epub .idml .json .odp .ods .odt .pdf .pptx .properties .resx .rtf .ssa .strings .tex .ts
+.xls .xml
 """
 OTHER_DOCUMENTS = frozenset(OTHER_NAMES.split())
 """Ends of the names of files in formats that are not read. Their lines are not sentences."""
