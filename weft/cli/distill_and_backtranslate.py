@@ -72,7 +72,7 @@ def backtranslate(
     if tables := [name for name in data if is_table(name)]:
         raise ConfigError(f"--data {tables[0]}: a table has pairs, and here plain text is read, a sentence per line")
     options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
-    _translate(run, Texts([LineFile(name) for name in data], back=True, shard=_shard(shard)), out, device, options)
+    _translate(run, Texts([LineFile(name) for name in data], back=True, shard=parse_shard(shard)), out, device, options)
 
 
 def _translate(run: str, texts: Texts, out: Path, device: str, options: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ def _translate(run: str, texts: Texts, out: Path, device: str, options: dict[str
     tell(f"wrote {out}")
 
 
-def _shard(text: str | None) -> tuple[int, int]:
+def parse_shard(text: str | None) -> tuple[int, int]:
     """Parses K/N."""
     if text is None:
         return 1, 1
