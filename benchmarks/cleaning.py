@@ -4,11 +4,11 @@
     python benchmarks/cleaning.py train --data l10n/en-de/train.tsv.xz --foreign l10n/en-eu/train.tsv.xz \
         --valid l10n/en-de/dev.tsv.xz --test l10n/en-de/test.tsv.xz --out runs/cleaning --time 6m
 
-`filters` needs a CPU only. `train` trains `auto` on noisy data and on the same data after cleaning, for each share of noise (0:
-the data as it is); it is meant for a GPU. A share of the pairs is made noisy, a quarter each: targets of other pairs
-(misaligned), sources as targets (copied), texts of a third language as targets (wrong language) and random characters (garbage).
-Pairs that are left untouched count as clean, although real data has flaws, so precision is a lower bound; its floor is the share
-of noise. Seed 1 was used to choose the defaults.
+`filters` needs a CPU only. `train` trains `auto` on noisy data and on the same data after cleaning, for each share of noise
+(0: the data as it is); it is meant for a GPU. A share of the pairs is made noisy, a quarter each: targets of other pairs
+(misaligned), sources as targets (copied), texts of a third language as targets (wrong language) and random characters
+(garbage). Pairs that are left untouched count as clean, although real data has flaws, so precision is a lower bound; its floor
+is the share of noise. Seed 1 was used to choose the defaults.
 """
 
 from __future__ import annotations

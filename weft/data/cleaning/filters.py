@@ -245,10 +245,12 @@ class WrongLanguage(Filter):
 class Misaligned(Filter):
     """texts that do not translate each other, by their words"""
 
-    margin: float = Field(default=3.0, description="least evidence for it, a logarithm; a larger one keeps more")
+    margin: float = Field(
+        default=2.0, description="least logarithm of how much likelier it is than not; a larger one keeps more"
+    )
 
     def finds(self, pair: Candidate, learnt: LearntStatistics) -> bool:
-        return learnt.lexicon.score(*pair.texts) < -self.margin
+        return learnt.lexicon.score(*pair.texts) + learnt.lexicon.prior < -self.margin
 
 
 FILTERS: dict[str, type[Filter]] = {

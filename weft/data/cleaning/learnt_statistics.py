@@ -29,6 +29,9 @@ BEST, FREQUENT = 8, 30
 WORDS, LEAST = 60_000, 3
 """Most words of a side whose translations are learnt, and fewest occurrences of each."""
 
+MOST_TRUE, ROUNDS = 0.99, 20
+"""Largest share of true pairs that is assumed; rounds of estimating it."""
+
 CHECKED, LEARNT = 5000, 0.05
 """Pairs of each half that say how many words are covered; the difference to random pairs from which on that means something."""
 
@@ -130,6 +133,8 @@ class LexicalModel:
     The log-likelihood ratio of a pair compares the words that have a translation on the other side with those of the pairs of
     the data, most of which are true, and with those of pairs drawn at random. Half of the pairs, by their hashes, are scored by
     the words of the other half, since every pair would confirm what was learnt from itself.
+
+    prior: the logarithm of how much more frequent true pairs are
     """
 
     def __init__(self, sample: Texts) -> None:
@@ -143,7 +148,9 @@ class LexicalModel:
         false = [
             self.lexicons[1 - half].counts(halves[half][number][0], halves[half][number - 1][1]) for half, number in checked
         ]
-        self.true, self.false = map(_share, (true, false))
+        self.false = _share(np.array([covered for covered, _ in false]), np.array([total for _, total in false]))
+        self.true, share = _true_share(np.array(true).reshape(-1, 2), self.false)
+        self.prior = math.log(share / (1 - share))
 
     def score(self, source: str, target: str) -> float:
         """The logarithm of how much likelier a pair is as a true one than as a random one; 0 if nothing is known."""
@@ -158,10 +165,25 @@ def _half(source: str, target: str) -> int:
     return pair_hash(source, target) & 1
 
 
-def _share(counts: Iterable[tuple[int, int]]) -> float:
+def _share(covered: NDArray[Any], totals: NDArray[Any]) -> float:
     """The share of covered words, between 0 and 1."""
-    covered, words = (sum(numbers) for numbers in zip((0, 0), *counts))
-    return (covered + 1) / (words + 2)
+    return float((covered.sum() + 1) / (totals.sum() + 2))
+
+
+def _true_share(counts: NDArray[np.int64], false: float) -> tuple[float, float]:
+    """The share of words that are covered in true pairs, and the share of true pairs.
+
+    The pairs of the data are a mixture of two binomial distributions, of which that of false pairs is known; by expectation
+    maximisation.
+    """
+    covered, totals = counts.T
+    true, share = _share(covered, totals), MOST_TRUE
+    for _ in range(ROUNDS):
+        ratio = covered * math.log(true / false) + (totals - covered) * math.log((1 - true) / (1 - false))
+        weights = 1 / (1 + np.exp(-np.clip(ratio + math.log(share / (1 - share)), -50, 50)))
+        true = max(false, _share(weights * covered, weights * totals))
+        share = min(MOST_TRUE, max(1 - MOST_TRUE, float(weights[totals > 0].mean()) if (totals > 0).any() else MOST_TRUE))
+    return true, share
 
 
 class SideModel:
