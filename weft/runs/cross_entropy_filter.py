@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from weft.data.batch import EOS, Source, pad
+from weft.data.batch import EOS, Layout, Source, pad
 from weft.data.formats import Texts
 from weft.errors import ConfigError
 from weft.losses.log_likelihood import text_log_likelihoods
@@ -69,7 +69,9 @@ def cross_entropies(predictor: TranslationPredictor, pairs: Texts) -> list[float
     found = [0.0] * len(rows)
     with predictor.arithmetic():
         for places in _batches(rows):
-            encoded = model.encode(Source(pad([rows[place][0] for place in places]).to(model.device)))
+            sources = [rows[place][0] for place in places]
+            layout = Layout.padded([len(source) for source in sources])
+            encoded = model.encode(Source(pad(sources), layout).to(model.device))
             targets = [rows[place][1] for place in places]
             for place, score in zip(places, text_log_likelihoods(model.decoder, encoded, targets).sum(1).tolist(), strict=True):
                 found[place] = -score / len(rows[place][1])
