@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.tasks.translation.glossary import Terms
 
 
-Format = StrEnum("Format", ["text", "html", "srt", "vtt", "xliff", "docx", "po", "csv"])
+Format = StrEnum("Format", ["text", "html", "markdown", "srt", "vtt", "xliff", "tmx", "docx", "po", "csv"])
 
 
 def predict(
