@@ -55,7 +55,7 @@ MUCH = 3
 SHORT = 0.02
 """Seconds that are too few to be compared."""
 
-PLAIN_FORMATS, STRUCTURED = ("text", "html", "srt", "vtt"), ("po", "csv")
+PLAIN_FORMATS, STRUCTURED = ("text", "html", "srt", "vtt", "markdown"), ("po", "csv")
 TABLE_SUFFIXES = (".txt", ".tsv", ".csv", ".jsonl")
 TOKENIZER_KINDS = ("bpe", "unigram", "sentencepiece", "words", "characters", "bytes")
 

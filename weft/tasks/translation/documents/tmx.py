@@ -1,13 +1,12 @@
 """TMX: writes the target of each unit that has none. Everything else stays as it is, byte for byte."""
 
 from collections.abc import Sequence
-from functools import partial
 from html import escape
 
 from weft.errors import DataError
 from weft.tasks.translation.documents.html import Document, Token, find_partners, raw_text, tokens
 from weft.tasks.translation.documents.xliff import DECLARED, check_xml, inline_content
-from weft.tasks.translation.segmenter import Translation
+from weft.tasks.translation.markup_and_tag_transfer import has_words
 
 Variant = tuple[str, tuple[int, int], tuple[int, int]]
 """The language of a variant, and the places of its tags and of those of its segment."""
@@ -31,21 +30,18 @@ def tmx_document(text: str, language: str | None = None) -> Document:
         if chosen is None:
             continue
         _, (begin, end), (first, last) = chosen
+        content = inline_content(parsed[first + 1 : last])
+        if not has_words("".join(token.raw for token in content if token.kind == "text")):
+            continue
         before = raw_text(parsed[at : end + 1])
         at = end + 1
         indent = parsed[begin - 1].raw if parsed[begin - 1].kind == "text" else ""
         opening = f'{indent[len(indent.rstrip()) :]}<tuv xml:lang="{escape(language)}" creationid="weft"><seg>'
-        start = len(document.segments)
-        document.keep_described(before, partial(_begun, before + opening), inline_content(parsed[first + 1 : last]))
-        if len(document.segments) > start:
-            document.keep("</seg></tuv>")
+        document.keep(before + opening)
+        document.add(content)
+        document.keep("</seg></tuv>")
     document.keep(raw_text(parsed[at:]))
     return document
-
-
-def _begun(text: str, answer: Translation) -> str:
-    """What is before a translation."""
-    return text
 
 
 def _units(parsed: Sequence[Token], partners: Sequence[int | None]) -> list[list[Variant]]:
