@@ -2,7 +2,7 @@
 
     python benchmarks/translation_memories.py [--units 1000000] [--folder DIR]
 
-Each file is read in a process of its own, whose peak of resident memory is compared with that of a process that reads ten pairs.
+Each file is read in a process of its own. Their peaks of resident memory are compared with that of one that reads ten pairs.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ KEPT = re.compile(
 """Lines that stay: underlines of headings, rules, delimiters of tables, definitions of links, indented code, blocks of HTML."""
 
 INLINE = re.compile(
-    r"(?P<code>(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`))"
+    r"(?P<code>(?<!`)(?P<ticks>`++).{1,2000}?(?<!`)(?P=ticks)(?!`))"
     r"|(?P<escape>\\[!-/:-@\[-`{-~])"
     r"|(?P<note>\[\^[^\[\]\s]++\])"
     r"|(?P<auto><(?:https?|ftp|mailto):[^\s<>]*>|<[\w.+-]+@[\w.-]+>)"
