@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from weft.cli.input_and_output import Counter, opened, tell
-from weft.cli.options import DEVICE, PAIRS
+from weft.cli.options import DEVICE, PAIRS, parse_share
 from weft.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def clean(
 
     Filters are applied in the order of the report. Continues where an earlier call was interrupted.
     """
-    from weft.cli.distill_and_backtranslate import parse_shard
     from weft.config import yaml_document
     from weft.data.cleaning.clean import CleaningJob, PairFiles
     from weft.data.cleaning.clean import clean as clean_data
@@ -103,7 +102,9 @@ def clean(
 
         _write(write_choices, yaml.safe_dump(chosen.document(), sort_keys=False))
     PairFiles(out, left_out).check(files)
-    job = CleaningJob(_opened(files), out, chosen, _languages(languages, files), _opened(test), parse_shard(shard), left_out)
+    job = CleaningJob(
+        _opened(files), out, chosen, _languages(languages, files), _opened(test), parse_share(shard) or (1, 1), left_out
+    )
     make = None if models is None else _cross_entropy(models, files, train_time, unlikely, device)
     with Counter("cleaned", "pairs") as counter:
         done = clean_data(job, make, f"{models} {unlikely}", counter.advance, counter.say)

@@ -23,11 +23,11 @@ class SpreadsheetPairs(CsvPairs):
 
     kind, advice = "xlsx", "Give every row a text in both columns."
 
-    def __init__(self, name: str, path: str, columns: tuple[str, str] | None) -> None:
+    def __init__(self, name: str, path: str, columns: tuple[str, ...] | None) -> None:
         self.sheet = ""
         if columns and "!" in columns[0]:
             self.sheet, _, first = columns[0].rpartition("!")
-            columns = (first, columns[1])
+            columns = (first, *columns[1:])
         super().__init__(name, path, columns)
 
     def rows(self) -> Iterator[Row]:
