@@ -112,6 +112,11 @@ class LastMaxMeanPooling(Pooling):
         return Pooled(torch.cat([last, self.max(memory, layout).vectors, self.mean(memory, layout).vectors], 1))
 
 
+def over_tokens(scores: Tensor, layout: Layout | None) -> Tensor:
+    """The softmax of scores [B, r, S] over the real tokens."""
+    return masked_softmax(scores, None if layout is None else layout.mask[:, None].expand_as(scores))
+
+
 class SelfAttentivePooling(Pooling):
     """A = softmax(U tanh(W H)) applies `rows` learned queries to a sequence H; the vectors are A H.
 
@@ -132,7 +137,7 @@ class SelfAttentivePooling(Pooling):
 
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         scores = self.questions(torch.tanh(self.hidden(memory))).transpose(1, 2)
-        weights = masked_softmax(scores, None if layout is None else layout.mask[:, None].expand_as(scores))
+        weights = over_tokens(scores, layout)
         extras = {}
         if self.training:
             one = torch.eye(weights.size(1), device=weights.device, dtype=weights.dtype)
@@ -157,7 +162,7 @@ class ChannelAttentivePooling(Pooling):
 
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         scores = self.scores(F.elu(self.hidden(memory))).transpose(1, 2)
-        weights = masked_softmax(scores, None if layout is None else layout.mask[:, None].expand_as(scores))
+        weights = over_tokens(scores, layout)
         if layout is not None:
             memory = torch.where(layout.mask[..., None], memory, 0.0)
         return Pooled((weights * memory.transpose(1, 2)).sum(2)[:, None], weights.mean(1, keepdim=True))
