@@ -47,8 +47,6 @@ LISTS = {
     "comparisons": PartList("weft.tasks.pairs:COMPARISONS", ("task.comparison",)),
     "readers": PartList("weft.tasks.reading:READERS", ("task.reader",)),
     "tasks": PartList("weft.tasks:TASKS", ("task",)),
-    "comparisons": PartList("weft.tasks.pairs:COMPARISONS", ("task.comparison",)),
-    "readers": PartList("weft.tasks.reading:READERS", ("task.reader",)),
     "searches": PartList("weft.decoding:SEARCHES", ("decode.search",)),
     "rules": PartList("weft.decoding:RULES", ("decode.rules",)),
     "reranks": PartList("weft.decoding:RERANKS", ("decode.rerank",)),
