@@ -13,6 +13,7 @@ from weft.attention.base import Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.multihead import MultiheadBlock
 from weft.data.batch import Layout
+from weft.layers.step_recorder import record, recording
 
 
 @dataclass
@@ -138,6 +139,9 @@ class SelfAttentivePooling(Pooling):
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         scores = self.questions(torch.tanh(self.hidden(memory))).transpose(1, 2)
         weights = over_tokens(scores, layout)
+        if recording():
+            operands = {"weights": (weights, "row query key"), "v": (memory, "row key channel")}
+            record("pooled", weights @ memory, "row query channel", "sum(weights * v, key)", **operands)
         extras = {}
         if self.training:
             one = torch.eye(weights.size(1), device=weights.device, dtype=weights.dtype)
