@@ -137,8 +137,10 @@ def translations(pairs: Iterable[tuple[str, str]]) -> dict[str, list[tuple[str, 
         return apart and alone and _cosine(contexts[one], contexts[other], without=source) < ALIKE
 
     found = {
-        source: [(one, other) for one in words for other in words if one != other and rivals(source, one, other)]
-        for source, words in meant.items()
+        source: [
+            (one, other) for one in sorted(words) for other in sorted(words) if one != other and rivals(source, one, other)
+        ]
+        for source, words in sorted(meant.items())
     }
     return {source: each for source, each in found.items() if each}
 
