@@ -110,10 +110,6 @@ CHOICES = {
         "reader",
     ),
     "tasks": Choice("See [Tasks](tasks.md) for data and commands.", f"{TRAIN} task={{}}", "translation", "transformer-tiny"),
-    "comparisons": Choice(
-        "How the task `pairs` compares two texts.", f"{TRAIN} task.comparison={{}}", "esim", "pairs-attention"
-    ),
-    "readers": Choice("Models of the task `reading`.", f"{TRAIN} task.reader={{}}", "attention_sum", "reader"),
     "tokenizers": Choice("See [Data](data.md).", f"{TRAIN} data.tokenizer={{}}", "unigram"),
     "generators": Choice(
         "Generated pairs; options follow the name, as in `generated:sort?longest=20&seed=2`.",
