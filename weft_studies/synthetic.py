@@ -6,8 +6,7 @@
     recall        "k 3 q 7 d 1 ? q" → "7": the value of a key (Graves et al. 2014), one of ten labels
     distant_copy  "k d q . . . . ?" → "k d q": the letters before a long gap
     verdict       "d red k\\nblue q final\\nw blue" → "blue": the colour in the sentence with `final`, one of four labels
-    agreement     "by the wall , the keys near the door" → "are": the verb of the first noun after the comma (Linzen et al.
-                  2016)
+    agreement     "behind the wall , the keys near the old door" → "are": the verb of its first noun (Linzen et al. 2016)
 
 A function draws the subject of a pair, its source and its target. `shortest` and `longest` count symbols (copy, reverse,
 sort: 1 to 10), digits (addition: 4), source tokens (listops, recall, distant_copy), sentences (verdict: 8) or words between
