@@ -1,5 +1,6 @@
 """Reasons why a file or folder cannot be used (it is missing, permissions forbid it); files that are replaced atomically."""
 
+import codecs
 import os
 import re
 import stat
@@ -120,3 +121,24 @@ def same_file(first: Path, second: Path) -> bool:
     return os.path.realpath(first) == os.path.realpath(second) or (
         first.exists() and second.exists() and first.samefile(second)
     )
+
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+"""Ends of the names of compressed files that are read."""
+
+
+def split_encoding(name: str | Path) -> tuple[str, str | None]:
+    """The path and the encoding of `old.tsv@cp1252`; no encoding if the name has none, or if a file has this whole name."""
+    path, at, encoding = str(name).rpartition("@")
+    if not (at and path and encoding) or "/" in encoding or os.path.exists(name):
+        return str(name), None
+    try:
+        return path, codecs.lookup(encoding).name
+    except LookupError:
+        return str(name), None
+
+
+def plain_name(name: str | Path) -> str:
+    """The name of a file without its encoding and the suffix of its compression, by which its format is known."""
+    path = split_encoding(name)[0]
+    return next((path.removesuffix(suffix) for suffix in COMPRESSED if path.endswith(suffix)), path)
