@@ -220,9 +220,11 @@ def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embeddi
 
 
 def record_embedding(tokens: Tensor, table: nn.Embedding, scale: float, embedded: Tensor) -> None:
-    """Records the ids of tokens [B, T], their vectors, and these times the scale."""
+    """Records the ids of tokens [B, T], their vectors, and these times the scale; of given vectors, these."""
     if not recording():
         return
+    if isinstance(table, GivenVectors):
+        return record("vectors", embedded, "row token channel")
     vectors, axes = table.weight[tokens], "row token channel"
     record("ids", tokens, "row token")
     record("vectors", vectors, axes, "table[ids]", ids=(tokens, "row token"), table=(table.weight, "id channel"))
