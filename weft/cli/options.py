@@ -44,6 +44,8 @@ LISTS = {
     "cells": PartList("weft.layers:CELLS", ("model.cell",)),
     "canvases": PartList("weft.models:CANVASES", ("model.decoder.canvas",)),
     "poolings": PartList("weft.models:POOLINGS", ("task.pooling",)),
+    "comparisons": PartList("weft.tasks.pairs:COMPARISONS", ("task.comparison",)),
+    "readers": PartList("weft.tasks.reading:READERS", ("task.reader",)),
     "tasks": PartList("weft.tasks:TASKS", ("task",)),
     "searches": PartList("weft.decoding:SEARCHES", ("decode.search",)),
     "rules": PartList("weft.decoding:RULES", ("decode.rules",)),
