@@ -28,7 +28,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from weft.config import yaml_document
 from weft.config.registry import Options
 from weft.errors import ConfigError
-from weft.file_access import plain_name
+from weft.file_access import is_pattern, matching_files, plain_name
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 FILES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
@@ -205,8 +205,8 @@ TABLES = (".tsv", ".csv", ".jsonl", ".json", ".tmx", ".po", ".xlf", ".xliff", ".
 
 
 def files_of(spec: str) -> list[str]:
-    """The paths in `a.en,a.de`, `pairs.tsv#3,1`, `text.txt` or `en=text.txt`; none for data that is not a file."""
-    return _split(spec)[0]
+    """The paths in `a.en,a.de`, `pairs-*.tsv#3,1`, `text.txt` or `en=text.txt`; none for data that is not a file."""
+    return [file for path in _split(spec)[0] for file in (matching_files(path) if is_pattern(path) else []) or [path]]
 
 
 def with_encoding(spec: str, encoding: str) -> str:

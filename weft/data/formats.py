@@ -8,6 +8,8 @@
     docs.jsonl                    documents with labels: the keys `sentences` (a list) or `text`, and `label` (also a list)
     memory.tmx  memory.tmx#en,de  a translation memory; more such formats: `weft.data.file_formats`
     …each also as .gz, .bz2, .xz or .zst, and in another encoding: pairs.csv@cp1252
+    corpus-*.tsv   corpus-*.en,corpus-*.de         shards of a corpus, in the order of their names
+    https://…/pairs.tsv.gz   s3://…                remote files, copied into the cache (needs the extra `remote`)
     hf:NAME[:CONFIG][@SPLIT]#SOURCE,TARGET         a Hugging Face dataset (needs `pip install 'weft-seq2seq[datasets]'`)
     generated:dates?count=20000&seed=1&split=test  see `weft.data.generators`
 
@@ -31,9 +33,10 @@ from typing import Any
 
 from weft.data.file_formats import FILE_FORMATS, SUBTITLES
 from weft.data.misaligned_lines import explain_mismatch
+from weft.data.remote_files import local_copies
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.errors import DataError
-from weft.file_access import plain_name
+from weft.file_access import is_pattern, matching_files, plain_name
 from weft.version import install
 
 Texts = list[tuple[str, str]]
@@ -126,7 +129,11 @@ def open_pairs(spec: str, fields: Fields = PAIR) -> Pairs:
         return GeneratedPairs(spec)
     if spec.startswith("hf:"):
         return HuggingFacePairs(spec, fields)
+    if "://" in spec:
+        return open_pairs(local_copies(spec), fields)
     path, columns = _columns(spec)
+    if any(map(is_pattern, path.split(","))):
+        return ShardedPairs(spec, path.split(","), f"#{','.join(columns)}" if columns else "", fields)
     kind = _kind(path)
     check_count(spec, columns, fields)
     if columns and kind == "" and all(os.path.isfile(f"{path}.{language}") for language in columns):
@@ -149,6 +156,34 @@ def open_pairs(spec: str, fields: Fields = PAIR) -> Pairs:
             return _file_format(min(kinds))(spec, source, target)
         return TextPairs(spec, source, target)
     raise DataError(f"{spec!r} is not a known data format. Write {FORMS}.")
+
+
+class ShardedPairs(Pairs):
+    """The pairs of several files, one after the other: `corpus-*.tsv`, or `corpus-*.en,corpus-*.de`."""
+
+    def __init__(self, spec: str, patterns: Sequence[str], columns: str, fields: Fields) -> None:
+        super().__init__(spec)
+        sides = [matching_files(pattern.strip()) if is_pattern(pattern.strip()) else [pattern.strip()] for pattern in patterns]
+        for pattern, files in zip(patterns, sides):
+            if not files:
+                raise DataError(f"{pattern}: no file has such a name (looked in {Path(pattern).absolute().parent}).")
+        if len({len(files) for files in sides}) > 1:
+            found = " and ".join(f"{len(files):,} files match {pattern}" for pattern, files in zip(patterns, sides))
+            raise DataError(f"{spec}: {found}; both sides need as many.")
+        self.shards = [open_pairs(",".join(files) + columns, fields) for files in zip(*sides)]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        self.left_out.clear()
+        for shard in self.shards:
+            yield from shard
+            self.left_out.update(shard.left_out)
+
+    def sources(self) -> Iterator[str]:
+        for shard in self.shards:
+            yield from shard.sources()
+
+    def digest(self) -> str:
+        return combine("shards", *(shard.digest() for shard in self.shards))
 
 
 def _kind(path: str) -> str:
@@ -543,7 +578,10 @@ class HuggingFacePairs(Pairs):
             except ImportError:
                 raise DataError(f"{self.name}: the package `datasets` is missing: {install('datasets')}") from None
             try:
-                self._loaded = datasets.load_dataset(self.dataset, self.config or None, split=self.split or "train")
+                # Streamed: neither memory nor the disk has to hold the dataset.
+                self._loaded = datasets.load_dataset(
+                    self.dataset, self.config or None, split=self.split or "train", streaming=True
+                )
             except Exception as error:  # the loader of a dataset may raise anything
                 raise DataError(f"{self.name}: the dataset could not be loaded: {error}") from None
         return self._loaded
@@ -559,7 +597,8 @@ class HuggingFacePairs(Pairs):
             raise DataError(f"{self.name} is empty.")
 
     def digest(self) -> str:
-        return combine("hf", self.name, str(self._load()._fingerprint))
+        info = self._load().info  # a stream has no fingerprint
+        return combine("hf", self.name, str([info.version, info.download_size, info.dataset_size, info.download_checksums]))
 
 
 class GeneratedPairs(Pairs):
