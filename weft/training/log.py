@@ -19,6 +19,7 @@ from rich.text import Text
 
 from weft.file_access import replace_file
 from weft.runs.run_folder import LOG
+from weft.tasks.base import Sample
 from weft.training.log_text import Record, describe, duration, fit, scores_text, speed
 
 
@@ -33,6 +34,9 @@ class Sink:
 
     def note(self, text: str) -> None:
         """Writes a message for people."""
+
+    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """Shows outputs of the model at a validation, whose record follows."""
 
     def step(self, step: int) -> None:
         """A step is done. Called after every step, so it must be quick and must not wait for the device."""
@@ -63,6 +67,10 @@ class Log:
     def note(self, text: str) -> None:
         for sink in self.sinks:
             sink.note(text)
+
+    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+        for sink in self.sinks:
+            sink.samples(step, samples)
 
     def step(self, step: int) -> None:
         for sink in self.sinks:
@@ -100,7 +108,10 @@ def open_log(
     if not first:
         return Log()
     live = sys.stderr.isatty() if terminal is None else terminal
-    sinks: list[Sink] = [JsonLines(run / LOG), PlainLines(run / "train.log", steps, unit)]
+    from weft.training.result_files import ResultFiles
+
+    # The result files follow from log.jsonl, so that comes first.
+    sinks: list[Sink] = [JsonLines(run / LOG), ResultFiles(run, unit), PlainLines(run / "train.log", steps, unit)]
     sinks.append(LiveLine(steps, unit) if live else PlainLines(None, steps, unit))
     if tensorboard:
         sinks.append(TensorBoard(run / "tensorboard"))

@@ -25,6 +25,7 @@ from weft.training.auto.plan_for_time import AUTO, chooser, seconds_of
 from weft.training.checkpoint import check_identity, check_resumable, save_settings
 from weft.training.distributed import World, join_processes
 from weft.training.log import open_log
+from weft.training.model_card import write_card
 from weft.training.prepare_run import Prepared, lower_to_steps, prepare_run, summary
 from weft.training.time_budget import TimeBudget
 from weft.training.training_loop import fit
@@ -174,7 +175,10 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
         start = starts_with_a_model(task.config)
         options: dict[str, Any] = {"floor": floor, "validate_start": start, "on_start": write_settings}
         options["validation"] = clock.validation if clock is not None else 0.0
-        return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, **options)
+        result = fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, **options)
+        if world.first:
+            write_card(out, task, model, floor=floor, device=world.device)
+        return result
 
 
 def _time_left(clock: TimeBudget, out: Path, resume: bool) -> dict[str, Any]:
