@@ -133,6 +133,9 @@ class TrainSection(Section):
     patience: int = Field(default=0, ge=0, description="stop after this many validations without improvement; 0: never")
     max_bad_steps: PositiveInt = Field(default=10, description="stop after this many consecutive steps with a non-finite loss")
     tensorboard: bool = Field(default=True, description="write TensorBoard events if the package is installed")
+    trackers: list[Annotated[str, NameIn("weft.training:TRACKERS")]] = Field(
+        default=[], description="programs of others that receive the curves: trackio, wandb, mlflow; each is an extra"
+    )
 
 
 SCHEMA_FILE = "weft.schema.json"

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -100,10 +100,12 @@ def open_log(
     tensorboard: bool = True,
     first: bool = True,
     terminal: bool | None = None,
+    others: Callable[[], Sequence[Sink]] = tuple,
 ) -> Log:
     """The log of a run of `steps` updates (0: as many as the time allows), silent unless `first`.
 
-    unit: what the speed counts · terminal: whether stderr is one; None detects it.
+    unit: what the speed counts · terminal: whether stderr is one; None detects it · others: opens further sinks, such as
+    trackers.
     """
     if not first:
         return Log()
@@ -115,7 +117,7 @@ def open_log(
     sinks.append(LiveLine(steps, unit) if live else PlainLines(None, steps, unit))
     if tensorboard:
         sinks.append(TensorBoard(run / "tensorboard"))
-    return Log(sinks)
+    return Log([*sinks, *others()])
 
 
 class JsonLines(Sink):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from weft.training.log import open_log
 from weft.training.model_card import write_card
 from weft.training.prepare_run import Prepared, lower_to_steps, prepare_run, summary
 from weft.training.time_budget import TimeBudget
+from weft.training.trackers.base import open_trackers
 from weft.training.training_loop import fit
 from weft.training.validate_and_save import Result
 from weft.training.verdict import find_floor
@@ -164,7 +166,8 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
         unit = task.info.count_unit.split()[-1]
         timed = train.budget == "time" or (resume and clock is not None)
         steps = 0 if timed else train.steps
-        log = open_log(out, steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
+        trackers = partial(open_trackers, out, task.config)
+        log = open_log(out, steps, unit=unit, tensorboard=train.tensorboard, first=world.first, others=trackers)
         stack.callback(log.close)
         where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
         for note in (*notes, f"{summary(task, model)}; on {where}"):
