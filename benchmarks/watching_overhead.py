@@ -2,7 +2,7 @@
 
     python benchmarks/watching_overhead.py runs/overhead --time 5m [--recipe transformer-small] [--trackers trackio]
 
-It trains on generated sequences and times every call of every sink of the log, besides what tasks need to decode samples.
+It trains on generated sequences and adds up the CPU time of every call of every sink of the log, and that of decoding samples.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ SPENT: dict[str, float] = defaultdict(float)
 
 
 def timed(owner: Any, name: str, title: str) -> None:
-    """Adds the time of each call of a method to `SPENT`."""
+    """Adds the CPU time of each call of a method to `SPENT`."""
     inner = getattr(owner, name)
 
     def outer(*arguments: Any, **options: Any) -> Any:
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             return inner(*arguments, **options)
         finally:
-            SPENT[title] += time.perf_counter() - began
+            SPENT[title] += time.process_time() - began
 
     setattr(owner, name, outer)
 
@@ -59,12 +59,13 @@ def main() -> None:
         f"generated:reverse?count={count}&longest=30&split={split}" for count, split in ((100_000, "train"), (500, "valid"))
     ]
     sets = {"train.trackers": options.trackers} if options.trackers else {}
+    began = time.process_time()
     result = weft.train(options.recipe, data=data[0], valid=data[1], out=options.out, time=options.time, set=sets)
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {options.recipe}: {result.update} steps, {result.seconds:.0f} s"
-    )
+    spent = time.process_time() - began
+    machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+    print(f"{machine}, {options.recipe}: {result.update} steps, {result.seconds:.0f} s, {spent:.0f} s of CPU time")
     for title, seconds in sorted(SPENT.items(), key=lambda item: -item[1]):
-        print(f"{title}: {seconds:.3f} s, {seconds / result.seconds:.3%} of the training")
+        print(f"{title}: {seconds:.3f} s, {seconds / spent:.3%} of the CPU time")
 
 
 if __name__ == "__main__":

@@ -127,6 +127,12 @@ EXAMPLES = {
         "weft compare transformer-tiny --slot model.encoder_self --kinds full,local "
         "--data train.tsv --budget 500-steps --out runs/c",
     ],
+    "search": [
+        "weft search transformer-small --set-space model.dropout=0..0.4 train.schedule.rate=1e-4..3e-3:log "
+        "--budget 5m --trials 20 --data train.tsv --valid val.tsv --out runs/s",
+        "weft search rnn-luong --set-space 'model.attention=dot|general' --budget 2k-steps --data train.tsv --valid val.tsv "
+        "--out runs/s",
+    ],
     "bench": ["weft bench runs/a --batch 1 --beam 4", "weft bench transformer-small --profile profile.png"],
     "distill": [
         "weft distill runs/a --data train.en,train.de --out distilled.de",
