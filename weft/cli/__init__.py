@@ -33,6 +33,7 @@ COMMANDS = {
     "translate": "predict:predict",
     "predict": "predict:predict",
     "serve": "serve:serve",
+    "watch": "watch:watch",
     "evaluate": "evaluate:evaluate",
     "explain": "explain:explain",
     "align": "align_and_dictionary:align",

@@ -115,6 +115,7 @@ EXAMPLES = {
     ],
     "predict": ["weft predict runs/reviews texts.txt -o labels.txt", 'weft predict runs/reviews "A fine film."'],
     "serve": ["weft serve runs/a", "weft serve en-de=runs/a de-en=runs/b --host 0.0.0.0 --api-keys keys.txt"],
+    "watch": ["weft watch", "weft watch runs --control", "weft watch /shared/runs --host 0.0.0.0 --api-keys keys.txt"],
     "evaluate": [
         "weft evaluate runs/a --data test.en,test.de",
         "weft evaluate runs/a --data test.tsv#2,3 --against runs/b -o output.txt.gz",
