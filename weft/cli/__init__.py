@@ -53,6 +53,8 @@ COMMANDS = {
     "export": "import_and_export:export",
     "pack": "import_and_export:pack",
     "unpack": "import_and_export:unpack",
+    "push": "import_and_export:push",
+    "pull": "import_and_export:pull",
     "list": "list_and_new:list_parts",
     "new": "list_and_new:new",
     "demo": "train:demo",

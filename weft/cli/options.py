@@ -100,6 +100,8 @@ EXAMPLES = {
         "weft export runs/a --to onnx --out a.onnx",
     ],
     "pack": ["weft pack runs/a -o a.weft", 'weft translate a.weft "A dog runs."'],
+    "push": ["weft push runs/a user/en-de", "weft push runs/a user/en-de --private"],
+    "pull": ["weft pull user/en-de --out runs/b"],
     "unpack": ["weft unpack a.weft --out runs/b"],
     "train": [
         "weft train auto --data train.en,train.de --out runs/a --time 20m",

@@ -21,7 +21,7 @@ def watch(
     ),
     api_key: list[str] = typer.Option([], help="A key that requests have to present. Repeatable.", metavar="KEY"),
     api_keys: Path = typer.Option(None, help="File with a key per line, as for `weft serve`."),
-    allowed_host: list[str] = typer.Option([], help="Name under which the page answers, such as that of a proxy. Repeatable."),
+    allowed_host: list[str] = typer.Option([], help="Name under which the page answers. Repeatable.", metavar="NAME"),
 ) -> None:
     """Watch runs in a browser as they train: curves over each other, samples, settings, machine, and side by side.
 

@@ -16,13 +16,12 @@ from weft.config.sections import Config
 from weft.file_access import replace_file
 from weft.models.base import Network
 from weft.runs.open_run import TrainedRun
+from weft.runs.packed_run import CARD
 from weft.runs.run_folder import records
 from weft.tasks.base import Task, all_metrics
 from weft.training.log_text import duration
 from weft.training.verdict import Floor
 from weft.version import VERSION
-
-CARD = "README.md"
 
 MARK = "<!-- Written by weft. Remove this line to keep your own changes. -->"
 
