@@ -1,6 +1,7 @@
 # make demo   train a small model on generated data, score it, translate with it (5 minutes on 2 cores)
 # make test   lint, then every test
 # make lint   ruff and mypy
+# make release   sdist and wheel in dist, built twice with the same bytes; the wheel is tried in an empty environment
 # make docs   the documentation as a site in docs/_build/html, which needs no network and no server
 #
 # Each sets up .venv on a fresh machine first, and again only when pyproject.toml or constraints.txt have changed.
@@ -14,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test lint docs browser clients clean
+.PHONY: demo test lint docs release browser clients clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.weft-installed
@@ -33,6 +34,11 @@ lint: $(VENV)/.weft-dev-installed
 docs: $(VENV)/.weft-docs-installed
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
+
+# Of the last commit. setuptools builds without a network; the smoke test installs the dependencies from the package index.
+release: $(VENV)/.weft-dev-installed
+	$(PIP) install --quiet -c constraints.txt setuptools
+	$(BIN)/python deploy/release.py
 
 # Tests of pages drive Debian's Chromium; without it they are skipped, and say so.
 browser:
