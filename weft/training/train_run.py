@@ -26,6 +26,7 @@ from weft.training.auto.plan_for_time import AUTO, chooser, seconds_of
 from weft.training.checkpoint import check_identity, check_resumable, save_settings
 from weft.training.distributed import World, join_processes
 from weft.training.log import open_log
+from weft.training.memory import resolve_batch_tokens
 from weft.training.model_card import write_card
 from weft.training.prepare_run import Prepared, lower_to_steps, prepare_run, summary
 from weft.training.time_budget import TimeBudget
@@ -147,10 +148,11 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
 
         def prepare_first() -> Prepared:
             stack.enter_context(locked_folder(out, resume, request.data()))
+            ready = resolve_batch_tokens(config, world.device, report, chosen=request.auto)
             if resume:
-                notes.extend(check_resumable(out, config))
-                return prepare_run(config, out, world.device, report)
-            chosen = choose(config, out, world) if choose else config
+                notes.extend(check_resumable(out, ready))
+                return prepare_run(ready, out, world.device, report)
+            chosen = choose(ready, out, world) if choose else ready
             return prepare_run(resolve_start(lower_to_steps(chosen, report)), out, world.device, report)
 
         def write_settings() -> None:
