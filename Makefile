@@ -1,6 +1,7 @@
 # make demo   train a small model on generated data, score it, translate with it (5 minutes on 2 cores)
 # make test   lint, then every test
 # make lint   ruff and mypy
+# make check  for a change in progress: lint, the tests of changed files, and the contract of a mechanism (BASE=main: since main)
 # make release   sdist and wheel in dist, built twice with the same bytes; the wheel is tried in an empty environment
 # make docs   the documentation as a site in docs/_build/html, which needs no network and no server
 #
@@ -15,7 +16,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test lint docs release browser clients clean
+BASE ?= HEAD
+
+.PHONY: demo test check lint docs release browser clients clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.weft-installed
@@ -24,6 +27,10 @@ demo: $(VENV)/.weft-installed
 # One thread a process: the processes share the cores already. Bytecode is written, for tests start many processes.
 test: lint browser clients
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS)
+
+check: lint
+	@$(BIN)/python -m tests.helpers.changed_tests $(BASE) | while read -r line; do \
+	  echo "pytest $$line"; eval "OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) $$line" || exit 1; done
 
 lint: $(VENV)/.weft-dev-installed
 	$(BIN)/ruff check

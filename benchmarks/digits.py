@@ -134,13 +134,13 @@ def lists(
     }
 
 
-def spoken(string: Sequence[Take], draw: np.random.Generator) -> tuple[NDArray[np.int16], int]:
-    """The digits with gaps around them, as 16-bit samples, and their rate."""
+def spoken(string: Sequence[Take], draw: np.random.Generator, gaps: tuple[float, float] = GAP) -> tuple[NDArray[np.int16], int]:
+    """The digits with gaps of so many seconds around them, as 16-bit samples, and their rate."""
     sounds = [read_wav(take.path) for take in string]
     rate = sounds[0].rate
 
     def gap() -> NDArray[np.float64]:
-        return NOISE * draw.standard_normal(int(rate * draw.uniform(*GAP)))
+        return NOISE * draw.standard_normal(int(rate * draw.uniform(*gaps)))
 
     pieces = [gap()]
     for sound in sounds:
@@ -148,12 +148,14 @@ def spoken(string: Sequence[Take], draw: np.random.Generator) -> tuple[NDArray[n
     return np.round(np.concatenate(pieces).clip(-1, 1) * 32767).astype("<i2"), rate
 
 
-def write(out: Path, name: str, made: Sequence[Sequence[Take]], draw: np.random.Generator) -> None:
+def write(
+    out: Path, name: str, made: Sequence[Sequence[Take]], draw: np.random.Generator, gaps: tuple[float, float] = GAP
+) -> None:
     """Writes a list and its recordings."""
     (out / name).mkdir(parents=True, exist_ok=True)
     rows = []
     for number, string in enumerate(made):
-        samples, rate = spoken(string, draw)
+        samples, rate = spoken(string, draw, gaps)
         with wave.open(str(out / name / f"{number:05}.wav"), "wb") as file:
             file.setnchannels(1)
             file.setsampwidth(2)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainings import Outcome, Run, add_options, common_settings, count_parameters, markdown, report, score_cell, select, sweep
@@ -24,11 +25,14 @@ TESTS = {"test": "test_2016_flickr", "val": "val"}
 
 @dataclass(frozen=True)
 class System:
-    """A row of the table: title, recipe and changes to it."""
+    """A row of the table: title, recipe and changes to it. published: BLEU in a paper, on its own data · decode: settings of
+    the test."""
 
     title: str
     recipe: str
     sets: tuple[str, ...] = ()
+    published: str = ""
+    decode: tuple[str, ...] = ()
 
 
 def _rnn(title: str, recipe: str, attention: str) -> System:
@@ -56,26 +60,6 @@ SHARED = "dropout: 0.4, attention_dropout: 0.1, feedforward_dropout: 0.1, positi
 READER = f"{{kind: transformer, {SHARED}, mixer: {ROTARY}}}"
 WRITER = f"{{kind: transformer, {SHARED}, mixer: {ROTARY}, cross: {{kind: full, bias: false}}}}"
 LSTM = "kind: rnn, cell: lstm, dim: 512, embedding: 256, dropout: 0.4"
-
-
-RUNGS = {
-    "heads": ("several heads", "model.cross={kind: full, bias: false}"),
-    "positions": ("positions", "model.position=sinusoidal"),
-    "norm": ("layer norm", "model.norm=pre"),
-    "attention": ("attention in every layer", "model.cross_layers=all"),
-    "network": ("feed-forward networks", "model.feedforward=768"),
-}
-"""Parts of a Transformer that the ladder of Domhan (2018) adds to other networks one by one."""
-
-
-def _ladder(name: str, title: str, recipe: str, start: tuple[str, ...], rungs: tuple[str, ...]) -> dict[str, System]:
-    """Blocks without norm, feed-forward network and heads, then with one more part on each rung."""
-    bare = ("model.norm=none", "model.feedforward=0", *ONE_HEAD, *start)
-    systems = {f"{name}-0": System(f"{title}: residual blocks alone", recipe, bare)}
-    for count, rung in enumerate(rungs, 1):
-        sets = (*bare, *(RUNGS[each][1] for each in rungs[:count]))
-        systems[f"{name}-{count}"] = System(f"{title}: + {RUNGS[rung][0]}", recipe, sets)
-    return systems
 
 
 def _composed(title: str, encoder: str, decoder: str) -> System:
@@ -117,21 +101,25 @@ SYSTEMS = {
     "convs2s-transformer": _composed("ConvS2S encoder, Transformer decoder", "{kind: convs2s, dropout: 0.3}", WRITER),
     "rnn-transformer": _composed("bidirectional LSTM encoder, Transformer decoder", f"{{{LSTM}, layers: 2}}", WRITER),
     "transformer-2017": System("Transformer as published (Vaswani et al. 2017)", "transformer-2017"),
-    **_ladder("rnn-rung", "GRUs", "mixed-rnn", ("model.cross_layers=last",), tuple(RUNGS)),
-    **_ladder("cnn-rung", "convolutions", "mixed-cnn", ("model.position=sinusoidal",), ("norm", "heads", "network")),
     "wiring-mix": System("Transformer, each layer reads a learned mix", "transformer-small", ("model.wiring=mix",)),
 }
+
+
+Systems = Mapping[str, System]
 
 
 def pairs(folder: Path, split: str) -> str:
     return f"{folder / split}.en,{folder / split}.de"
 
 
-def plan(name: str, data: str, tests: dict[str, str], options: argparse.Namespace, label: str = "") -> Run:
+def plan(
+    name: str, data: str, tests: dict[str, str], options: argparse.Namespace, label: str = "", systems: Systems = SYSTEMS
+) -> Run:
     """The run of a system under the budget. There is no validation, so the moving average of the weights is scored."""
-    system, steps = SYSTEMS[name], max(1, round(STEPS * options.steps_scale))
+    system, steps = systems[name], max(1, round(STEPS * options.steps_scale))
     budget = (f"train.steps={steps}", f"train.batch_tokens={BATCH}", "train.accumulate=1", "train.validate_every=0")
-    return Run(name + label, system.recipe, data, (*system.sets, *budget, *common_settings(options.out), *options.set), tests)
+    sets = (*system.sets, *budget, *common_settings(options.out), *options.set)
+    return Run(name + label, system.recipe, data, sets, tests, decode=system.decode)
 
 
 def within_budget(run: Run) -> bool:
@@ -144,51 +132,60 @@ def within_budget(run: Run) -> bool:
     return fine
 
 
-def available(names: list[str]) -> list[str]:
+def available(names: list[str], systems: Systems) -> list[str]:
     """The systems whose recipes exist."""
     known = recipes()
     for name in names:
-        if SYSTEMS[name].recipe not in known:
-            print(f"{name}: skipped, there is no recipe {SYSTEMS[name].recipe}")
-    return [name for name in names if SYSTEMS[name].recipe in known]
+        if systems[name].recipe not in known:
+            print(f"{name}: skipped, there is no recipe {systems[name].recipe}")
+    return [name for name in names if systems[name].recipe in known]
 
 
-def table(outcomes: list[Outcome], at_once: int) -> str:
-    headings = ("system", "", "parameters", "BLEU test", "BLEU val", "chrF2 test", "seconds")
-    rows = [
-        (
-            f"`{each.run.name}`",
-            SYSTEMS[each.run.name.partition("@")[0]].title,
-            f"{each.parameters / 1e6:.1f}M",
-            score_cell(each, "test", "BLEU"),
-            score_cell(each, "val", "BLEU"),
-            score_cell(each, "test", "chrF2"),
-            f"{each.seconds:.0f}",
+def table(outcomes: list[Outcome], at_once: int, systems: Systems = SYSTEMS) -> str:
+    """A row for each system, with the scores of all its seeds."""
+    published = any(system.published for system in systems.values())
+    headings = ("system", "", "parameters", "BLEU test", "BLEU val", "chrF2 test", "seconds", *["published"] * published)
+    rows = []
+    for name in dict.fromkeys(each.run.name.partition("@")[0] for each in outcomes):
+        seeds = [each for each in outcomes if each.run.name.partition("@")[0] == name]
+        scores = (
+            ", ".join(score_cell(each, test, metric) for each in seeds)
+            for test, metric in (("test", "BLEU"), ("val", "BLEU"), ("test", "chrF2"))
         )
-        for each in outcomes
-    ]
+        seconds = ", ".join(f"{each.seconds:.0f}" for each in seeds)
+        about = (f"`{name}`", systems[name].title, f"{seeds[0].parameters / 1e6:.1f}M")
+        rows.append((*about, *scores, seconds, *[systems[name].published or "–"] * published))
     note = f"Training seconds with up to {at_once} runs sharing the device."
     return f"{markdown(headings, rows)}\n{note}\n"
 
 
-def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser(about: str | None = __doc__) -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("folder", type=Path, help="folder of Multi30k")
     result.add_argument("--label", default="", help="suffix for names, to try settings with --set")
+    result.add_argument("--seeds", type=int, default=1, help="runs of each system")
     add_options(result, at_once=8)
     return result
 
 
-def main() -> None:
-    options = parser().parse_args()
-    tests = {name: pairs(options.folder, split) for name, split in TESTS.items()}
-    names = available(select(SYSTEMS, options.only))
+def compare(name: str, systems: Systems, options: argparse.Namespace) -> None:
+    """Trains and scores the systems, and prints their table."""
+    tests = {test: pairs(options.folder, split) for test, split in TESTS.items()}
+    chosen, data = available(select(systems, options.only), systems), pairs(options.folder, "train")
     label = f"@{options.label}" if options.label else ""
-    runs = [plan(name, pairs(options.folder, "train"), tests, options, label) for name in names]
+    runs = []
+    for system in chosen:
+        for seed in range(1, options.seeds + 1):
+            own = replace(systems[system], sets=(*systems[system].sets, *([f"train.seed={seed}"] if seed > 1 else [])))
+            runs.append(plan(system, data, tests, options, f"{label or '@'}{seed}" if seed > 1 else label, {system: own}))
     if beyond := [run.name for run in runs if not within_budget(run)]:
         sys.exit(f"over the budget: {', '.join(beyond)}")
     outcomes = sweep(runs, options)
-    sys.exit(report(options.out, f"families{label}", table(outcomes, options.at_once), outcomes))
+    sys.exit(report(options.out, f"{name}{label}", table(outcomes, options.at_once, systems), outcomes))
+
+
+def main() -> None:
+    compare("families", SYSTEMS, parser().parse_args())
 
 
 if __name__ == "__main__":

@@ -72,12 +72,12 @@ def linear(known: Sequence[tuple[str, str]], asked: Sequence[tuple[str, str]], s
     weights = {unit: math.log((1 + len(known)) / (1 + spread[unit])) + 1 for unit in places}
     labels = {label: number for number, label in enumerate(sorted({label for _, label in known}))}
     targets = [torch.tensor([labels[label] for _, label in pairs]) for pairs in (known, asked)]
-    table = _regress(_rows(counts, places, weights), targets[0], len(labels))
+    table = regress(_rows(counts, places, weights), targets[0], len(labels))
     said = (_rows([Counter(split(text)) for text, _ in asked], places, weights) @ table).argmax(-1)
     return 100 * (said == targets[1]).double().mean().item()
 
 
-def _regress(rows: Tensor, labels: Tensor, classes: int, penalty: float = 1e-6) -> Tensor:
+def regress(rows: Tensor, labels: Tensor, classes: int, penalty: float = 1e-6) -> Tensor:
     """The weights of a softmax regression with an L2 penalty, by L-BFGS."""
     table = torch.zeros(rows.size(1), classes, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([table], max_iter=100, line_search_fn="strong_wolfe")

@@ -40,6 +40,8 @@ SYSTEMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "sst2-positions": ("sst2", "classifier", PLAIN),
     "sst2-no-positions": ("sst2", "classifier", (*PLAIN, "model.encoder.position=none")),
     "sst2-pairs": ("sst2", "classifier", ()),
+    "sst2-cnn": ("sst2", "text-cnn", ()),
+    "agnews-cnn": ("agnews", "text-cnn", ()),
 }
 """System → data, recipe, changes to it."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainings import (
@@ -56,15 +56,16 @@ def plan(task: str, system: str, seed: int, options: argparse.Namespace) -> Run:
     return Run(f"{task}-{system}-{seed}", RECIPE, data(task, options.sequences), sets, asked, valid=valid)
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """A table per task, with a row per system and seed."""
+def table(outcomes: Sequence[Outcome], tests: Mapping[str, Iterable[str]], shown: Mapping[str, str]) -> str:
+    """A table per task and score, with a row per system and seed. tests: of each task · shown: the score → its heading."""
     tables = []
-    for task, (_, tests) in TASKS.items():
-        found = [each for each in outcomes if each.run.name.startswith(f"{task}-")]
-        rows = [
-            (each.run.name, *(score_cell(each, test, "bit_errors") for test in tests), f"{each.seconds:.0f}") for each in found
-        ]
-        tables += [markdown((f"{task}: wrong bits, %", *tests, "seconds"), rows)] if rows else []
+    for task, names in tests.items():
+        for metric, heading in shown.items():
+            found = [each for each in outcomes if each.run.name.startswith(f"{task}-")]
+            rows = [
+                (each.run.name, *(score_cell(each, test, metric) for test in names), f"{each.seconds:.0f}") for each in found
+            ]
+            tables += [markdown((f"{task}: {heading}", *names, "seconds"), rows)] if rows else []
     return "\n".join(tables)
 
 
@@ -79,8 +80,8 @@ def main() -> None:
     names, tasks = select(SYSTEMS, options.only), select(TASKS, options.tasks)
     seeds = [int(seed) for seed in options.seeds.split(",")]
     runs = [plan(task, system, seed, options) for task in tasks for system in names for seed in seeds]
-    outcomes = sweep(runs, options)
-    sys.exit(report(options.out, "ntm", table(outcomes), outcomes))
+    outcomes, tests = sweep(runs, options), {task: TASKS[task][1] for task in tasks}
+    sys.exit(report(options.out, "ntm", table(outcomes, tests, {"bit_errors": "wrong bits, %"}), outcomes))
 
 
 if __name__ == "__main__":

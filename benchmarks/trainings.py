@@ -36,7 +36,8 @@ class Run:
     """One training: a recipe with changes, on `data`. tests: name → data to score, decoded with a beam of `beam`.
 
     data: empty if `sets` name it · tags: the tag of each test that needs one · beam: 0 for tasks without one · time: what
-    `--time` says, if anything · valid: validation data, if there is any · start: the run to start from, if any
+    `--time` says, if anything · valid: validation data, if there is any · start: the run to start from, if any ·
+    contrasts: name → a file of contrastive pairs · decode: settings of `weft evaluate`
     """
 
     name: str
@@ -49,6 +50,8 @@ class Run:
     valid: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     start: str = ""
+    contrasts: Mapping[str, str] = field(default_factory=dict)
+    decode: tuple[str, ...] = ()
 
     @property
     def training(self) -> Training:
@@ -60,7 +63,8 @@ class Run:
 
     def decoding(self, test: str) -> list[str]:
         """The options of `weft evaluate` that say how a test is decoded."""
-        words = ["--beam", str(self.beam)] if self.beam else []
+        words = ["--beam", str(self.beam)] if self.beam and not self.decode else []
+        words += [word for setting in self.decode for word in ("--set", setting)]
         return [*words, "--tag", self.tags[test]] if test in self.tags else words
 
 
@@ -117,6 +121,8 @@ class Sweep:
             outcome.seconds = _training_seconds(self.out / run.name)
             for test, pairs in run.tests.items():
                 outcome.scores[test] = self._evaluate(run, test, pairs)
+            for test, file in run.contrasts.items():
+                outcome.scores[test] = self._contrast(run, test, file)
         except (Failure, Stopped, WeftError, OSError) as error:
             outcome.error = str(error)
         message = outcome.error or f"done, {outcome.seconds:.0f} s of training · {_describe(outcome.scores)}"
@@ -142,6 +148,15 @@ class Sweep:
         if "metrics" not in found:  # the task compares no predictions with references
             return next(iter(found["scores"].values()))
         return {name: metric["value"] for name, metric in found["metrics"].items()}
+
+    def _contrast(self, run: Run, test: str, pairs: str) -> dict[str, float]:
+        """The accuracy on contrastive pairs, and that of each group."""
+        file = self.out / "scores" / f"{run.name}.{test}.json"
+        if not file.exists():
+            words = ["evaluate", str(self.out / run.name), "--contrastive", pairs, "--json"]
+            file.write_text(self.processes(f"{run.name}.{test}", words), "utf-8")
+        found = json.loads(file.read_text("utf-8"))
+        return {"accuracy": found["accuracy"]} | {name: each["accuracy"] for name, each in found.get("groups", {}).items()}
 
 
 def count_parameters(config: Config, sizes: Sizes | None = None) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 
 from screenshots import MISSING, chromium, save_screenshot, sized
 from selenium.webdriver.chrome.webdriver import WebDriver
+from selenium.webdriver.support.ui import WebDriverWait
 
 import weft
 from weft.explain.attention_heatmap import draw, view_of
@@ -32,6 +33,9 @@ from tests.helpers import shapes, tones
 EXAMPLES = Path(__file__).parent.parent / "examples"
 WIDTH = 900
 """Of a page, in pixels."""
+
+LOADED = "return [...document.querySelectorAll('audio')].every(player => player.readyState > 0)"
+"""Whether players know how long their recordings are."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,18 @@ def couplets(folder: Path) -> str:
     lines = ["".join(chance.choices("abcdefg", k=chance.randint(3, 7))) for _ in range(3000)]
     file.write_text("".join(f"{line}\t{line.translate(answers)}\n" for line in lines), "utf-8")
     return str(file)
+
+
+def translations(folder: Path) -> str:
+    """English phrases, each with its Faroese translation and with another phrase."""
+    subprocess.run([sys.executable, EXAMPLES / "phrases.py", "fo", folder / "fo"], check=True)
+    one, other = ((folder / "fo" / f"train.{code}").read_text("utf-8").splitlines() for code in ("en", "fo"))
+    mixed = random.Random(1).sample(other, len(other))
+    rows = [
+        f"{first}\t{second}\t{label}\n" for texts, label in ((other, "yes"), (mixed, "no")) for first, second in zip(one, texts)
+    ]
+    (folder / "pairs.tsv").write_text("".join(rows), "utf-8")
+    return str(folder / "pairs.tsv")
 
 
 def languages(folder: Path) -> str:
@@ -83,6 +99,15 @@ PICTURES = {
         lambda folder: "generated:verdict?count=3000",
         "d red k\nblue q final\nw white\nk d w",
         {"train.steps": 300, "train.batch_tokens": 2048},
+    ),
+    "pairs": Picture(
+        "pairs-attention", translations, "Albanian or Portuguese\talbanskt ella portugiskiskt", {"train.steps": 200}
+    ),
+    "reading": Picture(
+        "reader",
+        lambda folder: "generated:passages?count=20000",
+        "Talo lives in Birosa . Meku is a baker . Meku lives in Fada .\tWhere does Meku live ?",
+        {"train.steps": 300},
     ),
     "tagging": Picture("tagger", languages, "mánadagur 15 dhen Iuchar", {"train.steps": 150}),
     "captioning": Picture(
@@ -116,6 +141,24 @@ PICTURES = {
             "model.decoder.dim": 48,
             "train.steps": 200,
             "train.batch_tokens": 1500,
+            "train.ema": 0,
+            "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 20},
+        },
+    ),
+    "synthesis": Picture(
+        "synthesis-digits",
+        lambda folder: f"{tones.recordings(folder / 'tones', 300, even=True)}#2,1",
+        "low high middle low",
+        {
+            "data.tokenizer": "words",
+            "task.mels": 40,
+            "task.window": 0.03,
+            "task.hop": 0.01,
+            "task.distance": "l2",
+            "model.encoder.dim": 32,
+            "model.decoder.dim": 64,
+            "train.steps": 400,
+            "train.batch_tokens": 1200,
             "train.ema": 0,
             "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 20},
         },
@@ -164,6 +207,7 @@ def save(browser: WebDriver, name: str, folder: Path, out: Path) -> None:
     page = folder / "page.html"
     page.write_text(static_page([found], " · ".join(given.splitlines())), "utf-8")
     browser.get(page.resolve().as_uri())
+    WebDriverWait(browser, 10).until(lambda shown: shown.execute_script(LOADED))
     with sized(browser, WIDTH, 100):  # a page is as high as the window at least
         height = browser.execute_script("return document.documentElement.scrollHeight")
     with sized(browser, WIDTH, height):

@@ -18,6 +18,26 @@ def pytest_configure() -> None:
         torch.manual_seed = torch.default_generator.manual_seed
 
 
+MARKED = {
+    "browser/": pytest.mark.browser,
+    "learn/": pytest.mark.slow,
+    "contract/test_planted_bugs": pytest.mark.slow,
+    "serve/test_serve_clients": pytest.mark.clients,
+    "serve/test_serve_deployment": pytest.mark.clients,
+}
+"""Beginnings of paths below this folder, and the marker of the tests there. Files that end in _cuda.py need a GPU."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        file = item.path.relative_to(Path(__file__).parent).as_posix() if Path(__file__).parent in item.path.parents else ""
+        for begin, mark in MARKED.items():
+            if file.startswith(begin):
+                item.add_marker(mark)
+        if file.endswith("_cuda.py"):
+            item.add_marker(pytest.mark.gpu)
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # modules and test items live until the end

@@ -16,11 +16,15 @@ import numpy as np
 import pytest
 import torch
 
+import weft
+from tests.helpers import tiny
 from weft.attention import ATTENTIONS
 from weft.attention.core.sparsity_patterns import PATTERNS
 from weft.attention.mixers import MIXERS
 from weft.config.registry import build
 from weft.config.sections import load_config
+from weft.data.formats import open_pairs
+from weft.evaluation.contrastive_pairs import read_contrasts
 from weft.layers.lora import Lora, add_adapters
 from weft.models import POOLINGS
 from weft.models.base import Sizes
@@ -99,11 +103,99 @@ def test_the_documentation_shows_the_rules_of_auto() -> None:
     )
 
 
-def test_every_system_of_the_sweep_is_within_the_budget(tmp_path: Path) -> None:
-    families = importlib.import_module("families")
+SWEEPS = [("families", "SYSTEMS"), ("ladder", "LADDER"), ("single_choices", "CHOICES")]
+
+
+@pytest.mark.parametrize(("script", "table"), SWEEPS)
+def test_every_system_of_a_sweep_is_within_the_budget(script: str, table: str, tmp_path: Path) -> None:
+    families, systems = importlib.import_module("families"), getattr(importlib.import_module(script), table)
     options = families.parser().parse_args([str(tmp_path), "--out", str(tmp_path)])
-    for name in families.SYSTEMS:
-        assert families.within_budget(families.plan(name, "a,b", {}, options)), name
+    for name in systems:
+        assert families.within_budget(families.plan(name, "a,b", {}, options, systems=systems)), name
+
+
+TINY = (
+    "data.vocabulary=60",
+    "data.tokenizer=words",
+    "model.dim=16",
+    "model.heads=2",
+    "train.batch_tokens=128",
+    "train.device=cpu",
+)
+
+
+def rung_names() -> list[str]:
+    return [f"{name}-{rung}" for name, most in (("rnn", 5), ("cnn", 3)) for rung in range(most + 1)] + [
+        "rnn-plain",
+        "transformer",
+    ]
+
+
+@pytest.mark.parametrize("name", [*rung_names(), "transformer-2017"])
+def test_every_rung_of_the_ladder_takes_two_steps(name: str, tmp_path: Path) -> None:
+    families, ladder = importlib.import_module("families"), importlib.import_module("ladder").LADDER
+    assert {*rung_names(), "transformer-2017"} == set(ladder)
+    options = families.parser().parse_args([str(tmp_path), "--out", str(tmp_path), "--steps-scale", "0.0006"])
+    options.set = [*TINY, "train.threads=1", "train.precision=float32", "train.save_every=2"]
+    run = families.plan(name, tiny.generated("reverse", 60), {}, options, systems=ladder)
+    result = weft.train(run.recipe, data=run.data, out=tmp_path / "run", set=list(run.sets))
+    assert result.update == 2
+
+
+def test_the_rungs_add_one_part_each() -> None:
+    """Each rung differs from the one below in one setting, and the last one is the recipe without changes."""
+    ladder = importlib.import_module("ladder").LADDER
+
+    def settings(name: str) -> dict[str, Any]:
+        return load_config(ladder[name].recipe, ladder[name].sets).model_dump()["model"]
+
+    for name, most in (("rnn", 5), ("cnn", 3)):
+        models = [settings(f"{name}-{rung}") for rung in range(most + 1)]
+        changed = [{key for key in one if one[key] != other[key]} for one, other in pairwise(models)]
+        assert all(len(each) == 1 for each in changed) and len(set.union(*changed)) == most
+        whole = load_config(f"mixed-{name}").model_dump()["model"]
+        assert {key for key in whole if whole[key] != models[-1][key]} <= {"position"}
+
+
+def test_contrastive_pairs_are_found_in_tagged_and_in_plain_text(tmp_path: Path) -> None:
+    contrastive = importlib.import_module("contrastive")
+    tagged = (
+        "The DT|keys NNS|to IN|the DT|old JJ|cabinet NN|often RB|are VBP|here RB|. .||A DT|dog NN|barks VBZ||He PRP|goes VBZ"
+    )
+    lines = tagged.replace(" ", "\t").split("|")
+    found = [contrastive.contrast(each, "attractors") for each in contrastive.sentences(lines, {})]
+    assert found[0] == contrastive.Contrast("The keys to the old cabinet often", "are", "is", "1 attractors")
+    assert found[1] == contrastive.Contrast("A dog", "barks", "bark", "0 attractors") and found[2] is None
+    (tmp_path / "tagged.tsv").write_text("".join(f"{line}\n" for line in lines))
+    lexicon = contrastive.most_frequent_tags(tmp_path / "tagged.tsv")
+    (plain,) = contrastive.sentences(["the dog to the keys barks ."], lexicon)
+    assert contrastive.contrast(plain, "distance") == contrastive.Contrast("the dog to the keys", "barks", "bark", "3 words")
+    (brown,) = contrastive.sentences(["the/at jury/nn says/vbz"], {})
+    assert contrastive.contrast(brown, "attractors").wrong == "say"
+    (wrong,) = contrastive.sentences(["the/at jury/nn say/vb"], {})
+    assert contrastive.contrast(wrong, "attractors") is None, "it does not agree"
+    for singular, plural in (
+        ("goes", "go"),
+        ("tries", "try"),
+        ("says", "say"),
+        ("passes", "pass"),
+        ("makes", "make"),
+        ("has", "have"),
+    ):
+        assert contrastive.other_number(singular) == plural and contrastive.other_number(plural) == singular
+
+
+def test_agreement_is_tested_with_phrases_that_training_never_sees(tmp_path: Path) -> None:
+    agreement = importlib.import_module("agreement")
+    tests = agreement.write_tests(tmp_path)
+    for name, file in tests.items():
+        contrasts = read_contrasts(Path(file).read_text().splitlines(), name)
+        assert not {each.source for each in contrasts} & {source for source, _ in open_pairs(agreement.TRAIN)}
+        assert all({each.right, each.wrong} == {"is", "are"} for each in contrasts)
+    options = agreement.parser().parse_args(["--out", str(tmp_path)])
+    for name in agreement.SYSTEMS:
+        config = agreement.plan(name, 1, tests, options).config()
+        assert config.data.train == [agreement.TRAIN] and config.train.seed == 1
 
 
 def test_every_span_has_the_same_number_of_parameters(tmp_path: Path) -> None:

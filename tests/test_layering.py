@@ -1,12 +1,12 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
 From the bottom: errors, version, file_access and garbage_collection; the registry; migrations of older runs, which every
-reader of files asks; batches; layers (with kernels); the cross-entropy of output layers; attention (with mixers); models; the
-other losses and the searches of decoding, which know token ids only; the predictors of decoding; explain; tasks; runs;
-interop; training; serve; watch; bench; cli. Three packages know almost nothing, and only predictors and what stands above them
-may import them: data (whose batches are open to all), evaluation and config (whose registry is open to all). The contract
-suite, weft_contract, may import anything; only weft.contract, which runs it, may import it. The studies, weft_studies, stand
-above weft like a package of others: nothing in weft imports them.
+reader of files asks; batches; layers (with kernels); the cross-entropy of output layers; attention (with mixers); nn, which
+makes plain modules of them; models; the other losses and the searches of decoding, which know token ids only; the predictors
+of decoding; explain; tasks; runs; interop; training; serve; watch; bench; cli. Three packages know almost nothing, and only
+predictors and what stands above them may import them: data (whose batches are open to all), evaluation and config (whose
+registry is open to all). The contract suite, weft_contract, may import anything; only weft.contract, which runs it, may import
+it. The studies, weft_studies, stand above weft like a package of others: nothing in weft imports them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ LADDER = (
     {"layers"},
     {"losses.cross_entropy"},
     {"attention"},
+    {"nn"},
     {"models"},
     {"losses", "decoding"},
     {"decoding.predictor"},

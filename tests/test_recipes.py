@@ -7,12 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from jsonschema import Draft202012Validator
 
 import weft
 from tests.helpers import shapes, tones
 from weft.config import yaml_document
 from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
+from weft.models.base import Sizes
+from weft.models.encoder_decoder import build_model
 from weft.training.result_files import read_samples
 
 RECIPES = sorted(recipes())
@@ -100,10 +103,17 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
     if load_config(recipe).task["kind"] == "tagging":
         data = valid = str(tmp_path / "tags.tsv")
         Path(data).write_text("a\tO\nplace\tB-LOC\nof\tI-LOC\nhers\tI-LOC\n\nshe\tB-PER\nsat\tO\n\n" * 40)
+    if load_config(recipe).task["kind"] == "pairs":
+        data = valid = str(tmp_path / "pairs.tsv")
+        Path(data).write_text("a dog\tan animal\tyes\na dog\ta cat\tno\n" * 20)
+    if load_config(recipe).task["kind"] == "reading":
+        data = valid = "generated:passages?count=20"
     if load_config(recipe).task["kind"] == "bits":
         data = valid = "generated:bits_copy?count=20"
     if load_config(recipe).task["kind"] == "transcription":
         data = valid = str(tones.recordings(tmp_path / "tones", 5))
+    if load_config(recipe).task["kind"] == "synthesis":
+        data = valid = f"{tones.recordings(tmp_path / 'tones', 5)}#2,1"
     if load_config(recipe).task["kind"] == "deciphering":
         data = valid = pairs.split(",")[0]
     if load_config(recipe).task["kind"] == "unsupervised":
@@ -118,3 +128,50 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
     if recipe != "auto":  # which chooses its model
         sets = [f"{key}={value}" for key, value in LARGE.get(recipe, {}).items()]
         assert load_config(tmp_path / "run" / "config.yaml").model == load_config(recipe, sets).model
+
+
+def test_the_transformer_of_2017_is_as_published() -> None:
+    """Vaswani et al. 2017, sections 3 and 5, and table 3."""
+    for name, dim, heads, inner, layers, dropout in (
+        ("transformer-2017", 256, 4, 1024, 4, 0.3),
+        ("transformer-2017-base", 512, 8, 2048, 6, 0.1),
+    ):
+        config = load_config(name)
+        model, train = config.model, config.train
+        sizes = (model["dim"], model["heads"], model["feedforward"], model["encoder_layers"], model["decoder_layers"])
+        assert sizes == (dim, heads, inner, layers, layers) and model["dropout"] == dropout
+        assert (model["norm"], model["position"], model["activation"]) == ("post", "sinusoidal", "relu")
+        assert model["share_embeddings"] == "all" and config.data.shared_vocabulary
+        assert all(model[slot]["position"] == "none" for slot in ("encoder_self", "decoder_self"))
+        assert (model["attention_dropout"], model["feedforward_dropout"]) == (0, 0)
+        assert config.task["label_smoothing"] == 0.1
+        wanted = {"kind": "adam", "betas": (0.9, 0.98), "eps": 1e-9, "weight_decay": 0.0, "factor": 1.0}
+        assert {**train.optimizer, "betas": tuple(train.optimizer["betas"])} == wanted
+        assert train.schedule["kind"] == "noam" and train.schedule["scale"] == 1
+        assert (train.clip, train.ema, train.average_last) == (0, 0, 5)
+        search = config.decode.search
+        assert (search["kind"], search["width"], search["length_penalty"]) == ("beam", 4, 0.6)
+    assert train.schedule["warmup"] == 4000 and config.data.vocabulary == 37000 and train.steps == 100_000
+
+
+PUBLISHED = (
+    (Path(__file__).parent.parent / "docs" / "recipes.md")
+    .read_text("utf-8")
+    .split("## Models as published")[1]
+    .split("\n## ")[0]
+)
+
+
+def test_the_settings_of_published_models_give_the_sizes_of_the_page() -> None:
+    """In millions of parameters, in the order of the table, which begins with the recipe of the base model."""
+    commands = ["weft train transformer-2017-base", *re.findall(r"^weft train .*$", PUBLISHED, re.MULTILINE)]
+    said = [int(each) for each in re.findall(r"\| (\d+)M \|", PUBLISHED)]
+    counts = []
+    for command in commands:
+        recipe, _, sets = command.removeprefix("weft train ").partition(" --data train.tsv --set ")
+        config = load_config(recipe, sets.split())
+        size = config.data.vocabulary
+        with torch.device("meta"):
+            model = build_model(config.model, Sizes(size, size, config.data.shared_vocabulary))
+        counts.append(round(model.count_parameters() / 1e6))
+    assert counts == said and len(counts) == 8

@@ -24,20 +24,23 @@ __all__ = [
     "explain",
     "load",
     "load_generator",
+    "nn",
     "train",
 ]
 
 if TYPE_CHECKING:
+    from weft import nn
     from weft.bench.compare.sweep import compare
     from weft.errors import WeftError
-    from weft.runs.translator import Generator, Translator, evaluate, explain, load, load_generator
+    from weft.runs.run_evaluation import evaluate
+    from weft.runs.translator import Generator, Translator, explain, load, load_generator
     from weft.tasks.translation.segmenter import Translation
     from weft.training.train_run import train
 
 _PLACES = {
     "train": "weft.training.train_run",
     "compare": "weft.bench.compare.sweep",
-    "evaluate": "weft.runs.translator",
+    "evaluate": "weft.runs.run_evaluation",
     "explain": "weft.runs.translator",
     "WeftError": "weft.errors",
     "Generator": "weft.runs.translator",
@@ -55,6 +58,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Imports names on first use, so that `weft --help` does not wait for torch."""
+    if name == "nn":
+        return import_module("weft.nn")
     if name not in _PLACES:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

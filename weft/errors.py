@@ -25,7 +25,7 @@ class DeviceError(WeftError):
 
 
 class InputError(WeftError, TypeError):
-    """Something other than text where a text is needed."""
+    """Something other than text where a text is needed, or a tensor of another shape or type than a layer needs."""
 
 
 class Interrupted(WeftError):

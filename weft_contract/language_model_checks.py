@@ -44,6 +44,11 @@ RECURRENT: dict[str, dict[str, Any]] = {
     "predict": {"attention": {"kind": "key_value", "parts": 3, "span": 3}, "dim": 17, "embedding": 16},
 }
 
+BYTENET: dict[str, dict[str, Any]] = {
+    "": {"dilations": [1, 2], "sets": 1},
+    "wide": {"width": 5, "dilations": [1, 3]},
+}
+
 
 class LanguageEntry(Variant):
     """A language model with its options."""
@@ -64,6 +69,8 @@ def language_models() -> Iterator[LanguageEntry]:
         yield LanguageEntry("language_model", variant, {**SMALL, **options})
     for variant, options in RECURRENT.items():
         yield LanguageEntry("rnn_language_model", variant, {"dim": 16, "dropout": 0.0, **options})
+    for variant, options in BYTENET.items():
+        yield LanguageEntry("bytenet_language_model", variant, {"dim": 16, "dropout": 0.0, **options})
 
 
 def forced(model: LanguageModel, tokens: Tensor, layout: Layout | None = None) -> Tensor:

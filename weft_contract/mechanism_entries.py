@@ -83,7 +83,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "window-4": {"window": 4, "width": 5},
         "coverage": {"coverage": True, "filters": 1, "width": 1},
     },
-    "recurrent": {"two-layers": {"layers": 2}, "lstm": {"cell": "lstm"}},
+    "recurrent": {"two-layers": {"layers": 2}, "lstm": {"cell": "lstm"}, "plain": {"cell": "rnn"}, "sru": {"cell": "sru"}},
     "convolution": {"width-5": {"width": 5}},
     "lsh": {"narrow": {"window": 3, "buckets": 4, "rounds": 3}},
     "routing": {"narrow": {"window": 3, "clusters": 3}},

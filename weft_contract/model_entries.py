@@ -27,7 +27,7 @@ VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
 """Source and target lengths of a small batch."""
 
-ONE_SIDED = {"language_model", "rnn_language_model"}
+ONE_SIDED = {"language_model", "rnn_language_model", "bytenet_language_model"}
 """Models that have no encoder."""
 
 TABLES = {"base": "weft.models:MODELS", "encoder": "weft.models:ENCODERS", "decoder": "weft.models:DECODERS"}
@@ -41,11 +41,15 @@ PARTS: dict[str, dict[str, Any]] = {
     "convs2s": {"dim": 16, "channels": 20, "layers": 2},
     "bytenet": {"dim": 16, "dilations": [1, 2, 4], "sets": 1},
     "rnn": {"dim": 20, "embedding": 12},
+    "text_cnn": {"dim": 12, "channels": 5},
+    "sliced_rnn": {"dim": 16, "slices": 2, "memory": "all"},
+    "funnel": {"dim": 16, "heads": 4, "feedforward": 24, "blocks": [1, 2]},
 }
 DECODERS: dict[str, dict[str, Any]] = {
     **PARTS,
     "convs2s": {**PARTS["convs2s"], "cross": "full"},
     "rnn": {"dim": 16, "style": "luong", "attention": "general"},
+    "bytenet_rnn": {"dim": 16, "embedding": 12},
 }
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {"dim": 16, "heads": 4, "feedforward": 24, "encoder_layers": 2, "decoder_layers": 2},
@@ -54,6 +58,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "rnn": {"dim": 16, "embedding": 12, "encoder_dim": 20, "heads": 4},
     "composed": {part: {"kind": "transformer", **PARTS["transformer"]} for part in ("encoder", "decoder")},
     "pointer": {"base": {"kind": "rnn", "dim": 16, "embedding": 12, "encoder_dim": 20}},
+    "prefix_language_model": {"dim": 16, "heads": 4, "feedforward": 24, "layers": 2},
 }
 
 SHORT: dict[str, dict[str, Any]] = {"lsh": {"buckets": 2}, "routing": {"clusters": 1}, "sinkhorn": {"block": 4, "noise": False}}
@@ -80,6 +85,11 @@ COMPOSED = [
     *(("transformer", decoder) for decoder in ("convs2s", "bytenet", "rnn")),
     *((encoder, "transformer") for encoder in ("convs2s", "bytenet", "rnn")),
     ("convs2s", "rnn"),
+    ("text_cnn", "rnn"),
+    ("sliced_rnn", "rnn"),
+    ("funnel", "transformer"),
+    ("bytenet", "bytenet_rnn"),
+    ("rnn", "bytenet_rnn"),
     ("rnn", "convs2s"),
 ]
 """Encoders and decoders of different families that are tested together."""
@@ -94,6 +104,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "encoder_self": {"kind": "full", "position": "rotary"},
             "decoder_self": {"kind": "full", "position": "rotary"},
         },
+        "concatenated": {"position_join": "concatenate", "position": "learned", "encoder_layers": 1},
         "local-3": {"decoder_self": {"kind": "local", "window": 3}},
         "convolution-5": {"decoder_self": {"kind": "convolution", "width": 5}},
         "tagging": {"feedforward_width": 3},
@@ -125,11 +136,14 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "bytenet": {
         "nothing-unfolded": {"unfold_ratio": 1.0, "share_embeddings": "output"},
         "ngrams": {"ngrams": 4, "ngram_buckets": 50},
+        "sub-batch": {"block_norm": "sub_batch"},
         "ngrams-apart": {"ngrams": 2, "ngram_buckets": 9, "share_embeddings": "output"},
         "two-sets": {"encoder_sets": 2, "decoder_sets": 2, "dilations": [1, 3], "width": 5, "unfold_extra": 3},
     },
     "rnn": {
         "deep-maxout": {"cell": "lstm", "encoder_layers": 2, "decoder_layers": 3, "residual": True, "readout": "maxout"},
+        "plain": {"cell": "rnn", "encoder_layers": 2, "style": "luong", "attention": "general"},
+        "sru": {"cell": "sru", "decoder_layers": 2, "bidirectional": False},
         "luong": {"style": "luong", "bridge": "zeros", "variational_dropout": True, "share_embeddings": "output"},
         "input-feeding": {"style": "luong", "input_feeding": True, "cell": "lstm", "decoder_layers": 2},
         "sutskever": {
@@ -150,6 +164,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "decoder": {**DECODERS[decoder], "kind": decoder},
         }
         for encoder, decoder in COMPOSED
+    },
+    "prefix_language_model": {
+        "rotary": {"position": "none", "attention": {"kind": "full", "position": "rotary"}, "norm": "post"},
+        "linear": {"attention": "linear", "position": "learned"},
     },
     "pointer": {
         "network": {"base": {"kind": "rnn", "style": "luong", **SMALL["rnn"]}, "generate": False},

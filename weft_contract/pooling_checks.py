@@ -14,6 +14,7 @@ from weft_contract.mechanism_entries import DIM, EXTENT, LENGTHS, Variant, same,
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "self_attentive": {"three-rows": {"rows": 3}, "hidden-8": {"rows": 2, "hidden": 8}},
+    "channel_attentive": {"hidden-8": {"hidden": 8}},
     "pma": {"three-rows": {"rows": 3, "heads": 2}},
 }
 

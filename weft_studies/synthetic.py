@@ -6,10 +6,12 @@
     recall        "k 3 q 7 d 1 ? q" → "7": the value of a key (Graves et al. 2014), one of ten labels
     distant_copy  "k d q . . . . ?" → "k d q": the letters before a long gap
     verdict       "d red k\\nblue q final\\nw blue" → "blue": the colour in the sentence with `final`, one of four labels
+    agreement     "the keys near the old door" → "are": the verb that agrees with the first noun (Linzen et al. 2016)
 
-A function draws the subject of a pair, its source and its target. `shortest` and `longest` count symbols (copy, reverse, sort:
-1 to 10), digits (addition: 4), source tokens (listops, recall, distant_copy) or sentences (verdict: 8). 0 means the default
-for `longest`, and for long-range data a quarter of `longest` for `shortest`.
+A function draws the subject of a pair, its source and its target. `shortest` and `longest` count symbols (copy, reverse,
+sort: 1 to 10), digits (addition: 4), source tokens (listops, recall, distant_copy), sentences (verdict: 8) or words between
+noun and verb (agreement: 0 to 12). 0 means the default for `longest`, and for long-range data a quarter of `longest` for
+`shortest`.
 """
 
 import string
@@ -34,6 +36,21 @@ ATTEMPTS = 100_000
 
 KEPT = 8
 """Maximum number of symbols to copy over the gap."""
+
+# fmt: off
+NOUNS = (
+    "key", "door", "wall", "cat", "dog", "tree", "book", "lamp", "chair", "king", "queen", "house", "river", "road", "tower",
+    "ship", "letter", "garden", "farmer", "pilot", "doctor", "teacher", "painter", "writer", "driver", "singer", "baker",
+    "hunter", "sailor", "neighbour",
+)
+PREPOSITIONS = ("near", "behind", "above", "below", "beside", "before", "after", "with", "without", "from")
+PAST = ("saw", "knew", "left", "found", "helped", "called", "met", "painted")
+ADJECTIVES = ("old", "new", "red", "small", "tall", "quiet", "bright", "heavy")
+ADVERBS = ("really", "often", "still", "never", "always", "probably")
+# fmt: on
+"""The words of agreement. Verbs of relative clauses are in the past, where they do not show a number."""
+VERBS = {False: "is", True: "are"}
+"""The verb for each number: whether it is plural."""
 
 
 COLOURS = ("red", "green", "blue", "white")
@@ -158,3 +175,32 @@ def verdict(random: Random, shortest: int, longest: int) -> tuple[str, str, str]
         sentences.append(" ".join(words))
     text = "\n".join([*sentences, ""])
     return text, text, colours[deciding]
+
+
+def agreement(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """A noun phrase and the verb that agrees with its first noun, over `shortest` to `longest` words in between.
+
+    Phrases and relative clauses with other nouns, each singular or plural at random, and adverbs fill the distance. Nouns of
+    the other number are attractors.
+    """
+    distance, plural = random.randint(shortest, longest or 12), random.random() < 0.5
+    words = ["the", _noun(random, plural)]
+    while (left := distance + 2 - len(words)) > 0:
+        if left < 3:
+            words.append(random.choice(ADVERBS))
+            continue
+        joint = ["that", random.choice(PAST)] if left > 3 and random.random() < 0.5 else [random.choice(PREPOSITIONS)]
+        adjective = [random.choice(ADJECTIVES)] if left > len(joint) + 2 and random.random() < 0.3 else []
+        words += [*joint, "the", *adjective, _noun(random, random.random() < 0.5)]
+    text = " ".join(words)
+    return text, text, VERBS[plural]
+
+
+def _noun(random: Random, plural: bool) -> str:
+    return random.choice(NOUNS) + "s" * plural
+
+
+def attractors(phrase: str) -> int:
+    """The number of nouns of a generated phrase whose number differs from that of the first."""
+    numbers = [word not in NOUNS for word in phrase.split() if word.removesuffix("s") in NOUNS]
+    return sum(number != numbers[0] for number in numbers[1:])

@@ -65,6 +65,8 @@ def test_an_installed_attention_is_built_by_name(install: Install) -> None:
     assert isinstance(part, Attention) and type(part).__module__ == "parts_of_ann"
     assert "gentle" in find_table("weft.attention.mixers:SELF") and "gentle" in find_table("weft.attention:CROSS")
     assert "gentle" not in find_table("weft.models:POOLINGS")
+    layers = weft.nn.Attention("gentle", 16), weft.nn.SelfAttention("gentle", 16)
+    assert all("GentleAttention" in repr(layer) for layer in layers)
 
 
 def test_members_of_installed_parts_may_have_their_old_names() -> None:

@@ -14,6 +14,7 @@ from weft.config.registry import find_table
 from weft.data.formats import open_pairs
 from weft.data.generators import DIGITS, GENERATORS, LANGUAGES, PairGenerator, Split, patterns, write_date
 from weft.errors import DataError
+from weft_studies.synthetic import NOUNS, attractors
 
 KINDS = [kind for kind in find_table(GENERATORS) if kind != "babi"]
 LONG_RANGE = ("listops", "recall", "distant_copy")
@@ -106,6 +107,22 @@ def test_recall_asks_for_the_value_of_a_key(longest: int) -> None:
         lengths.add(len(source.split()))
     assert longest // 4 <= min(lengths) <= longest // 3
     assert max(lengths) == longest
+
+
+def test_a_verb_agrees_with_the_first_noun_over_any_distance() -> None:
+    distances, nearest, counts = set(), [], set()
+    for source, target in PairGenerator("agreement", count=500, longest=14, shortest=3):
+        words = source.split()
+        nouns = [word for word in words if word.removesuffix("s") in NOUNS]
+        assert words[0] == "the" and words[1] == nouns[0]
+        assert target == ("are" if nouns[0].endswith("s") else "is")
+        assert attractors(source) == sum(noun.endswith("s") != nouns[0].endswith("s") for noun in nouns)
+        distances.add(len(words) - 2)
+        counts.add(attractors(source))
+        nearest.append(nouns[-1].endswith("s") == (target == "are"))
+    assert distances == set(range(3, 15)) and counts >= {0, 1, 2, 3}
+    assert 0.4 < sum(nearest) / len(nearest) < 0.65, "the nearest noun says nothing"
+    assert {len(source.split()) for source, _ in PairGenerator("agreement", count=500)} == set(range(2, 15))
 
 
 def test_copies_come_from_far_away() -> None:

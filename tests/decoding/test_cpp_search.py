@@ -42,6 +42,7 @@ MODELS = {
     "linear": {**SMALL, "encoder_self": "linear", "decoder_self": "linear", "cross": "linear"},
     "bahdanau": {"kind": "rnn", "dim": 32, "embedding": 24, "encoder_dim": 40, "decoder_layers": 2, "readout": "maxout"},
     "luong": {"kind": "rnn", "dim": 32, "style": "luong", "input_feeding": True, "cell": "lstm", "attention": "general"},
+    "plain": {"kind": "rnn", "dim": 32, "style": "fixed", "cell": "rnn", "decoder_layers": 2, "residual": True},
     "convs2s": {"kind": "convs2s", "dim": 32, "channels": 40, "encoder_layers": 1, "decoder_layers": 2},
 }
 CHOOSERS: dict[str, TokenSelector] = {

@@ -23,25 +23,29 @@ def write_wav(path: Path, samples: np.ndarray, rate: int = RATE, *, width: int =
     return path
 
 
-def sing(words: list[str], draw: np.random.Generator, rate: int = RATE) -> np.ndarray:
-    """Tones of random length and loudness, with gaps around them and a little noise."""
+def sing(words: list[str], draw: np.random.Generator, rate: int = RATE, *, even: bool = False) -> np.ndarray:
+    """Tones of random length and loudness, or all alike (even), with gaps around them and a little noise."""
+
+    def between(low: float, high: float) -> float:
+        return (low + high) / 2 if even else draw.uniform(low, high)
+
     pieces = [np.zeros(int(rate * 0.03))]
     for word in words:
-        time = np.arange(int(rate * draw.uniform(0.05, 0.09))) / rate
-        pieces.append(draw.uniform(0.3, 0.6) * np.sin(2 * np.pi * WORDS[word] * time))
-        pieces.append(np.zeros(int(rate * draw.uniform(0.02, 0.06))))
+        time = np.arange(int(rate * between(0.05, 0.09))) / rate
+        pieces.append(between(0.3, 0.6) * np.sin(2 * np.pi * WORDS[word] * time))
+        pieces.append(np.zeros(int(rate * between(0.02, 0.06))))
     sound = np.concatenate(pieces)
     return sound + 0.003 * draw.standard_normal(len(sound))
 
 
-def recordings(folder: Path, count: int, seed: int = 1, lengths: tuple[int, int] = (1, 4)) -> Path:
-    """A list of `count` recordings in a folder of its own, with names relative to the list."""
+def recordings(folder: Path, count: int, seed: int = 1, lengths: tuple[int, int] = (1, 4), *, even: bool = False) -> Path:
+    """A list of `count` recordings in a folder of its own, with names relative to the list. even: see `sing`."""
     draw = np.random.default_rng(seed)
     (folder / "wav").mkdir(parents=True)
     rows = []
     for number in range(count):
         words = [str(word) for word in draw.choice(list(WORDS), draw.integers(lengths[0], lengths[1] + 1))]
-        write_wav(folder / "wav" / f"{number}.wav", sing(words, draw))
+        write_wav(folder / "wav" / f"{number}.wav", sing(words, draw, even=even))
         rows.append(f"wav/{number}.wav\t{' '.join(words)}\n")
     (folder / "list.tsv").write_text("".join(rows))
     return folder / "list.tsv"

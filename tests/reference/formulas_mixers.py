@@ -168,6 +168,16 @@ def maximum(s: Sentence) -> Array:
     return np.array([[max(channel) for channel in s.x.T]])
 
 
+@formula("sum", "Parikh et al. 2016, equation 4: Σ_i v_i")
+def total(s: Sentence) -> Array:
+    return np.array([sum(s.x)])
+
+
+@formula("mean_max", "Chen et al. 2017, equations 18 and 19: [Σ v_i / n; max_i v_i]")
+def mean_max(s: Sentence) -> Array:
+    return np.array([sum(s.x) / len(s.x), [max(channel) for channel in s.x.T]])
+
+
 @formula("last_max_mean", "Howard & Ruder 2018, section 3.3: [h_T; maxpool(H); meanpool(H)]")
 def last_max_mean(s: Sentence) -> Array:
     return np.array([s.x[-1], [max(channel) for channel in s.x.T], sum(s.x) / len(s.x)])
@@ -186,3 +196,18 @@ def self_attentive(s: Sentence) -> Array:
 @formula("pma", "Lee et al. 2019, equation 11: MAB(S, rFF(Z))", rows=2, heads=2)
 def pma(s: Sentence) -> Array:
     return mab(s, "block", s.weights["seeds"], np.array([np.maximum(s.linear("network", token), 0) for token in s.x]))
+
+
+@formula(
+    "channel_attentive", "Shen et al. 2018, equations 11 and 12: softmax over i of Wᵀσ(W⁽¹⁾x_i + b⁽¹⁾), channel by channel"
+)
+def channel_attentive(s: Sentence) -> Array:
+    scores = []
+    for x in s.x:
+        inner = s.linear("hidden", x)
+        scores.append(s.linear("scores", np.where(inner > 0, inner, np.exp(inner) - 1)))
+    vector = []
+    for channel in range(s.x.shape[1]):
+        weights = softmax(score[channel] for score in scores)
+        vector.append(sum(weight * x[channel] for weight, x in zip(weights, s.x, strict=True)))
+    return np.array([vector])

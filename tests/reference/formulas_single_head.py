@@ -40,6 +40,17 @@ def general(s: Sentence) -> Array:
     return scored(s, lambda query, key: float(query @ s.linear("head.score.key", key)))
 
 
+@formula(
+    "cosine", "Graves et al. 2014, equations 5 and 6: β uᵀv / ‖u‖‖v‖ (memory projected, since it is narrower)", tolerance=1e-7
+)
+def cosine(s: Sentence) -> Array:
+    def score(query: Array, key: Array) -> float:
+        key = s.linear("head.score.key.project", key)
+        return float(s.weights["head.score.strength"][0] * (query @ key) / np.sqrt((query @ query) * (key @ key)))
+
+    return scored(s, score)
+
+
 @formula("concat", "Luong et al. 2015, equation 7 with score concat: vᵀ tanh(W [h_t; h_s])")
 def concat(s: Sentence) -> Array:
     both = np.concatenate([s.weights["head.score.query.weight"], s.weights["head.score.key.weight"]], axis=1)

@@ -81,6 +81,26 @@ def test_a_stack_is_its_formula(options: dict[str, Any]) -> None:
     torch.testing.assert_close(model(source, target).hidden, decoder.norm(x))
 
 
+@pytest.mark.parametrize("position", ["sinusoidal", "learned"])
+@torch.no_grad()
+def test_concatenated_positions_are_their_formula(position: str) -> None:
+    """W [x; p] + b, of source and target; with W = [I, I] and b = 0, the sum."""
+    model, plain = (transformer(position=position, position_join=join) for join in ("concatenate", "add"))
+    source, target, places = ids(7), ids(5), torch.arange(7)[None].expand(2, -1)
+    inner = model.encoder.position.position(places)
+    x = model.encoder.front(Source(source))[0]
+    wanted = torch.cat([x, inner], -1) @ model.encoder.position.merge.weight.T + model.encoder.position.merge.bias
+    torch.testing.assert_close(model.encoder.position.join(x, places), wanted)
+    before = model(Source(source), target).hidden
+    names = {name: name.replace("position.position.", "position.") for name in model.state_dict()}
+    plain.load_state_dict({new: model.state_dict()[old] for old, new in names.items() if "merge" not in old})
+    for part in (model.encoder.position, model.decoder.embedding.position):
+        part.merge.weight.copy_(torch.eye(16).repeat(1, 2))
+        part.merge.bias.zero_()
+    torch.testing.assert_close(model(Source(source), target).hidden, plain(Source(source), target).hidden)
+    assert not torch.allclose(before, plain(Source(source), target).hidden)
+
+
 def test_what_is_switched_off_has_no_weights() -> None:
     names = dict(transformer(norm="none", feedforward=0, cross_layers="last").named_parameters())
     assert not [name for name in names if "norm" in name or "network" in name]

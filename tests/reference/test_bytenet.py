@@ -14,7 +14,7 @@ from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.embeddings_and_rotary_positions import HASH_BASE, HASH_PRIME, NGramBag
 from weft.models.base import Encoded, Model, Sizes
-from weft.models.bytenet import DynamicUnfolding, NGramEmbedding, ResidualBlock
+from weft.models.bytenet import DynamicUnfolding, NGramEmbedding, ResidualBlock, SubBatchNorm
 from weft.models.encoder_decoder import build_model
 from weft_contract.mechanism_entries import perturbed, same
 
@@ -82,6 +82,68 @@ def test_target_position_t_reads_column_t() -> None:
     found, plain = (model.decoder(long, model.decoder.init_state(source)).logits for source in (encoded, nothing))
     same(found[:, 12 + reach :], plain[:, 12 + reach :])
     assert (found[:, 11 + reach] != plain[:, 11 + reach]).any()
+
+
+@torch.no_grad()
+def test_recurrent_bytenet_is_its_loop() -> None:
+    """Step t reads e_t + W c_t, where c_t is source column t, and zeros beyond the last column."""
+    small = {"dropout": 0.0, "dim": 16}
+    parts = {"encoder": {"kind": "bytenet", **small}, "decoder": {"kind": "bytenet_rnn", "cell": "rnn", **small}}
+    model = perturbed(build_model({"kind": "composed", **parts}, VOCABULARY))
+    source, target = ids(1, 5), ids(1, 9)
+    encoded, decoder = model.encode(Source(source)), model.decoder
+    columns = [*encoded.memory[0], *torch.zeros(3, 16)]
+    assert len(encoded.memory[0]) == 6
+    cell, h = decoder.stack.layers[0].rnn, torch.zeros(16)
+    found = decoder(target, decoder.init_state(encoded)).logits[0]
+    for t, token in enumerate(target[0]):
+        x = 4 * decoder.embedding.table.weight[token] + decoder.join(columns[t])
+        h = torch.tanh(cell.weight_ih_l0 @ x + cell.bias_ih_l0 + cell.weight_hh_l0 @ h + cell.bias_hh_l0)
+        same(found[t], decoder.output(torch.tanh(decoder.readout.mix(h))))
+
+
+@torch.no_grad()
+def test_a_language_model_is_the_decoder_without_a_source() -> None:
+    model, plain = bytenet(), build_model({"kind": "bytenet_language_model", "dim": 16, "dilations": (1, 2, 4)}, VOCABULARY)
+    weights = {name.removeprefix("decoder."): value for name, value in model.decoder.state_dict().items()}
+    plain.decoder.load_state_dict({name: value for name, value in weights.items() if name in plain.decoder.state_dict()})
+    nothing, tokens = Encoded(torch.randn(2, 1, 16), Layout.padded([0, 0], 1)), ids(2, 40)
+    same(plain.eval()(tokens).hidden, model.decoder.hidden_states(tokens, model.decoder.init_state(nothing)).hidden)
+
+
+def test_sub_batch_normalisation_is_its_formula() -> None:
+    """The mean and variance of the auxiliary rows' real tokens normalise all rows; running averages do outside training."""
+    part, lengths = perturbed(SubBatchNorm(DIM)).train(), [3, 5, 2, 4]
+    x, before = torch.randn(4, 6, DIM), (part.mean.clone(), part.variance.clone())
+    found = part(torch.where(Layout.padded(lengths, 6).mask[..., None], x, 99.0), Layout.padded(lengths, 6))
+    tokens = torch.cat([x[0, :3], x[1, :5]])
+    mean, variance = tokens.mean(0), tokens.var(0, correction=0)
+    for row, length in enumerate(lengths):
+        wanted = (x[row, :length] - mean) / (variance + 1e-5).sqrt() * part.weight + part.bias
+        same(found[row, :length], wanted)
+    same(part.mean, 0.9 * before[0] + 0.1 * mean)
+    same(part.variance, 0.9 * before[1] + 0.1 * variance)
+    same(part.eval()(x), (x - part.mean) / (part.variance + 1e-5).sqrt() * part.weight + part.bias)
+
+
+def test_the_main_part_learns_nothing_of_its_future_and_the_auxiliary_part_does_not_count() -> None:
+    model, tokens = bytenet(block_norm="sub_batch").train(), ids(4, 12)
+    source = Source(ids(4, 5))
+
+    def hidden(target: Tensor) -> Tensor:
+        return model(source, target).hidden
+
+    other = tokens.clone()
+    other[2:, 6:] = ids(2, 6)
+    before, after = hidden(tokens), hidden(other)
+    same(after[2:, :6], before[2:, :6])
+    assert (after[2:, 6:] != before[2:, 6:]).any()
+    other[:2, 6:] = ids(2, 6)
+    assert (hidden(other)[2:, :6] != before[2:, :6]).any(), "the statistics are those of the auxiliary part"
+    assert (
+        not hidden(tokens)[:2].requires_grad
+        or not torch.autograd.grad(hidden(tokens)[:2].sum(), model.decoder.out.weight, allow_unused=True)[0].any()
+    )
 
 
 @pytest.mark.parametrize(("ratio", "extra"), [(1.0, 0), (1.2, 0), (1.5, 3), (1.1, 1)])

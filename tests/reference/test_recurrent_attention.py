@@ -20,6 +20,7 @@ from weft.attention.hard import HardAttention
 from weft.attention.key_value import KeyValueAttention
 from weft.attention.luong import (
     ConcatAttention,
+    CosineAttention,
     DotAttention,
     GeneralAttention,
     LocalMonotonicAttention,
@@ -104,6 +105,15 @@ def test_concat_is_its_formula() -> None:
     assert net.query.bias is None
     matrix = torch.cat([net.query.weight, net.key.weight], 1)
     check_formula(part, lambda q, h, _: net.score.weight[0] @ torch.tanh(matrix @ torch.cat([q, h])), 6)
+
+
+def test_cosine_of_unit_vectors_is_dot_and_lengths_do_not_matter() -> None:
+    part, dot, (queries, memory) = CosineAttention(site(), strength=1.0).eval(), DotAttention(site()).eval(), pair()
+    keys, asks = (vectors / vectors.norm(dim=-1, keepdim=True) for vectors in (memory, queries))
+    same(attend(part, asks, keys).context, attend(dot, asks, keys).context)
+    same(attend(part, 7 * queries, memory).context, attend(part, queries, memory).context)
+    part.strength = part.head.score.strength.data.fill_(0.0)
+    same(attend(part, queries, memory).context, memory.mean(1, keepdim=True).expand(-1, queries.size(1), -1))
 
 
 def test_location_is_its_formula() -> None:

@@ -16,7 +16,7 @@ from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits
 from weft.errors import ConfigError
 from weft.explain.attention_heatmap import cross_attention
-from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
+from weft.layers.recurrent import RecurrentStack, StepDropout, make_layer, turn_round
 from weft.models.base import Model, Sizes
 from weft.models.encoder_decoder import build_model
 from weft.models.ensembles_and_wrapped_decoders import Ensemble
@@ -72,11 +72,11 @@ def _sides(x: Tensor, h: Tensor, cell: Any) -> list[tuple[Tensor, Tensor, Tensor
     return [(cell.weight_ih_l0, x, cell.bias_ih_l0), (cell.weight_hh_l0, h, cell.bias_hh_l0)]
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("kind", ["gru", "lstm", "rnn"])
 @pytest.mark.parametrize("both", [True, False])
 def test_a_stack_equals_torch_on_packed_rows(kind: Any, both: bool) -> None:
     stack = RecurrentStack(kind, 6, 8, 2, StepDropout(), both=both)
-    theirs = (nn.GRU if kind == "gru" else nn.LSTM)(6, 8 // (1 + both), 2, batch_first=True, bidirectional=both)
+    theirs = {"gru": nn.GRU, "lstm": nn.LSTM, "rnn": nn.RNN}[kind](6, 8 // (1 + both), 2, batch_first=True, bidirectional=both)
     for number, layer in enumerate(stack.layers):
         for name, value in layer.rnn.named_parameters():
             getattr(theirs, name.replace("l0", f"l{number}")).data = value.data
@@ -87,13 +87,51 @@ def test_a_stack_equals_torch_on_packed_rows(kind: Any, both: bool) -> None:
     layout = Layout.padded(lengths, 11)
     found, state = stack(nn.functional.pad(x, (0, 0, 0, 2), value=7.0), stack.init_state(4), layout)
     same(found[:, :9], wanted)
-    for part, final in enumerate((last,) if kind == "gru" else last):
+    for part, final in enumerate(last if kind == "lstm" else (last,)):
         layers = final.view(2, 1 + both, 4, -1).transpose(1, 2).flatten(2)
         for number in range(2):
             same(state[number][part], layers[number])
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@torch.no_grad()
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("inputs", [4, 6])
+def test_sru_is_its_equations(inputs: int, both: bool) -> None:
+    """Lei et al. 2017, section 2: c_t = f c_{t−1} + (1 − f) x̃, h = r tanh(c) + (1 − r) x; a wider x is projected."""
+    layer, x, width = make_layer("sru", inputs, 8 if both else 4, both=both), torch.randn(3, 6, inputs), 4
+    layer.biases += torch.randn_like(layer.biases)
+    first = tuple(torch.randn(3, layer.width) for _ in range(2))
+    found, after = layer(x, first, Layout.padded([6, 0, 4]))
+    for row, length in enumerate([6, 0, 4]):
+        for way in range(1 + both):
+            channels, steps = slice(width * way, width * (way + 1)), range(length)
+            h, c = (part[row, channels] for part in first)
+            for t in steps if way == 0 else reversed(steps):
+                fresh, f, r, *skip = (layer.reads[way].weight @ x[row, t]).split(width)
+                f, r = ((a + b).sigmoid() for a, b in zip((f, r), layer.biases[way].split(width), strict=True))
+                c = f * c + (1 - f) * fresh
+                h = r * c.tanh() + (1 - r) * (skip[0] if skip else x[row, t])
+                same(found[row, t, channels], h)
+            same(after[0][row, channels], h)
+            same(after[1][row, channels], c)
+        assert not found[row, length:].any()
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm", "rnn", "sru"])
+@pytest.mark.parametrize("both", [True, False])
+def test_lengths_that_only_the_device_knows_change_nothing(kind: Any, both: bool) -> None:
+    layer, x = make_layer(kind, 6, 8, both=both), torch.randn(4, 5, 6)
+    known = Layout.padded([3, 5, 0, 1])
+    unknown = Layout(known.segments, known.positions, None, known.longest)
+    assert unknown.known is None
+    state = layer.init_state(4) if both else tuple(torch.randn(4, 8) for _ in range(layer.parts))
+    (wanted, ends), (found, after) = layer(x, state, known), layer(x, state, unknown)
+    same(wanted[known.mask], found[known.mask])
+    for a, b in zip(ends, after, strict=True):
+        same(a, b)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm", "rnn", "sru"])
 @pytest.mark.parametrize("residual", [True, False])
 def test_steps_equal_the_whole(kind: Any, residual: bool) -> None:
     stack, x = RecurrentStack(kind, 6, 8, 3, StepDropout(), residual=residual), torch.randn(5, 9, 6)
@@ -127,7 +165,7 @@ def test_a_source_read_from_its_end_is_the_turned_source() -> None:
     same(logits(turned, source, target, layout), logits(plain, turn_round(source, layout), target, layout))
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("cell", ["gru", "lstm", "rnn", "sru"])
 def test_all_at_once_equals_step_by_step(cell: str) -> None:
     model = make(style="luong", cell=cell, decoder_layers=2)
     above, below = Layout.padded([6, 2, 5]), Layout.padded([4, 8, 0])

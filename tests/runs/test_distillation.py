@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 from tests.helpers import tiny
 from weft.data.formats import open_pairs
 from weft.errors import DataError
-from weft.runs import distillation_and_backtranslation as distillation
-from weft.runs.distillation_and_backtranslation import Texts, translate_corpus
+from weft.runs import sharded_prediction
+from weft.runs.distillation_and_backtranslation import Texts, translate_corpus, translation_work
 from weft.runs.translator import Translator, load
 from weft.tasks.corpus_task import DISTILLED
 from weft.training import train_run
@@ -41,7 +40,7 @@ def test_an_interrupted_distillation_continues(
     reverse_run: Path, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, pairs, told = tmp_path / "x.jsonl", [open_pairs(data)], list[str]()
-    monkeypatch.setattr(distillation, "WINDOW", 2)
+    monkeypatch.setattr(sharded_prediction, "SHARD", 2)
 
     class Stop(Exception):
         pass
@@ -54,24 +53,15 @@ def test_an_interrupted_distillation_continues(
         if done == 4:
             raise Stop
 
+    work = translation_work([reverse_run], Texts(pairs), out, device="cpu", options={"beam": 3})
     with pytest.raises(Stop):
-        distillation.translate_corpus([reverse_run], Texts(pairs), out, device="cpu", options={"beam": 3}, advance=advance)
-    part = tmp_path / "x.jsonl.part"
-    assert len(part.read_text().splitlines()) == 4
-    part.write_text(part.read_text() + '{"source": "half a li')  # the process was killed while it wrote a line
-    distillation.translate_corpus([reverse_run], Texts(pairs), out, device="cpu", options={"beam": 3}, report=told.append)
+        sharded_prediction.predict_corpus(work, advance=advance)
+    assert not out.exists()
+    translate_corpus([reverse_run], Texts(pairs), out, device="cpu", options={"beam": 3}, report=told.append)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [each["source"] for each in lines] == SOURCES
     assert [each["target"] for each in lines] == expected(reverse_run)
-    assert any("continuing after 4 lines" in message for message in told)
-
-
-def test_other_options_start_again(reverse_run: Path, data: str, tmp_path: Path) -> None:
-    out = tmp_path / "x.out"
-    (tmp_path / "x.out.part").write_text("of another run\n")
-    (tmp_path / "x.out.part.id").write_text("another")
-    distillation.translate_corpus([reverse_run], Texts([open_pairs(data)]), out, device="cpu", options={"beam": 3})
-    assert out.read_text().splitlines() == expected(reverse_run)
+    assert any("continuing after 2 of 7 lines" in message for message in told)
 
 
 def test_training_with_a_teacher_distils_once(
@@ -83,7 +73,7 @@ def test_training_with_a_teacher_distils_once(
     teacher: Translator = load(reverse_run, device="cpu")
     assert [each["target"] for each in lines] == [each.text for each in teacher.translate(SOURCES)]
 
-    monkeypatch.setattr(distillation, "load", lambda *_, **__: pytest.fail("the translations are in the cache"))
+    monkeypatch.setattr(sharded_prediction, "load_trained", lambda *_, **__: pytest.fail("the translations are in the cache"))
     train_run.train("transformer-tiny", data=data, out=tmp_path / "two", teacher=reverse_run, set=settings)
     assert (tmp_path / "two" / DISTILLED).read_text() == (tmp_path / "one" / DISTILLED).read_text()
 
@@ -110,17 +100,6 @@ def test_back_translations_are_sources_of_the_true_text(weft: tiny.Shell, revers
     weft.fails(*common, "--out", tmp_path / "y", "--shard", "4/3", says=["--shard 4/3", "K/N"])
 
 
-def test_sampled_back_translations_are_the_same_after_an_interruption(reverse_run: Path, data: str, tmp_path: Path) -> None:
-    texts, options = Texts([open_pairs(data)], back=True), {"search": "sample"}
-    distillation.translate_corpus([reverse_run], texts, tmp_path / "whole.jsonl", device="cpu", options=options)
-    whole = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
-    identity = distillation._identity([reverse_run], texts, options, ".jsonl")
-    (tmp_path / "half.jsonl.part").write_text("".join(whole[:3]))
-    (tmp_path / "half.jsonl.part.id").write_text(identity)
-    distillation.translate_corpus([reverse_run], texts, tmp_path / "half.jsonl", device="cpu", options=options)
-    assert (tmp_path / "half.jsonl").read_text().splitlines(keepends=True) == whole
-
-
 def test_translations_never_overwrite_what_they_are_made_of(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
     text = tmp_path / "mono.txt"
     text.write_text("a b\n")
@@ -136,8 +115,8 @@ def test_translations_never_overwrite_what_they_are_made_of(weft: tiny.Shell, re
 
 
 def test_two_processes_never_write_different_translations_into_one_file(reverse_run: Path, data: str, tmp_path: Path) -> None:
-    with open(tmp_path / "x.jsonl.part", "wb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        (tmp_path / "x.jsonl.part.id").write_text("those of another shard")
-        with pytest.raises(DataError, match="another process is writing other translations"):
-            translate_corpus([reverse_run], Texts([open_pairs(data)]), tmp_path / "x.jsonl")
+    out, texts = tmp_path / "x.jsonl", Texts([open_pairs(data)])
+    other = sharded_prediction.ShardFolder(translation_work([reverse_run], texts, out, options={"beam": 3}))
+    other.open(False, print)
+    with other.writing(0, wait=False), pytest.raises(DataError, match="another process is writing other translations"):
+        translate_corpus([reverse_run], texts, out)

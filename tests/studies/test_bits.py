@@ -71,6 +71,33 @@ def test_generated_targets_follow_from_their_sources() -> None:
         assert listed[listed.index(question.split()[:3]) + 1] == target.split()
 
 
+def test_generated_languages_are_completed() -> None:
+    for source, target in open_pairs("generated:bits_reverse?count=30"):
+        assert source.split(" | ")[0].split() == target.split()[::-1]
+    for kind, ratio in (("anbn", 1), ("anb2n", 2)):
+        for source, target in open_pairs(f"generated:bits_{kind}?count=30&longest=7"):
+            begin, blanks = source.split(" | ")
+            count = target.split().index(".")
+            assert count == ratio * begin.split().count("10") <= ratio * 7
+            assert target == " ".join(["01"] * count + ["."] * (len(blanks.split()) - count))
+    depths = set()
+    for source, target in open_pairs("generated:bits_dyck2?count=40&shortest=3&longest=12"):
+        whole = source.split(" | ")[0] + " " + target.partition(" .")[0]
+        brackets = dict(zip(("1000", "0100", "0010", "0001", "."), "([)] ", strict=True))
+        text = "".join(brackets[word] for word in whole.split()).strip()
+        depths.add(target.split().index("."))
+        while text != (text := text.replace("()", "").replace("[]", "")):
+            pass
+        assert not text
+    assert len(depths) > 3
+
+
+@pytest.mark.parametrize("kind", ["anbn", "anb2n"])
+def test_every_count_has_test_data(kind: str) -> None:
+    for source, _ in open_pairs(f"generated:bits_{kind}?count=3&shortest=100&longest=100&split=test"):
+        assert source.split().count("10") == 100
+
+
 def test_the_longest_sequences_are_as_long_as_asked() -> None:
     assert {len(target.split()) for _, target in open_pairs("generated:bits_copy?shortest=60&longest=60&count=5")} == {60}
 

@@ -42,12 +42,21 @@ def _tags(folder: Path) -> str:
     return str(folder / "tags.tsv")
 
 
+def _pairs(folder: Path) -> str:
+    (folder / "pairs.tsv").write_text("a dog\tan animal\tyes\na dog\ta cat\tno\n" * 15)
+    return str(folder / "pairs.tsv")
+
+
 def _pictures(folder: Path) -> str:
     return str(shapes.write(folder / "shapes", 20))
 
 
 def _recordings(folder: Path) -> str:
     return str(tones.recordings(folder / "tones", 20))
+
+
+def _spoken(folder: Path) -> str:
+    return f"{tones.recordings(folder / 'tones', 20)}#2,1"
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,27 @@ SMALL = {
         "she sat",
         "<tr><td>she</td><td>",
     ),
+    "pairs": Small(
+        _pairs,
+        {
+            "task": {"kind": "pairs", "comparison": {"kind": "esim", "composition": RNN}},
+            "model": {"kind": "composed", "encoder": RNN},
+            "data.tokenizer": "words",
+        },
+        "a dog\ta cat",
+        "<table class=weights><caption>the first text looks at the second",
+    ),
+    "reading": Small(
+        lambda folder: "generated:passages?count=60",
+        {
+            "task": {"kind": "reading", "reader": {"kind": "bidaf", "modeling": RNN, "ending": RNN}},
+            "model": {"kind": "composed", "front": {"kind": "words", "spelling_width": 8}, "encoder": RNN},
+            "data.tokenizer": "characters",
+            "data.vocabulary": 400,
+        },
+        "Talo lives in Bim .\tWhere does Talo live ?",
+        "each word of the passage looks at the question",
+    ),
     "captioning": Small(
         _pictures,
         {
@@ -111,6 +141,18 @@ SMALL = {
         },
         "tones/wav/3.wav",
         'alt="CTC of',
+    ),
+    "synthesis": Small(
+        _spoken,
+        {
+            "task": {"kind": "synthesis", "mels": 8, "prenet": 8, "postnet": 1, "test_dropout": True},
+            "model": {"kind": "composed", "encoder": RNN, "decoder": {"kind": "rnn", "dim": 16, "attention": "additive"}},
+            "data.tokenizer": "words",
+            "data.max_length": 400,
+            "decode.max_length": 9,
+        },
+        "low high",
+        '<audio controls aria-label="the recording of low high" src="data:audio/wav;base64,',
     ),
     "answering": Small(
         lambda folder: STORIES,
@@ -186,7 +228,12 @@ def test_a_run_shows_results_samples_and_a_card(trained: Trained) -> None:
     assert f"task `{trained.name}`" in card and "## Scores" in card
 
 
-REFUSED = {"bits": "nothing that metrics could compare.*scored by bit_errors", "captioning": "chrf2: .* several references"}
+REFUSED = {
+    "bits": "nothing that metrics could compare.*scored by bit_errors",
+    "synthesis": "nothing that metrics could compare.*scored by mcd",
+    "captioning": "chrf2: .* several references",
+    "reading": "chrf2: .* several references",
+}
 """Tasks that other metrics cannot score, with the reason."""
 
 

@@ -129,3 +129,12 @@ def test_files_of_others_are_not_removed(name: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="the folder is not empty"):
         tiny.train(run, settings=QUICK)
     assert (run / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("recipe", ["speech-digits", "synthesis-digits"])
+def test_models_that_read_or_write_frames_are_built_without_data(recipe: str, tmp_path: Path) -> None:
+    """As `weft bench RECIPE` does."""
+    task, sizes, model = prepare_run.untrained_model(sections.load_config(recipe), tmp_path)
+    batch = task.dummy_batch(16, sizes, 2)
+    (loss,) = task.losses(model, batch, 1)
+    assert torch.isfinite(loss.total)

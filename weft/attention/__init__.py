@@ -29,6 +29,7 @@ ATTENTIONS = {
     "dot": "weft.attention.luong:DotAttention",
     "general": "weft.attention.luong:GeneralAttention",
     "concat": "weft.attention.luong:ConcatAttention",
+    "cosine": "weft.attention.luong:CosineAttention",
     "location": "weft.attention.luong:LocationAttention",
     "local_m": "weft.attention.luong:LocalMonotonicAttention",
     "local_p": "weft.attention.luong:LocalPredictiveAttention",

@@ -181,8 +181,8 @@ class Attention(Facts):
         """The part of the states […, D] of a recurrent model that its output reads, besides the context: here all of it."""
         return states
 
-    def read(self, memory: Tensor, layout: Layout | None) -> State:
-        """The state of a source, memory [G, S, M]; cross use."""
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
+        """The state of a source, memory [G, S, M]; cross use. values [G, S, M]: what is averaged, if not the memory itself."""
         raise NotImplementedError
 
     def begin(self, rows: int, room: int | None) -> State:

@@ -72,8 +72,9 @@ class KeyValueAttention(Attention):
             return super().sees(length)
         return self.window.sees(length) & ~torch.eye(length, dtype=torch.bool)
 
-    def read(self, memory: Tensor, layout: Layout | None) -> State:
-        return SourceStates.of(*self._split(memory), layout)
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
+        keys, own = self._split(memory)
+        return SourceStates.of(keys, own if values is None else self._split(values)[1], layout)
 
     def begin(self, rows: int, room: int | None) -> State:
         like = next(self.head.score.key.parameters())

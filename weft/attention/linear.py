@@ -94,8 +94,8 @@ class EfficientAttention(Attention):
         super().__init__(site)
         self.heads = Projections(site, bias=bias)
 
-    def read(self, memory: Tensor, layout: Layout | None) -> State:
-        return _means(*self.heads.keys_values(memory), layout)
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
+        return _means(*self.heads.keys_values(memory, values), layout)
 
     def begin(self, rows: int, room: int | None) -> State:
         weight, width = self.heads.out.weight, self.heads.width

@@ -48,8 +48,8 @@ class LinformerAttention(Attention):
         heads = site.heads if share == "none" else 1
         self.mix = nn.Parameter(torch.randn(1 if share == "key_value" else 2, heads, rank, max_length) * rank**-0.5)
 
-    def read(self, memory: Tensor, layout: Layout | None) -> State:
-        return self._shorten(*self.heads.keys_values(memory), layout)
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
+        return self._shorten(*self.heads.keys_values(memory, values), layout)
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         if append is None:

@@ -73,8 +73,8 @@ class LocationAwareAttention(SourceAttention):
             self.extras = frozenset({"coverage"})
             self.ignores_key_order = width == 1 and not window
 
-    def read(self, memory: Tensor, layout: Layout | None) -> AlignmentState:
-        source = self.head.read(memory, layout)
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> AlignmentState:
+        source = self.head.read(memory, layout, values)
         last = torch.zeros_like(source.values[..., 0], dtype=to_float32(source.values).dtype)
         total = last.clone() if self.coverage else None
         last[:, :1] = 1.0

@@ -1,15 +1,19 @@
-"""Attention of Luong et al. 2015: global, with the scores dot, general, concat and location, and local (local-m, local-p)."""
+"""Attention of Luong et al. 2015: global, with the scores dot, general, concat and location, and local (local-m, local-p).
+
+And global attention with the cosine as its score.
+"""
 
 from abc import ABC
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Attended, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.rnn_attention import (
     AdditiveScore,
+    CosineScore,
     CountedSource,
     DotScore,
     ExactLinear,
@@ -60,6 +64,21 @@ class ConcatAttention(ScoredAttention):
         super().__init__(site, AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, bias=False))
 
 
+class CosineAttention(ScoredAttention):
+    """e_j = β cos(s, h_j), α = softmax(e), context Σ α_j h_j: a dot product that the lengths of vectors cannot change.
+
+    Cosines lie between −1 and 1, so that without a strength β all weights would be nearly even. β is learned. If memory and
+    query differ in width, a learned projection maps h_j to the width of s.
+
+    strength: the initial β
+    """
+
+    paper = "Graves et al. 2014"
+
+    def __init__(self, site: Site, *, strength: PositiveFloat = 10.0) -> None:
+        super().__init__(site, CosineScore(site.dim, site.memory_dim, strength))
+
+
 class LocationAttention(ScoredAttention):
     """e_j = (W s)_j for source position j, α = softmax(e) over the length of the source, context Σ α_j h_j.
 
@@ -75,9 +94,9 @@ class LocationAttention(ScoredAttention):
         super().__init__(site, LocationScore(site.dim, max_length))
         self.max_length = max_length
 
-    def read(self, memory: Tensor, layout: Layout | None) -> State:
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
         self.check_length(memory, layout)
-        return super().read(memory, layout)
+        return super().read(memory, layout, values)
 
 
 class WindowedAttention(SourceAttention, ABC):
@@ -108,8 +127,8 @@ class LocalMonotonicAttention(WindowedAttention):
         place = torch.arange(length)
         return (place[:, None] - place).abs() <= self.window
 
-    def read(self, memory: Tensor, layout: Layout | None) -> CountedSource:
-        return CountedSource.first(self.head.read(memory, layout))
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> CountedSource:
+        return CountedSource.first(self.head.read(memory, layout, values))
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         source, rows = state.source, query.size(0)

@@ -69,8 +69,8 @@ class CompressedAttention(Attention):
         """Whether a window, given by its number, is complete when the query's token is read."""
         return (window + 1) * self.stride <= query + 1
 
-    def read(self, memory: Tensor, layout: Layout | None) -> State:
-        return self._memory(self.heads.key_value(memory), layout)
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
+        return self._memory(self.heads.joint_key_value(memory, values), layout)
 
     def begin(self, rows: int, room: int | None) -> State:
         if room is None:

@@ -80,8 +80,8 @@ class MonotonicAttention(SourceAttention):
         self.noise, self.stops, self.forced, self.hold = noise, stops, forced, hold
         self.weights_sum = "one" if hold else "at most one"
 
-    def read(self, memory: Tensor, layout: Layout | None) -> MonotonicState:
-        source = self.head.read(memory, layout)
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> MonotonicState:
+        source = self.head.read(memory, layout, values)
         sources, extent, _ = source.keys.shape
         if not self.training:
             return MonotonicState(source, torch.zeros(sources, dtype=torch.long, device=source.keys.device))

@@ -14,6 +14,7 @@ from weft.attention.core.dot_product import attend_memory
 from weft.attention.core.kv_cache import CrossAttentionMemory
 from weft.attention.core.packed_sequences import packing
 from weft.data.batch import Layout
+from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
 from weft.layers.kernels.cpp_plan import Keys, PlanBuilder, Register
 from weft.layers.linear_norm_dropout import to_autocast_dtype
@@ -34,8 +35,8 @@ class MultistepMemory:
 class MultistepAttention(Attention):
     """α_j = softmax(d · z_j), and the context is √m Σ α_j (z_j + e_j) over the m source tokens (Gehring et al. 2017).
 
-    The memory holds keys and values side by side, [z, (z + e) √½], which are not projected. The factor √m undoes the loss of
-    variance by averaging. Scores are not divided by √D.
+    The memory holds keys and values side by side, [z, (z + e) √½], unless values are given on their own; neither is projected.
+    The factor √m undoes the loss of variance by averaging. Scores are not divided by √D.
     """
 
     paper = "Gehring et al. 2017"
@@ -44,8 +45,14 @@ class MultistepAttention(Attention):
     ignores_key_order = True
     supports_packing = True
 
-    def read(self, memory: Tensor, layout: Layout | None) -> MultistepMemory:
-        k, v = (split_heads(to_autocast_dtype(part), self.site.heads) for part in memory.chunk(2, -1))
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> MultistepMemory:
+        pair = memory.chunk(2, -1) if values is None else (memory, values)
+        if pair[0].size(-1) != self.site.dim:
+            raise ConfigError(
+                f"multistep projects nothing, so keys and values need the width of the queries, {self.site.dim}, "
+                f"not {pair[0].size(-1)}"
+            )
+        k, v = (split_heads(to_autocast_dtype(part), self.site.heads) for part in pair)
         if layout is None:
             counts = torch.full((memory.size(0), 2), memory.size(1), device=memory.device)
             return MultistepMemory(CrossAttentionMemory(k, v), counts)

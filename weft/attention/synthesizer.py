@@ -145,10 +145,10 @@ class SynthesizerAttention(Attention):
         else:
             self.scores = RandomScores(site.heads, max_length, trained=form == "random")
 
-    def read(self, memory: Tensor, layout: Layout | None) -> State:
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
         self.check_length(memory, layout)
-        values = self.value(memory)
-        return CountedSource.first(SourceStates.of(values, values, layout))
+        projected = self.value(memory if values is None else values)
+        return CountedSource.first(SourceStates.of(projected, projected, layout))
 
     def begin(self, rows: int, room: int | None) -> State:
         return History.empty(rows, self.site.dim, room, self.out.weight)

@@ -38,6 +38,7 @@ EXTRAS = {
     "serve": (("fastapi", "uvicorn", "python_multipart", "prometheus_client", "py3langid"), "weft serve"),
     "sentencepiece": (("sentencepiece",), "tokenizers of SentencePiece, BLEU with flores200"),
     "interop": (("sentencepiece", "ctranslate2", "onnx"), "models of other programs"),
+    "ray": (("ray", "pyarrow"), "corpora predicted on several machines (--engine ray)"),
     "datasets": (("datasets",), "data of the Hugging Face hub (hf:NAME)"),
     "tensorboard": (("tensorboard",), "training curves in TensorBoard"),
     "trackio": (("trackio",), "curves in Trackio (train.trackers)"),

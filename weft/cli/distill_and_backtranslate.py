@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weft.cli.input_and_output import Counter, tell
-from weft.cli.options import ANY_SET, BEAM, DECODE_SET, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, recipes
+from weft.cli.input_and_output import tell
+from weft.cli.options import (
+    ACTORS,
+    ANY_SET,
+    BEAM,
+    DECODE_SET,
+    DEVICE,
+    ENGINE,
+    FAST,
+    PAIRS,
+    RUN,
+    SHARD,
+    TAG,
+    check_engine,
+    decode_options,
+    parse_share,
+    recipes,
+)
+from weft.cli.predict_in_shards import predict_in_shards
 from weft.errors import ConfigError
 from weft.runs.run_folder import run_folders
 
 if TYPE_CHECKING:
     from weft.runs.distillation_and_backtranslation import Texts
 
-SHARD = typer.Option(None, "--shard", help="Only every n-th line from the k-th on, as K/N, to divide work among machines.")
+LINES = typer.Option(None, "--shard", help="Only every n-th line from the k-th on, as K/N, to divide work among machines.")
 
 
 def distill(
@@ -29,6 +45,9 @@ def distill(
     tag: str = TAG,
     fast: bool = FAST,
     device: str = DEVICE,
+    shard: str = SHARD,
+    engine: str = ENGINE,
+    actors: int = ACTORS,
     set: list[str] = DECODE_SET,
 ) -> None:
     """Translate the sources of training data as `weft translate` does, for a student to learn from.
@@ -39,8 +58,10 @@ def distill(
     from weft.runs.distillation_and_backtranslation import Texts, check_out
 
     check_out(out, data)
+    check_engine(engine, actors, shard)
     options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
-    _translate(run, Texts([open_pairs(spec) for spec in data]), out, device, options)
+    texts = Texts([open_pairs(spec) for spec in data])
+    _translate(run, texts, out, device, options, share=parse_share(shard), engine=engine, actors=actors)
 
 
 def backtranslate(
@@ -53,9 +74,11 @@ def backtranslate(
     ),
     beam: int = BEAM,
     tag: str = TAG,
-    shard: str = SHARD,
+    shard: str = LINES,
     fast: bool = FAST,
     device: str = DEVICE,
+    engine: str = ENGINE,
+    actors: int = ACTORS,
     set: list[str] = DECODE_SET,
 ) -> None:
     """Translate text of the target language back into the source language, as further training pairs.
@@ -69,30 +92,29 @@ def backtranslate(
     from weft.tasks.language_modeling.data import LineFile
 
     check_out(out, data)
+    check_engine(engine, actors)
     if tables := [name for name in data if is_table(name)]:
         raise ConfigError(f"--data {tables[0]}: a table has pairs, and here plain text is read, a sentence per line")
     options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
-    _translate(run, Texts([LineFile(name) for name in data], back=True, shard=_shard(shard)), out, device, options)
+    texts = Texts([LineFile(name) for name in data], back=True, every=parse_share(shard) or (1, 1))
+    _translate(run, texts, out, device, options, engine=engine, actors=actors)
 
 
-def _translate(run: str, texts: Texts, out: Path, device: str, options: dict[str, Any]) -> None:
-    from weft.runs.distillation_and_backtranslation import translate_corpus
+def _translate(
+    run: str,
+    texts: Texts,
+    out: Path,
+    device: str,
+    options: dict[str, Any],
+    *,
+    share: tuple[int, int] | None = None,
+    engine: str | None,
+    actors: int | None,
+) -> None:
+    from weft.runs.distillation_and_backtranslation import translation_work
 
-    with Counter("translated", "lines") as counter:
-        translate_corpus(
-            run_folders(run), texts, out, device=device, options=options, advance=counter.advance, report=counter.say
-        )
-    tell(f"wrote {out}")
-
-
-def _shard(text: str | None) -> tuple[int, int]:
-    """Parses K/N."""
-    if text is None:
-        return 1, 1
-    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise ConfigError(f"--shard {text}: expected K/N with K from 1 to N, such as 2/8")
-    return int(match[1]), int(match[2])
+    work = translation_work(run_folders(run), texts, out, device=device, options=options)
+    predict_in_shards(work, share=share, engine=engine, actors=actors)
 
 
 def iterate(

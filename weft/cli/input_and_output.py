@@ -269,8 +269,8 @@ class Counter(StatusLine):
         self.what, self.unit, self.total = what, unit, total
         self.done, self.began, self.written = 0, time.monotonic(), 0.0
 
-    def advance(self) -> None:
-        self.done += 1
+    def advance(self, count: int = 1) -> None:
+        self.done += count
         if time.monotonic() - self.written > 0.2:
             self._update()
 

@@ -12,41 +12,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from weft.cli.options import ANY_SET
+from weft.cli.options import ANY_SET, LISTS
 from weft.errors import ConfigError
 
 if TYPE_CHECKING:
     from weft.config import registry
 
 
-TABLES = {
-    "models": "weft.models:MODELS",
-    "fronts": "weft.models:FRONTS",
-    "encoders": "weft.models:ENCODERS",
-    "decoders": "weft.models:DECODERS",
-    "attentions": "weft.attention:ATTENTIONS",
-    "mixers": "weft.attention.mixers:MIXERS",
-    "poolings": "weft.models:POOLINGS",
-    "tasks": "weft.tasks:TASKS",
-    "searches": "weft.decoding:SEARCHES",
-    "rules": "weft.decoding:RULES",
-    "reranks": "weft.decoding:RERANKS",
-    "fusions": "weft.decoding:FUSIONS",
-    "rewards": "weft.evaluation:REWARDS",
-    "metrics": "weft.evaluation:METRICS",
-    "tokenizers": "weft.data:TOKENIZERS",
-    "generators": "weft.data:GENERATORS",
-    "losses": "weft.losses:LOSSES",
-    "optimizers": "weft.training:OPTIMIZERS",
-    "schedules": "weft.training:SCHEDULES",
-}
 USES = ("encoder", "causal", "cross")
 """Uses of an attention or a mixer, in the order of the list."""
-What = StrEnum(
-    "What",
-    "models fronts encoders decoders attentions mixers poolings tasks searches rules reranks fusions rewards metrics recipes "
-    "tokenizers generators losses optimizers schedules",
-)
+What = StrEnum("What", {name: name for name in (*LISTS, "recipes")})  # type: ignore[misc]
 
 
 WIDE = 120
@@ -57,13 +32,13 @@ def list_parts(
     what: What = typer.Argument(None, help="What to list; default: everything."),
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of tables."),
 ) -> None:
-    """List the parts of models, tasks, searches, …, tokenizers or recipes, and the file or package of each.
+    """List the parts of models, tasks, searches, …, tokenizers or recipes, with the setting that names them.
 
-    A narrow terminal shows fewer columns.
+    A wide terminal also shows the file or package of each.
     """
     console, tables = Console(highlight=False), {}
     for name in [what] if what else list(What):
-        tables[name.value] = _recipes() if name is What.recipes else _parts(name)
+        tables[name.value] = _recipes() if name.value == "recipes" else _parts(name)
     if as_json:
         typer.echo(json.dumps({name: rows for name, (_, rows) in tables.items()}, indent=2, ensure_ascii=False))
         return
@@ -89,7 +64,10 @@ def _parts(what: What) -> tuple[str, Rows]:
     from weft.config.plugins import installed_in, is_bundled, package_of
     from weft.config.registry import find_table
 
-    parts, installed = find_table(TABLES[what]), installed_in(TABLES[what])
+    about = LISTS[what]
+    parts, installed, title = find_table(about.table), installed_in(about.table), f"{what}: {about.usage()}"
+    if not all(":" in place for place in parts.values()):  # values of an option, described in words
+        return title, [{"kind": kind, "what it is": text} for kind, text in parts.items()]
     files = {kind: place.partition(":")[0].replace(".", "/") + ".py" for kind, place in parts.items()}
     own = [file for kind, file in files.items() if kind not in installed]
     folder = posixpath.commonpath([posixpath.dirname(file) for file in own or files.values()])
@@ -100,7 +78,7 @@ def _parts(what: What) -> tuple[str, Rows]:
         if kind in installed and not is_bundled(installed[kind]):
             place = f"package {package_of(installed[kind])}"
         rows.append({"kind": kind, **dict(zip(facts, _facts(parts, kind, len(facts)), strict=True)), "file": place})
-    return f"{what}: files in {folder}", rows
+    return f"{title}; files in {folder}", rows
 
 
 def _facts(parts: registry.Table, kind: str, count: int) -> list[str]:

@@ -4,7 +4,9 @@ Nothing here imports torch, so that completion (`weft --install-completion`) ans
 """
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +16,51 @@ from typer.core import TyperCommand, TyperGroup
 from weft.config import yaml_document
 from weft.errors import ConfigError, DeviceError
 
-ATTENTIONS = ("weft.attention:ATTENTIONS",)
-TABLES = {
-    "data.tokenizer": ("weft.data:TOKENIZERS",),
-    "decode.search": ("weft.decoding:SEARCHES",),
-    "decode.rerank": ("weft.decoding:RERANKS",),
-    "decode.fusion": ("weft.decoding:FUSIONS",),
-    "train.optimizer": ("weft.training:OPTIMIZERS",),
-    "train.schedule": ("weft.training:SCHEDULES",),
-    "model": ("weft.models:MODELS",),
-    "model.encoder_self": (*ATTENTIONS, "weft.attention.mixers:MIXERS"),
-    "model.decoder_self": (*ATTENTIONS, "weft.attention.mixers:MIXERS"),
-    "model.cross": ATTENTIONS,
-    "task": ("weft.tasks:TASKS",),
+
+@dataclass(frozen=True)
+class PartList:
+    """A list of `weft list`: a table of parts, and the settings that name one of them; in words, if `--set` does not."""
+
+    table: str
+    settings: tuple[str, ...] = ()
+    words: str = ""
+
+    def usage(self) -> str:
+        return self.words or ", ".join(f"--set {setting}=KIND" for setting in self.settings)
+
+
+SELF = ("model.encoder_self", "model.decoder_self")
+LISTS = {
+    "models": PartList("weft.models:MODELS", ("model",)),
+    "fronts": PartList("weft.models:FRONTS", ("model.front",)),
+    "encoders": PartList("weft.models:ENCODERS", ("model.encoder",)),
+    "decoders": PartList("weft.models:DECODERS", ("model.decoder",)),
+    "attentions": PartList("weft.attention:ATTENTIONS", (*SELF, "model.cross", "model.attention")),
+    "mixers": PartList("weft.attention.mixers:MIXERS", SELF),
+    "patterns": PartList("weft.attention.core.sparsity_patterns:PATTERNS", (), "options of the attentions joined and mixed"),
+    "positions": PartList(
+        "weft.layers:POSITIONS", (), "--set model.position=KIND, for the last three --set model.encoder_self.position=KIND"
+    ),
+    "cells": PartList("weft.layers:CELLS", ("model.cell",)),
+    "canvases": PartList("weft.models:CANVASES", ("model.decoder.canvas",)),
+    "poolings": PartList("weft.models:POOLINGS", ("task.pooling",)),
+    "tasks": PartList("weft.tasks:TASKS", ("task",)),
+    "searches": PartList("weft.decoding:SEARCHES", ("decode.search",)),
+    "rules": PartList("weft.decoding:RULES", ("decode.rules",)),
+    "reranks": PartList("weft.decoding:RERANKS", ("decode.rerank",)),
+    "fusions": PartList("weft.decoding:FUSIONS", ("decode.fusion",)),
+    "metrics": PartList("weft.evaluation:METRICS", ("train.metrics",)),
+    "tokenizers": PartList("weft.data:TOKENIZERS", ("data.tokenizer",)),
+    "generators": PartList("weft.data:GENERATORS", (), "--data generated:KIND"),
+    "losses": PartList("weft.losses:LOSSES", ("task.loss",)),
+    "samplings": PartList("weft.losses:SAMPLINGS", ("task.sampling",)),
+    "decays": PartList("weft.losses:DECAYS", ("task.sampling.decay",)),
+    "objectives": PartList("weft.losses:REWARD_OBJECTIVES", ("task.reward",)),
+    "rewards": PartList("weft.evaluation:REWARDS", ("task.reward.metric",)),
+    "optimizers": PartList("weft.training:OPTIMIZERS", ("train.optimizer",)),
+    "schedules": PartList("weft.training:SCHEDULES", ("train.schedule",)),
 }
-"""Settings whose value is the kind of a part → the tables of the kinds."""
+"""What `weft list` shows, besides recipes."""
 
 
 def recipes(incomplete: str) -> list[str]:
@@ -53,12 +85,13 @@ def settings(incomplete: str) -> list[str]:
 
     key, equals, value = incomplete.partition("=")
     if equals:
-        return [f"{key}={kind}" for table in TABLES.get(key, ()) for kind in find_table(table) if kind.startswith(value)]
+        tables = [each.table for each in LISTS.values() if key in each.settings]
+        return [f"{key}={kind}" for table in tables for kind in find_table(table) if kind.startswith(value)]
     if "." not in incomplete:
         return [f"{section}." for section in Config.model_fields if section.startswith(incomplete)]
     sections = {name: getattr(field.annotation, "model_fields", ()) for name, field in Config.model_fields.items()}
     keys = [f"{section}.{name}" for section, names in sections.items() for name in names]
-    keys += [name for name in TABLES if name.startswith("model.")]
+    keys += {name: 0 for each in LISTS.values() for name in each.settings if "." in name}
     return [f"{name}=" for name in keys if name.startswith(incomplete)]
 
 
@@ -114,6 +147,7 @@ EXAMPLES = {
         "weft translate runs/a input.txt -o output.txt",
         'weft translate runs/a "A dog runs."',
         "cat input.txt | weft translate runs/a --beam 5 --json",
+        "weft translate runs/a input.txt -o output.txt --shard 2/8",
     ],
     "predict": ["weft predict runs/reviews texts.txt -o labels.txt", 'weft predict runs/reviews "A fine film."'],
     "serve": ["weft serve runs/a", "weft serve en-de=runs/a de-en=runs/b --host 0.0.0.0 --api-keys keys.txt"],
@@ -140,6 +174,7 @@ EXAMPLES = {
     "distill": [
         "weft distill runs/a --data train.en,train.de --out distilled.de",
         "weft distill runs/a --data train.tsv --out distilled.jsonl --beam 5",
+        "weft distill runs/a --data train.tsv --out distilled.jsonl --engine ray",
     ],
     "dictionary": [
         "weft dictionary en-fr.tsv --data en=english.txt --data fr=french.txt",
@@ -253,9 +288,39 @@ FAST = typer.Option(False, "--fast", help="Faster decoding; at least 99 % of the
 DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …", callback=check_device)
 OUTPUT = typer.Option(None, "-o", "--output", help="File to write; default: standard output.")
 DECODE_SET = typer.Option([], "--set", help="Any decoding setting, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE")
+SHARD = typer.Option(
+    None, "--shard", metavar="K/N", help="Only every N-th shard of the input from the K-th on, to divide work among machines."
+)
+ENGINE = typer.Option(
+    None,
+    "--engine",
+    metavar="NAME",
+    help="ray: divide the input among actors of Ray, on this machine or on the cluster at RAY_ADDRESS.",
+)
+ACTORS = typer.Option(None, "--actors", min=1, help="Actors of --engine; default: one for each GPU, or else for each core.")
 ANY_SET = typer.Option(
     [], "--set", help="Any setting, e.g. --set train.steps=2000. Repeatable.", metavar="KEY=VALUE", autocompletion=settings
 )
+
+
+def parse_share(shard: str | None) -> tuple[int, int] | None:
+    """The numbers of `--shard K/N`."""
+    if shard is None:
+        return None
+    match = re.fullmatch(r"(\d+)/(\d+)", shard.strip())
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ConfigError(f"--shard {shard}: expected K/N with K from 1 to N, such as 2/8")
+    return int(match[1]), int(match[2])
+
+
+def check_engine(engine: str | None, actors: int | None, shard: str | None = None) -> None:
+    """Raises an error if there is no such engine, or if the options contradict each other."""
+    if engine not in (None, "ray"):
+        raise ConfigError(f"--engine {engine}: there is no such engine; ray is the only one")
+    if engine is None and actors is not None:
+        raise ConfigError("--actors: without an engine there are no actors; add --engine ray")
+    if engine is not None and shard is not None:
+        raise ConfigError("--shard divides work without an engine; leave it out, or --engine")
 
 
 MAX_BEAM = 10_000

@@ -5,52 +5,77 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from itertools import repeat, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from weft.cli.input_and_output import Counter, check_kept, opened, warn, write_line
-from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, TAG, decode_options
-from weft.errors import ConfigError
+from weft.cli.documents import Format, content, format_of, translate_document
+from weft.cli.input_and_output import Counter, check_kept, opened, tell, warn, write_line
+from weft.cli.options import (
+    ACTORS,
+    BEAM,
+    DECODE_SET,
+    DEVICE,
+    ENGINE,
+    FAST,
+    OUTPUT,
+    RUN,
+    SHARD,
+    TAG,
+    check_engine,
+    decode_options,
+    parse_share,
+)
+from weft.cli.predict_in_shards import predict_in_shards
+from weft.errors import ConfigError, DataError
 from weft.garbage_collection import paused_at_startup
 from weft.runs.run_folder import run_folders
 
 if TYPE_CHECKING:
     from weft.cli.input_and_output import Input
+    from weft.runs.sharded_prediction import PredictionWork
     from weft.runs.trained_model import Trained
     from weft.tasks.translation.glossary import Terms
 
 
-Format = StrEnum("Format", ["text", "html", "srt", "vtt", "xliff", "docx", "po", "csv"])
+LIST = "list.tsv"
+"""The list of the files in a folder of outputs."""
+
+INPUT = typer.Argument(
+    None,
+    help="File with one input per line, also .gz or JSON lines, the text itself, an image or a wav file; default: standard "
+    "input, line by line.",
+)
+GLOSSARY = typer.Option(
+    None,
+    help="File with a source term, a tab and a target term per line. The target term is required wherever the source term "
+    "occurs or, with ! before it, forbidden.",
+)
+FORMAT = typer.Option(
+    None, help="Lines of text, or a whole document; default: by the end of the file's name, such as .html, else text."
+)
+STREAM = typer.Option(
+    False, "--stream", help="Transcribe a wav file or standard input as it comes, each word as soon as it is certain."
+)
 
 
 def predict(
     run: str = RUN,
-    text: str = typer.Argument(
-        None,
-        help="File with one input per line, also .gz or JSON lines, the text itself, an image or a wav file; default: "
-        "standard input, line by line.",
-    ),
+    text: str = INPUT,
     output: Path = OUTPUT,
     beam: int = BEAM,
     tag: str = TAG,
     n_best: int = typer.Option(None, help="Outputs per line, as JSON lines."),
     prefix: Path = typer.Option(None, help="File with a forced prefix for each line."),
-    glossary: Path = typer.Option(
-        None,
-        help="File with a source term, a tab and a target term per line. The target term is required wherever the source term "
-        "occurs or, with ! before it, forbidden.",
-    ),
-    format: Format = typer.Option(
-        None, help="Lines of text, or a whole document; default: by the end of the file's name, such as .html, else text."
-    ),
+    glossary: Path = GLOSSARY,
+    format: Format = FORMAT,
     as_json: bool = typer.Option(False, "--json", help="JSON lines with source, text, score and tokens instead of plain text."),
-    stream: bool = typer.Option(
-        False, "--stream", help="Transcribe a wav file or standard input as it comes, each word as soon as it is certain."
-    ),
+    stream: bool = STREAM,
+    shard: str = SHARD,
+    engine: str = ENGINE,
+    actors: int = ACTORS,
     fast: bool = FAST,
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
@@ -65,28 +90,56 @@ def predict(
     options = decode_options(set, beam=beam, tag=tag, n_best=n_best, fast=fast or None)
     check_input(text)
     check_kept(output, *map(check_file, filter(None, (prefix, glossary))))
+    check_engine(engine, actors, shard)
+    as_json, lines = as_json or bool(n_best), format in (None, Format.text)
+    if shard or engine:
+        if text is None or output is None or stream or prefix or not lines:
+            raise ConfigError(
+                "--shard and --engine read lines of a file and write one: name both, without --prefix and --stream"
+            )
+        work = _work(run, Path(text), output, glossary, as_json, device, options)
+        return predict_in_shards(work, share=parse_share(shard), engine=engine, actors=actors)
     terms_of = None if glossary is None else read_glossary(glossary).terms
     with paused_at_startup():
         trained = load_trained(run_folders(run), device=device, warn=warn)
     if stream:
-        if prefix or glossary or n_best or as_json or format not in (None, Format.text):
+        if prefix or glossary or as_json or not lines:
             raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
         return _write_live(trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options), output)
     written = trained.task.data_format
     source = open_input(text, written.inputs, written.suffixes)
     if source.file is not None:
         check_kept(output, source.file)
-    format = format or Format(_format_of(trained, source.file))
+    format = format or Format(format_of(trained.task, source.file))
     if format is not Format.text:
-        if prefix or n_best or as_json:
+        if prefix or as_json:
             raise ConfigError(
                 f"--format {format}: a document has no --prefix, --n-best and --json; leave them out, or translate lines with "
                 "--format text"
             )
         name = str(source.file or "standard input")
-        return _translate_document(trained, _content(text, source.file), name, format, terms_of, output, **options)
+        return translate_document(trained, content(text, source.file), name, format, terms_of, output, **options)
     prefixes = None if prefix is None else read_lines(prefix)
-    _write_predictions(trained, source, terms_of, output, as_json=as_json or bool(n_best), prefixes=prefixes, **options)
+    _write_predictions(trained, source, terms_of, output, as_json=as_json, prefixes=prefixes, **options)
+
+
+def _work(
+    run: str, file: Path, output: Path, glossary: Path | None, as_json: bool, device: str, options: dict[str, Any]
+) -> PredictionWork:
+    """The work of predicting the lines of a file, for `--shard` and `--engine`."""
+    from weft.runs.open_run import build_task, run_config
+    from weft.runs.packed_run import unpacked
+    from weft.runs.sharded_prediction import InputFile, PredictionWork
+
+    folders = [unpacked(Path(folder)) for folder in run_folders(run)]
+    task = build_task(run_config(folders[0]), folders[0])
+    if task.info.output_suffix and not as_json:
+        raise ConfigError("--shard and --engine write lines of text, and the outputs of this run are files; add --json")
+    if format_of(task, file) != Format.text:
+        raise ConfigError(f"{file}: --shard and --engine read lines of text, not documents; leave them out")
+    if output.suffix == ".gz" or output.is_dir():
+        raise ConfigError(f"{output}: --shard and --engine write a plain file; choose a name without .gz that is no folder")
+    return PredictionWork(folders, InputFile(file, folders[0], as_json), output, device, options, glossary)
 
 
 def _write_predictions(
@@ -98,9 +151,11 @@ def _write_predictions(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Writes the predictions for the inputs, as they come: a line for each, with its input if it is JSON."""
+    """Writes the predictions for the inputs, as they come: a line for each, with its input if it is JSON, or files."""
     from weft.decoding.worker_processes import cores
 
+    if trained.task.info.output_suffix and not as_json:
+        return _write_files(trained, source.lines, output, terms=terms_of, **options)
     lines, terms = source.lines, None
     inputs: Iterable[str] = repeat("")
     if as_json:
@@ -118,6 +173,40 @@ def _write_predictions(
             counter.advance()
 
 
+def _write_files(
+    trained: Trained, lines: Iterable[str], output: Path | None, *, prefixes: object, terms: object, **options: Any
+) -> None:
+    """Writes outputs that are files: a single one to `output`, several into a folder, with a list of them."""
+    if prefixes or terms:
+        raise ConfigError("a spoken text has no --prefix and no --glossary; leave them out")
+    suffix, texts = trained.task.info.output_suffix, [" ".join(line.split()) for line in lines]
+    count = sum(map(bool, texts))
+    if output is None:
+        raise ConfigError(f"the outputs are no text; give a file, such as -o output{suffix}, a folder for several, or --json")
+    if not count:
+        raise DataError("there is nothing to say in an empty input; give a text")
+    single = output.suffix.lower() == suffix
+    if single and count > 1:
+        raise ConfigError(f"{output}: there are {count:,} texts, and a file holds one; give a folder, such as -o {output.stem}")
+    if not single and (output.is_file() or (output.suffix and not output.is_dir())):
+        raise ConfigError(f"{output}: end the file name in {suffix}, or give a folder")
+    predictions = zip(texts, trained.stream(texts, **options), strict=True)
+    if single:
+        with opened(output) as target:
+            cast(Any, target).buffer.writelines(each.content() for text, each in predictions if text)
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number, (text, each) in enumerate(predictions, start=1):
+        if text:
+            name = f"{number:0{len(str(len(texts)))}}{suffix}"
+            (output / name).write_bytes(each.content())
+            rows.append(f"{text}\t{name}\n")
+    with opened(output / LIST) as target:
+        target.writelines(rows)
+    tell(f"{output / LIST}: {len(rows):,} files")
+
+
 def _write_live(parts: Iterable[str], output: Path | None) -> None:
     """Writes the parts of a text as they come."""
     with opened(output) as target:
@@ -127,63 +216,11 @@ def _write_live(parts: Iterable[str], output: Path | None) -> None:
         write_line(target, "")
 
 
-def _format_of(trained: Trained, file: Path | None) -> str:
-    """The format of a file to translate by the end of its name. Raises an error for formats that weft does not read."""
-    from weft.tasks.translation.documents import OTHER_DOCUMENTS, SUFFIXES
-    from weft.tasks.translation.task import TranslationTask
-
-    if file is None or not isinstance(trained.task, TranslationTask):
-        return Format.text
-    suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
-    if suffix in OTHER_DOCUMENTS:
-        raise ConfigError(
-            f"{file}: weft does not read {suffix} files, and their lines are not sentences. Convert it to .docx, .html, .xliff "
-            "or text with one sentence per line; or translate its lines as they are, with --format text"
-        )
-    return Format.docx if suffix == ".docx" else SUFFIXES.get(suffix, Format.text)
-
-
 def _read(text: str | None) -> str:
     """The text on the command line or of standard input."""
     from weft.data.text_lines import read_text
 
     return read_text(sys.stdin.buffer, "standard input") if text in (None, "-") else str(text)
-
-
-def _content(text: str | None, file: Path | None) -> bytes:
-    """The content of a file, of the text on the command line or of standard input."""
-    from weft.data.text_lines import open_file
-
-    if file is not None:
-        with open_file(file) as opened:
-            return opened.read()
-    return sys.stdin.buffer.read() if text in (None, "-") else str(text).encode()
-
-
-def _translate_document(
-    trained: Trained,
-    content: bytes,
-    name: str,
-    format: Format,
-    terms_of: Callable[[str], Terms] | None,
-    output: Path | None,
-    **options: Any,
-) -> None:
-    """Writes the translation of a whole document."""
-    from weft.decoding.worker_processes import cores
-    from weft.tasks.translation.documents import open_content
-
-    if format is Format.docx and output is None:
-        raise ConfigError("a translated Word document is not text; give a file for it, such as -o translated.docx")
-    file = open_content(content, format, trained.config.data.target_language, name)
-    texts, marks = ([getattr(segment, part) for segment in file.document.segments] for part in ("text", "marks"))
-    terms = None if terms_of is None else map(terms_of, texts)
-    answers = list(trained.stream(texts, terms=terms, marks=marks, auto_workers=cores(), **options))
-    with opened(output) as target:
-        if format is Format.docx:
-            cast(Any, target).buffer.write(file.filled(answers))
-        else:
-            target.write(file.filled(answers).decode())
 
 
 def generate(

@@ -121,6 +121,10 @@ class TrainSection(Section):
         default="auto",
         description="torch.compile the model; auto: for packed Transformers with full attention and ≥ 30M weights on a GPU",
     )
+    recompute: bool = Field(
+        default=False,
+        description="compute the activations of each layer again in the backward pass: less memory, steps a third longer",
+    )
     seed: int = Field(default=1, ge=0, lt=1 << 63, description="random seed of initial weights, data order and dropout")
     log_every: PositiveInt = Field(default=50, description="steps between log lines")
     validate_every: int = Field(default=500, ge=0, description="steps between validations; 0: only at the end")
@@ -264,6 +268,7 @@ PATHS = (
     "start.vectors",
     "decode.rerank.run",
     "decode.fusion.run",
+    "model.front.run",
 )
 """Settings that name a file or a folder, besides the data."""
 

@@ -258,6 +258,13 @@ class LabelBatch(Batch):
 
 
 @dataclass(frozen=True)
+class TwoTextBatch(LabelBatch):
+    """Two texts in each row, `source` and `second`, with a label [B], a number [B], or several of them [B, k]."""
+
+    second: Source
+
+
+@dataclass(frozen=True)
 class TagBatch(Batch):
     """Sentences with a tag for each word.
 

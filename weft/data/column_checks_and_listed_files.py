@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from weft.data.formats import Pairs, TablePairs, TextPairs, combine, is_json, open_pairs, read_sources
 from weft.data.text_lines import check_file, file_digest, read_lines
@@ -54,6 +54,9 @@ OTHER_HEADINGS = {
 )
 """Such words in other languages, whose names for languages are known as well."""
 
+Side = Literal[0, 1]
+"""A column of a list."""
+
 ID = re.compile(r"[A-Za-z]{0,12}[-_:.#/]?\d+([-_:.]\d+)*|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{16,}")
 
 
@@ -78,18 +81,20 @@ def check_columns(pairs: Pairs, report: Callable[[str], None]) -> None:
     width = len(rows[0]) if rows else 0
     if width < 2 or pairs.headed(rows[0]):
         return
-    source, target = (int(column) - 1 for column in pairs.chosen or ("1", "2"))
-    if max(source, target) >= width or any(len(row) != width for row in rows):
+    places, count = pairs.numbers, len(pairs.fields)
+    if max(places) >= width or any(len(row) != width for row in rows):
         return  # reading the data says what is wrong
-    header = _header([rows[0][source], rows[0][target]]) and not _recurs(rows, (source, target))
+    header = _header([rows[0][place] for place in places]) and not _recurs(rows, places)
     names = [cell.strip() for cell in rows[0]]
-    if any(_ids([row[place] for row in rows[header:]]) for place in (source, target)):
-        advice = f"{pairs.path}#{names[-2]},{names[-1]}" if header else f"{pairs.path}#2,3"
+    texts = places if count == 2 else places[:-1]
+    if any(_ids([row[place] for row in rows[header:]]) for place in texts):
+        columns = names[-count:] if header else [str(place + 2) for place in range(count)]
+        advice = f"{pairs.path}#{','.join(columns)}"
         _refuse_or_warn(
-            f"{pairs.path}: a column seems to hold ids, not text: {_quote(rows[-1])}", advice, pairs, report, width > 2
+            f"{pairs.path}: a column seems to hold ids, not text: {_quote(rows[-1])}", advice, pairs, report, width > count
         )
-    elif header or _odd([[row[source], row[target]] for row in rows]):
-        advice = f"{pairs.path}#{names[source]},{names[target]}"
+    elif header or (count == 2 and _odd([[row[place] for place in places] for row in rows])):
+        advice = f"{pairs.path}#{','.join(names[place] for place in places)}"
         _refuse_or_warn(
             f"{pairs.path}: its first row, {_quote(rows[0])}, looks like a header, not a pair", advice, pairs, report, header
         )
@@ -111,14 +116,17 @@ class DataFormat:
     suffixes: Sequence[str] = ()
 
 
-def listed_files(suffixes: Sequence[str], *, lowercase: bool = False) -> DataFormat:
-    """Lists of files with a text for each, such as pictures with captions."""
-    return DataFormat(partial(open_listed, lowercase=lowercase), read_listed, accept_all, suffixes)
+def listed_files(suffixes: Sequence[str], *, lowercase: bool = False, side: Side = 0) -> DataFormat:
+    """Lists of files with a text for each, such as pictures with captions. side: 0 if files are inputs, 1 if texts are."""
+    return DataFormat(
+        partial(open_listed, lowercase=lowercase, side=side), read_inputs if side else read_listed, accept_all, suffixes
+    )
 
 
 def _refuse_or_warn(text: str, advice: str, pairs: TablePairs, report: Callable[[str], None], certain: bool) -> None:
     if certain and pairs.chosen is None:
-        raise DataError(f"{text}. Write {advice}, or {pairs.path}#1,2 to train on it as it is.")
+        first = ",".join(str(place + 1) for place in range(len(pairs.fields)))
+        raise DataError(f"{text}. Write {advice}, or {pairs.path}#{first} to train on it as it is.")
     report(f"warning: {text}. If it is so, write {advice}")
 
 
@@ -130,7 +138,7 @@ def _header(cells: list[str]) -> bool:
     return all(map(_heading, cells)) or any(words <= _other_headings(code) for code in OTHER_HEADINGS)
 
 
-def _recurs(rows: list[list[str]], places: tuple[int, int]) -> bool:
+def _recurs(rows: list[list[str]], places: Sequence[int]) -> bool:
     """Whether a cell of the first row occurs again in its column, as a label may and the name of a column hardly does."""
     return any(rows[0][place] in [row[place] for row in rows[1:]] for place in places)
 
@@ -186,20 +194,26 @@ SUFFIXES = (".tsv", ".csv", ".jsonl")
 
 
 class ListedPairs(Pairs):
-    """The lines of a list: (absolute path of a file, text). lowercase: texts are made lower case."""
+    """The lines of a list: (absolute path of a file, text), or the other way round.
 
-    def __init__(self, name: str, pairs: Pairs, folder: Path, *, lowercase: bool = False) -> None:
+    lowercase: texts are made lower case · side: which of the two is the file.
+    """
+
+    def __init__(self, name: str, pairs: Pairs, folder: Path, *, lowercase: bool = False, side: Side = 0) -> None:
         super().__init__(name)
-        self.pairs, self.folder, self.lowercase = pairs, folder, lowercase
+        self.pairs, self.folder, self.lowercase, self.side = pairs, folder, lowercase, side
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        for file, text in self.pairs:
-            yield locate(file, self.folder), text.lower() if self.lowercase else text
+        for pair in self.pairs:
+            file, text = locate(pair[self.side], self.folder), pair[1 - self.side]
+            text = text.lower() if self.lowercase else text
+            yield (text, file) if self.side else (file, text)
 
     def digest(self) -> str:
         """Covers the files as well. Raises DataError with the row of one that is missing."""
         digests: dict[str, str] = {}
-        for number, (path, _) in enumerate(self, start=1):
+        for number, pair in enumerate(self, start=1):
+            path = pair[self.side]
             try:
                 digests[path] = digests.get(path) or content_digest(path)
             except DataError as error:
@@ -207,21 +221,22 @@ class ListedPairs(Pairs):
         return combine("listed", str(self.lowercase), self.pairs.digest(), *digests.values())
 
 
-def open_listed(spec: str, *, lowercase: bool = False) -> ListedPairs:
+def open_listed(spec: str, *, lowercase: bool = False, side: Side = 0) -> ListedPairs:
     """Opens the list of files that `spec` names (see the top of this file)."""
     place, comma, rest = spec.partition(",")
     path = spec.partition("#")[0]
     if path.removesuffix(".gz").endswith(SUFFIXES) and Path(path).exists():
-        return ListedPairs(spec, open_pairs(spec), Path(path).absolute().parent, lowercase=lowercase)
+        return ListedPairs(spec, open_pairs(spec), Path(path).absolute().parent, lowercase=lowercase, side=side)
     if not comma:
+        columns = "a text, a tab and a file" if side else "a file, a tab and a text"
         raise DataError(
-            f"{spec!r} is no list of files. Give a file .tsv with a file, a tab and a text per line, or photos.zip,list.tsv if "
-            "the files are in a .zip file or in another folder"
+            f"{spec!r} is no list of files. Give a file .tsv with {columns} per line, or photos.zip,list.tsv if the files are "
+            "in a .zip file or in another folder"
         )
     folder = Path(place.strip())
     if not folder.is_dir():
         check_file(folder)
-    return ListedPairs(spec, open_pairs(rest.strip()), folder.absolute(), lowercase=lowercase)
+    return ListedPairs(spec, open_pairs(rest.strip()), folder.absolute(), lowercase=lowercase, side=side)
 
 
 def read_listed(file: Path) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
     a.en,a.de                     two text files, aligned line by line
     pairs.tsv   pairs.tsv#3,1     tab-separated columns: the first two, or those with the given numbers or names
+    pairs.tsv   pairs.tsv#1,2,4   for tasks that read two texts: the first three, or those given; the last one is the reference
     pairs.csv   pairs.csv#en,de   comma-separated columns with quotes: `source` and `target`, or those given
     pairs.jsonl pairs.jsonl#en,de one JSON object per line: the keys `source` and `target`, or those given (a.b: b inside a)
     docs.jsonl                    documents with labels: the keys `sentences` (a list) or `text`, and `label` (also a list)
@@ -10,7 +11,7 @@
     generated:dates?count=20000&seed=1&split=test  see `weft.data.generators`
 
 Data is streamed line by line and can be read any number of times. Columns are chosen by number, counted from 1, or by name;
-names are those of the first row, which is then no pair.
+names are those of the first row, which is then no pair. The source of a pair may be several texts, with tabs between them.
 """
 
 import csv
@@ -41,6 +42,13 @@ FORMS = (
 
 SOURCES, TARGETS = ("source", "sentences", "text"), ("target", "label", "labels")
 """The keys of JSON records that are looked for if none are chosen, the first ones first."""
+
+Fields = Sequence[Sequence[str]]
+"""The columns of an example, each by the names that are looked for; the last one is the reference."""
+
+PAIR: Fields = (SOURCES, TARGETS)
+
+COUNTS = {2: "two", 3: "three"}
 
 DELIMITERS = ",;\t"
 """Delimiters that a .csv may use."""
@@ -93,27 +101,53 @@ class MappedPairs(Pairs):
         return combine(self.key, self.pairs.digest())
 
 
-def open_pairs(spec: str) -> Pairs:
+def join_texts(texts: Sequence[str]) -> str:
+    """Several texts as one source, with tabs between them; tabs inside become spaces."""
+    return texts[0] if len(texts) == 1 else "\t".join(text.replace("\t", " ") for text in texts)
+
+
+def open_pairs(spec: str, fields: Fields = PAIR) -> Pairs:
     """Opens the pairs that `spec` names (see the top of this file).
 
     A wrong name or a missing file is an error here; an error inside a file is raised when it is read.
+
+    fields: the columns of an example; if there are more than two, a source has several texts, see `join_texts`.
     """
     if spec.startswith("generated:"):
         return GeneratedPairs(spec)
     if spec.startswith("hf:"):
-        return HuggingFacePairs(spec)
+        return HuggingFacePairs(spec, fields)
     if os.path.isdir(spec):
         raise DataError(f"{spec} is a folder; name the files in it{_example(Path(spec))}.")
     path, columns = _columns(spec)
+    check_count(spec, columns, fields)
     kind = Path(path.removesuffix(".gz")).suffix
     if kind in TABLES and "," not in path:
-        return TABLES[kind](spec, path, columns)
+        return TABLES[kind](spec, path, columns, fields)
     if kind == ".jsonl" and "," not in path:
-        return JsonPairs(spec, path, columns)
+        return JsonPairs(spec, path, columns, fields)
     if spec.count(",") == 1 and all(part.strip() for part in spec.split(",")):
+        if len(fields) > 2:
+            raise DataError(f"{spec}: two aligned files have no third column; this task reads tables: {listed(fields)}.")
         source, target = spec.split(",")
         return TextPairs(spec, source.strip(), target.strip())
     raise DataError(f"{spec!r} is not a known data format. Write {FORMS}.")
+
+
+def check_count(spec: str, columns: Sequence[str] | None, fields: Fields) -> None:
+    """Raises DataError if more or fewer columns are chosen than an example has."""
+    if columns is None or len(columns) == len(fields):
+        return
+    advice = "" if len(fields) > 2 else " For two texts and a label, train the task pairs: --set task.kind=pairs."
+    raise DataError(
+        f"{spec}: {len(columns)} columns are chosen, and this task reads {COUNTS[len(fields)]}: {listed(fields)}.{advice}"
+    )
+
+
+def listed(fields: Fields) -> str:
+    """The names of the columns as part of a sentence."""
+    *names, last = (known[0] for known in fields)
+    return f"{', '.join(names)} and {last}"
 
 
 def _example(folder: Path) -> str:
@@ -130,13 +164,12 @@ def _example(folder: Path) -> str:
     return ", for example FOLDER/train.en,FOLDER/train.de or FOLDER/pairs.tsv"
 
 
-def _columns(spec: str) -> tuple[str, tuple[str, str] | None]:
-    """Splits `path#source,target`. A path may itself contain '#': only one that is followed by two names counts."""
+def _columns(spec: str) -> tuple[str, tuple[str, ...] | None]:
+    """Splits `path#source,target`. A path may itself contain '#': only one that is followed by several names counts."""
     path, mark, names = spec.rpartition("#")
-    if not mark or names.count(",") != 1 or not path.removesuffix(".gz").endswith((*TABLES, ".jsonl")):
+    if not mark or "," not in names or not path.removesuffix(".gz").endswith((*TABLES, ".jsonl")):
         return spec, None
-    source, target = (name.strip() for name in names.split(","))
-    return path, (source, target)
+    return path, tuple(name.strip() for name in names.split(","))
 
 
 def is_table(name: str) -> bool:
@@ -182,22 +215,22 @@ class TextPairs(Pairs):
 
 
 class TablePairs(Pairs):
-    """Two columns of a table with a pair per row. Blank rows are skipped.
+    """Two or more columns of a table with a pair per row. Blank rows are skipped.
 
     Every row must have as many columns as the first; otherwise a stray delimiter inside a text would silently truncate it.
     """
 
     kind: str
     advice: str
-    default: tuple[str, ...] = ("0", "1")
 
-    def __init__(self, name: str, path: str, columns: tuple[str, str] | None) -> None:
+    def __init__(self, name: str, path: str, columns: tuple[str, ...] | None, fields: Fields = PAIR) -> None:
         super().__init__(name)
         self.path = str(check_file(path))
-        self.chosen = columns
+        self.chosen, self.fields = columns, fields
         numeric = [column.isdecimal() for column in columns or ()]
         if len(set(numeric)) > 1 or any(number and not int(text) for number, text in zip(numeric, columns or ())):
-            raise DataError(f"{name}: columns are two numbers from 1 on, or two names from the first row.")
+            count = COUNTS[len(fields)]
+            raise DataError(f"{name}: columns are {count} numbers from 1 on, or {count} names from the first row.")
         self.named = not all(numeric)
 
     @abstractmethod
@@ -209,9 +242,10 @@ class TablePairs(Pairs):
         number, first = next(rows, (0, []))
         if not first:
             raise DataError(f"{self.path} is empty.")
-        source, target = self._places(number, first)
+        *sources, target = self._places(number, first)
+        one = sources[0] if len(sources) == 1 else None
         if not self.headed(first):
-            yield first[source], first[target]
+            yield join_texts([first[place] for place in sources]), first[target]
         pair = (0, [""])
         for pair in rows:
             number, cells = pair
@@ -220,7 +254,7 @@ class TablePairs(Pairs):
                     f"{self.path}, line {number:,}: {len(cells)} columns, but the lines before it have {len(first)}: "
                     f"{_excerpt(cells)}. {self.advice}"
                 )
-            yield cells[source], cells[target]
+            yield join_texts([cells[place] for place in sources]) if one is None else cells[one], cells[target]
         if self.headed(first) and not pair[0]:
             raise DataError(f"{self.path} is empty except for its first row, {_excerpt(first)}.")
 
@@ -232,8 +266,13 @@ class TablePairs(Pairs):
         """The cells of the first rows."""
         return [cells for _, cells in islice(self.rows(), count)]
 
-    def _places(self, number: int, first: list[str]) -> tuple[int, int]:
-        """The indices of both columns."""
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The indices of the columns, by default the first ones, if they are not chosen by name."""
+        return tuple(int(column) - 1 for column in self.chosen) if self.chosen else tuple(range(len(self.fields)))
+
+    def _places(self, number: int, first: list[str]) -> tuple[int, ...]:
+        """The indices of the columns."""
         where = f"{self.path}, line {number:,}"
         if self.headed(first):
             names = [cell.strip() for cell in first]
@@ -242,20 +281,41 @@ class TablePairs(Pairs):
                     raise DataError(
                         f"{where}: {count or 'no'} column is called {column!r}; found {', '.join(map(repr, names))}."
                     )
-            source, target = (names.index(column) for column in self.chosen or ("source", "target"))
-            return source, target
-        source, target = (int(column) - 1 for column in self.chosen or ("1", "2"))
-        if max(source, target) >= len(first):
+            return tuple(names.index(column) for column in self.chosen or self.found(names))
+        if max(self.numbers) >= len(first):
+            example = ",".join(str(place + 2) for place in range(len(self.fields)))
             raise DataError(
-                f"{where}: there is no column {max(source, target) + 1}, only {len(first)}: {_excerpt(first)}. {self.advice} "
-                f"Choose other columns like {self.path}#2,3."
+                f"{where}: there is no column {max(self.numbers) + 1}, only {len(first)}: {_excerpt(first)}. {self.advice} "
+                f"Choose other columns like {self.path}#{example}."
             )
-        return source, target
+        return self.numbers
+
+    def likely(self, width: int) -> list[int]:
+        """Columns to propose: those with the most letters, which hold neither ids nor numbers; of three, the last is the one
+        whose cells recur most often."""
+        rows = [cells for cells in self.head(SAMPLE) if len(cells) == width][1:]
+        letters = [sum(map(str.isalpha, "".join(cells[column] for cells in rows))) for column in range(width)]
+        texts = sorted(sorted(range(width), key=lambda column: -letters[column])[:2])
+        others = [column for column in range(width) if column not in texts]
+        if len(self.fields) == 2 or not others:
+            return texts
+        return [*texts, min(others, key=lambda column: len({cells[column] for cells in rows}))]
+
+    def found(self, names: Sequence[str]) -> list[str]:
+        """The names of the columns among those of the first row; fewer than there are fields if one is missing."""
+        fields = [("source",), ("target",)] if self.fields is PAIR else self.fields  # other names of a pair have to be chosen
+        each = (next((name for name in known if name in names), None) for known in fields)
+        return [name for name in each if name is not None]
+
+    @property
+    def default(self) -> tuple[str, ...]:
+        """Identifies the columns that are read if none are chosen."""
+        return tuple(map(str, range(len(self.fields))))
 
     def digest(self) -> str:
         columns = self.chosen or self.default
         if self.chosen and not self.named:
-            columns = tuple(str(int(column) - 1) for column in self.chosen)
+            columns = tuple(map(str, self.numbers))
         return combine(self.kind, *columns, file_digest(self.path))
 
 
@@ -275,7 +335,10 @@ class CsvPairs(TablePairs):
     """
 
     kind, advice = "csv", 'Put texts that contain the delimiter into quotes: "a, b".'
-    default = ("source or first", "target or second")
+
+    @property
+    def default(self) -> tuple[str, ...]:
+        return ("source or first", "target or second") if len(self.fields) == 2 else tuple(known[0] for known in self.fields)
 
     def rows(self) -> Iterator[Row]:
         return self._parse(self._delimiter())
@@ -306,23 +369,17 @@ class CsvPairs(TablePairs):
     def headed(self, first: list[str]) -> bool:
         if self.chosen is not None:
             return self.named
-        if {"source", "target"} <= {cell.strip() for cell in first}:
+        names = [cell.strip() for cell in first]
+        if len(self.found(names)) == len(self.fields):
             return True
-        if len(first) > 2:
-            names = [cell.strip() for cell in first]
-            one, other = self._columns_of_text(len(first))
+        if len(first) > len(self.fields):
+            places = self.likely(len(first))
             raise DataError(
-                f"{self.path} has {len(first)} columns: {', '.join(map(repr, names))}. Choose two by name, "
-                f"{self.path}#{names[one]},{names[other]}, or, if the first row is a pair, by number, "
-                f"{self.path}#{one + 1},{other + 1}."
+                f"{self.path} has {len(first)} columns: {', '.join(map(repr, names))}. Choose {COUNTS[len(places)]} by name, "
+                f"{self.path}#{','.join(names[place] for place in places)}, or, if the first row is a pair, by number, "
+                f"{self.path}#{','.join(str(place + 1) for place in places)}."
             )
         return False
-
-    def _columns_of_text(self, width: int) -> list[int]:
-        """The two columns with the most letters, which hold neither ids nor numbers."""
-        rows = [cells for cells in self.head(SAMPLE) if len(cells) == width]
-        letters = [sum(map(str.isalpha, "".join(cells[column] for cells in rows[1:]))) for column in range(width)]
-        return sorted(sorted(range(width), key=lambda column: -letters[column])[:2])
 
 
 def _excerpt(cells: list[str]) -> str:
@@ -335,18 +392,18 @@ TABLES = {".tsv": TsvPairs, ".csv": CsvPairs}
 class JsonPairs(Pairs):
     """One JSON object per line. Blank lines are skipped."""
 
-    def __init__(self, name: str, path: str, columns: tuple[str, str] | None) -> None:
+    def __init__(self, name: str, path: str, columns: tuple[str, ...] | None, fields: Fields = PAIR) -> None:
         super().__init__(name)
         self.path = str(check_file(path))
-        self.keys = columns
+        self.keys, self.fields = columns, fields
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for record, where in read_records(self.path):
-            source, target = self.keys or (find_key(record, SOURCES), find_key(record, TARGETS))
-            yield text_at(record, source, where), text_at(record, target, where)
+            *sources, target = self.keys or [find_key(record, names) for names in self.fields]
+            yield join_texts([text_at(record, key, where) for key in sources]), text_at(record, target, where)
 
     def digest(self) -> str:
-        return combine("json", *(self.keys or ("source", "target")), file_digest(self.path))
+        return combine("json", *(self.keys or [names[0] for names in self.fields]), file_digest(self.path))
 
 
 def is_json(path: str | Path) -> bool:
@@ -368,9 +425,10 @@ def read_records(path: str | Path) -> Iterator[tuple[Any, str]]:
         raise DataError(f"{path} is empty.")
 
 
-def read_sources(path: str | Path) -> Iterator[str]:
+def read_sources(path: str | Path, fields: Fields = PAIR) -> Iterator[str]:
     """The source of each record of a file."""
-    return (text_at(record, find_key(record, SOURCES), where) for record, where in read_records(path))
+    for record, where in read_records(path):
+        yield join_texts([text_at(record, find_key(record, names), where) for names in fields[:-1]])
 
 
 def find_key(record: Any, names: Sequence[str]) -> str:
@@ -412,16 +470,17 @@ def _plain(value: Any, key: str, where: str) -> str:
 
 
 class HuggingFacePairs(Pairs):
-    """Two columns of a dataset on the Hugging Face hub, or in a local folder that `datasets` can load."""
+    """Two or more columns of a dataset on the Hugging Face hub, or in a local folder that `datasets` can load."""
 
-    def __init__(self, spec: str) -> None:
+    def __init__(self, spec: str, fields: Fields = PAIR) -> None:
         super().__init__(spec)
         place, _, columns = spec.removeprefix("hf:").partition("#")
         place, _, self.split = place.partition("@")
         self.dataset, _, self.config = place.partition(":")
-        source, _, target = columns.partition(",")
-        self.columns = (source.strip(), target.strip())
-        if not self.dataset or not all(self.columns):
+        self.columns = tuple(name.strip() for name in columns.split(","))
+        if self.dataset and len(self.columns) > 1:
+            check_count(spec, self.columns, fields)
+        if not self.dataset or len(self.columns) < 2 or not all(self.columns):
             raise DataError(
                 f"{spec!r}: write hf:NAME[:CONFIG][@SPLIT]#SOURCE,TARGET, for example hf:bentrevett/multi30k@train#en,de."
             )
@@ -440,12 +499,12 @@ class HuggingFacePairs(Pairs):
         return self._loaded
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        source, target = self.columns
+        *sources, target = self.columns
         empty = True
         for number, record in enumerate(self._load(), start=1):
             where = f"{self.name}, record {number:,}"
             empty = False
-            yield text_at(record, source, where), text_at(record, target, where)
+            yield join_texts([text_at(record, key, where) for key in sources]), text_at(record, target, where)
         if empty:
             raise DataError(f"{self.name} is empty.")
 

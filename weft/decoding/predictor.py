@@ -64,6 +64,10 @@ class Prediction:
         """The text as it is written to a file, without the last line end: one line."""
         return " ".join(self.text.splitlines())
 
+    def content(self) -> bytes | None:
+        """The bytes of a file with the output, such as a recording; None if it is text."""
+        return None
+
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         plain: dict[str, Any] = {"text": self.text, "score": round(self.score, 6), "tokens": self.tokens}

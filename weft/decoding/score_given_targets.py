@@ -95,7 +95,7 @@ def score_texts(
     words: the unknown words of the source, if the model copies them. Texts longer than the model's positions are cut off.
     """
     if model.decoder.parallel:
-        raise ConfigError("decode.rerank: a model that writes all tokens at once cannot score texts; name another run")
+        raise ConfigError("a model that writes all tokens at once cannot score given texts; name another run")
     most, copied = model.max_target and model.max_target - 1, CopyIds(target, words)
     rows = [[*copied.find(text, ids)[:most], EOS] for text, ids in zip(texts, target.encode_batch(list(texts)))]
     encoded = model.encode(Source(pad([source] * len(rows)).to(model.device)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -272,15 +272,20 @@ def spectrogram_rows(frames: Weights, seconds: float, prediction: Prediction) ->
 
     That is by attention, the mean of all layers and heads, and by CTC.
     """
-    low, high = float(frames.min()), float(frames.max())
-    spectrum = (255 * (frames.T[::-1] - low) / max(high - low, 1e-9)).astype(np.uint8)
     views = {"attention": mean_attention(prediction, "cross")}
     if "ctc" in prediction.attention:
         views["CTC"] = prediction.attention["ctc"][0]
+    return sound_rows(frames, seconds, prediction.tokens, {name: each for name, each in views.items() if each is not None})
+
+
+def sound_rows(frames: Weights, seconds: float, tokens: Sequence[str], views: Mapping[str, Weights]) -> str:
+    """The spectrogram of frames [T, M], and below it, for each view and token, weights over the same time, [tokens, steps]."""
+    low, high = float(frames.min()), float(frames.max())
+    spectrum = (255 * (frames.T[::-1] - low) / max(high - low, 1e-9)).astype(np.uint8)
     rows = f"<tr><th>{seconds:.2f} s</th><td>{image(spectrum, 'spectrogram', kind='wide')}</td></tr>\n"
     for name, weights in views.items():
-        for token, row in zip(prediction.tokens, [] if weights is None else weights):
+        for token, row in zip(tokens, weights):
             shade = (255 * row / max(float(row.max()), 1e-9)).astype(np.uint8)[None]
             line = image(shade, f"{name} of {token}", kind="wide")
-            rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
+            rows += f"<tr><th>{escape(shown(token))} <small>{name}</small></th><td>{line}</td></tr>\n"
     return f"<table class=sound>{rows}</table>\n"

@@ -33,10 +33,38 @@ def notes(texts: Iterable[str]) -> str:
     return "".join(f"<p class=note>{escape(text)}</p>\n" for text in texts)
 
 
+def shaded_words(words: Sequence[str], shades: Sequence[float] | None, titles: Sequence[float] | None = None) -> str:
+    """Words in a row, each as dark as its shade between 0 and 1. titles: numbers shown on hovering, by default the shades."""
+    styles = [""] * len(words)
+    if shades is not None:
+        numbers = zip(shades, shades if titles is None else titles, strict=True)
+        styles = [f' style="background:rgba(var(--heat),{shade:.3f})" title="{number:.3f}"' for shade, number in numbers]
+    return " ".join(f"<span{style}>{escape(shown(word))}</span>" for word, style in zip(words, styles, strict=True))
+
+
+def weight_table(rows: Sequence[str], columns: Sequence[str], weights: Weights, title: str) -> str:
+    """A table of weights [rows, columns], dark where they are large. title: what the rows look at."""
+    head = "".join(f"<th><span>{escape(shown(name))}</span></th>" for name in columns)
+    lines = ""
+    for name, row in zip(rows, weights.tolist(), strict=False):
+        cells = "".join(
+            f'<td style="background:rgba(var(--heat),{weight:.3f})" title="{weight:.3f}"></td>'
+            for weight in row[: len(columns)]
+        )
+        lines += f"<tr><th>{escape(shown(name))}</th>{cells}</tr>\n"
+    return f"<table class=weights><caption>{escape(title)}</caption>\n<tr><td></td>{head}</tr>\n{lines}</table>\n"
+
+
 def image(pixels: Pixels, text: str, *, kind: str = "") -> str:
     """Pixels as an image inside the page. text: what it shows, in words · kind: its CSS class."""
     data = base64.b64encode(png(pixels)).decode()
     return f'<img{f" class={kind}" if kind else ""} alt="{escape(text)}" src="data:image/png;base64,{data}">'
+
+
+def audio(content: bytes, text: str) -> str:
+    """A wav file as a player inside the page. text: what is heard, in words."""
+    data = base64.b64encode(content).decode()
+    return f'<audio controls aria-label="{escape(text)}" src="data:audio/wav;base64,{data}"></audio>'
 
 
 def png(pixels: Pixels) -> bytes:
@@ -147,7 +175,7 @@ def static_page(sections: Sequence[Section], title: str = "weft explain") -> str
         f"<section>\n<h2>{escape(each.said) or '(nothing)'} <small>{escape(each.run)}</small></h2>\n{each.body}</section>\n"
         for each in sections
     )
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -142,6 +142,7 @@ def architecture(config: Config, program: str) -> Architecture:
     if model["kind"] != "transformer":
         raise ConfigError(f"model.kind: {program} cannot run {model['kind']}; {PORTABLE}")
     expected = {"wiring": "last", "cross_layers": "all", "residual": True, "feedforward_width": 1, "reversible": False}
+    expected["position_join"] = "add"
     for key, value in expected.items():
         _require(model[key] == value, f"model.{key}: {model[key]}", program)
     _require(model["norm"] != "none" and model["feedforward"] > 0, "model.norm: none or model.feedforward: 0", program)

@@ -22,15 +22,18 @@ class TokenWindow:
     Neighbours beyond the ends of the sentence, in padding, or in another sentence of a packed row are zeros. A causal window
     processes a sequence in chunks of any size; its state is a tail of fixed size, the last (width − 1) · dilation tokens.
     Tokens may be vectors or, with width 1, ids.
+
+    even: an even width is allowed in a centred window, which then has one more token after its own than before.
     """
 
     dim: int
     width: int
     dilation: int = 1
     causal: bool = False
+    even: bool = False
 
     def __post_init__(self) -> None:
-        if not self.causal and self.width % 2 == 0:
+        if not (self.causal or self.even) and self.width % 2 == 0:
             raise ConfigError(
                 f"a convolution in an encoder is centred on its token, so its width must be odd, not {self.width}; "
                 f"use a width of {self.width + 1}"
@@ -50,7 +53,7 @@ class TokenWindow:
         if layout is not None:
             x = torch.where(layout.mask[..., None], x, 0)
         if tail is None:
-            row = F.pad(x, (0, 0, self.span // 2, self.span // 2))
+            row = F.pad(x, (0, 0, self.span // 2, self.span - self.span // 2))
         else:
             row = torch.cat([tail.to(x.dtype), x], 1)
             tail = self._tail(row, layout)

@@ -6,6 +6,7 @@ Angles are always float32 (bf16 rounds position 257 to 256).
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Literal, Protocol
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from weft.data.batch import PAD, Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
-from weft.layers.kernels.cpp_plan import Maker, PlanBuilder, Register
+from weft.layers.kernels.cpp_plan import Maker, NotPlanned, PlanBuilder, Register
 from weft.layers.linear_norm_dropout import dropout
 
 
@@ -44,10 +45,22 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     return x * cos + quarter * sin
 
 
-class SinusoidalPosition(nn.Module):
-    """PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(…) (Vaswani et al. 2017, section 3.5), for any length."""
+class AbsolutePosition(nn.Module, ABC):
+    """A vector for each position. max_length: number of positions; None: any number."""
 
     max_length: int | None = None
+
+    @abstractmethod
+    def forward(self, positions: Tensor) -> Tensor:
+        """positions [B, T] → [B, T, dim]."""
+
+    def join(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Vectors x [B, T, dim] with their positions [B, T]: the sum."""
+        return x + self(positions).to(x.dtype)
+
+
+class SinusoidalPosition(AbsolutePosition):
+    """PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(…) (Vaswani et al. 2017, section 3.5), for any length."""
 
     def __init__(self, dim: int, base: float = 10000.0) -> None:
         super().__init__()
@@ -61,12 +74,12 @@ class SinusoidalPosition(nn.Module):
         return torch.stack([turn.sin(), turn.cos()], -1).flatten(-2)
 
 
-class LearnedPosition(nn.Module):
+class LearnedPosition(AbsolutePosition):
     """One learned vector for each of the first `max_length` positions."""
 
     def __init__(self, dim: int, max_length: int) -> None:
         super().__init__()
-        self.max_length: int | None = max_length
+        self.max_length = max_length
         self.table = nn.Embedding(max_length, dim)
         nn.init.normal_(self.table.weight, std=dim**-0.5)
 
@@ -74,19 +87,35 @@ class LearnedPosition(nn.Module):
         return self.table(positions)
 
 
+class ConcatenatedPosition(AbsolutePosition):
+    """W [x; p] + b: token and position side by side, and a learned matrix back to the width. A sum is the case W = [I, I]."""
+
+    def __init__(self, position: AbsolutePosition, dim: int) -> None:
+        super().__init__()
+        self.position, self.merge, self.max_length = position, nn.Linear(2 * dim, dim), position.max_length
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return self.position(positions)
+
+    def join(self, x: Tensor, positions: Tensor) -> Tensor:
+        return self.merge(torch.cat([x, self(positions).to(x.dtype)], -1))
+
+
 PositionKind = Literal["sinusoidal", "tensor2tensor", "learned", "none"]
+PositionJoin = Literal["add", "concatenate"]
 
 
-def make_position(kind: PositionKind, dim: int, max_length: int) -> SinusoidalPosition | LearnedPosition | None:
-    """Absolute positions of the given kind, to be added to embeddings.
+def make_position(kind: PositionKind, dim: int, max_length: int, join: PositionJoin = "add") -> AbsolutePosition | None:
+    """Absolute positions of the given kind, to be joined to embeddings.
 
     tensor2tensor: sinusoids as in Tensor2Tensor and Marian, where the last frequency is exactly 1/10000
     """
     if kind == "none":
         return None
+    position: AbsolutePosition = LearnedPosition(dim, max_length) if kind == "learned" else SinusoidalPosition(dim)
     if kind == "tensor2tensor":
-        return SinusoidalPosition(dim, 10000.0 ** (dim / max(dim - 2, 1)))
-    return SinusoidalPosition(dim) if kind == "sinusoidal" else LearnedPosition(dim, max_length)
+        position = SinusoidalPosition(dim, 10000.0 ** (dim / max(dim - 2, 1)))
+    return ConcatenatedPosition(position, dim) if join == "concatenate" else position
 
 
 Sharing = Literal["all", "output", "none"]
@@ -103,13 +132,27 @@ class EmbeddingTables(Protocol):
     ngrams: NGramBag | None
 
 
+class GivenVectors(nn.Module):
+    """Takes the place of an embedding table where a decoder is fed vectors [B, T, dim] instead of tokens.
+
+    They are divided by √dim, which the scale of most embeddings takes back.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.embedding_dim = dim
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return vectors / math.sqrt(self.embedding_dim)
+
+
 class TokenEmbedding(nn.Module):
-    """The embedding of each token times a scale (√dim as in Vaswani et al. 2017), plus that of its position, with dropout."""
+    """The embedding of each token times a scale (√dim as in Vaswani et al. 2017), with its position, and dropout."""
 
     def __init__(
         self,
         table: nn.Embedding,
-        position: SinusoidalPosition | LearnedPosition | None,
+        position: AbsolutePosition | None,
         dropout: float = 0.0,
         scale: float | None = None,
     ) -> None:
@@ -121,7 +164,8 @@ class TokenEmbedding(nn.Module):
         """tokens, positions [B, T] → [B, T, dim]."""
         x = self.table(tokens) * self.scale
         if self.position is not None:
-            x = x + self.position(positions).to(x.dtype)
+            assert positions is not None
+            x = self.position.join(x, positions)
         return dropout(x, self.dropout, self.training)
 
     def plan(self, draft: PlanBuilder) -> Register:
@@ -163,9 +207,11 @@ def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embeddi
     return table
 
 
-def first_positions(position: SinusoidalPosition | LearnedPosition | None) -> Maker | None:
-    """The embeddings [n, dim] of the first n positions; of learned ones, as many as there are."""
+def first_positions(position: AbsolutePosition | None) -> Maker | None:
+    """The embeddings [n, dim] of the first n positions, to be added; of learned ones, as many as there are."""
     if position is None:
         return None
+    if isinstance(position, ConcatenatedPosition):
+        raise NotPlanned("positions that are concatenated")
     most = position.max_length
     return lambda count: position(torch.arange(count if most is None else min(count, most))[None])[0]

@@ -145,7 +145,7 @@ def in_int8(model: Part, kernels: Kernels | None = None) -> Part:
         # Subclasses of nn.Linear do more than multiply, so they stay as they are.
         if isinstance(part, NormedLinear) or (type(part) is nn.Linear and part.out_features >= MIN_OUTPUTS):
             rounded[part] = Int8Linear(part.weight, part.bias, kernels)
-        elif isinstance(part, RecurrentLayer) and part.ways == 1:
+        elif isinstance(part, RecurrentLayer) and part.ways == 1 and part.kind != "rnn":
             rounded[part] = Int8Recurrent(part, kernels)
     replace_layers(copy, rounded)
     return copy

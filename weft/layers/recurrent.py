@@ -4,12 +4,14 @@ Shapes: B rows · T positions · N real tokens · m segments of a packed row (se
 W width of a layer's states, both directions together.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt
 from torch import Tensor, nn
@@ -18,10 +20,10 @@ from torch.nn.utils.rnn import PackedSequence
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.kernels import computes_bf16
-from weft.layers.kernels.cpp_plan import PlanBuilder, Register
+from weft.layers.kernels.cpp_plan import NotPlanned, PlanBuilder, Register
 from weft.layers.linear_norm_dropout import Rate, dropout
 
-CellKind = Literal["gru", "lstm"]
+CellKind = Literal["gru", "lstm", "rnn", "sru"]
 BridgeKind = Literal["zeros", "copy", "tanh"]
 ReadoutKind = Literal["tanh", "maxout", "none"]
 
@@ -29,7 +31,10 @@ MARKS, HELD = 8, 1e4
 """The number of inputs that mark padding, of which only the first is used (eight is fast), and their overwhelming weight."""
 
 Cell = tuple[Tensor, ...]
-"""The state of a layer: (h,) for a GRU, (h, c) for an LSTM, each [B, W]."""
+"""The state of a layer: (h,) for a GRU or a plain RNN, (h, c) for an LSTM or an SRU, each [B, W]."""
+
+PARTS: dict[CellKind, int] = {"gru": 1, "lstm": 2, "rnn": 1, "sru": 2}
+"""Tensors of a state."""
 
 
 @dataclass(frozen=True)
@@ -93,35 +98,56 @@ def repack(rows: Tensor, layout: Layout) -> Tensor:
     return rows[row, layout.positions[0]][None]
 
 
-class RecurrentLayer(nn.Module):
-    """A GRU (Cho et al. 2014) or an LSTM (Hochreiter & Schmidhuber 1997), left to right or bidirectional.
+class Recurrence(nn.Module, ABC):
+    """A recurrent layer, left to right or bidirectional, with half the width per direction.
 
-    A bidirectional layer has half the width per direction. The forget bias of an LSTM starts at 1 (Jozefowicz et al. 2015).
+    kind: its cell · parts: tensors of its state · ways: directions · width: of its states, both directions together.
     """
 
-    def __init__(self, kind: CellKind, inputs: int, width: int, *, both: bool = False) -> None:
+    def __init__(self, kind: CellKind, width: int, both: bool) -> None:
         super().__init__()
         if both and width % 2:
             raise ConfigError(f"a bidirectional layer halves its width, so the width must be even, not {width}")
-        self.ways = 2 if both else 1
-        layer = nn.GRU if kind == "gru" else nn.LSTM
+        self.kind, self.parts, self.ways, self.width = kind, PARTS[kind], 2 if both else 1, width
+
+    def init_state(self, rows: int) -> Cell:
+        """The initial state: zeros."""
+        weight = next(self.parameters())
+        return tuple(weight.new_zeros(rows, self.width) for _ in range(self.parts))
+
+    @abstractmethod
+    def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
+        """x [B, T, D] → outputs [B, T, W], and the state after each row's last real token.
+
+        A bidirectional layer starts from zeros.
+        """
+
+    @abstractmethod
+    def step(self, x: Tensor, state: Cell) -> Cell:
+        """The state after one more token x [B, D]; its first part is the output. Left to right only."""
+
+    def plan(self, draft: PlanBuilder, x: Register, state: int) -> Register:
+        """The layer in a native search; see `PlanBuilder`."""
+        raise NotPlanned(type(self).__name__)
+
+
+class RecurrentLayer(Recurrence):
+    """A GRU (Cho et al. 2014), an LSTM (Hochreiter & Schmidhuber 1997) or a plain RNN with tanh (Elman 1990).
+
+    The forget bias of an LSTM starts at 1 (Jozefowicz et al. 2015).
+    """
+
+    def __init__(self, kind: CellKind, inputs: int, width: int, *, both: bool = False) -> None:
+        super().__init__(kind, width, both)
+        layer = {"gru": nn.GRU, "lstm": nn.LSTM, "rnn": nn.RNN}[kind]
         self.rnn = layer(inputs, width // self.ways, batch_first=True, bidirectional=both)
-        self.kind, self.parts = kind, 1 if kind == "gru" else 2
         if kind == "lstm":
             with torch.no_grad():
                 for _, _, bias, _ in self.rnn.all_weights:
                     bias.chunk(4)[1].fill_(1.0)
 
-    def init_state(self, rows: int) -> Cell:
-        """The initial state: zeros."""
-        weight = self.rnn.all_weights[0][1]
-        return tuple(weight.new_zeros(rows, self.ways * self.rnn.hidden_size) for _ in range(self.parts))
-
     def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
-        """x [B, T, D] → outputs [B, T, W], and the state after each row's last real token.
-
-        If the host knows the lengths, padding is not computed. A bidirectional layer starts from zeros.
-        """
+        """See `Recurrence`. If the host knows the lengths, padding is not computed."""
         if self.parts == 1 or computes_bf16(x.device) or not (x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
             return self._forward(x, state, layout)
         with torch.backends.mkldnn.flags(enabled=False):  # oneDNN's LSTM fails in bf16 on CPUs without it
@@ -129,7 +155,7 @@ class RecurrentLayer(nn.Module):
 
     def _forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
         if layout is not None and layout.known is None:
-            return self._across_padding(x, state, layout)
+            return (self._turned if self.kind == "rnn" else self._across_padding)(x, state, layout)
         packing = None if layout is None else layout.cached("packing", lambda: pack_rows(layout))
         if packing is None and self.ways == 1 and x.size(1) == 1:
             # A fused layer pays off from two tokens on: in half precision it copies all weights in every call.
@@ -145,17 +171,21 @@ class RecurrentLayer(nn.Module):
         return packing.unpack(outputs, x.size(0), x.size(1)), after
 
     def step(self, x: Tensor, state: Cell) -> Cell:
-        """The state after one more token x [B, D]; its first part is the output. Left to right only."""
         weights = self.rnn.all_weights[0]
         state = tuple(part.to(x.dtype) for part in state)
         if self.parts == 1:
-            return (torch.gru_cell(x, state[0], *weights),)
+            return ((torch.gru_cell if self.kind == "gru" else torch.rnn_tanh_cell)(x, state[0], *weights),)
         return torch.lstm_cell(x, state, *weights)
 
     def plan(self, draft: PlanBuilder, x: Register, state: int) -> Register:
         reads, keeps, *biases = self.rnn.all_weights[0]
         kept = draft.product(keeps, biases[1], draft.recall(state, self.rnn.hidden_size))
-        return draft.cell(self.kind, state, draft.product(reads, biases[0], x), kept)
+        read = draft.product(reads, biases[0], x)
+        if self.kind == "rnn":
+            read = draft.activate("tanh", draft.add(read, kept))
+            draft.hold(state, read)
+            return read
+        return draft.cell(self.kind, state, read, kept)
 
     def _across_padding(self, x: Tensor, state: Cell, layout: Layout) -> tuple[Tensor, Cell]:
         """The same for lengths that the host does not know: padding is computed, but does not change the state.
@@ -171,11 +201,20 @@ class RecurrentLayer(nn.Module):
         outputs, *last = run(marked, self._split(state, x.dtype), weights, True, 1, 0.0, self.training, self.ways == 2, True)
         after = tuple(part.transpose(0, 1).flatten(1) for part in last)
         if self.parts == 2:
-            ends = (layout.lengths - 1).clamp_min(0)
-            forth = outputs[torch.arange(x.size(0), device=x.device), ends, : self.rnn.hidden_size]
-            forth = torch.where(ok[:, 0], forth, state[0][:, : self.rnn.hidden_size].to(forth.dtype))
+            width = self.rnn.hidden_size
+            forth = last_outputs(outputs[..., :width], state[0][:, :width], layout)
             after = (torch.cat([forth, after[0][:, self.rnn.hidden_size :]], 1), after[1])
         return outputs.masked_fill(~ok, 0.0), after
+
+    def _turned(self, x: Tensor, state: Cell, layout: Layout) -> tuple[Tensor, Cell]:
+        """The same for a plain RNN, which has no gates to saturate: padding is computed after the tokens, in each direction."""
+        (first,), outputs, after = state, [], []
+        for way, (weights, before) in enumerate(zip(self.rnn.all_weights, first.chunk(self.ways, 1), strict=True)):
+            read = turn_round(x, layout) if way else x
+            found = torch.rnn_tanh(read, before.to(x.dtype)[None], weights, True, 1, 0.0, self.training, False, True)[0]
+            after.append(last_outputs(found, before, layout))
+            outputs.append(turn_round(found, layout) if way else found)
+        return torch.cat(outputs, -1).masked_fill(~layout.mask[..., None], 0.0), (torch.cat(after, 1),)
 
     def _holding(self, weight: Tensor) -> Tensor:
         """weight [gates · W, D] → [gates · W, D + MARKS]: padding closes the input gate and opens the forget or update gate."""
@@ -190,6 +229,68 @@ class RecurrentLayer(nn.Module):
         """[B, W] → [directions, B, W / directions], as torch's layers expect."""
         parts = tuple(part.to(dtype).view(part.size(0), self.ways, -1).transpose(0, 1).contiguous() for part in state)
         return parts[0] if self.parts == 1 else parts
+
+
+class SimpleRecurrentUnit(Recurrence):
+    """An SRU (Lei et al. 2017): its gates read the input alone, so that all products of a sequence are computed at once.
+
+    x̃ = W x · f = σ(W_f x + b_f) · r = σ(W_r x + b_r) · c_t = f ⊙ c_{t−1} + (1 − f) ⊙ x̃ · h = r ⊙ tanh(c) + (1 − r) ⊙ x
+
+    If input and output differ in width, a learned projection of x takes its place in h. What is left of the recurrence, c, is
+    a scan of ⌈log₂ T⌉ steps over all positions.
+    """
+
+    def __init__(self, inputs: int, width: int, *, both: bool = False) -> None:
+        super().__init__("sru", width, both)
+        own = width // self.ways
+        self.maps = 3 if inputs == own else 4
+        self.reads = nn.ModuleList(nn.Linear(inputs, self.maps * own, bias=False) for _ in range(self.ways))
+        self.biases = nn.Parameter(torch.zeros(self.ways, 2 * own))
+
+    def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
+        outputs, hidden, cells = [], [], []
+        before = zip(*(part.chunk(self.ways, 1) for part in state), strict=True)
+        for way, (first, cell) in enumerate(before):
+            read = turn_round(x, layout) if way else x
+            found, cell = self._read(way, read, cell, layout)
+            last = found[:, -1] if layout is None else last_outputs(found, first, layout)
+            outputs.append(turn_round(found, layout) if way else found)
+            hidden.append(last)
+            cells.append(cell)
+        whole = torch.cat(outputs, -1)
+        whole = whole if layout is None else whole.masked_fill(~layout.mask[..., None], 0.0)
+        return whole, (torch.cat(hidden, 1), torch.cat(cells, 1))
+
+    def step(self, x: Tensor, state: Cell) -> Cell:
+        outputs, cell = self._read(0, x[:, None], state[1], None)
+        return outputs[:, 0], cell
+
+    def _read(self, way: int, x: Tensor, cell: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
+        """x [B, T, D] and c [B, W] → outputs [B, T, W] and the last c. On padding, c stays."""
+        fresh, forget, reset, *skip = self.reads[way](x).chunk(self.maps, -1)
+        forget, reset = (torch.cat([forget, reset], -1) + self.biases[way]).sigmoid().chunk(2, -1)
+        if layout is not None:
+            forget = torch.where(layout.mask[..., None], forget, 1.0)
+            fresh = torch.where(layout.mask[..., None], fresh, 0.0)
+        cells = scan(forget, (1 - forget) * fresh, cell.to(fresh.dtype))
+        return reset * cells.tanh() + (1 - reset) * (skip[0] if skip else x), cells[:, -1]
+
+
+def scan(factors: Tensor, terms: Tensor, first: Tensor) -> Tensor:
+    """c_t = f_t c_{t−1} + u_t for factors f in [0, 1] and terms u [B, T, W], from c_0 [B, W] on: all c, [B, T, W]."""
+    terms = torch.cat([terms[:, :1] + factors[:, :1] * first[:, None], terms[:, 1:]], 1)
+    distance = 1
+    while distance < terms.size(1):
+        earlier = F.pad(terms, (0, 0, distance, 0))[:, : terms.size(1)]
+        terms = terms + factors * earlier
+        factors = factors * F.pad(factors, (0, 0, distance, 0))[:, : terms.size(1)]
+        distance *= 2
+    return terms
+
+
+def make_layer(kind: CellKind, inputs: int, width: int, *, both: bool = False) -> Recurrence:
+    """A layer with this kind of cell."""
+    return SimpleRecurrentUnit(inputs, width, both=both) if kind == "sru" else RecurrentLayer(kind, inputs, width, both=both)
 
 
 class StepDropout(nn.Module):
@@ -219,7 +320,8 @@ class StepDropout(nn.Module):
 class RecurrentOptions:
     """Options that recurrent encoders and decoders share.
 
-    cell: GRU, or LSTM, which has a second state
+    cell: gru; lstm, which has a second state; rnn: plain, with tanh; sru: simple recurrent units, whose gates read only the
+        input (Lei et al. 2017)
     embedding: width of embeddings and of the input of the output layer; 0: dim
     residual: layers above the first add their input to their output
     dropout: dropout rate of embeddings, between layers, and before the output layer
@@ -237,7 +339,7 @@ class RecurrentOptions:
 
     def finals(self, dim: int, layers: int) -> list[tuple[int, int]]:
         """See `VectorEncoder.finals`."""
-        return [(2 if self.cell == "lstm" else 1, dim)] * layers
+        return [(PARTS[self.cell], dim)] * layers
 
 
 class RecurrentStack(nn.Module):
@@ -256,7 +358,7 @@ class RecurrentStack(nn.Module):
     ) -> None:
         super().__init__()
         widths = [inputs, *[width] * (layers - 1)]
-        self.layers = nn.ModuleList(RecurrentLayer(kind, each, width, both=both) for each in widths)
+        self.layers = nn.ModuleList(make_layer(kind, each, width, both=both) for each in widths)
         self.noise, self.width, self.both, self.residual = noise, width, both, residual
 
     def init_state(self, rows: int) -> list[Cell]:
@@ -296,8 +398,8 @@ class RecurrentStack(nn.Module):
             x = draft.add(x, output) if self.residual and number else output
         return x
 
-    def _each(self) -> Iterable[RecurrentLayer]:
-        return cast(Iterable[RecurrentLayer], self.layers)
+    def _each(self) -> Iterable[Recurrence]:
+        return cast(Iterable[Recurrence], self.layers)
 
 
 class Bridge(nn.Module):
@@ -358,6 +460,13 @@ def after_own_steps(steps: Sequence[list[Cell]], layout: Layout) -> list[Cell]:
     return [
         tuple(torch.stack(part, 1)[rows, lengths] for part in zip(*cells, strict=True)) for cells in zip(*steps, strict=True)
     ]
+
+
+def last_outputs(outputs: Tensor, before: Tensor, layout: Layout) -> Tensor:
+    """The outputs [B, T, W] of the last token of each row; of empty rows, the state `before` [B, W]."""
+    ends = (layout.lengths - 1).clamp_min(0)
+    last = outputs[torch.arange(outputs.size(0), device=outputs.device), ends]
+    return torch.where(layout.mask[:, :1], last, before.to(last.dtype))
 
 
 def turn_round(x: Tensor, layout: Layout | None) -> Tensor:

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.attention.base import Attention
 from weft.attention.core.weight_recorder import cross_attentions, record_weights
 from weft.data.batch import Layout, PairBatch
 from weft.errors import ConfigError
 from weft.layers.linear_norm_dropout import to_float32
-from weft.models.base import Model
 
 Recorded = Sequence[list[Tensor]]
 """For each recorded attention its weights [B, H, t, S], one slice of the target after the other."""
@@ -29,8 +28,8 @@ def guided_penalty(
     weights [B, H, T, S]; `width` is g. S and T are the lengths of each pair's own sentences. Padding gets 0.
     """
     rows, _, extent, total = weights.shape
-    target, targets = _places(layout, rows, extent, weights.device)
-    source, sources = _places(source_layout, rows, total, weights.device)
+    target, targets = places(layout, rows, extent, weights.device)
+    source, sources = places(source_layout, rows, total, weights.device)
     apart = source[:, None] / sources[:, None] - (target / targets)[..., None]
     cost = (1 - torch.exp(-(apart**2) / (2 * width**2))) / sources[:, None]
     penalty = (to_float32(weights).mean(1) * cost).sum(-1)
@@ -59,7 +58,7 @@ def doubly_stochastic_penalty(weights: Tensor, layout: Layout | None = None, sou
     return penalty if source_layout is None else penalty.where(source_layout.mask, 0.0)
 
 
-def _places(layout: Layout | None, rows: int, extent: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def places(layout: Layout | None, rows: int, extent: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The position of each token and the length of its sentence, [B, extent] each; lengths are at least 1."""
     if layout is None:
         place = torch.arange(extent, device=device).expand(rows, extent)
@@ -83,9 +82,9 @@ class Penalties:
     layers: Sequence[int]
 
     @contextmanager
-    def recording(self, model: Model) -> Iterator[Recorded]:
-        """Inside this context the chosen attentions record their weights."""
-        attentions = self._attentions(model) if any(self.weights.values()) else []
+    def recording(self, decoder: nn.Module) -> Iterator[Recorded]:
+        """Inside this context the chosen attentions of a decoder record their weights."""
+        attentions = self._attentions(decoder) if any(self.weights.values()) else []
         with record_weights(attentions) as recorded:
             yield recorded
 
@@ -113,9 +112,9 @@ class Penalties:
         """The first option that sets a penalty."""
         return next(f"task.{name}_weight" for name, weight in self.weights.items() if weight)
 
-    def _attentions(self, model: Model) -> list[Attention]:
+    def _attentions(self, decoder: nn.Module) -> list[Attention]:
         """The attentions that `layers` names."""
-        layers = [each for each in cross_attentions(model.decoder).values() if each.weights_sum is not None]
+        layers = [each for each in cross_attentions(decoder).values() if each.weights_sum is not None]
         if not layers:
             raise ConfigError(f"{self._option} needs a model whose cross-attention has weights; set it to 0")
         if wrong := [layer for layer in self.layers if not -len(layers) <= layer < len(layers)]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from weft.config.plugins import RenamedMembers
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
-from weft.layers.embeddings_and_rotary_positions import EmbeddingTables, embedding_table
+from weft.layers.embeddings_and_rotary_positions import EmbeddingTables, GivenVectors, embedding_table
 from weft.layers.linear_norm_dropout import linear_with
 from weft.losses.cross_entropy import (
     fix_unwritten,
@@ -31,13 +31,17 @@ from weft.losses.cross_entropy import (
 Reads = Literal["tokens", "words", "frames", "image", "sentences"]
 """Kinds of source, with the shapes that `Source` describes."""
 
+Writes = Literal["tokens", "vectors"]
+"""Kinds of target: tokens of a vocabulary, or vectors such as frames of sound, which have neither embeddings nor a softmax."""
+
 
 @dataclass(frozen=True)
 class Sizes:
     """The sizes that the data gives to a model.
 
     source: source vocabulary, features per frame, or channels of an image, depending on `reads` · target: target vocabulary ·
-    shared: whether source and target have one vocabulary · pieces: vocabulary of the subwords or characters of words.
+    shared: whether source and target have one vocabulary · pieces: vocabulary of the subwords or characters of words · writes:
+    the kind of target; that of vectors has no vocabulary, and `target` is the width of the decoder's outputs.
     """
 
     source: int
@@ -45,6 +49,7 @@ class Sizes:
     shared: bool = False
     reads: Reads = "tokens"
     pieces: int = 0
+    writes: Writes = "tokens"
 
 
 @dataclass
@@ -153,7 +158,8 @@ class DecoderSite:
     """The place of a decoder, as `Site` is that of an attention: its vocabulary and the encoder that it reads.
 
     memory, depth, finals, paired: of the encoder, see `VectorEncoder` · source: the embedding tables of the source, if the
-    target shares them · tied: the output layer shares the target embeddings.
+    target shares them · tied: the output layer shares the target embeddings · writes: see `Sizes`; a decoder that writes
+    vectors is fed vectors [B, T, D] in place of tokens, and its output layer has `vocabulary` outputs.
     """
 
     vocabulary: int
@@ -163,11 +169,14 @@ class DecoderSite:
     paired: bool = False
     source: EmbeddingTables | None = None
     tied: bool = True
+    writes: Writes = "tokens"
 
     def tables(
         self, dim: int, std: float | None = None, *, bias: bool = False, zero_bos: bool = False
     ) -> tuple[nn.Embedding, nn.Linear]:
         """The target embeddings and the output layer, which may have a bias; zero_bos: see `fix_unwritten`."""
+        if self.writes == "vectors":
+            return cast(nn.Embedding, GivenVectors(dim)), nn.Linear(dim, self.vocabulary)
         table = None if self.source is None else self.source.table
         if table is not None and table.embedding_dim != dim:
             raise ConfigError(

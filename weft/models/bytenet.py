@@ -1,12 +1,12 @@
-"""ByteNet: translation in time linear in length (Kalchbrenner et al. 2016).
+"""ByteNet: translation and language models in time linear in length (Kalchbrenner et al. 2016).
 
 Shapes: G sources · B rows · T target positions · S source positions · U columns of an unfolded source · D width of the model.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,13 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State, shared
-from weft.layers.embeddings_and_rotary_positions import NGramBag, token_positions
+from weft.layers.embeddings_and_rotary_positions import NGramBag, TokenEmbedding, token_positions
 from weft.layers.linear_norm_dropout import Rate, dropout
-from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder
+from weft.layers.recurrent import Cell, Readout, RecurrentOptions, RecurrentStack
+from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, Sizes
 from weft.models.encoder_decoder import FlatFamily, VectorEncoder
 from weft.models.frontends.base import TokenFrontend
+from weft.models.language_model import LanguageModel, LanguageModelFamily, SourcelessDecoder
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,77 @@ class DynamicUnfolding:
         return math.floor(length * self.ratio) + self.extra
 
 
-class ResidualBlock(nn.Module):
-    """x + W₃ f(conv(f(W₁ f(x)))), where f is a layer norm and ReLU: down to half the width, a dilated convolution, and up."""
+NormKind = Literal["layer", "sub_batch"]
 
-    def __init__(self, dim: int, window: TokenWindow, dropout: float) -> None:
+
+class LayerNorm(nn.LayerNorm):
+    """A layer norm, which does not depend on the other tokens."""
+
+    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        return super().forward(x)
+
+
+class SubBatchNorm(nn.Module):
+    """Batch normalisation with the statistics of the first half of the rows, the auxiliary part (Kalchbrenner et al. 2016).
+
+    Statistics over a whole batch would tell a row of its own future. The loss of the auxiliary part must not count; see
+    `without_auxiliary`. Outside training, and for a single row, running averages of the statistics are used.
+
+    momentum: how much of a running average each batch replaces
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, dim: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+        self.momentum, self.eps = momentum, eps
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("variance", torch.ones(dim))
+
+    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        mean, variance = self.mean, self.variance
+        if self.training and x.size(0) > 1:
+            mean, variance = self._statistics(x, layout)
+        return ((x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
+
+    def _statistics(self, x: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
+        """The mean and the variance of each channel over the real tokens of the auxiliary part, in float32."""
+        rows = auxiliary(x)
+        part = x[:rows].float()
+        real = part.new_ones(*part.shape[:2], 1) if layout is None else layout.mask[:rows, :, None].float()
+        count = real.sum((0, 1)).clamp_min(1)
+        mean = torch.where(real > 0, part, 0.0).sum((0, 1)) / count
+        variance = torch.where(real > 0, (part - mean).square(), 0.0).sum((0, 1)) / count
+        with torch.no_grad():
+            self.mean.lerp_(mean.to(self.mean.dtype), self.momentum)
+            self.variance.lerp_(variance.to(self.variance.dtype), self.momentum)
+        return mean, variance
+
+
+def auxiliary(x: Tensor) -> int:
+    """The number of rows of x [B, …] whose statistics normalise a batch in training."""
+    return x.size(0) // 2
+
+
+def without_auxiliary(hidden: Tensor) -> Tensor:
+    """Hidden states [B, T, D] of which only the main part passes gradients on: its loss alone trains the layers below."""
+    rows = auxiliary(hidden)
+    return torch.cat([hidden[:rows].detach(), hidden[rows:]])
+
+
+class ResidualBlock(nn.Module):
+    """x + W₃ f(conv(f(W₁ f(x)))), where f is a norm and ReLU: down to half the width, a dilated convolution, and up."""
+
+    def __init__(self, dim: int, window: TokenWindow, dropout: float, norm: NormKind = "layer") -> None:
         super().__init__()
         inner = window.dim
+        normed = LayerNorm if norm == "layer" else SubBatchNorm
         self.window, self.dropout = window, dropout
-        self.norm_down, self.down = nn.LayerNorm(dim), nn.Linear(dim, inner)
-        self.norm_taps, self.taps = nn.LayerNorm(inner), nn.Linear(window.width * inner, inner)
-        self.norm_up, self.up = nn.LayerNorm(inner), nn.Linear(inner, dim)
+        self.norm_down, self.down = normed(dim), nn.Linear(dim, inner)
+        self.norm_taps, self.taps = normed(inner), nn.Linear(window.width * inner, inner)
+        self.norm_up, self.up = normed(inner), nn.Linear(inner, dim)
         for layer in (self.down, self.taps, self.up):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)
@@ -85,9 +148,9 @@ class ResidualBlock(nn.Module):
         return self.window.init_state(rows, self.up.bias)
 
     def forward(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
-        h = self.down(F.relu(self.norm_down(x)))
-        windows, tail = self.window(F.relu(self.norm_taps(h)), tail, layout)
-        h = self.up(F.relu(self.norm_up(self.taps(windows))))
+        h = self.down(F.relu(self.norm_down(x, layout)))
+        windows, tail = self.window(F.relu(self.norm_taps(h, layout)), tail, layout)
+        h = self.up(F.relu(self.norm_up(self.taps(windows), layout)))
         return x + dropout(h, self.dropout, self.training), tail
 
 
@@ -99,18 +162,26 @@ class DilatedBlocks:
     width: tokens a convolution sees; odd
     dilations: distance between these tokens, one number per block of a set
     dropout: dropout rate of embeddings and of the output of each block
+    block_norm: layer norms inside the blocks, or sub_batch: batch normalisation by the statistics of half of the rows, whose
+        loss trains the output layer alone; it needs padded rows
     """
 
     dim: PositiveInt = 512
     width: PositiveInt = 3
     dilations: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16)
     dropout: Rate = 0.1
+    block_norm: NormKind = "layer"
+
+    @property
+    def packs(self) -> bool:
+        """Whether the blocks work on packed rows."""
+        return self.block_norm == "layer"
 
     def stack(self, sets: int, *, causal: bool) -> nn.ModuleList:
         if self.dim % 2:
             raise ConfigError(f"model.dim: the blocks of ByteNet halve the width, so it must be even, not {self.dim}")
         windows = [TokenWindow(self.dim // 2, self.width, dilation, causal) for dilation in self.dilations] * sets
-        return nn.ModuleList(ResidualBlock(self.dim, window, self.dropout) for window in windows)
+        return nn.ModuleList(ResidualBlock(self.dim, window, self.dropout, self.block_norm) for window in windows)
 
 
 class ByteNetEncoder(VectorEncoder):
@@ -135,6 +206,7 @@ class ByteNetEncoder(VectorEncoder):
         self.unfolding, self.dropout = DynamicUnfolding(unfold_ratio, unfold_extra), blocks.dropout
         self.aligned = unfold_ratio == 1 and unfold_extra == 0
         self.blocks, self.norm = blocks.stack(sets, causal=False), nn.LayerNorm(blocks.dim)
+        self.supports_packing = blocks.packs
         self.input_width = self.width = blocks.dim
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
@@ -166,18 +238,63 @@ class NGramEmbedding(nn.Module):
 
 
 @dataclass
-class ByteNetState:
-    """The tails of each block's convolution and of the n-grams; fed [B]: tokens each row has consumed.
+class SourceColumns:
+    """What target positions read: position t reads column t of its sentence, and zeros beyond the last.
 
-    columns [G, U, D] of the source · begins, ends [G, n]: first column of each of its n sentences, and the one past its last.
+    fed [B]: tokens each row has consumed · columns [G, U, D] of the source · begins, ends [G, n]: first column of each of its n
+    sentences, and the one past its last. All beams read the one memory of their source.
     """
 
-    tails: list[State]
-    grams: State
     fed: Tensor
     columns: Tensor = shared()
     begins: Tensor = shared()
     ends: Tensor = shared()
+
+    @staticmethod
+    def of(source: Encoded, columns: Tensor) -> "SourceColumns":
+        layout = source.layout or Layout.padded([columns.size(1)] * columns.size(0)).to(columns.device)
+        if layout.offsets is not None:
+            bounds = layout.offsets.long()[None]
+            begins, ends = bounds[:, :-2], bounds[:, 1:-1]
+        else:
+            ends = layout.lengths[:, None]
+            begins = torch.zeros_like(ends)
+        return SourceColumns(torch.zeros_like(ends[:, 0]), columns, begins, ends)
+
+    def read(self, tokens: Tensor, layout: Layout | None) -> tuple[Tensor, "SourceColumns"]:
+        """The columns [B, T, D] at the positions of tokens [B, T], and the state after them."""
+        positions = token_positions(tokens, layout) + self.fed[:, None]
+        sources, most, dim = self.columns.shape
+        sentence = torch.zeros_like(positions)
+        if layout is not None and layout.packed:
+            sentence = (layout.segments.long() - 1).clamp_min(0)
+        sentence = sentence.reshape(sources, -1)
+        place = self.begins.gather(1, sentence) + positions.reshape(sources, -1)
+        inside = place < self.ends.gather(1, sentence)
+        columns = self.columns.gather(1, place.clamp_max(most - 1)[..., None].expand(-1, -1, dim))
+        found = torch.where(inside[..., None], columns, 0.0).view(*positions.shape, dim)
+        return found, replace(self, fed=self.fed + (tokens.size(1) if layout is None else layout.lengths))
+
+
+@dataclass
+class ByteNetState:
+    """The tails of each block's convolution and of the n-grams, and the source, if there is one."""
+
+    tails: list[State]
+    grams: State = None
+    source: SourceColumns | None = None
+
+
+def run_blocks(
+    blocks: Iterable[nn.Module], x: Tensor, tails: list[State], layout: Layout | None
+) -> tuple[Tensor, list[State], list[Tensor]]:
+    """x [B, T, D] after all blocks, their tails after it, and their inputs."""
+    after, inputs = [], []
+    for block, tail in zip(blocks, tails, strict=True):
+        inputs.append(x)
+        x, tail = block(x, tail, layout)
+        after.append(tail)
+    return x, after, inputs
 
 
 class ByteNetDecoder(LinearDecoder):
@@ -210,30 +327,61 @@ class ByteNetDecoder(LinearDecoder):
         self.join = nn.Linear(dim, dim, bias=False)
         self.norm, self.out = nn.LayerNorm(dim), nn.Linear(dim, dim)
         self.dim = self.hidden = dim
+        self.sub_batches, self.supports_packing = not blocks.packs, blocks.packs
 
     def init_state(self, source: Encoded, *, room: int | None = None) -> ByteNetState:
-        layout = source.layout or Layout.padded([source.memory.size(1)] * source.memory.size(0)).to(source.memory.device)
-        if layout.offsets is not None:
-            bounds = layout.offsets.long()[None]
-            begins, ends = bounds[:, :-2], bounds[:, 1:-1]
-        else:
-            ends = layout.lengths[:, None]
-            begins = torch.zeros_like(ends)
         rows = source.memory.size(0)
         tails = [block.init_state(rows) for block in cast(Iterable[ResidualBlock], self.blocks)]
-        grams, fed = self.embedding.init_state(rows), torch.zeros_like(ends[:, 0])
-        return ByteNetState(tails, grams, fed, self.join(source.memory), begins, ends)
+        return ByteNetState(tails, self.embedding.init_state(rows), SourceColumns.of(source, self.join(source.memory)))
 
     def hidden_states(self, tokens: Tensor, state: ByteNetState, layout: Layout | None = None) -> HiddenStates:
-        positions = token_positions(tokens, layout) + state.fed[:, None]
+        assert state.source is not None
+        columns, source = state.source.read(tokens, layout)
         embedded, grams = self.embedding(tokens, state.grams, layout)
-        x = embedded + _read(state, positions, layout)
-        tails = []
-        for block, tail in zip(self.blocks, state.tails, strict=True):
-            x, tail = block(x, tail, layout)
-            tails.append(tail)
-        fed = tokens.size(1) if layout is None else layout.lengths
-        return HiddenStates(self.out(F.relu(self.norm(x))), replace(state, tails=tails, grams=grams, fed=state.fed + fed))
+        x, tails, _ = run_blocks(self.blocks, embedded + columns, state.tails, layout)
+        hidden = self.out(F.relu(self.norm(x)))
+        if self.training and self.sub_batches:
+            hidden = without_auxiliary(hidden)
+        return HiddenStates(hidden, ByteNetState(tails, grams, source))
+
+
+@dataclass
+class RecurrentByteNetState:
+    """The states of the layers, and the source."""
+
+    layers: list[Cell]
+    source: SourceColumns
+
+
+class RecurrentByteNetDecoder(LinearDecoder):
+    """Recurrent ByteNet: a recurrent network whose step t reads token t and source column t (Kalchbrenner et al. 2016).
+
+    dim: width of the states
+    layers: number of recurrent layers
+    """
+
+    cuda_graph_safe = True
+
+    def __init__(
+        self, site: DecoderSite, *, recurrence: RecurrentOptions, dim: PositiveInt = 256, layers: PositiveInt = 1
+    ) -> None:
+        super().__init__()
+        width, noise = recurrence.embedding or dim, recurrence.noise()
+        table, output = site.tables(width)
+        self.embedding, self.noise, self.output = TokenEmbedding(table, None), noise, output
+        self.join = nn.Linear(site.memory, width, bias=False)
+        self.stack = RecurrentStack(recurrence.cell, width, dim, layers, noise, residual=recurrence.residual)
+        self.readout = Readout("tanh", dim, width)
+        self.dim, self.hidden = dim, width
+
+    def init_state(self, source: Encoded, *, room: int | None = None) -> RecurrentByteNetState:
+        columns = SourceColumns.of(source, self.join(source.memory))
+        return RecurrentByteNetState(self.stack.init_state(source.memory.size(0)), columns)
+
+    def hidden_states(self, tokens: Tensor, state: RecurrentByteNetState, layout: Layout | None = None) -> HiddenStates:
+        columns, source = state.source.read(tokens, layout)
+        outputs, layers = self.stack(self.noise(self.embedding(tokens) + columns), state.layers, layout)
+        return HiddenStates(self.noise(self.readout(outputs)), RecurrentByteNetState(layers, source))
 
 
 class ByteNet(FlatFamily):
@@ -242,14 +390,47 @@ class ByteNet(FlatFamily):
     parts = (ByteNetEncoder, {"sets": "encoder_sets"}), (ByteNetDecoder, {"sets": "decoder_sets"}), (TokenFrontend, {})
 
 
-def _read(state: ByteNetState, positions: Tensor, layout: Layout | None) -> Tensor:
-    """The column at each target position, [B, T, D]; zeros beyond the last. All beams read the one memory of their source."""
-    sources, most, dim = state.columns.shape
-    sentence = torch.zeros_like(positions)
-    if layout is not None and layout.packed:
-        sentence = (layout.segments.long() - 1).clamp_min(0)
-    sentence = sentence.reshape(sources, -1)
-    place = state.begins.gather(1, sentence) + positions.reshape(sources, -1)
-    inside = place < state.ends.gather(1, sentence)
-    columns = state.columns.gather(1, place.clamp_max(most - 1)[..., None].expand(-1, -1, dim))
-    return torch.where(inside[..., None], columns, 0.0).view(*positions.shape, dim)
+class ByteNetLanguageDecoder(SourcelessDecoder):
+    """The decoder of ByteNet without a source: causal dilated convolutions over the text."""
+
+    def __init__(self, tables: tuple[nn.Embedding, nn.Linear], blocks: DilatedBlocks, sets: int) -> None:
+        super().__init__()
+        table, output = tables
+        self.embedding = NGramEmbedding(table, None, blocks.dropout)
+        self.blocks, self.output = blocks.stack(sets, causal=True), output
+        self.norm, self.out = nn.LayerNorm(blocks.dim), nn.Linear(blocks.dim, blocks.dim)
+        self.dim = self.hidden = blocks.dim
+        self.sub_batches = not blocks.packs
+
+    def init_state(self, source: Encoded, *, room: int | None = None) -> ByteNetState:
+        return ByteNetState([block.init_state(source.memory.size(0)) for block in self._each()])
+
+    def recall(self, memory: Sequence[Tensor]) -> ByteNetState:
+        return ByteNetState(
+            [block(x, block.init_state(x.size(0)), None)[1] for block, x in zip(self._each(), memory, strict=True)]
+        )
+
+    def read(self, tokens: Tensor, state: ByteNetState, layout: Layout | None = None) -> tuple[HiddenStates, list[Tensor]]:
+        x, tails, inputs = run_blocks(self.blocks, self.embedding(tokens, None, layout)[0], state.tails, layout)
+        hidden = self.out(F.relu(self.norm(x)))
+        if self.training and self.sub_batches:
+            hidden = without_auxiliary(hidden)
+        return HiddenStates(hidden, ByteNetState(tails)), inputs
+
+    def _each(self) -> Iterable[ResidualBlock]:
+        return cast(Iterable[ResidualBlock], self.blocks)
+
+
+class ByteNetLanguageModelFamily(LanguageModelFamily):
+    """The decoder of ByteNet as a language model (Kalchbrenner et al. 2016): a token sees a fixed number of earlier ones.
+
+    sets: sets of blocks; the paper has 6
+    share_embeddings: one table for input and output
+    """
+
+    def __init__(self, *, blocks: DilatedBlocks, sets: PositiveInt = 2, share_embeddings: bool = True) -> None:
+        self.blocks, self.sets, self.share = blocks, sets, share_embeddings
+
+    def build(self, sizes: Sizes) -> LanguageModel:
+        tables = DecoderSite(sizes.target, 0, tied=self.share).tables(self.blocks.dim)
+        return LanguageModel(ByteNetLanguageDecoder(tables, self.blocks, self.sets), "none")

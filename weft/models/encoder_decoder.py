@@ -133,7 +133,14 @@ class ComposedFamily(ModelFamily):
         encoder = self.build_encoder(sizes)
         source = encoder.front if self.share == "all" and isinstance(encoder.front, TokenFrontend) else None
         site = DecoderSite(
-            sizes.target, encoder.width, encoder.depth, encoder.finals, encoder.paired, source, tied=self.share != "none"
+            sizes.target,
+            encoder.width,
+            encoder.depth,
+            encoder.finals,
+            encoder.paired,
+            source,
+            tied=self.share != "none",
+            writes=sizes.writes,
         )
         decoder = self.decoder(site)
         encoder.set_readers(decoder.readers)

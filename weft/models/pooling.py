@@ -71,6 +71,29 @@ class MaxPooling(Pooling):
         return Pooled(torch.where(layout.mask.any(1)[:, None, None], top, 0.0))
 
 
+class SumPooling(Pooling):
+    """The sum of the real tokens, as decomposable attention adds up its comparisons."""
+
+    paper = "Parikh et al. 2016"
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        real = memory if layout is None else torch.where(layout.mask[..., None], memory, 0.0)
+        return Pooled(real.sum(1, keepdim=True))
+
+
+class MeanMaxPooling(Pooling):
+    """The mean and the largest values, side by side, as ESIM joins the vectors of a text."""
+
+    paper = "Chen et al. 2017"
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, 2)
+        self.mean, self.max = MeanPooling(dim), MaxPooling(dim)
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        return Pooled(torch.cat([self.mean(memory, layout).vectors, self.max(memory, layout).vectors], 1))
+
+
 class LastMaxMeanPooling(Pooling):
     """The last vector, the largest values and the mean, side by side: for language models as encoders."""
 
@@ -115,6 +138,29 @@ class SelfAttentivePooling(Pooling):
             one = torch.eye(weights.size(1), device=weights.device, dtype=weights.dtype)
             extras["diversity"] = (weights @ weights.transpose(1, 2) - one).pow(2).sum((1, 2))
         return Pooled(weights @ memory, weights, extras)
+
+
+class ChannelAttentivePooling(Pooling):
+    """Attention with weights of its own for each channel: softmax over the tokens of W₂ elu(W₁ h + b) (Shen et al. 2018).
+
+    A channel may come from another token than its neighbour. The weights that it shows are the mean over the channels.
+
+    hidden: width of the scoring network; 0: the width of the sequence
+    """
+
+    paper = "Shen et al. 2018"
+    weights_sum = "one"
+
+    def __init__(self, dim: int, *, hidden: NonNegativeInt = 0) -> None:
+        super().__init__(dim)
+        self.hidden, self.scores = nn.Linear(dim, hidden or dim), nn.Linear(hidden or dim, dim, bias=False)
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        scores = self.scores(F.elu(self.hidden(memory))).transpose(1, 2)
+        weights = masked_softmax(scores, None if layout is None else layout.mask[:, None].expand_as(scores))
+        if layout is not None:
+            memory = torch.where(layout.mask[..., None], memory, 0.0)
+        return Pooled((weights * memory.transpose(1, 2)).sum(2)[:, None], weights.mean(1, keepdim=True))
 
 
 class MultiheadPooling(Pooling):

@@ -79,7 +79,7 @@ class TransformerEncoder(VectorEncoder):
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         extras: dict[str, Tensor] = {}
         if self.position is not None:
-            x = x + self.position(token_positions(x, layout)).to(x.dtype)
+            x = self.position.join(x, token_positions(x, layout))
         x = dropout(x, self.dropout, self.training)
         if self.post:
             x = residual(x, self.training)
@@ -310,7 +310,7 @@ class NonAutoregressiveTransformerDecoder(NonAutoregressiveDecoder):
         x: Tensor = self.table(tokens) * self.dim**0.5
         if state.inputs is not None:
             x = torch.where((tokens == self.blank)[..., None], state.inputs.to(x.dtype), x)
-        return x if self.position is None else x + self.position(token_positions(tokens, layout)).to(x.dtype)
+        return x if self.position is None else self.position.join(x, token_positions(tokens, layout))
 
     def hidden_states(self, tokens: Tensor, state: CanvasState, layout: Layout | None = None) -> HiddenStates:
         extras: dict[str, Tensor] = {}

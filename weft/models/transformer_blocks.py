@@ -18,7 +18,7 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State
-from weft.layers.embeddings_and_rotary_positions import LearnedPosition, PositionKind, SinusoidalPosition, make_position
+from weft.layers.embeddings_and_rotary_positions import AbsolutePosition, PositionJoin, PositionKind, make_position
 from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear_norm_dropout import Rate, dropout, norm_sum
@@ -47,6 +47,7 @@ class Block:
     position: absolute positions added to the embeddings (tensor2tensor: sinusoids with Marian's frequencies);
       none if the self-attention slots encode positions (rotary, recurrent)
     max_length: number of learned positions
+    position_join: add positions to the embeddings, or concatenate both and project them to the width of the model
     """
 
     dim: PositiveInt = 256
@@ -60,6 +61,7 @@ class Block:
     feedforward_dropout: Rate = 0.0
     position: PositionKind = "sinusoidal"
     max_length: PositiveInt = 1024
+    position_join: PositionJoin = "add"
 
     feedforward_width: ClassVar[int] = 1
     reversible: ClassVar[bool] = False
@@ -69,8 +71,8 @@ class Block:
         """The number of absolute positions; None: any number."""
         return self.max_length if self.position == "learned" else None
 
-    def make_position(self) -> SinusoidalPosition | LearnedPosition | None:
-        return make_position(self.position, self.dim, self.max_length)
+    def make_position(self) -> AbsolutePosition | None:
+        return make_position(self.position, self.dim, self.max_length, self.position_join)
 
     def site(self, use: Literal["encoder", "causal", "cross"]) -> Site:
         return Site(use, self.dim, self.heads, dropout=self.attention_dropout)

@@ -10,28 +10,24 @@ these translations and the true text are further training data.
 A line is translated as `weft translate` does.
 """
 
-import fcntl
-import hashlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from weft.config.sections import Config
 from weft.data.corpus import cache_folder
 from weft.data.formats import Pairs
-from weft.data.text_lines import file_digest
-from weft.decoding.decoding_options import changed
+from weft.decoding.predictor import Prediction
 from weft.decoding.worker_processes import cores
 from weft.errors import DataError
 from weft.file_access import same_file
-from weft.runs.open_run import Report, run_config, silent
-from weft.runs.run_folder import MODEL
-from weft.runs.translator import Translator, load
+from weft.runs.open_run import Report, silent
+from weft.runs.sharded_prediction import PredictionWork, predict_corpus
+from weft.runs.translator import load
 from weft.tasks.base import TeacherRun
 from weft.tasks.translation.attention_alignment import Align, CharacterCounter, weights_of
 
@@ -43,7 +39,7 @@ class OpenTeacher(TeacherRun):
         teacher, texts = str(config.data.teacher), Texts(pairs)
         folder = cache_folder(config.data.cache) / "distilled"
         folder.mkdir(parents=True, exist_ok=True)
-        kept = folder / f"{_identity([teacher], texts, {}, '.jsonl')}.jsonl"
+        kept = folder / f"{translation_work([teacher], texts, out.with_suffix('.jsonl')).identity()}.jsonl"
         if not kept.exists():
             report(f"translating the training data with {teacher}")
             translate_corpus([teacher], texts, kept, device=config.train.device, report=report)
@@ -56,33 +52,40 @@ class OpenTeacher(TeacherRun):
         return lambda pairs: weights_of(predictor.model, source, target, pairs)
 
 
-WINDOW = 8192
-"""Lines translated together. After each window everything is on disk."""
-
-
 @dataclass(frozen=True)
 class Texts:
     """Texts to translate: the sources of pairs, or every n-th of them.
 
     back: whether the translations are the sources of the pairs that are written, and the texts the targets.
-    shard: (k, n) takes the lines k, k + n, k + 2n, …, counted from 1.
+    every: (k, n) takes the lines k, k + n, k + 2n, …, counted from 1 · as_pairs: whether pairs are written.
     """
 
     pairs: Sequence[Pairs]
     back: bool = False
-    shard: tuple[int, int] = (1, 1)
+    every: tuple[int, int] = (1, 1)
+    as_pairs: bool = False
 
     def lines(self) -> Iterator[str]:
-        first, step = self.shard
+        first, step = self.every
         return islice((source for source, _ in chain.from_iterable(self.pairs)), first - 1, None, step)
 
-    def pair(self, text: str, translation: str) -> str:
-        """A pair to write."""
-        source, target = (translation, text) if self.back else (text, translation)
+    def written(self, line: str, prediction: Prediction) -> str:
+        translation = prediction.lines()
+        if not self.as_pairs:
+            return translation
+        source, target = (translation, line) if self.back else (line, translation)
         return json.dumps({"source": source, "target": target}, ensure_ascii=False)
 
     def digest(self) -> list[Any]:
-        return [[some.digest() for some in self.pairs], *([self.back, *self.shard] if self.back or self.shard[1] > 1 else [])]
+        return [[some.digest() for some in self.pairs], *([self.back, *self.every] if self.back or self.every[1] > 1 else [])]
+
+
+def translation_work(
+    runs: Sequence[str | Path], texts: Texts, out: Path, *, device: str = "auto", options: dict[str, Any] | None = None
+) -> PredictionWork:
+    """The work of translating each text into `out`, line by line; as pairs if its name ends in .jsonl."""
+    inputs = replace(texts, as_pairs=out.suffix == ".jsonl")
+    return PredictionWork([Path(run) for run in runs], inputs, out, device, options or {}, translates=True)
 
 
 def translate_corpus(
@@ -92,32 +95,11 @@ def translate_corpus(
     *,
     device: str = "auto",
     options: dict[str, Any] | None = None,
-    advance: Callable[[], None] = lambda: None,
     report: Report = silent,
 ) -> None:
-    """Writes the translation of each text into `out`, line by line; as pairs if its name ends in .jsonl.
-
-    What is done so far is in OUT.part. If the same work was interrupted, it continues there.
-    """
-    options = options or {}
-    part, mark = (out.with_name(out.name + ending) for ending in (".part", ".part.id"))
-    identity = _identity(runs, texts, options, out.suffix)
-    with open(part, "a+b") as file:
-        _wait_for(file, mark, identity, out)
-        if not part.exists() or part.stat().st_ino != os.fstat(file.fileno()).st_ino:
-            return  # it has finished
-        same = mark.exists() and mark.read_text("utf-8") == identity
-        done = _whole_lines(file) if same else file.truncate(0)
-        mark.write_text(identity, "utf-8")
-        if done:
-            report(f"{out}: continuing after {done:,} lines")
-        translator = load(runs, device=device, warn=report)
-        for text, translation in _translations(translator, texts, done, options):
-            file.write((texts.pair(text, translation) if out.suffix == ".jsonl" else translation).encode() + b"\n")
-            advance()
-        file.flush()
-        os.replace(part, out)
-        mark.unlink()
+    """Writes the translation of each text into `out`. If the same work was interrupted, it continues."""
+    work = translation_work(runs, texts, out, device=device, options=options)
+    predict_corpus(work, auto_workers=cores(), report=report)
 
 
 def check_out(out: Path, data: Sequence[str]) -> None:
@@ -131,44 +113,3 @@ def check_out(out: Path, data: Sequence[str]) -> None:
     files = [Path(name) for spec in data for name in (spec, *spec.partition("#")[0].split(","))]
     if any(same_file(file, out) for file in files):
         raise DataError(f"{out}: it would overwrite the text that is translated; choose another name")
-
-
-def _wait_for(file: IO[bytes], mark: Path, identity: str, out: Path) -> None:
-    """Locks a file. Another process may be at the same work; it must not be at other work with the same name."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if mark.exists() and mark.read_text("utf-8") != identity:
-            raise DataError(f"{out}: another process is writing other translations into it; choose another name") from None
-        fcntl.flock(file, fcntl.LOCK_EX)
-
-
-def _translations(translator: Translator, texts: Texts, done: int, options: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Texts with their translations, from number `done` on."""
-    predictor = translator.translation_predictor("translating a corpus", auto_workers=cores(), **options)
-    lines = islice(texts.lines(), done, None)
-    while window := list(islice(lines, WINDOW)):
-        translations = predictor.predict(map(predictor.parse_input, window), together=True, first_line=done + 1)
-        for text, translation in zip(window, translations, strict=True):
-            yield text, " ".join(translation.text.splitlines())
-        done += len(window)
-
-
-def _whole_lines(file: IO[bytes]) -> int:
-    """The number of complete lines in a file. What a crash left behind the last of them is cut off."""
-    file.seek(0)
-    count, end = 0, 0
-    for line in file:
-        if line.endswith(b"\n"):
-            count, end = count + 1, end + len(line)
-    file.truncate(end)
-    return count
-
-
-def _identity(runs: Sequence[str | Path], texts: Texts, options: dict[str, Any], form: str) -> str:
-    """A hash of everything that decides what is written: the weights, how they decode, the data and the form."""
-    folders = [Path(run) for run in runs]
-    sections = [changed(run_config(folder).decode, options).model_dump() for folder in folders]
-    weights = [file_digest(str(folder / MODEL)) if (folder / MODEL).is_file() else "" for folder in folders]
-    key = json.dumps([sections, weights, *texts.digest(), form])
-    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()

@@ -61,13 +61,14 @@ def make_inputs(
     prefixes: Iterable[str] | None,
     terms: Iterable[Terms] | None,
     marks: Iterable[Any] | None = None,
+    first_line: int = 1,
 ) -> Iterator[Any]:
-    """Lines with their prefixes, terms and marks as inputs of the predictor."""
+    """Lines with their prefixes, terms and marks as inputs of the predictor. Errors count lines from `first_line`."""
     starts = repeat("") if prefixes is None else iter(prefixes)
     wishes = repeat(None) if terms is None else iter(terms)
     tags = repeat(None) if marks is None else iter(marks)
     number = 0
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=first_line):
         check_text(line, f"line {number}")
         fields = {"prefix": next(starts, None), "terms": next(wishes, None), "attention": attention, "marks": next(tags, None)}
         if fields["prefix"] is None:

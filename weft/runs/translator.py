@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from weft.data.text_lines import read_lines
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.decoding_options import Warn
 from weft.decoding.predictor import Prediction
-from weft.errors import ConfigError, DataError, RunError
+from weft.errors import ConfigError, RunError
 from weft.explain.html_page import Explained
 from weft.runs.open_run import open_runs
 from weft.runs.trained_model import Trained, check_text, check_texts
@@ -21,7 +20,6 @@ from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.predictor import TranslationPredictor
 
 if TYPE_CHECKING:
-    from weft.evaluation.report import Baseline, Evaluation
     from weft.tasks.translation.documents import Format
 
 
@@ -154,75 +152,6 @@ class Generator(Trained):
         assert isinstance(predictor, GenerationPredictor)
         prompts = [Prompt(prompt, tokens, draw) for draw in range(count)]
         return predictor.generate(prompts, hear) if hear else list(predictor.predict(prompts, together=True))
-
-
-def evaluate(
-    run: str | Path | Sequence[str | Path],
-    data: str | Sequence[str],
-    *,
-    against: str | Path | Sequence[str | Path] | None = None,
-    device: str = "auto",
-    **options: Any,
-) -> Evaluation | dict[str, float]:
-    """Scores a run on test data by the metrics of its task, as `weft evaluate` does.
-
-    The result has `scores` (each with value, signature and interval), `table()` and `document()`; for a task without answers to
-    compare, such as language modelling, it is a mapping of scores. `against` is another run, compared by a significance test.
-    `options` are those of the section decode: beam=4, …
-    """
-    files = [data] if isinstance(data, str) else list(data)
-    systems = [(str(each), load_trained(each, device=device)) for each in (run, against) if each is not None]
-    first = systems[0][1]
-    if not first.task.metrics():
-        return first.score(files)
-    return evaluate_systems(systems, files, lambda name, system, lines: [each.text for each in system.stream(lines, **options)])
-
-
-def evaluate_systems(
-    systems: Sequence[tuple[str, Trained]],
-    data: Sequence[str],
-    predict: Callable[[str, Trained, list[str]], list[str]],
-    *,
-    outputs: Path | None = None,
-    tokenize: str | None = None,
-    lowercase: bool = False,
-    **significance: Any,
-) -> Evaluation:
-    """Scores the first of some trained models, each with its name.
-
-    A second one, or a file with the outputs of another system, is its baseline.
-
-    predict: the texts of a system for all inputs, given its name, itself and the inputs · tokenize, lowercase: see
-    `Trained.metrics` · significance: the test and its samples, see `weft.evaluation.report.evaluate`.
-    """
-    from weft.evaluation import report  # which imports rich's tables
-
-    (name, first), *_ = systems
-    pairs = first.task.examples(data, first.warn or (lambda message: None))
-    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
-    metrics = first.metrics(references, tokenize=tokenize, lowercase=lowercase)
-    theirs = None if outputs is None else _baseline(outputs, len(pairs))
-    ours, *others = [(each, predict(each, system, sources)) for each, system in systems]
-    return report.evaluate(
-        ours[1],
-        references,
-        system=name,
-        data=" ".join(data),
-        sources=sources if any(metric.name == "BLEU" for metric in metrics) else None,
-        baseline=report.Baseline(*others[0]) if others else theirs,
-        metrics=metrics,
-        **significance,
-    )
-
-
-def _baseline(file: Path, count: int) -> Baseline:
-    """The outputs of another system, one per line."""
-    from weft.evaluation.report import Baseline
-
-    lines = list(read_lines(file))
-    if len(lines) != count:
-        raise DataError(f"{file} has {len(lines):,} lines, and the test data {count:,}; there must be one for each")
-    return Baseline(str(file), lines)
 
 
 def explain(run: str | Path | Sequence[str | Path], text: str, *, device: str = "auto", **options: Any) -> Explained:

@@ -23,6 +23,7 @@ from weft.data.word_vectors.vectors import place_vectors, read_vectors, token_ta
 from weft.errors import ConfigError, RunError
 from weft.layers.lora import ADAPTER
 from weft.models.base import Network, Sizes
+from weft.runs.contextual_vectors import resolve_contextual, start_contextual
 from weft.runs.open_run import open_run, run_config
 from weft.runs.run_folder import CONFIG, MODEL
 from weft.runs.weight_files import without_ties
@@ -82,6 +83,7 @@ def resolve_start(config: Config) -> Config:
 
     Raises ConfigError or RunError if it cannot start there.
     """
+    config = resolve_contextual(config)
     if config.start.vectors:
         _check_vectors(config)
     if config.start.run is None:
@@ -137,7 +139,7 @@ def start_model(model: Network, config: Config, run: Path, *, begins: bool) -> l
 
     begins: there is no checkpoint yet. A checkpoint has all weights but those that adapters borrow.
     """
-    notes = []
+    notes = start_contextual(model, config) if begins else []
     if config.start.run and (begins or config.model["lora"]):
         notes.append(start_from_base(model, config, run))
     if config.start.vectors and begins:

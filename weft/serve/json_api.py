@@ -39,7 +39,10 @@ Term = Annotated[str, Field(min_length=1, max_length=200)]
 TermList = Annotated[list[Term], Field(max_length=32)]
 GlossaryTerm = Annotated[str, Field(pattern=r"^!?\s*[^!\s]", max_length=200)]
 
-PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+PAGE_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "media-src data:"
+)
 """Lets the script inside the explanation page run, but in an opaque origin: it cannot reach this server."""
 
 ALIGNING = 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
@@ -142,6 +143,7 @@ class TranslationDocument(BaseModel):
     attention: dict[str, list[list[list[float]]]] | None = Field(
         default=None, description="on request, by layer: the weights of each head, target token and source token"
     )
+    audio: str | None = Field(default=None, description="a wav file in base64, if the model speaks")
     unmet: list[str] | None = Field(
         default=None, description="terms that it should contain but does not, because it reached its longest length first"
     )
@@ -203,6 +205,8 @@ def document(model: ServedModel, text: str, best: Prediction, *, attention: bool
     response = TranslationDocument(text=best.text, score=best.score, tokens=best.tokens, source_tokens=best.source_tokens)
     others = [TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in best.alternatives]
     response.alternatives = others or None
+    if content := best.content():
+        response.audio = base64.b64encode(content).decode()
     if alignment and "cross" in best.uses.values():
         response.alignment = _alignment(model, text, best)
     if attention:

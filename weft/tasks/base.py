@@ -132,6 +132,7 @@ class TaskInfo:
     fixed_length: the positions of every row, if all rows have as many; None: as many as the texts have.
     metric_types: the metrics that compare predictions with references; see `Task.metrics`.
     several_references: whether each line of a reference is one of its own; then only metrics that know it can be added.
+    output_suffix: that of files with its outputs, such as .wav, if they are no lines of text; then predictions have `content`.
     """
 
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
@@ -143,6 +144,7 @@ class TaskInfo:
     fixed_length: int | None = None
     metric_types: Sequence[type[Metric]] = ()
     several_references: bool = False
+    output_suffix: str = ""
 
 
 @runtime_checkable

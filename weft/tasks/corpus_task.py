@@ -23,7 +23,7 @@ from weft.data.word_noise import CorpusNoise
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
 from weft.tasks.base import SAMPLES, Sample, Task, TaskContext, all_metrics, decoded_texts, lower_setting, text_scores
-from weft.tasks.run_tokenizers import TokenizerPair, learn_once, learn_tokenizer, open_tokenizers
+from weft.tasks.run_tokenizers import TokenizerPair, learn_once, learn_tokenizer, open_tokenizers, tokenizers_of
 
 DISTILLED = "distilled.jsonl"
 """The training pairs that a teacher translated, in the folder of a run; a file for `--data` like any other."""
@@ -210,8 +210,13 @@ class CorpusTask(Task):
         learn_once(self.run, lambda: self.tokenizers(train))
 
     def tokenizers(self, train: list[Pairs]) -> TokenizerPair | None:
-        """New tokenizers of sources and targets, for tasks that have any."""
-        return None if self.tokenized is None else learn_tokenizer(self.config, train, self.report, side=self.tokenized)
+        """New tokenizers of sources and targets, or those of data.tokenizer_of, for tasks that have any."""
+        if self.tokenized is None:
+            return None
+        if self.config.data.tokenizer_of:
+            self.config, *pair = tokenizers_of(self.config)
+            return pair[self.tokenized], pair[self.tokenized]
+        return learn_tokenizer(self.config, train, self.report, side=self.tokenized)
 
     def reopen(self) -> Sizes:
         self.source, self.target = open_tokenizers(self.run, self.config)

@@ -133,7 +133,7 @@ class Seq2SeqLoss:
 
     def _loss(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> tuple[Loss, Tensor]:
         """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`; and the hidden states."""
-        with self.penalties.recording(model) as recorded:
+        with self.penalties.recording(model.decoder) as recorded:
             features = model(batch.source, fed, batch.target_layout)
         total, nll = decoder_loss(self.token_loss, model.decoder, features.hidden, batch.labels, self.smoothing)
         ok, metrics = batch.target_layout.mask, {"nll": nll}

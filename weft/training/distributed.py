@@ -93,6 +93,11 @@ class World:
             dist.destroy_process_group()
 
 
+def restarts() -> int:
+    """How often torchrun has started this process again, with the same arguments, because one of the processes was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 def join_processes(device: str = "auto") -> World:
     """Joins the processes that torchrun started; without torchrun, a world of one process."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -101,7 +106,10 @@ def join_processes(device: str = "auto") -> World:
     chosen = choose_device(device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    # torchrun keeps its store when it starts processes again, with the addresses of those that were lost.
+    store, rank, size = next(dist.rendezvous("env://"))
+    store = dist.PrefixStore(f"start-{restarts()}", store)
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
     return World(dist.get_rank(), size, chosen, dist.new_group(backend="gloo", timeout=PATIENCE))
 
 

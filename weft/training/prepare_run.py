@@ -4,6 +4,7 @@ Every size of a recipe is a wish. The steps limit some (`lower_to_steps`), the d
 resolved. The configuration that results is `Task.config`; `weft.training.train_run` writes it.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from weft.models.base import Network, Sizes
 from weft.runs.distillation_and_backtranslation import OpenTeacher
 from weft.runs.open_run import Report, build_network, build_task, silent
 from weft.tasks.base import Task, check_metrics, find_measure
+from weft.training.activation_checkpointing import check_layers
 
 Prepared = tuple[Task, Network]
 """A task with its data, and the model with its initial weights."""
@@ -53,6 +55,8 @@ def prepare_run(config: Config, out: Path, device: torch.device, report: Report 
         outline = build_network(task, config, task.placeholder_sizes())
     check_length(task, outline)
     check_metrics(task)
+    if config.train.recompute:
+        check_layers(outline, config.model)
     if config.data.validates:
         find_measure(task, config.train.best_by)
     if config.train.precision == "bf16" and not computes_bf16(device):
@@ -71,6 +75,11 @@ def untrained_model(config: Config, folder: Path) -> tuple[Task, Sizes, Network]
     if kind in ("bytes", "characters"):
         size = ByteTokenizer().size if kind == "bytes" else min(size, CHARACTERS)
     task, sizes = build_task(config, folder), Sizes(size, size, config.data.shared_vocabulary)
+    outline = task.placeholder_sizes()
+    if outline.reads == "frames":
+        sizes = replace(sizes, source=outline.source, reads="frames")
+    if outline.writes == "vectors":
+        sizes = replace(sizes, target=outline.target, writes="vectors")
     torch.manual_seed(config.train.seed)
     return task, sizes, task.build(config.model, sizes)
 

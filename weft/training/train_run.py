@@ -24,7 +24,7 @@ from weft.runs.warm_start import resolve_start, start_model, started_config, sta
 from weft.training import checkpoint
 from weft.training.auto.plan_for_time import AUTO, chooser, seconds_of
 from weft.training.checkpoint import check_identity, check_resumable, save_settings
-from weft.training.distributed import World, join_processes
+from weft.training.distributed import World, join_processes, restarts
 from weft.training.log import open_log
 from weft.training.memory import resolve_batch_tokens
 from weft.training.model_card import write_card
@@ -55,8 +55,12 @@ def train(
     is a run to fine-tune: the new run takes its model, tokenizers and weights, and everything else from the recipe, by default
     the configuration of that run. With `resume`, `out` is the run to continue. `time` is how long the whole call may take:
     "20m", "1h30m", or seconds. `teacher` is a run whose translations replace the targets of `data`. `set` overrides settings
-    like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts.
+    like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts. Processes that
+    torchrun has started again after one of them was lost continue the run in `out`.
     """
+    if restarts() and out is not None and (Path(out) / CONFIG).exists():
+        # The settings of the run are those that were requested, resolved.
+        resume, data, valid, teacher, time, set = True, (), (), None, None, ()
     seconds, sets = seconds_of(time), override_texts(set)
     if resume:
         if out is None:

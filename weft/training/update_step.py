@@ -17,6 +17,7 @@ from weft.data.batch import Batch
 from weft.models.base import Network
 from weft.runs.device_and_precision import autocast
 from weft.tasks.base import Loss, Task, optimizer_groups
+from weft.training.activation_checkpointing import checkpoint_layers
 from weft.training.checkpoint import TrainingState
 from weft.training.compile_and_cuda_graphs import CudaGraphSteps, Work
 from weft.training.distributed import World, sum_gradients
@@ -143,6 +144,8 @@ class UpdateStep:
 
     def __init__(self, model: nn.Module, task: Task, config: TrainSection, world: World) -> None:
         self.model, self.task, self.config, self.world = model, task, config, world
+        if config.recompute:
+            checkpoint_layers(model)
         self.layers, self.autocast = LayerGroups(model, config), autocast(world.device, config.precision)
         self.groups, specs = optimizer_groups(task, model)
         ema = Ema(model, config.ema) if config.ema else None
@@ -159,7 +162,7 @@ class UpdateStep:
     def _forget_graphs(self) -> None:
         device, few = self.world.device, self.config.packed is True
         few = few or (self.config.rounded is True and isinstance(self.model, Network) and self.model.cuda_graph_safe)
-        captured = device.type == "cuda" and few and self.task.info.capturable
+        captured = device.type == "cuda" and few and self.task.info.capturable and not self.config.recompute
         self.work = CudaGraphSteps(self._eager, device, self.report) if captured else self._eager
 
     def enter(self, update: int) -> bool:

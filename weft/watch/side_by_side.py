@@ -15,8 +15,9 @@ from weft.data.validation_split import HELD_OUT
 from weft.errors import ConfigError, WeftError
 from weft.file_access import replace_file
 from weft.runs.open_run import run_config
+from weft.runs.run_evaluation import evaluate_systems
 from weft.runs.trained_model import Trained
-from weft.runs.translator import evaluate_systems, load_trained
+from weft.runs.translator import load_trained
 
 SHOWN = 200
 """Inputs whose outputs are shown. All are scored."""

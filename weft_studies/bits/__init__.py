@@ -1,1 +1,1 @@
-"""Sequences of bit vectors, on which Neural Turing Machines are tested."""
+"""Sequences of bit vectors, on which Neural Turing Machines, stacks and queues are tested."""

@@ -1,8 +1,18 @@
-"""Sequences of bit vectors (Graves et al. 2014), generated, written as text, as a corpus, and as batches.
+"""Sequences of bit vectors, generated, written as text, as a corpus, and as batches.
+
+Those of Graves et al. 2014, on which Neural Turing Machines are tested:
 
     0110 1011 | _ _ → 0110 1011             copy (a delimiter; then a blank for each vector to write)
     0110 1011 *2 _ _ _ _ _ → 0110 1011 0110 1011 .    repeat copy (the number of copies; the end is written as .)
     | 01 10 | 11 00 ? 01 10 _ _ → 11 00     associative recall (items after |, a question after ?)
+
+Those that need a stack or a counter (Joulin & Mikolov 2015; Grefenstette et al. 2015), for vectors of 8, 2, 2 and 4 bits:
+
+    0110 1011 | _ _ → 1011 0110             reverse
+    10 10 | _ _ _ _ → 01 01 . .             anbn (a b for each a, then the end), and anb2n with two for each a
+    1000 0100 | _ _ _ → 0001 0010 .         dyck2 (the brackets ([ need the closing brackets ]) )
+
+There, further ends may follow, so that the number of blanks does not tell the length of the answer.
 
 A source has a channel for each bit, one for the delimiter | and one for ? or the number of copies; a blank is all zeros. A
 target has a channel for each bit and one for the end. Blanks are at the end of a source, one for each vector of the target.
@@ -30,6 +40,11 @@ BITS = re.compile("[01]+")
 COPIES = re.compile(r"\*(\d+)")
 MEAN, DEVIATION = 5.5, 8.25**0.5
 """Of the numbers from 1 to 10, by which a number of copies is normalised, as in the paper."""
+A, B = "10", "01"
+BRACKETS = (("1000", "0010"), ("0100", "0001"))
+"""The opening and the closing bracket of each kind."""
+CLOSES = 0.3
+"""The probability of a closing bracket."""
 NOTHING = -1
 """The label of a position at which nothing is to be written."""
 
@@ -136,6 +151,51 @@ def bits_recall(random: Random, shortest: int, longest: int) -> tuple[str, str, 
     asked = random.randrange(len(items) - 1)
     text = " ".join(f"| {item}" for item in items)
     return text, f"{text} ? {items[asked]}{f' {BLANK}' * 3}", items[asked + 1]
+
+
+def bits_reverse(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """Vectors of 8 bits to write from the last to the first: 1 to 20 by default."""
+    vectors, question, _ = bits_copy(random, shortest, longest)
+    return vectors, question, " ".join(reversed(vectors.split()))
+
+
+def bits_anbn(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """The rest of a word of the language aⁿbⁿ after its last a, for n from 1 to 20 by default."""
+    return _count(random, shortest, longest, 1)
+
+
+def bits_anb2n(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """The rest of a word of the language aⁿb²ⁿ after its last a."""
+    return _count(random, shortest, longest, 2)
+
+
+def _count(random: Random, shortest: int, longest: int, ratio: int) -> tuple[str, str, str]:
+    count = random.randint(shortest or 1, longest or 20)
+    _, source, target = _with_ends(random, [A] * count, [B] * (ratio * count))
+    return source, source, target  # with the ends, so that every count occurs in every split
+
+
+def bits_dyck2(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """The closing brackets that a beginning with two kinds of brackets needs: 1 to 20 brackets by default.
+
+    A closing bracket comes with probability 0.3 where it can come, so that the depth grows with the length.
+    """
+    opened: list[int] = []
+    begin = []
+    for _ in range(random.randint(shortest or 1, longest or 20)):
+        if opened and random.random() < CLOSES:
+            begin.append(BRACKETS[opened.pop()][1])
+        else:
+            opened.append(random.randrange(len(BRACKETS)))
+            begin.append(BRACKETS[opened[-1]][0])
+    return _with_ends(random, begin, [BRACKETS[kind][1] for kind in reversed(opened)])
+
+
+def _with_ends(random: Random, begin: list[str], answer: list[str]) -> tuple[str, str, str]:
+    """The answer with one end or more."""
+    text = " ".join(begin)
+    answer = [*answer, *[END] * random.randint(1, 1 + len(answer))]
+    return text, f"{text} |{f' {BLANK}' * len(answer)}", " ".join(answer)
 
 
 def _vectors(random: Random, count: int, width: int) -> str:

@@ -321,8 +321,8 @@ class FeatureAttention(Attention, ABC):
         """The logits [B, H, T] of gates that let the past fade, if there are any."""
         return None
 
-    def read(self, memory: Tensor, layout: Layout | None) -> State:
-        k, v = (_precise(x) for x in self.heads.keys_values(memory))
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
+        k, v = (_precise(x) for x in self.heads.keys_values(memory, values))
         with torch.autocast(memory.device.type, enabled=False):
             return self._sum_up(self.phi(k), v, layout)
 

@@ -48,9 +48,16 @@ class Projections(nn.Module):
         """q [B, H, T, D] of cross-attention."""
         return split_heads(self.query(x), self.site.heads)
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def joint_key_value(self, memory: Tensor, values: Tensor | None = None) -> Tensor:
+        """Keys and values of cross-attention side by side, [B, S, 2·H·D]; values of their own, if they are not the memory."""
+        joint = self.key_value(memory)
+        if values is None or values is memory:
+            return joint
+        return torch.cat([joint[..., : self.site.dim], self.key_value(values)[..., self.site.dim :]], -1)
+
+    def keys_values(self, memory: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """k, v [B, H, S, D] of cross-attention."""
-        return self.halves(self.key_value(memory))
+        return self.halves(self.joint_key_value(memory, values))
 
     def halves(self, joint: Tensor) -> tuple[Tensor, Tensor]:
         """k, v [B, H, S, D] from their joint product."""
@@ -92,13 +99,16 @@ class MultiHead(Projections):
     def init_state(self, memory: Tensor | None, layout: Layout | None, rows: int, room: int | None) -> State:
         if self.site.use == "cross":
             assert memory is not None
-            joint = self.key_value(memory)
-            return CrossAttentionMemory.of(*self.halves(joint), layout, joint)
+            return self.read(memory, layout)
         state: Store = ConcatenatedKeyValues()
         if room is not None and self.site.use == "causal":
             sizes, like, past = (rows, self.site.heads, room, self.width), self.out.weight, self.past
             state = KeyValueCache.empty(*sizes, like) if past is None else SlidingWindowCache.empty(*sizes, past, like)
         return state if memory is None else self._append(self.query_key_value(memory), state, layout)[1]
+
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> CrossAttentionMemory:
+        joint = self.joint_key_value(memory, values)
+        return CrossAttentionMemory.of(*self.halves(joint), layout, joint)
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         dropout = self.site.dropout if self.training else 0.0
@@ -173,6 +183,9 @@ class MultiHeadAttention(Attention):
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> State:
         return self.heads.init_state(memory, layout, rows, room)
+
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
+        return self.heads.read(memory, layout, values)
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         return self.heads.run(query, state, append, layout, need_weights)

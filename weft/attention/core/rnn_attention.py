@@ -168,6 +168,29 @@ class DotScore(ScoreFunction):
         return draft.attend_memory(query, 1, SourceStates.planned, width, self.factor)
 
 
+class CosineScore(ScoreFunction):
+    """β cos(q, k) (Graves et al. 2014), with a learned strength β. If memory and query differ in width, k is projected."""
+
+    def __init__(self, dim: int, memory: int, strength: float) -> None:
+        super().__init__()
+        self.key = UnitVectors(memory, dim)
+        self.strength = nn.Parameter(torch.full((1,), strength))
+
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
+        return torch.bmm(self.strength * F.normalize(query, dim=-1), source.keys.transpose(1, 2))
+
+
+class UnitVectors(nn.Module):
+    """Vectors of length 1: x / ‖x‖, after a projection if the widths differ."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(inputs, width, bias=False) if inputs != width else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(self.project(x), dim=-1)
+
+
 class LocationScore(ScoreFunction):
     """(W q)_j for the key at position j (Luong et al. 2015), independent of the keys, for up to `max_length` positions."""
 
@@ -209,8 +232,8 @@ class SingleHead(nn.Module):
         super().__init__()
         self.score, self.dropout = score, site.dropout
 
-    def read(self, memory: Tensor, layout: Layout | None) -> SourceStates:
-        return SourceStates.of(self.score.key(memory), memory, layout)
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> SourceStates:
+        return SourceStates.of(self.score.key(memory), memory if values is None else values, layout)
 
     def scores(self, query: Tensor, source: SourceStates) -> Tensor:
         """query [B, T, D] → [B, T, S]."""
@@ -237,8 +260,8 @@ class SourceAttention(Attention):
         self.head = SingleHead(site, score)
         self.context_width = site.memory_dim
 
-    def read(self, memory: Tensor, layout: Layout | None) -> State:
-        return self.head.read(memory, layout)
+    def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
+        return self.head.read(memory, layout, values)
 
 
 class ScoredAttention(SourceAttention):

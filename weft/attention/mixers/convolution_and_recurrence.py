@@ -41,11 +41,11 @@ class ConvolutionMixer(Mixer):
 
 
 class RecurrentMixer(Mixer):
-    """A GRU or an LSTM: bidirectional in an encoder, with half the width per direction; left to right in a decoder.
+    """A recurrent layer: bidirectional in an encoder, with half the width per direction; left to right in a decoder.
 
     A whole sequence is one call of a fused kernel, and a step costs the same at any length.
 
-    cell: gru, or lstm, which has a second state
+    cell: gru; lstm, which has a second state; rnn, plain; or sru, whose gates read only the input
     layers: number of stacked layers
     """
 

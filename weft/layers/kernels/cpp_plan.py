@@ -220,8 +220,8 @@ class PlanBuilder:
         """Sets the state."""
         self.ops.append(Op(Kind.HOLD, x, x, x, state, width=self.held[state]))
 
-    def cell(self, kind: Literal["gru", "lstm"], state: int, read: Register, kept: Register) -> Register:
-        """The new state h of a recurrent layer, from the products of its input and of its old state, which it replaces."""
+    def cell(self, kind: str, state: int, read: Register, kept: Register) -> Register:
+        """The new state h of a GRU or LSTM, from the products of its input and of its old state, which it replaces."""
         parts = 3 if kind == "gru" else 4
         return self._add(Kind[kind.upper()], self.widths[read] // parts, read, other=kept, number=state)
 

@@ -17,7 +17,7 @@ from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.embeddings_and_rotary_positions import NGramBag, embedding_table
 from weft.layers.kernels.cpp_plan import Maker, NotPlanned, PlanBuilder, Register
-from weft.layers.recurrent import CellKind, RecurrentLayer
+from weft.layers.recurrent import CellKind, Recurrence, make_layer
 from weft.models.base import Component, Reads, Sizes
 
 
@@ -130,21 +130,21 @@ class PyramidFrontend(Frontend):
 
     layers: how many; each halves the number of vectors
     dim: width of the states, both directions together
-    cell: GRU or LSTM
+    cell: gru, lstm, rnn or sru
     """
 
     def __init__(self, site: FrontendSite, *, layers: PositiveInt = 2, dim: PositiveInt = 256, cell: CellKind = "lstm") -> None:
         super().__init__()
         site.check("frames", "pyramid")
         widths = [site.sizes.source, *[dim] * (layers - 1)]
-        self.layers = nn.ModuleList(RecurrentLayer(cell, 2 * width, dim, both=True) for width in widths)
+        self.layers = nn.ModuleList(make_layer(cell, 2 * width, dim, both=True) for width in widths)
         self.project = nn.Linear(dim, site.width)
         self.shortens = 2**layers
 
     def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
         x, layout = source.values, source.layout
         for layer in self.layers:
-            assert isinstance(layer, RecurrentLayer)
+            assert isinstance(layer, Recurrence)
             if layout is not None:  # a row may end with half a pair
                 x = torch.where(layout.mask[..., None], x, 0.0)
             x = F.pad(x, (0, 0, 0, x.size(1) % 2)).unflatten(1, (-1, 2)).flatten(2)

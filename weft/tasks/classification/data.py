@@ -56,11 +56,13 @@ def check_labelled(pairs: Pairs, report: Callable[[str], None]) -> None:
         return
     ignored = "the third column" if width == 3 else f"the columns from the third to number {width}"
     kinds = [len({row[place] for row in rows if place < len(row)}) for place in range(width)]
-    label = min(range(1, width), key=lambda place: (kinds[place], place)) + 1
+    label = min(range(1, width), key=lambda place: (kinds[place], place))
+    columns = f"{pairs.path}#1,2,{label + 1}"
+    two_texts = f" If the label belongs to two texts, train the task pairs: weft train pairs-attention --data {columns}."
     raise DataError(
         f"{pairs.path} has {width} columns, and a classifier reads two: a text and its label. The label would be "
-        f"{rows[0][1][:40]!r}, and {ignored} would be ignored. Choose two, for example {pairs.path}#1,{label}, or "
-        f"{pairs.path}#1,2 for the first two."
+        f"{rows[0][1][:40]!r}, and {ignored} would be ignored. Choose two, for example {pairs.path}#1,{label + 1}, or "
+        f"{pairs.path}#1,2 for the first two.{two_texts if label > 1 else ''}"
     )
 
 
@@ -103,6 +105,15 @@ class TextReader:
     @property
     def language(self) -> str | None:
         return language_of(self.given_language, self.files) if self.by_sentence else None
+
+    @property
+    def most(self) -> int:
+        """The most ids of an input."""
+        return self.longest + 1
+
+    def length(self, document: Document) -> int:
+        """The number of ids that may be too many."""
+        return len(document[0])
 
     def key(self, drop_duplicates: bool) -> list[Any]:
         """Identifies what else a corpus depends on."""
@@ -150,6 +161,11 @@ class Labels:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def dtype(self) -> str:
+        """The type of a column of labels."""
+        return ids_below(len(self))
+
     def split(self, text: str) -> list[str]:
         """The names of labels in a text; none if it is blank."""
         parts = SEPARATOR.split(text) if self.several else [text]
@@ -192,14 +208,17 @@ class Labels:
             return Labels(json.loads(path.read_text(encoding="utf-8"))["labels"], several=several)
 
 
-def find_labels(train: Sequence[Pairs], noun: str, *, several: bool) -> Labels:
-    """The labels of training data. Raises DataError if there are fewer than two; messages call a label `noun`."""
+def find_labels(train: Sequence[Pairs], noun: str, *, several: bool, column: str = "second") -> Labels:
+    """The labels of training data. Raises DataError if there are fewer than two; messages call a label `noun`.
+
+    column: the one that has the label, in words.
+    """
     labels = Labels((label for _, label in chain.from_iterable(train)), several=several)
     if len(labels) < 2:
         only = f"only the {noun} {labels.names[0]!r}" if labels.names else f"no {noun}"
         raise DataError(
             f"{', '.join(some.name for some in train)}: there is {only}, and a model needs at least two to choose from. "
-            f"The {noun} is the second column; write FILE.tsv#2,1 if it is the first."
+            f"The {noun} is the {column} column; write FILE.tsv#{'2,1' if column == 'second' else '2,3,1'} if it is the first."
         )
     return labels
 
@@ -221,7 +240,7 @@ def label_encoding(reader: TextReader, labels: Labels, *, drop_duplicates: bool 
     Texts are cut as `reader` does. Left out are texts that are empty, texts without a label (unless any number is allowed), and
     with `drop_duplicates` texts that occurred before with the same labels.
     """
-    filters = PairFilters(reader.longest + 1, None, drop_duplicates)
+    filters = PairFilters(reader.most, None, drop_duplicates)
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
         targets = [labels.find(label) for _, label in texts]
@@ -232,7 +251,7 @@ def label_encoding(reader: TextReader, labels: Labels, *, drop_duplicates: bool 
         return columns | ({"sentences": [sources[i][1] for i in kept]} if reader.by_sentence else {}), reasons
 
     key = [reader.kind, reader.tokenizer.digest(), labels.names, reader.longest, *reader.key(drop_duplicates)]
-    columns = {"source": ids_below(reader.tokenizer.size), "label": ids_below(len(labels))}
+    columns = {"source": ids_below(reader.tokenizer.size), "label": labels.dtype}
     if reader.by_sentence:
         columns["sentences"] = ids_below(reader.longest + 1)
     return Encoding([*key, *["several"] * labels.several], encode, columns, ["source"], unit=reader.unit)

@@ -21,11 +21,13 @@ from weft.models.pooling import Pooled, Pooling
 
 @dataclass
 class ClassifierOutput:
-    """logits [B, C] · weights [B, r, S] of the pooling, if it has any · extras: values [B] for auxiliary losses."""
+    """logits [B, C] · weights [B, r, S] of the pooling, if it has any · extras: values [B] for auxiliary losses ·
+    between: weights between two texts, by name."""
 
     logits: Tensor
     weights: Tensor | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
+    between: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Classifier(Network):
@@ -54,18 +56,21 @@ def classifier(encoder: Encoder, pooling: Mapping[str, Any], labels: int, dropou
 class ClassifierEnsemble(Network):
     """An ensemble of classifiers over the same labels, which averages their probabilities.
 
-    several: whether each label has a probability of its own, because a text may have any number of labels.
+    several: whether each label has a probability of its own, because a text may have any number of labels · number: the
+    output is a number, of which the mean is taken.
     """
 
-    def __init__(self, classifiers: Sequence[Network], several: bool = False) -> None:
+    def __init__(self, classifiers: Sequence[Network], several: bool = False, *, number: bool = False) -> None:
         super().__init__()
-        self.classifiers, self.several = nn.ModuleList(classifiers), several
+        self.classifiers, self.several, self.number = nn.ModuleList(classifiers), several, number
         self.dim = classifiers[0].dim
         self.max_source = least(*(each.max_source for each in classifiers))
 
-    def forward(self, source: Source) -> ClassifierOutput:
+    def forward(self, *sources: Source) -> ClassifierOutput:
         """The logits are log-probabilities; of several labels, those of the mean probabilities."""
-        each = torch.stack([classifier(source).logits.float() for classifier in self.classifiers])
+        each = torch.stack([classifier(*sources).logits.float() for classifier in self.classifiers])
+        if self.number:
+            return ClassifierOutput(each.mean(0))
         if self.several:
             return ClassifierOutput(_mean(F.logsigmoid(each)) - _mean(F.logsigmoid(-each)))
         return ClassifierOutput(_mean(each.log_softmax(-1)))

@@ -17,12 +17,13 @@ from torch.nn.functional import logsigmoid
 
 from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import Layout, Source, pad
+from weft.data.corpus import Rows
 from weft.data.tokenizers import RESERVED
 from weft.decoding.decoding_options import DecodingOptions
 from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.decoding.search_loop import Cancellation
-from weft.explain.explanation import Weights, right_to_left, shown
-from weft.explain.html_page import meter, notes
+from weft.explain.explanation import Weights, right_to_left
+from weft.explain.html_page import meter, notes, shaded_words
 from weft.models.base import Network
 from weft.models.pooling import Pooled, Pooling
 from weft.tasks.classification.data import Labels, TextReader, document_source
@@ -74,8 +75,8 @@ class LabelPredictor(TextPredictor[Label], ABC):
         super().__init__(model, reader, options, warn)
         self.labels, self.threshold = labels, threshold
 
-    def classify(self, source: Source) -> ClassifierOutput:
-        output: ClassifierOutput = self.forward(source.to(self.model.device))
+    def classify(self, *sources: Source) -> ClassifierOutput:
+        output: ClassifierOutput = self.forward(*(source.to(self.model.device) for source in sources))
         return output
 
     def give(self, logits: Tensor, tokens: list[str]) -> Label:
@@ -120,14 +121,14 @@ class ClassificationPredictor(LabelPredictor):
     def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[TextPart]]:
         encoded = self.reader.encode(["" if given.text.isspace() else given.text for given in inputs])
         longest = self.reader.longest
-        for line, (ids, _) in enumerate(encoded, start=first_line):
-            if len(ids) > longest:
-                self.warn(f"line {line} has {len(ids):,} tokens; only the first {longest:,} are read")
+        for line, document in enumerate(encoded, start=first_line):
+            if (length := self.reader.length(document)) > longest:
+                self.warn(f"line {line} has {length:,} tokens; only the first {longest:,} are read")
         cut = [self.reader.cut(each) for each in encoded]
         return [[TextPart(ids, sizes=sizes)] if ids else [] for ids, sizes in cut]
 
     def run(self, parts: list[TextPart], control: Cancellation | None = None) -> list[Label]:
-        logits = self.classify(self._lay_out(parts)).logits.float().cpu()
+        logits = self.classify(*self.lay_out(parts)).logits.float().cpu()
         results = [self.give(row, self.reader.tokenizer.tokens(part.ids)) for row, part in zip(logits, parts, strict=True)]
         for label, part in zip(results, parts, strict=True):
             ends = accumulate(part.sizes, initial=0)
@@ -138,27 +139,33 @@ class ClassificationPredictor(LabelPredictor):
         if not results:
             return Label("", 0.0)
         if given.attention:
-            self._add_attention(results[0], parts[0])
+            self.add_attention(results[0], parts[0])
         return results[0]
 
-    def _add_attention(self, label: Label, part: TextPart) -> None:
+    def add_attention(self, label: Label, part: TextPart) -> None:
         """Adds the weights of every layer that has any.
 
         Those of the pooling are under "pooling", and those of words in sentences [sentences, rows, words] under "words".
         """
         with record(self.model) as recorded, record_poolings(self.model) as pooled:
-            self.classify(self._lay_out([part]))
+            self.classify(*self.lay_out([part]))
         label.attention, label.uses = first_row(self.model, recorded)
         for key, name in POOLINGS.items():
             if name in pooled:
                 label.attention[key] = np.asarray(pooled[name].float().cpu())
 
-    def _lay_out(self, parts: Sequence[TextPart]) -> Source:
+    def lay_out(self, parts: Sequence[TextPart]) -> Sequence[Source]:
+        """The sources that the model reads."""
         if self.reader.by_sentence:
-            ids, sizes = (np.array([*chain.from_iterable(each)]) for each in zip(*((p.ids, p.sizes) for p in parts)))
-            return document_source(ids, sizes, [len(part.sizes) for part in parts])
+            return [document_source(*joined(parts), [len(part.sizes) for part in parts])]
         lengths = [part.size for part in parts]
-        return Source(pad([part.ids for part in parts]), None if len(set(lengths)) == 1 else Layout.padded(lengths))
+        return [Source(pad([part.ids for part in parts]), None if len(set(lengths)) == 1 else Layout.padded(lengths))]
+
+
+def joined(parts: Sequence[TextPart]) -> tuple[Rows, Rows]:
+    """The ids of all parts, and the sizes of all their sentences, one after the other."""
+    ids, sizes = (np.array([*chain.from_iterable(each)]) for each in zip(*((p.ids, p.sizes) for p in parts)))
+    return ids, sizes
 
 
 @contextmanager
@@ -212,11 +219,8 @@ def _sentence(words: Sequence[str], weights: Weights | None, weight: float | Non
     weights: of its words, which sum to 1.
     """
     share = 1.0 if weight is None else weight
-    styles = [""] * len(words)
-    if weights is not None:
-        own = weights[: len(words)].tolist()
-        styles = [f' style="background:rgba(var(--heat),{math.sqrt(share) * each:.3f})" title="{each:.3f}"' for each in own]
-    spans = " ".join(f"<span{style}>{escape(shown(word))}</span>" for word, style in zip(words, styles, strict=True))
+    own = None if weights is None else weights[: len(words)].tolist()
+    spans = shaded_words(words, None if own is None else [math.sqrt(share) * each for each in own], own)
     bar = "" if weight is None else f"{meter(share)}<small>{share:.3f}</small>"
     direction = ' dir="rtl"' if right_to_left(" ".join(words)) else ""
     return f"<li>{bar}<p{direction}>{spans}</p></li>\n"

@@ -47,12 +47,14 @@ from weft.tasks.corpus_task import CorpusTask
 class LabelTask(CorpusTask):
     """A task from texts to labels, which are those of the training data.
 
-    noun: what a label is called in messages · predictor_class: of its predictor · reader: how an input is read · threshold: if
-    an input has any number of labels, those that are more probable are given · smoothing, diversity: see `ClassificationTask`.
+    noun: what a label is called in messages · column: of the data that has it, in words · predictor_class: of its predictor ·
+    reader: how an input is read · threshold: if an input has any number of labels, those that are more probable are given ·
+    smoothing, diversity: see `ClassificationTask`.
     """
 
     measures: Sequence[Measure] = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     noun: ClassVar[str] = "label"
+    column: ClassVar[str] = "second"
     predictor_class: ClassVar[type[LabelPredictor]]
     reader: Any
     threshold: float = 0.5
@@ -68,7 +70,7 @@ class LabelTask(CorpusTask):
     def learn(self, train: list[Pairs]) -> None:
         """Collects the labels as well."""
         if self.new:
-            labels = find_labels(train, self.noun, several=self.labels.several)
+            labels = find_labels(train, self.noun, several=self.labels.several, column=self.column)
             self.report(f"{len(labels):,} {self.noun}s")
             labels.save(self.run / LABELS)
         super().learn(whole_texts(train))
@@ -103,6 +105,10 @@ class LabelTask(CorpusTask):
 
     def classify(self, model: nn.Module, batch: LabelBatch, update: int) -> ClassifierOutput:
         """The output of the model for a training batch in an update."""
+        return self.run_model(model, batch)
+
+    def run_model(self, model: nn.Module, batch: Any) -> ClassifierOutput:
+        """The output of the model for a batch."""
         output: ClassifierOutput = model(batch.source)
         return output
 
@@ -133,7 +139,7 @@ class LabelTask(CorpusTask):
             return {}
         total, predicted, true = 0.0, list[str](), list[str]()
         for batch in self.validation(model):
-            logits = model(batch.source).logits.float()
+            logits = self.run_model(model, batch).logits.float()
             total += self._loss(logits, batch.labels).item()
             predicted += self._names(self._choose(logits))
             true += self._names(batch.labels)

@@ -20,6 +20,7 @@ from weft.decoding.search_loop import Cancellation
 from weft.decoding.token_selection import LengthLimits, Selection, SelectorState, TokenSelector
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
+from weft.losses.log_likelihood import text_log_likelihoods
 from weft.models.language_model import LanguageModel
 
 START = "\n"
@@ -180,6 +181,14 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         """The ids of a text, line by line; those of a line end if there is no text."""
         lines = self.tokenizer.encode_batch(LINE.findall(prompt or START))
         return [token for ids in lines for token in ids] or self.tokenizer.encode(START)
+
+    def log_likelihoods_of(self, texts: Sequence[str]) -> list[float]:
+        """The log-probability of each text after the end of a line. Of a text that is too long, the beginning is left out."""
+        start = self.tokenizer.encode(START)
+        rows = [ids[1 - self.context :] if self.context else ids for ids in map(self.encode, texts)]
+        with self.arithmetic(1):
+            scores = text_log_likelihoods(self.model.decoder, self.model.nothing(len(rows)), rows, [start] * len(rows))
+        return [float(each) for each in scores.sum(1)]
 
     def _window(
         self, texts: list[list[int]], room: int, seeds: list[int], on_token: Callable[[int], None] | None

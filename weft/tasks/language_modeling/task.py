@@ -37,7 +37,7 @@ SHOWN = 16
 
 
 class LanguageModelTask(Task):
-    """Predicts the next token of running text (model.kind: language_model or rnn_language_model).
+    """Predicts the next token of running text (model.kind: language_model, rnn_language_model or bytenet_language_model).
 
     The text is read as several streams in parallel, one segment after the other. `carry` says what continues into the next
     segment of a stream.
@@ -143,8 +143,8 @@ class LanguageModelTask(Task):
         model = build_model(spec, sizes)
         if not isinstance(model, LanguageModel):
             raise ConfigError(
-                f"model.kind: {spec['kind']} reads a source, but running text has none; set model.kind: language_model "
-                "or rnn_language_model"
+                f"model.kind: {spec['kind']} reads a source, but running text has none; set model.kind: language_model, "
+                "rnn_language_model or bytenet_language_model"
             )
         self.carrying.check(model, self.segment)
         self.scoring.check(model, self.segment)

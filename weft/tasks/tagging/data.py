@@ -303,7 +303,7 @@ def make_tagged(
     ends = sizes.cumsum()
     if whole:
         (layout,) = lay_out(lengths[:, None], budget=budget, rounded=rounded)
-        source = Source(spread(_table(words, subwords, sizes, rounded), layout), layout)
+        source = Source(spread(word_table(words, subwords, sizes, rounded=rounded), layout), layout)
     else:
         last = lengths.cumsum() - 1
         before = np.concatenate([[0], ends[last][:-1]])
@@ -324,7 +324,7 @@ def random_tagged(length: int, rows: int, words: int, subwords: int, *, whole: b
     return make_tagged(ids, pieces, ones, tags, lengths, whole=whole, budget=count, rounded=rounded)
 
 
-def _table(words: NDArray[Any], subwords: NDArray[Any], sizes: Rows, rounded: bool) -> NDArray[np.int64]:
+def word_table(words: NDArray[Any], subwords: NDArray[Any], sizes: Rows, *, rounded: bool) -> NDArray[np.int64]:
     """[N, 1 + P]: each word and its subwords. Rounded batches have as many columns as there can be."""
     most = MOST_SUBWORDS if rounded else int(sizes.max())
     table = np.zeros((len(words), 1 + most), np.int64)

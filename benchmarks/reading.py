@@ -1,0 +1,207 @@
+"""Questions about generated passages whose names never occur in training, and questions with a blank from the Brown corpus.
+
+    python benchmarks/reading.py --out OUT [--brown brown.txt.gz] [--seeds 1] [--only bidaf,no-question]
+
+The passages of `generated:passages` are about people and towns, those of `generated:distractors` have sentences about
+relatives of the person asked about as well. The control `no-question` has the same question everywhere.
+
+With --brown, a passage is 20 sentences, and the question the next sentence, in which a word of the passage is blank: a name (a
+word with a capital that does not begin a sentence), or else a word of four letters and more. The model chooses among ten
+candidates, the answer and nine other such words of the passage. Beside it: the candidate that is most frequent in the passage,
+and with --language-model RUN (`weft train lm-words`) the one with which a language model finds the sentence likeliest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, score_cell, select, sweep
+
+import weft
+from weft.data.text_lines import read_lines
+from weft.runs.translator import load_generator
+
+RECIPE = "reader"
+COUNT, TESTED = 20_000, 1_000
+MODELING = "modeling: {kind: rnn, cell: lstm, dim: 100, dropout: 0.2}, ending: {kind: rnn, cell: lstm, dim: 100, dropout: 0.2}"
+SELF_MATCHING = f"task.reader={{kind: bidaf, aligned: true, self_matching: true, pointer: network, {MODELING}}}"
+NO_ALIGNMENT = f"task.reader={{kind: bidaf, {MODELING}}}"
+ATTENTION_SUM = ("task.reader=attention_sum", "model.encoder={kind: rnn, cell: gru, dim: 200, embedding: 160, dropout: 0.2}")
+SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "bidaf": ("passages", ()),
+    "bidaf-distractors": ("distractors", ()),
+    "bidaf-unaligned": ("passages", (NO_ALIGNMENT,)),
+    "self-matching": ("passages", (SELF_MATCHING,)),
+    "no-question": ("no-question", ()),
+}
+"""System → training data, changes to the recipe."""
+
+SENTENCES, CANDIDATES, BLANK = 20, 10, "@blank"
+BLOCK, EVERY = 210, 20
+"""Lines per block of Brown; of this many blocks, the first is for testing and the second for validation."""
+STRIDES = {"train": 2, "valid": 21, "test": 7}
+"""Lines from one question to the next. Only those for training overlap much."""
+
+
+def hidden(spec: str, file: Path) -> str:
+    """Generated passages with the same question everywhere, in a file."""
+    from weft.tasks.reading.data import open_passages
+
+    rows = [(source.split("\t")[0], answer) for source, answer in open_passages(spec)]
+    file.write_text(
+        "".join(json.dumps({"passage": text, "question": "What ?", "answer": answer}) + "\n" for text, answer in rows)
+    )
+    return str(file)
+
+
+def data(kind: str, split: str, count: int, out: Path) -> str:
+    name = "passages" if kind == "no-question" else kind
+    spec = f"generated:{name}?count={count}&split={split}"
+    return hidden(spec, out / f"hidden-{split}.jsonl") if kind == "no-question" else spec
+
+
+def plan(name: str, seed: int, options: argparse.Namespace) -> Run:
+    kind, changes = SYSTEMS[name]
+    sets = (*common_settings(options.out.absolute()), f"train.seed={seed}", *changes, *options.set)
+    sets = (*sets, scale_steps(RECIPE, sets, options.steps_scale))
+    tests = [kind] if kind == "no-question" else ["passages", "distractors"]
+    asked = {test: data(test, "test", TESTED, options.out) for test in tests}
+    return Run(f"{name}-{seed}", RECIPE, data(kind, "train", COUNT, options.out), sets, asked, beam=0)
+
+
+def cloze(lines: Sequence[str], stride: int) -> Iterator[dict[str, Any]]:
+    """Passages of a block of Brown with a blank in the next sentence, and the candidates."""
+    for start in range(0, len(lines) - SENTENCES, stride):
+        passage, asked = lines[start : start + SENTENCES], lines[start + SENTENCES].split()
+        words = [word for line in passage for word in line.split()]
+        usable = Counter(word for word in words if re.fullmatch("[A-Za-z]{4,}", word))
+        names = {word for line in passage for word in line.split()[1:] if word[:1].isupper() and word in usable}
+        chosen = [word for word in asked[1:] if word in names] or [word for word in asked if word in usable]
+        chance = random.Random(f"{start} {passage[0]}")
+        if not chosen or len({word.lower() for word in usable}) < CANDIDATES:
+            continue
+        answer = chance.choice(chosen)
+        pool = [word for word in (names if answer in names else usable) if word.lower() != answer.lower()]
+        rest = [word for word in usable if word.lower() != answer.lower() and word not in pool]
+        others = chance.sample(sorted(pool), min(len(pool), CANDIDATES - 1))
+        others += chance.sample(sorted(rest), CANDIDATES - 1 - len(others))
+        question = [BLANK if place == asked.index(answer) else word for place, word in enumerate(asked)]
+        yield {
+            "passage": " ".join(words),
+            "question": " ".join(question),
+            "answer": answer,
+            "candidates": sorted({answer, *others}),
+            "named": answer in names,
+        }
+
+
+def write_cloze(file: Path, out: Path) -> tuple[dict[str, Path], list[dict[str, Any]]]:
+    """The files of the parts, and the questions of the test part."""
+    parts: dict[str, list[dict[str, Any]]] = {"train": [], "valid": [], "test": []}
+    lines = list(read_lines(str(file)))
+    for number, start in enumerate(range(0, len(lines), BLOCK)):
+        part = {0: "test", 1: "valid"}.get(number % EVERY, "train")
+        parts[part] += cloze(lines[start : start + BLOCK], STRIDES[part])
+    files = {}
+    for name, rows in parts.items():
+        files[name] = out / f"cloze-{name}.jsonl"
+        files[name].write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    return files, parts["test"]
+
+
+def share(rows: Sequence[Mapping[str, Any]], said: Sequence[str]) -> str:
+    return f"{100 * sum(word == row['answer'] for row, word in zip(rows, said, strict=True)) / len(rows):.1f}"
+
+
+def likeliest(model: Any, row: Mapping[str, Any]) -> str:
+    """The candidate with which a language model finds the sentence likeliest."""
+    texts = [row["question"].replace(BLANK, word) for word in row["candidates"]]
+    from weft.tasks.language_modeling.explanation import read_text
+
+    predictor = model.predictor()
+    losses = [-sum(map(_log, read_text(predictor, text).probabilities)) for text in texts]
+    return str(row["candidates"][losses.index(min(losses))])
+
+
+def _log(share: float) -> float:
+    from math import log
+
+    return log(max(share, 1e-30))
+
+
+def cloze_rows(run: Path, rows: Sequence[Mapping[str, Any]], language_model: str) -> list[tuple[str, ...]]:
+    """The accuracies among candidates: of all questions, and of those for a name."""
+    counts = [Counter(word.lower() for word in row["passage"].split()) for row in rows]
+    systems = {
+        "*most frequent candidate*": [max(r["candidates"], key=lambda w, c=c: c[w.lower()]) for r, c in zip(rows, counts)]
+    }
+    reader = weft.load(run)
+    found = reader.translate([f"{row['passage']}\t{row['question']}" for row in rows])
+    systems["attention-sum"] = [
+        max(row["candidates"], key=lambda w, e=each: e.probabilities.get(w.lower(), 0.0))
+        for row, each in zip(rows, found, strict=True)
+    ]
+    if language_model:
+        generator = load_generator(language_model)
+        systems["language model"] = [likeliest(generator, row) for row in rows]
+    named = [place for place, row in enumerate(rows) if row["named"]]
+    return [
+        (name, share(rows, said), share([rows[place] for place in named], [said[place] for place in named]))
+        for name, said in systems.items()
+    ]
+
+
+def run_cloze(options: argparse.Namespace) -> tuple[str, list[Outcome]]:
+    files, rows = write_cloze(options.brown, options.out)
+    sets = (
+        *common_settings(options.out.absolute()),
+        *ATTENTION_SUM,
+        "data.max_length=600",
+        "train.batch_tokens=8192",
+        *options.set,
+    )
+    sets = (*sets, scale_steps(RECIPE, sets, options.steps_scale))
+    run = Run("cloze", RECIPE, str(files["train"]), sets, {"test": str(files["test"])}, beam=0, valid=str(files["valid"]))
+    outcomes = sweep([run], options)
+    if outcomes[0].error:
+        return "", outcomes
+    headings = (f"{len(rows)} questions, {sum(row['named'] for row in rows)} for a name", "all, %", "names, %")
+    return "\n" + markdown(headings, cloze_rows(options.out / "cloze", rows, options.language_model)), outcomes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--brown", type=Path, help="the Brown corpus, a sentence of words per line")
+    parser.add_argument("--language-model", default="", help="a run of a language model, to compare with")
+    parser.add_argument("--seeds", default="1", help="seeds, separated by commas (default 1)")
+    add_options(parser, at_once=1)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    names = [] if options.only == "cloze" else select(SYSTEMS, options.only)
+    outcomes = (
+        sweep([plan(name, int(seed), options) for seed in options.seeds.split(",") for name in names], options) if names else []
+    )
+    rows = [
+        (
+            each.run.name,
+            *(score_cell(each, test, "exact", 1) for test in ("passages", "distractors", "no-question")),
+            f"{each.parameters / 1e3:.0f}k",
+            f"{each.seconds:.0f}",
+        )
+        for each in outcomes
+    ]
+    found = markdown(("system", "passages, exact", "distractors, exact", "no question, exact", "parameters", "seconds"), rows)
+    more, others = run_cloze(options) if options.brown else ("", [])
+    sys.exit(report(options.out, "reading", found + more, [*outcomes, *others]))
+
+
+if __name__ == "__main__":
+    main()

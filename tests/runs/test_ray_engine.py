@@ -1,0 +1,96 @@
+"""Ray's actors predict the same bytes as one process, also if an actor is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import tiny
+from weft.errors import DataError, WeftError
+from weft.runs import sharded_prediction
+from weft.runs.ray_engine import predict_on_ray
+from weft.runs.sharded_prediction import InputFile, PredictionWork
+
+ray = pytest.importorskip("ray", reason="needs Ray")
+pytest.importorskip("ray.data", reason="needs Ray Data")
+
+LINES = ["a b c", "", "d e f g", "b \u2028 c", "  ", "g f\tc", "e e e", "", "c a\u00a0b d e.  A b c. G f e!", "zzz ü 😀 a"] * 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sharded_prediction, "SHARD", 4)
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
+    return tmp_path / "in.txt"
+
+
+def actors() -> list[int]:
+    """The processes of Ray's actors."""
+    names = {int(entry.name): (entry / "cmdline").read_bytes() for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
+    return [process for process, name in names.items() if b"ShardActor" in name]
+
+
+def work(run: Path, text: Path, out: Path) -> PredictionWork:
+    return PredictionWork([run], InputFile(text, run), out, "cpu", {"beam": 2})
+
+
+def test_two_actors_of_which_one_is_killed_write_the_bytes_of_translate(
+    weft: tiny.Shell, reverse_run: Path, text: Path, tmp_path: Path
+) -> None:
+    weft("translate", reverse_run, text, "-o", tmp_path / "whole.txt", "--beam", "2", "--device", "cpu")
+    done, killed = list[int](), list[int]()
+
+    def advance(lines: int) -> None:
+        if not done:
+            killed.append(actors()[0])
+            os.kill(killed[0], signal.SIGKILL)
+        done.append(lines)
+
+    predict_on_ray(work(reverse_run, text, tmp_path / "out.txt"), actors=2, advance=advance)
+    assert killed
+    assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
+    assert sum(done) == len(LINES)
+
+
+def test_only_missing_shards_are_done(reverse_run: Path, text: Path, tmp_path: Path) -> None:
+    task, done = work(reverse_run, text, tmp_path / "out.txt"), list[int]()
+    sharded_prediction.predict_corpus(task, share=(1, 2))
+    predict_on_ray(task, actors=1, advance=done.append)
+    assert sum(done) == 4 * 3 + 2, "of eight shards, four were finished"
+    assert len((tmp_path / "out.txt").read_text().splitlines()) == len(LINES)
+
+
+def test_an_error_of_an_actor_is_told_as_it_is(reverse_run: Path, text: Path, tmp_path: Path) -> None:
+    here = os.getpid()
+
+    class Unreadable(InputFile):
+        def lines(self) -> Iterator[str]:
+            if os.getpid() != here:
+                raise DataError("line 3 is unreadable")
+            return super().lines()
+
+    given = replace(work(reverse_run, text, tmp_path / "out.txt"), inputs=Unreadable(text, reverse_run))
+    with pytest.raises(WeftError, match=r"^line 3 is unreadable$"):
+        predict_on_ray(given, actors=1)
+
+
+def test_evaluate_gives_the_same_scores(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
+    data = tiny.generated("reverse", 20, "test")
+    common = ("evaluate", reverse_run, "--data", data, "--device", "cpu", "--json", "--samples", "10")
+    plain = weft(*common, "-o", tmp_path / "a")
+    spread = weft(*common, "-o", tmp_path / "b", "--engine", "ray", "--actors", "1")
+    assert spread == plain
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

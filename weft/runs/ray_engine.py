@@ -1,0 +1,83 @@
+"""Ray as the engine of predictions for a corpus: Ray Data gives shards to actors, which may be on other machines.
+
+An actor loads the model once and writes whole shards, as `weft predict --shard` does; Ray only carries their numbers. So
+the order of lines, blank lines and retries cannot go wrong: an actor that dies is started again, and its shard with it.
+Machines of a cluster need the same paths for runs, data and output, and weft installed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from weft.errors import ConfigError, WeftError
+from weft.runs.open_run import Report, silent
+from weft.runs.sharded_prediction import PredictionWork, ShardFolder, ShardPredictor
+
+QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "1"}
+
+
+class ShardActor:
+    """Predicts the shards that Ray gives to one actor."""
+
+    def __init__(self, work: PredictionWork) -> None:
+        self.folder = ShardFolder(work)
+        self.folder.open(True, silent)
+        self.predictor = ShardPredictor(work, self.folder.size)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        shard = int(row["item"])
+        try:
+            self.predictor.predict(self.folder, shard)
+        except WeftError as error:  # an exception would be wrapped, or tried again for ever
+            return {"shard": shard, "error": str(error)}
+        return {"shard": shard, "error": ""}
+
+
+def predict_on_ray(
+    work: PredictionWork,
+    *,
+    actors: int | None = None,
+    advance: Callable[[int], None] = lambda lines: None,
+    report: Report = silent,
+) -> None:
+    """Predicts all missing shards by actors of Ray and writes the output.
+
+    actors: how many; by default one for each GPU of the cluster or, without GPUs, for each core.
+    """
+    ray = _started_ray()
+    folder = ShardFolder(work)
+    folder.open(False, report)
+    if missing := folder.missing():
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0)) if work.device != "cpu" else 0
+        count = min(actors or gpus or int(resources["CPU"]), len(missing))
+        report(f"{len(missing):,} shards of {folder.size:,} lines for {count} actors on {'GPUs' if gpus else 'CPU cores'}")
+        shards = ray.data.from_items(missing, override_num_blocks=len(missing))
+        needs = {"num_gpus": 1} if gpus else {"num_cpus": 1}
+        done = shards.map(ShardActor, fn_constructor_args=(work,), compute=ray.data.ActorPoolStrategy(size=count), **needs)
+        for row in done.iter_batches(batch_size=None, prefetch_batches=0):
+            for shard, error in zip(row["shard"], row["error"]):
+                if error:
+                    raise WeftError(str(error))
+                advance(folder.lines_of(int(shard)))
+    folder.join()
+
+
+def _started_ray() -> Any:
+    """Ray, connected to the cluster that RAY_ADDRESS names, or else to one that is started on this machine."""
+    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise ConfigError("--engine ray needs the package ray: pip install 'weft-seq2seq[ray]'") from None
+    if not ray.is_initialized():
+        local: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    return ray

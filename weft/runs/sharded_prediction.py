@@ -1,0 +1,297 @@
+"""Predictions for a whole corpus, shard by shard: by one process, by several of them, or by the actors of an engine.
+
+A shard is some thousands of inputs in a row. Its predictions are a file in OUT.shards, written aside under a lock and
+renamed when it is complete. So finished shards are never computed again, no two processes work on the same one, and a
+process that is killed loses one shard at most. Whoever finishes the last shard joins them into OUT. Predictions do not
+depend on their batch, so OUT has the same bytes however the work was divided.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from weft.data.text_lines import file_digest
+from weft.decoding.decoding_options import changed
+from weft.decoding.predictor import Prediction, Predictor
+from weft.errors import ConfigError, DataError
+from weft.runs.open_run import Report, build_task, run_config, silent
+from weft.runs.packed_run import unpacked
+from weft.runs.run_folder import MODEL
+from weft.runs.trained_model import make_inputs
+from weft.runs.translator import load_trained
+from weft.tasks.translation.glossary import read_glossary
+from weft.tasks.translation.predictor import TranslationPredictor
+
+SHARD = 4096
+"""Inputs of a shard."""
+
+
+class Inputs(Protocol):
+    """Inputs of a corpus, and what is written for each."""
+
+    def lines(self) -> Iterator[str]:
+        """The inputs, in order, as often as they are asked for."""
+
+    def written(self, line: str, prediction: Prediction) -> str:
+        """One line to write, without its end."""
+
+    def digest(self) -> list[Any]:
+        """Everything that the inputs and the form of the output depend on."""
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """The inputs in a file, as `weft predict` reads and writes them.
+
+    run: a trained run, whose task reads the file · as_json: JSON lines instead of text.
+    """
+
+    file: Path
+    run: Path
+    as_json: bool = False
+
+    def lines(self) -> Iterator[str]:
+        folder = unpacked(self.run)
+        return iter(build_task(run_config(folder), folder).data_format.inputs(self.file))
+
+    def written(self, line: str, prediction: Prediction) -> str:
+        if self.as_json:
+            return json.dumps({"source": line, **prediction.document()}, ensure_ascii=False)
+        return prediction.lines()
+
+    def digest(self) -> list[Any]:
+        return [file_digest(self.file), self.as_json]
+
+
+@dataclass(frozen=True)
+class InputTexts:
+    """Inputs in memory. For each, the text of its prediction and its lines are written as a list in JSON."""
+
+    texts: Sequence[str]
+
+    def lines(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def written(self, line: str, prediction: Prediction) -> str:
+        return json.dumps([prediction.text, prediction.lines()])
+
+    def digest(self) -> list[Any]:
+        return [hashlib.blake2b(json.dumps([*self.texts]).encode(), digest_size=16).hexdigest()]
+
+
+@dataclass(frozen=True)
+class PredictionWork:
+    """Everything that a process has to know to predict a part of a corpus. It can be sent to other machines.
+
+    runs: one run, or those of an ensemble · options: of the section decode · translates: whether the run must be one that
+    translates.
+    """
+
+    runs: Sequence[Path]
+    inputs: Inputs
+    out: Path
+    device: str = "auto"
+    options: dict[str, Any] = field(default_factory=dict)
+    glossary: Path | None = None
+    translates: bool = False
+
+    def identity(self) -> str:
+        """A hash of everything that decides what is written: the weights, how they decode, and the inputs."""
+        sections = [changed(run_config(run).decode, self.options).model_dump() for run in self.runs]
+        files = [unpacked(run) / MODEL for run in self.runs]
+        weights = [file_digest(file) if file.is_file() else "" for file in files]
+        terms = None if self.glossary is None else file_digest(self.glossary)
+        key = json.dumps([sections, weights, self.inputs.digest(), terms, self.out.suffix])
+        return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+
+
+class ShardFolder:
+    """The shards of some work on disk: `plan.json`, a file for each finished shard, and `N.part` for those in work."""
+
+    def __init__(self, work: PredictionWork) -> None:
+        self.work = work
+        self.path = work.out.with_name(f"{work.out.name}.shards")
+        self.plan = self.path / "plan.json"
+        self.count = self.size = 0
+
+    def open(self, shared: bool, report: Report) -> None:
+        """Continues the work that the folder holds, or plans it anew if it holds other work.
+
+        shared: other processes may be at the same work, so other work is an error instead.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        identity = self.work.identity()
+        with open(self.path / "lock", "a+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            plan = json.loads(self.plan.read_text("utf-8")) if self.plan.exists() else {}
+            if plan and plan["identity"] != identity:
+                self._clear(shared)
+                plan = {}
+            if not plan:
+                plan = {"identity": identity, "inputs": sum(1 for _ in self.work.inputs.lines()), "shard": SHARD}
+                aside = self.path / "plan.part"
+                aside.write_text(json.dumps(plan), "utf-8")
+                os.replace(aside, self.plan)
+        self.count, self.size = plan["inputs"], plan["shard"]
+        if done := self.count - sum(map(self.lines_of, self.missing())):
+            report(f"{self.work.out}: continuing after {done:,} of {self.count:,} lines")
+
+    def __len__(self) -> int:
+        return -(-self.count // self.size)
+
+    def lines_of(self, shard: int) -> int:
+        """The number of inputs in a shard."""
+        return min(self.size, self.count - shard * self.size)
+
+    def file(self, shard: int) -> Path:
+        return self.path / f"{shard:06d}"
+
+    def missing(self) -> list[int]:
+        """The shards that are not finished."""
+        return [shard for shard in range(len(self)) if not self.file(shard).exists()]
+
+    @contextmanager
+    def writing(self, shard: int, wait: bool) -> Iterator[IO[bytes] | None]:
+        """A file for the predictions of a shard, which is the shard once the block ends.
+
+        None if there is nothing to do: another process has finished it, or is at it and `wait` is false.
+        """
+        part = self.path / f"{shard}.part"
+        try:
+            file = open(part, "a+b")  # noqa: SIM115
+        except FileNotFoundError:  # all shards have been joined
+            yield None
+            return
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield None
+                return
+            if self.file(shard).exists() or not self.plan.exists():
+                part.unlink(missing_ok=True)
+                yield None
+                return
+            file.truncate(0)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(part, self.file(shard))
+
+    def join(self) -> None:
+        """Writes the output from all shards, in order, and removes them."""
+        with open(self.path / "lock", "a+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self.plan.exists():
+                return  # another process has joined them
+            aside = self.work.out.with_name(f"{self.work.out.name}.part")
+            with open(aside, "wb") as out:
+                for shard in range(len(self)):
+                    with open(self.file(shard), "rb") as file:
+                        shutil.copyfileobj(file, out)
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(aside, self.work.out)
+            self.plan.unlink()
+            shutil.rmtree(self.path)
+
+    def _clear(self, shared: bool) -> None:
+        out, files = self.work.out, [file for file in self.path.iterdir() if file.name != "lock"]
+        for part in (file for file in files if file.suffix == ".part"):
+            with open(part, "rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise DataError(
+                        f"{out}: another process is writing other translations into it; choose another name"
+                    ) from None
+        if shared and len(files) > 1:
+            raise DataError(
+                f"{self.path} has shards of other work (other data, weights or options); remove it, or choose another name"
+            )
+        self.plan.unlink()
+        for old in files:
+            old.unlink(missing_ok=True)
+
+
+class ShardPredictor:
+    """Predicts one shard after the other by a model that is loaded for the first."""
+
+    def __init__(self, work: PredictionWork, size: int, report: Report = silent, auto_workers: int = 1) -> None:
+        self.work, self.size, self.report, self.auto_workers = work, size, report, auto_workers
+        self._lines: Iterator[str] = iter(())
+        self._next = -1
+
+    def predict(
+        self, folder: ShardFolder, shard: int, *, wait: bool = True, advance: Callable[[], None] = lambda: None
+    ) -> None:
+        """Writes the predictions of a shard, unless it is finished or, without `wait`, another process is at it."""
+        with folder.writing(shard, wait) as file:
+            if file is None:
+                return
+            first = shard * self.size
+            for line, prediction in self._predictions(self._read(shard), first + 1):
+                file.write(self.work.inputs.written(line, prediction).encode() + b"\n")
+                advance()
+
+    def _read(self, shard: int) -> list[str]:
+        if shard < self._next or self._next < 0:
+            self._lines, self._next = self.work.inputs.lines(), 0
+        skipped = (shard - self._next) * self.size
+        self._next = shard + 1
+        return list(islice(self._lines, skipped, skipped + self.size))
+
+    def _predictions(self, lines: list[str], first: int) -> Iterator[tuple[str, Prediction]]:
+        terms = None if self._terms_of is None else map(self._terms_of, lines)
+        inputs = make_inputs(self._predictor, lines, False, None, terms, first_line=first)
+        return zip(lines, self._predictor.predict(inputs, together=True, first_line=first), strict=True)
+
+    @cached_property
+    def _terms_of(self) -> Callable[[str], Any] | None:
+        return None if self.work.glossary is None else read_glossary(self.work.glossary).terms
+
+    @cached_property
+    def _predictor(self) -> Predictor[Any, Any]:
+        trained = load_trained(self.work.runs, device=self.work.device, warn=self.report)
+        predictor = trained.predictor(auto_workers=self.auto_workers, **self.work.options)
+        if self.work.translates and not isinstance(predictor, TranslationPredictor):
+            kind = trained.config.task["kind"]
+            raise ConfigError(f"translating a corpus needs a run that translates; the task of this one is {kind}")
+        return predictor
+
+
+def predict_corpus(
+    work: PredictionWork,
+    *,
+    share: tuple[int, int] | None = None,
+    auto_workers: int = 1,
+    advance: Callable[[], None] = lambda: None,
+    report: Report = silent,
+) -> bool:
+    """Predicts all shards, or a share of them: (k, n) takes the shards k, k + n, k + 2n, …, counted from 1.
+
+    Returns whether the output is complete: the process that finishes the last shard writes it.
+    """
+    folder = ShardFolder(work)
+    folder.open(share is not None, report)
+    first, step = share or (1, 1)
+    mine = [shard for shard in folder.missing() if shard % step == first - 1]
+    predictor = ShardPredictor(work, folder.size, report, auto_workers)
+    for wait in (False, True):  # first what nobody else is at
+        for shard in mine:
+            if not folder.file(shard).exists():
+                predictor.predict(folder, shard, wait=wait, advance=advance)
+    if not folder.missing():
+        folder.join()
+    return work.out.exists() and not folder.path.exists()

@@ -1,0 +1,1 @@
+"""Speech synthesis: texts to recordings, frame by frame, and from frames to sound."""
