@@ -47,7 +47,7 @@ class ResultFiles(Sink):
 
     def __init__(self, run: Path, unit: str = "tokens") -> None:
         self.run, self.unit = run, unit
-        self._cost, self._drawn = 0.0, -math.inf
+        self._cost, self._drawn, self._curves_end = 0.0, -math.inf, 0
 
     def begin(self, step: int) -> None:
         """Removes what belongs to steps that will be repeated. The log has already lost their records."""
@@ -70,12 +70,13 @@ class ResultFiles(Sink):
         if not any(each["event"] == "validation" for each in found):
             return
         self._write_table(found)
-        began = time.monotonic()
-        if record["event"] == "summary" or began - self._drawn >= self._cost / SHARE:
+        began, curves_end = time.monotonic(), sum(each["event"] != "summary" for each in found)
+        last = record["event"] == "summary" and curves_end > self._curves_end
+        if last or (record["event"] != "summary" and began - self._drawn >= self._cost / SHARE):
             with suppress(ImportError):  # matplotlib may be missing
                 draw_results(found, self.run / PICTURE, self.unit)
             self._drawn = time.monotonic()
-            self._cost = self._drawn - began
+            self._cost, self._curves_end = self._drawn - began, curves_end
 
     def _write_table(self, found: Sequence[Record] | None = None) -> None:
         rows = result_rows(records(self.run) if found is None else found)
