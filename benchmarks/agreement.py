@@ -24,19 +24,19 @@ from weft_studies.synthetic import VERBS, attractors
 TRAIN = "generated:agreement?count=20000&longest=12"
 SEEN, UNSEEN = (1, 2, 4, 8, 12), (16, 24)
 """Distances of the test."""
-MOST, EACH = 3, 250
+MOST, EACH = 3, 200
 """The most attractors that have a group of their own, and the pairs of each distance."""
 
 COMMON = (
     "data.tokenizer={kind: words}",
-    "model.dropout=0.1",
-    "train.steps=1000",
+    "model.dropout=0",
+    "train.steps=1500",
     "train.batch_tokens=256",
     "decode.search=greedy",
     "task.label_smoothing=0",
 )
 RATE = (
-    "train.schedule={kind: cosine, rate: 5.0e-3, warmup: 100}",
+    "train.schedule={kind: cosine, rate: 1.0e-3, warmup: 100}",
     "train.validate_every=0",
     "train.precision=float32",
     "train.ema=0",

@@ -7,8 +7,11 @@ movies   train.jsonl.gz and dev.jsonl.gz with `sentences` and `label` (Pang & Le
 agnews   text, tab, label; the first 1,000 lines are for validation: subwords, and bytes under the recipe's budget
 sst2     train.tsv and dev.tsv: two layers of self-attention with positions, without them, and with pairs of subwords
 
-Weights are those of the best validation, so the accuracies of weft, like the penalty of the linear models, are chosen on the
-data they are measured on. The last column is the learning curve: validation accuracy after equal shares of the steps.
+`…-alone` is a single self-attention of eight heads over embeddings of words, without norm, residual connection and feed-forward
+network, and the mean of its outputs, trained for five epochs; `…-alone-positions` adds sinusoids. Their weights are the last.
+
+Weights of the others are those of the best validation, so their accuracies, like the penalty of the linear models, are chosen
+on the data they are measured on. The last column is the learning curve: validation accuracy after equal shares of the steps.
 """
 
 from __future__ import annotations
@@ -32,14 +35,30 @@ from weft.runs.weight_files import read_tensors
 HELD = 1000
 """Lines of AG News for validation."""
 PLAIN = ("model.front.ngrams=1", "model.encoder.layers=2")
+ALONE = (
+    "data.tokenizer={kind: words, lowercase: true}",
+    "data.vocabulary=20000",
+    "model.front.ngrams=1",
+    "model.encoder={dim: 128, heads: 8, feedforward: 0, layers: 1, norm: none, residual: false, dropout: 0.5, position: none}",
+    "task.label_smoothing=0",
+    "train.ema=0",
+    "train.validate_every=0",
+)
+POSITIONS = "model.encoder.position=sinusoidal"
+REVIEWS = ("data.max_length=1000", "train.batch_tokens=16384")
+FIVE_EPOCHS = {"sst2": "train.steps=100", "movies": "train.steps=350"}
 SYSTEMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "movies-han": ("movies", "han", ()),
-    "movies-subwords": ("movies", "classifier", ("data.max_length=1000", "train.batch_tokens=16384")),
+    "movies-subwords": ("movies", "classifier", REVIEWS),
+    "movies-alone": ("movies", "classifier", (*ALONE, *REVIEWS, FIVE_EPOCHS["movies"])),
+    "movies-alone-positions": ("movies", "classifier", (*ALONE, *REVIEWS, FIVE_EPOCHS["movies"], POSITIONS)),
     "agnews-subwords": ("agnews", "classifier", ()),
     "agnews-bytes": ("agnews", "classifier-bytes", ()),
     "sst2-positions": ("sst2", "classifier", PLAIN),
     "sst2-no-positions": ("sst2", "classifier", (*PLAIN, "model.encoder.position=none")),
     "sst2-pairs": ("sst2", "classifier", ()),
+    "sst2-alone": ("sst2", "classifier", (*ALONE, FIVE_EPOCHS["sst2"])),
+    "sst2-alone-positions": ("sst2", "classifier", (*ALONE, FIVE_EPOCHS["sst2"], POSITIONS)),
     "sst2-cnn": ("sst2", "text-cnn", ()),
     "agnews-cnn": ("agnews", "text-cnn", ()),
 }

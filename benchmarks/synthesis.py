@@ -8,7 +8,7 @@ OUT/data/train.tsv#2,1` reads; trains every system; speaks the texts of the test
 
 Strings have 2 to 5 digits of the speaker. Takes do not cross the split of `benchmarks/digits.py`, and no text of the test
 occurs in training. Beside each system: real recordings of the same texts from takes for tests; the same sound after
-Griffin–Lim, which is the best that frames can give; and, as floor, the same recordings with the texts of other rows.
+Griffin–Lim, which is the best that frames can give; and, as floors, the recordings with the texts of other rows, and noise.
 
     python benchmarks/synthesis.py FSDD --out OUT --diagonal
 
@@ -33,7 +33,7 @@ from weft.errors import DataError
 from weft.evaluation.metrics import score
 from weft.runs.run_folder import records
 from weft.tasks.synthesis.griffin_lim import InvertibleLogMel, wav_content
-from weft.tasks.transcription.log_mel import features
+from weft.tasks.transcription.log_mel import features, read_wav
 from weft.tasks.transcription.metrics import WordErrorRate
 
 RECIPE = "synthesis-digits"
@@ -140,6 +140,17 @@ def rebuilt(files: Sequence[str], mel: InvertibleLogMel, folder: Path) -> list[s
     return list(map(str, names))
 
 
+def noise(files: Sequence[str], folder: Path) -> list[str]:
+    """White noise as long as each recording."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw, names = np.random.default_rng(1), [folder / Path(file).name for file in files]
+    for file, name in zip(files, names, strict=True):
+        sound = read_wav(file)
+        samples = 0.1 * draw.standard_normal(len(sound.samples)).astype(np.float32)
+        name.write_bytes(wav_content(samples, sound.rate))
+    return list(map(str, names))
+
+
 def table(outcomes: Sequence[Outcome], folder: Path, options: argparse.Namespace) -> str:
     """The word errors of every system, of real recordings and of the floors."""
     recogniser = weft.load(options.recogniser)
@@ -151,6 +162,7 @@ def table(outcomes: Sequence[Outcome], folder: Path, options: argparse.Namespace
         ("*real recordings*", "", f"{word_errors(recogniser, files, texts):.1f}", "", "", ""),
         ("*real recordings, from their frames*", "", f"{word_errors(recogniser, again, texts):.1f}", "", "", ""),
         ("*floor: texts of other rows*", "", f"{word_errors(recogniser, files, shuffled):.1f}", "", "", ""),
+        ("*floor: noise*", "", f"{word_errors(recogniser, noise(files, options.out / 'noise'), texts):.1f}", "", "", ""),
     ]
     for each in outcomes:
         if each.error:

@@ -33,9 +33,13 @@ from weft.runs.open_run import open_run
 from weft.tasks.tagging.task import TaggingTask
 
 COLUMNS = {"accuracy": "accuracy, %", "unknown accuracy": "unknown words, %", "F1": "F1, %"}
+STACK = "model.encoder={kind: transformer, dim: 256, heads: 4, feedforward: 512, layers: 2, dropout: 0.33}"
+"""Self-attention in place of the LSTM; the feed-forward networks see one word, or three (`feedforward_width`)."""
 SYSTEMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "universal": ("universal", "tagger", ()),
     "universal-crf": ("universal", "tagger", ("task.output=crf",)),
+    "universal-transformer": ("universal", "tagger", (STACK,)),
+    "universal-convolutions": ("universal", "tagger", (STACK, "model.encoder.feedforward_width=3")),
     "penn": ("penn", "tagger", ()),
     "names-crf": ("names", "tagger-crf", ()),
     "names-softmax": ("names", "tagger-crf", ("task.output=softmax",)),

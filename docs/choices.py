@@ -97,13 +97,28 @@ CHOICES = {
     ),
     "cells": Choice("Cells of recurrent layers.", f"{TRAIN} model.cell={{}} model.bridge=tanh", "gru", "rnn-luong"),
     "poolings": Choice("How a classifier makes one vector of a text.", f"{TRAIN} task.pooling={{}}", "max", "classifier"),
+    "comparisons": Choice(
+        "How two texts become one vector; see [Two texts](tasks.md#two-texts).",
+        f"{TRAIN} task.comparison={{}}",
+        "siamese",
+        "pairs-attention",
+    ),
+    "readers": Choice(
+        "How a passage and a question meet; see [Reading](tasks.md#reading).",
+        f"{TRAIN} task.reader={{}}",
+        "attention_sum",
+        "reader",
+    ),
     "tasks": Choice("See [Tasks](tasks.md) for data and commands.", f"{TRAIN} task={{}}", "translation", "transformer-tiny"),
     "tokenizers": Choice("See [Data](data.md).", f"{TRAIN} data.tokenizer={{}}", "unigram"),
     "generators": Choice(
         "Generated pairs; options follow the name, as in `generated:sort?longest=20&seed=2`.",
         "weft train transformer-tiny --data 'generated:{}?count=20000'",
         "reverse",
-        also={"babi": "weft train memory-network --data 'generated:babi?count=1000&task=1'"},
+        also={
+            "babi": "weft train memory-network --data 'generated:babi?count=1000&task=1'",
+            **{kind: f"weft train reader --data 'generated:{kind}?count=20000'" for kind in ("passages", "distractors")},
+        },
     ),
     "losses": Choice("The loss of the next token.", f"{TRAIN} task.loss={{}}", "cross_entropy"),
     "samplings": Choice(

@@ -17,7 +17,7 @@ from sphinx.util.docutils import SphinxDirective
 PAGES = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md", "../README.md": "index.md"}
 """Files outside this folder that are pages of the site."""
 
-DRAWINGS = re.compile(r"images/(mechanisms/.*|attention-dates|lengths|zoo|profile|cipher|tasks/couplets)(\.png)?")
+DRAWINGS = re.compile(r"images/(mechanisms/.*|course/.*|attention-dates|lengths|zoo|profile|cipher|tasks/couplets)(\.png)?")
 """Figures on a white ground, which a dark page shows with inverted colours; screenshots and photographs are not among them."""
 
 MEMBERS = {"renamed", "front"}

@@ -1,6 +1,6 @@
 """Takes the screenshots of the documentation, with the same browser as the tests.
 
-    python docs/screenshots.py RUN "sentence" [--languages en-de] [--beam 4] [--out docs/images]
+    python docs/screenshots.py RUN "sentence" [--rnn RUN] [--languages en-de] [--beam 4] [--out docs/images]
     python docs/screenshots.py --site docs/_build/html [--out docs/images]
     python docs/screenshots.py --watch runs [--out docs/images]
 
@@ -82,6 +82,34 @@ def capture_explanation(browser: WebDriver, run: str, text: str, beam: int, out:
     set_theme(browser, "light")
 
 
+def capture_inside(browser: WebDriver, run: str, text: str, out: Path, rnn: str | None) -> None:
+    """The steps of a prediction: weights in the light theme and on a phone, the gates of a recurrent run in the dark one."""
+    shots = [("inside.png", "light", 1100, 620, "weights", run), ("inside-phone.png", "light", 390, 900, "weights", run)]
+    if rnn is not None:
+        shots.append(("inside-dark.png", "dark", 1100, 760, "update gate", rnn))
+    for picture, theme, width, height, step, folder in shots:
+        set_theme(browser, theme)
+        with tempfile.TemporaryDirectory() as pages, sized(browser, width, height, phone=width < 600):
+            file = Path(pages) / "page.html"
+            file.write_text(page([load(folder, device="cpu").explain(text, run=Path(folder).name, inside=True)]), "utf-8")
+            browser.get(file.as_uri())
+            wait(browser, "document.querySelectorAll('.inside .cell').length")
+            browser.execute_script(SHOW_STEP, step)
+            save_screenshot(browser, out / picture)
+    set_theme(browser, "light")
+
+
+SHOW_STEP = """
+const next = () => [...document.querySelectorAll('.inside .controls button')].find(each => each.textContent.startsWith('next'));
+const at = () => document.querySelector('.inside .formula b').textContent;
+for (let i = 0; i < 500 && at() !== arguments[0]; i++) next().click();
+const cells = document.querySelectorAll('.inside [role=grid] tbody tr')[2].querySelectorAll('.cell');
+cells[Math.min(5, cells.length - 1)].focus();
+document.querySelector('.inside').scrollIntoView();
+"""
+"""Goes to the next step of this name, and points at a cell."""
+
+
 def capture_server(browser: WebDriver, run: str, languages: str, text: str, beam: int, out: Path) -> None:
     """The page of `weft serve --fast` with a highlighted word, and its API reference."""
     with running(Models([parse_location(f"{languages}={run}")], device="cpu", fast=True)) as served:
@@ -138,6 +166,7 @@ def main() -> None:
     parser.add_argument("text", nargs="?", help="sentence to translate")
     parser.add_argument("--site", type=Path, help="folder of the built documentation")
     parser.add_argument("--watch", type=Path, help="folder of runs for the page of weft watch")
+    parser.add_argument("--rnn", help="a recurrent run on the same data, whose gates are shown")
     parser.add_argument("--languages", default="en-de", help="source and target language")
     parser.add_argument("--beam", type=int, default=4, choices=(2, 4))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "images")
@@ -153,6 +182,7 @@ def main() -> None:
             capture_watch(browser, options.watch, options.out)
         if options.run:
             capture_explanation(browser, options.run, options.text, options.beam, options.out)
+            capture_inside(browser, options.run, options.text, options.out, options.rnn)
             capture_server(browser, options.run, options.languages, options.text, options.beam, options.out)
 
 

@@ -198,6 +198,14 @@ def test_agreement_is_tested_with_phrases_that_training_never_sees(tmp_path: Pat
         assert config.data.train == [agreement.TRAIN] and config.train.seed == 1
 
 
+@pytest.mark.parametrize("script", ["labels", "tagging"])
+def test_every_system_of_labels_and_tags_has_a_valid_configuration(script: str) -> None:
+    for name, (_, recipe, sets) in importlib.import_module(script).SYSTEMS.items():
+        assert load_config(recipe, sets).task["kind"] in ("classification", "tagging"), name
+    alone = load_config("classifier", importlib.import_module("labels").SYSTEMS["sst2-alone"][2])
+    assert alone.model["encoder"]["feedforward"] == 0 and not alone.model["encoder"]["residual"]
+
+
 def test_every_span_has_the_same_number_of_parameters(tmp_path: Path) -> None:
     spans, trainings = importlib.import_module("spans"), importlib.import_module("trainings")
     plans = [spans.plan(name, 1, ("train.txt", "valid.txt"), tmp_path, 1.0, []) for name in spans.SYSTEMS]

@@ -22,6 +22,8 @@ def test_a_module_selects_its_tests_and_those_that_import_it() -> None:
 def test_other_files_select_what_reads_them() -> None:
     assert select_tests(Path("tests/models/test_rnn.py"), TESTS) == [Path("tests/models/test_rnn.py")]
     assert select_tests(Path("docs/start.md"), TESTS) == [Path("tests/test_readme.py")]
+    chapter = [Path("tests/test_readme.py"), Path("tests/test_course.py")]
+    assert select_tests(Path("docs/course/08-decoding.md"), TESTS) == chapter
     assert select_tests(Path("weft/config/recipes/han.yaml"), TESTS) == [Path("tests/test_recipes.py")]
     assert select_tests(Path("weft/py.typed"), TESTS) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,17 @@ from tests.helpers.documents import ROOT, find_name, weft_names
 nbclient = pytest.importorskip("nbclient", reason="the notebooks need the extra `notebooks`")
 nbformat = pytest.importorskip("nbformat")
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("docs/course/*.ipynb")])
 
 
-def run(name: str, folder: Path, patch: pytest.MonkeyPatch) -> Any:
-    """A notebook with its outputs, run in `folder` by the kernel of this environment."""
+def run(name: str, folder: Path, patch: pytest.MonkeyPatch, place: str = "notebooks") -> Any:
+    """A notebook of the folder `place` with its outputs, run in `folder` by the kernel of this environment."""
     for variable in ("JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "TMPDIR"):
         (folder / variable).mkdir()
         patch.setenv(variable, str(folder / variable))
-    patch.setenv("PYTHONPATH", str(ROOT))
+    patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / place)]))
     patch.setenv("OMP_NUM_THREADS", "1")
-    notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+    notebook = nbformat.read(ROOT / place / name, as_version=4)
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
     return notebook
 
@@ -53,6 +54,13 @@ def test_looking_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert re.search(r"^s +← s ", text, re.MULTILINE)
     assert re.search(r"^\* step 0  s .*kept", text, re.MULTILINE) and "dropped  rank" in text
     assert pictures(notebook) == 2
+
+
+def test_a_chapter_of_the_course_shows_its_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a kernel; tests/test_course.py runs all chapters without one."""
+    notebook = run("05-convolutions.ipynb", tmp_path, monkeypatch, "docs/course")
+    assert "one set of ByteNet: 63 tokens" in printed(notebook)
+    assert pictures(notebook) == 1
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=[file.stem for file in NOTEBOOKS])

@@ -55,7 +55,7 @@ MUCH = 3
 SHORT = 0.02
 """Seconds that are too few to be compared."""
 
-PLAIN_FORMATS, STRUCTURED = ("text", "html", "srt", "vtt"), ("po", "csv")
+PLAIN_FORMATS, STRUCTURED = ("text", "html", "srt", "vtt", "markdown"), ("po", "csv")
 TABLE_SUFFIXES = (".txt", ".tsv", ".csv", ".jsonl")
 TOKENIZER_KINDS = ("bpe", "unigram", "sentencepiece", "words", "characters", "bytes")
 
@@ -131,7 +131,7 @@ HTML = ["<a>", "</a>", "</b>", "<i x=y>", "<img>", "<br>", "<p>", '<a "', "<a '"
 
 
 def test_all_readers_are_measured() -> None:
-    assert {*PLAIN_FORMATS, "xliff"} == set(FORMATS) and {*STRUCTURED} == set(STRUCTURES)
+    assert {*PLAIN_FORMATS, "xliff", "tmx"} == set(FORMATS) and {*STRUCTURED} == set(STRUCTURES)
     assert {*TABLE_SUFFIXES} == {*TABLES, ".txt", ".jsonl"}
     assert {*TOKENIZER_KINDS, "mapped_sentencepiece"} == set(TOKENIZERS), (
         "the pieces of mapped_sentencepiece are sentencepiece's"
@@ -142,6 +142,23 @@ def test_all_readers_are_measured() -> None:
 def test_documents(format: str) -> None:
     cue = {"srt": "1\n00:00:01,000 --> 00:00:02,000\n", "vtt": "WEBVTT\n\n00:01.000 --> 00:02.000\n"}.get(format, "")
     check_growth(lambda text: open_document(cue + text, format), [*HTML, "-->", "{\\an8}", "<00:01.000>"])
+
+
+MARKDOWN = ["*", "**", "_", "`", "``", "[", "](", ")", "](x)", "(", "a", " ", "\n", "\n\n", "|", "- ", "> ", "# ", "\\", "<a@",
+            "<http:", "[^", "~~", "```\n", "---\n", "[a]: "]  # fmt: skip
+
+
+def test_markdown_documents() -> None:
+    check_growth(lambda text: open_document(text, "markdown"), MARKDOWN)
+
+
+def test_memories() -> None:
+    start, end = "<tmx version='1.4'><header srclang='en'/><body>", "</body></tmx>"
+    inner = ["<bpt i='1'/>", "<ept i='1'/>", "<ph>a</ph>", "a", " ", "&amp;", "<hi>a</hi>"]
+    unit = "<tu><tuv xml:lang='en'><seg>{}</seg></tuv></tu>"
+    check_growth(lambda text: open_document(start + unit.format(text) + end, "tmx", "de"), inner)
+    units = [unit.format("a"), "<tu/>", "<tu><note>a</note></tu>", "<tu><tuv xml:lang='de'><seg>a</seg></tuv></tu>"]
+    check_growth(lambda text: open_document(start + text + end, "tmx", "de"), units)
 
 
 def test_xliff_documents() -> None:

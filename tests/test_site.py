@@ -18,7 +18,7 @@ from weft.version import VERSION
 
 pytest.importorskip("sphinx", reason="the site needs the extra `docs`")
 
-PAGES = {file.stem for file in (ROOT / "docs").glob("*.md")}
+PAGES = {str(file.relative_to(ROOT / "docs").with_suffix("")) for file in (ROOT / "docs").rglob("*.md")}
 LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data", "embed": "src"}
 """Elements that load a resource, with the attribute that names it."""
 
@@ -63,14 +63,14 @@ def build(folder: Path) -> None:
 
 
 def test_every_page_is_part_of_the_site(site: Path) -> None:
-    assert {page.stem for page in site.glob("*.html")} >= PAGES
+    assert {str(page.relative_to(site).with_suffix("")) for page in site.rglob("*.html")} >= PAGES
     index = (site / "index.html").read_text("utf-8")
     assert {name for name in PAGES - {"index"} if f'href="{name}.html"' not in index} == set()
 
 
 def test_a_built_page_loads_nothing_from_elsewhere(site: Path) -> None:
-    pages = sorted(site.glob("*.html"))
-    assert len(pages) > 10
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 20
     for page in pages:
         for resource in resources(page):
             assert not re.match(r"(https?:)?//", resource), f"{page.name} loads {resource}"
@@ -112,6 +112,9 @@ def test_formulas_are_typeset_without_scripts(site: Path) -> None:
 def test_figures_on_a_white_ground_are_marked_for_the_dark_theme(site: Path) -> None:
     drawn = re.findall(r'<img[^>]*class="drawing"[^>]*>', (site / "mechanisms.html").read_text("utf-8"))
     assert len(drawn) == len(list((ROOT / "docs" / "images" / "mechanisms").glob("*.png")))
+    chapters = [file.read_text("utf-8") for file in (site / "course").glob("[0-9]*.html")]
+    drawn = [name for text in chapters for name in re.findall(r'<img[^>]*class="drawing"[^>]*_images/([\w-]+\.png)', text)]
+    assert set(drawn) >= {file.name for file in (ROOT / "docs" / "images" / "course").glob("*.png")}
     assert 'class="drawing"' not in (site / "serving.html").read_text("utf-8"), "screenshots keep their colours"
 
 

@@ -1,10 +1,15 @@
 """Reasons why a file or folder cannot be used (it is missing, permissions forbid it); files that are replaced atomically."""
 
+import codecs
+import glob
 import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 NO_FILE = "there is no such file"
 ASIDE = ".tmp-"
@@ -88,6 +93,13 @@ def _user(number: int) -> str:
 
 
 def replace_file(file: Path, content: str | bytes) -> None:
+    """Writes a file atomically, see `replacing_file`."""
+    with replacing_file(file) as out:
+        out.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextmanager
+def replacing_file(file: Path) -> Iterator[IO[bytes]]:
     """Writes a file atomically: a crash leaves either the old file or the new one, also if the machine loses power.
 
     Each call has a temporary file of its own, so processes and threads that write the same file do not disturb each other.
@@ -95,7 +107,7 @@ def replace_file(file: Path, content: str | bytes) -> None:
     handle, name = tempfile.mkstemp(prefix=f"{ASIDE}{file.name}.", dir=file.parent)
     try:
         with os.fdopen(handle, "wb") as out:
-            out.write(content.encode("utf-8") if isinstance(content, str) else content)
+            yield out
             out.flush()
             os.fsync(out.fileno())
         os.chmod(name, default_mode())  # temporary files are private
@@ -120,3 +132,35 @@ def same_file(first: Path, second: Path) -> bool:
     return os.path.realpath(first) == os.path.realpath(second) or (
         first.exists() and second.exists() and first.samefile(second)
     )
+
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+"""Ends of the names of compressed files that are read."""
+
+
+def split_encoding(name: str | Path) -> tuple[str, str | None]:
+    """The path and the encoding of `old.tsv@cp1252`; no encoding if the name has none, or if a file has this whole name."""
+    path, at, encoding = str(name).rpartition("@")
+    if not (at and path and encoding) or "/" in encoding or os.path.exists(name):
+        return str(name), None
+    try:
+        return path, codecs.lookup(encoding).name
+    except LookupError:
+        return str(name), None
+
+
+def plain_name(name: str | Path) -> str:
+    """The name of a file without its encoding and the suffix of its compression, by which its format is known."""
+    path = split_encoding(name)[0]
+    return next((path.removesuffix(suffix) for suffix in COMPRESSED if path.endswith(suffix)), path)
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for several files, as in `corpus-*.tsv`. A file that has the name itself is meant otherwise."""
+    return re.search(r"[*?\[]", name) is not None and not os.path.exists(split_encoding(name)[0])
+
+
+def matching_files(pattern: str) -> list[str]:
+    """The files that match a pattern, in the order of their names, each with the encoding behind the pattern."""
+    path, encoding = split_encoding(pattern)
+    return [f"{file}@{encoding}" if encoding else file for file in sorted(glob.glob(path)) if not os.path.isdir(file)]

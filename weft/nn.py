@@ -61,9 +61,10 @@ class Attention(_Layer):
     options: options of the mechanism, as in a configuration
 
     Attributes:
-        context_dim: the width of the context: M for mechanisms that average values as they are, otherwise D
-        extras: in training, what a loss may need of the last call: log_prob and entropy of "hard", coverage of
-            "location_aware" with coverage=True
+
+    context_dim: the width of the context: M for mechanisms that average values as they are, otherwise D
+    extras: in training, what a loss may need of the last call: log_prob and entropy of "hard", coverage of
+        "location_aware" with coverage=True
     """
 
     mechanism: Mechanism

@@ -97,14 +97,19 @@ def check_earlier_segment(entry: Entry) -> None:
             same(found[row : row + 1], alone[:, -after:], f"room {room}, after a segment of {length}")
 
 
+KINKED = {"gat"}
+"""Mechanisms with a leaky ReLU in their scores, which a step of the usual size would carry across its kink."""
+
+
 def check_gradients(entry: Entry) -> None:
     """Every parameter has a gradient, which agrees with finite differences of the loss.
 
-    A mechanism that chooses by content is discontinuous where its choice changes, so its differences are tiny and in float64.
+    A mechanism that chooses by content is discontinuous where its choice changes, so its differences are tiny and in float64;
+    so are those of `KINKED` mechanisms.
     """
     part, layout = entry.make(train=True), Layout.padded(LENGTHS)
     keys, reach = part.keys().requires_grad_(), 0.02  # so that mechanisms without parameters have a gradient too
-    if part.part.receptive_field == "data":
+    if part.part.receptive_field == "data" or entry.kind in KINKED:
         keys, reach = keys.double(), 1e-6
         part.part.double()
 

@@ -96,6 +96,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "conv": {"form": "conv", "window": 5},
     },
     "gmlp": {"hidden-20": {"hidden": 20}},
+    "gat": {"distance-4": {"distance": 4}},
     "isab": {"points-3": {"points": 3}},
 }
 """kind → name → options (and `site.heads`, which belongs to the site)."""

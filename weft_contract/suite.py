@@ -15,6 +15,7 @@ from weft_contract import (
     mechanism_checks,
     model_entries,
     pooling_checks,
+    recorded_step_checks,
 )
 from weft_contract.cpp_checks import plannable
 from weft_contract.decoding_state_checks import Subject
@@ -42,6 +43,7 @@ MECHANISM: dict[str, tuple[Callable[[Entry], None], tuple[str, ...]]] = {
     "packed": (masking_checks.check_packed, ALL),
     "shapes": (mechanism_checks.check_shapes, ALL),
     "weights": (mechanism_checks.check_weights, ALL),
+    "steps": (recorded_step_checks.check_steps, ALL),
     "step-weights": (mechanism_checks.check_step_weights, CAUSAL),
     "earlier-segment": (mechanism_checks.check_earlier_segment, CAUSAL),
     "gradients": (mechanism_checks.check_gradients, ALL),
@@ -67,6 +69,7 @@ DECODER: dict[str, Callable[[DecoderEntry], None]] = {
     "pure": decoder_checks.check_pure,
     "half": decoder_checks.check_half,
     "native": cpp_checks.check_native,
+    "steps": recorded_step_checks.check_decoder_steps,
 }
 
 LANGUAGE: dict[str, Callable[[LanguageEntry], None]] = {
@@ -76,6 +79,7 @@ LANGUAGE: dict[str, Callable[[LanguageEntry], None]] = {
     "recall": language_model_checks.check_recall,
     "loss": language_model_checks.check_loss,
     "native": cpp_checks.check_native,
+    "steps": recorded_step_checks.check_language_steps,
 }
 
 POOLING: dict[str, Callable[[PoolingEntry], None]] = {

@@ -6,7 +6,7 @@
     recall        "k 3 q 7 d 1 ? q" → "7": the value of a key (Graves et al. 2014), one of ten labels
     distant_copy  "k d q . . . . ?" → "k d q": the letters before a long gap
     verdict       "d red k\\nblue q final\\nw blue" → "blue": the colour in the sentence with `final`, one of four labels
-    agreement     "the keys near the old door" → "are": the verb that agrees with the first noun (Linzen et al. 2016)
+    agreement     "behind the wall , the keys near the old door" → "are": the verb of its first noun (Linzen et al. 2016)
 
 A function draws the subject of a pair, its source and its target. `shortest` and `longest` count symbols (copy, reverse,
 sort: 1 to 10), digits (addition: 4), source tokens (listops, recall, distant_copy), sentences (verdict: 8) or words between
@@ -181,9 +181,12 @@ def agreement(random: Random, shortest: int, longest: int) -> tuple[str, str, st
     """A noun phrase and the verb that agrees with its first noun, over `shortest` to `longest` words in between.
 
     Phrases and relative clauses with other nouns, each singular or plural at random, and adverbs fill the distance. Nouns of
-    the other number are attractors.
+    the other number are attractors. Every other phrase has another one before it, so that no position gives the noun away.
     """
     distance, plural = random.randint(shortest, longest or 12), random.random() < 0.5
+    lead = [random.choice(PREPOSITIONS), "the", _noun(random, random.random() < 0.5), ","] if random.random() < 0.5 else []
+    if lead and random.random() < 0.5:
+        lead.insert(2, random.choice(ADJECTIVES))
     words = ["the", _noun(random, plural)]
     while (left := distance + 2 - len(words)) > 0:
         if left < 3:
@@ -192,7 +195,7 @@ def agreement(random: Random, shortest: int, longest: int) -> tuple[str, str, st
         joint = ["that", random.choice(PAST)] if left > 3 and random.random() < 0.5 else [random.choice(PREPOSITIONS)]
         adjective = [random.choice(ADJECTIVES)] if left > len(joint) + 2 and random.random() < 0.3 else []
         words += [*joint, "the", *adjective, _noun(random, random.random() < 0.5)]
-    text = " ".join(words)
+    text = " ".join([*lead, *words])
     return text, text, VERBS[plural]
 
 
@@ -201,6 +204,7 @@ def _noun(random: Random, plural: bool) -> str:
 
 
 def attractors(phrase: str) -> int:
-    """The number of nouns of a generated phrase whose number differs from that of the first."""
-    numbers = [word not in NOUNS for word in phrase.split() if word.removesuffix("s") in NOUNS]
+    """The number of nouns between the noun of a generated phrase and its verb whose number differs."""
+    clause = phrase.rpartition(", ")[2]
+    numbers = [word not in NOUNS for word in clause.split() if word.removesuffix("s") in NOUNS]
     return sum(number != numbers[0] for number in numbers[1:])

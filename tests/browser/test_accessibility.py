@@ -15,6 +15,7 @@ from selenium.webdriver.common.by import By
 import weft
 from tests.helpers.chromium import set_theme, sized, wait
 from tests.helpers.serving import Running
+from weft.explain.explanation import Explanation
 from weft.explain.html_page import page
 
 AXE = Path(sys.prefix) / "clients/node_modules/axe-core/axe.min.js"
@@ -68,7 +69,14 @@ def pages(served: Running, reverse_run: Path, tmp_path: Path) -> dict[str, Openi
         browser.get(file.as_uri())
         wait(browser, "document.querySelector('.panel .stage').children.length")
 
-    return {"translate": translate, "reference": reference, "explain": explain}
+    def inside(browser: WebDriver) -> None:
+        steps = weft.load(reverse_run).explain("a b c", run="mine", inside=True)
+        assert isinstance(steps, Explanation)
+        file.write_text(page([steps]), encoding="utf-8")
+        browser.get(file.as_uri())
+        wait(browser, "document.querySelectorAll('.inside .cell').length")
+
+    return {"translate": translate, "reference": reference, "explain": explain, "inside": inside}
 
 
 def findings(browser: WebDriver) -> list[Any]:
@@ -86,7 +94,7 @@ def looks(browser: WebDriver) -> Iterator[tuple[str, int]]:
     set_theme(browser, "light")
 
 
-@pytest.mark.parametrize("name", ["translate", "reference", "explain"])
+@pytest.mark.parametrize("name", ["translate", "reference", "explain", "inside"])
 def test_axe_finds_nothing_serious(browser: WebDriver, pages: dict[str, Opening], name: str) -> None:
     if not AXE.exists():
         message = "NO TESTS WITH axe: axe-core is not installed; run make clients"
@@ -101,7 +109,7 @@ def test_axe_finds_nothing_serious(browser: WebDriver, pages: dict[str, Opening]
             assert findings(browser) == [], (theme, width, view)
 
 
-@pytest.mark.parametrize("name", ["translate", "explain"])
+@pytest.mark.parametrize("name", ["translate", "explain", "inside"])
 def test_borders_can_be_seen(browser: WebDriver, pages: dict[str, Opening], name: str) -> None:
     pages[name](browser)
     for theme in ("light", "dark"):

@@ -26,9 +26,10 @@ def logs(tmp_path: Path) -> dict[str, Log]:
 
 
 @pytest.fixture
-def shown(tmp_path: Path, logs: dict[str, Log]) -> Iterator[Watching]:
+def shown(browser: WebDriver, tmp_path: Path, logs: dict[str, Log]) -> Iterator[Watching]:
     with watching(tmp_path) as found:
         yield found
+        browser.get("about:blank")  # before the server ends, which the page would notice
 
 
 def open_page(browser: WebDriver, shown: Watching, key: str = KEY) -> None:
@@ -105,6 +106,7 @@ def test_without_control_there_is_nothing_to_press(browser: WebDriver, tmp_path:
         for hidden in ("train", "compare", "try", "key"):
             assert not browser.find_element(By.ID, hidden).is_displayed()
         assert texts(browser, "#buttons button") == []
+        browser.get("about:blank")
 
 
 def test_a_file_is_uploaded_checked_and_trained_on(

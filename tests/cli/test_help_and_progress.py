@@ -13,7 +13,7 @@ import pytest
 from tests.helpers import tiny
 from tests.helpers.documents import parse
 from weft import cli
-from weft.cli import COMMANDS
+from weft.cli import COMMANDS, GROUPS
 from weft.cli.input_and_output import Counter, StatusLine
 from weft.cli.options import EXAMPLES
 
@@ -32,10 +32,13 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+PAIRS_OF_WORDS = [f"{first} {second}" for first, group in GROUPS.items() for second in group]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, *PAIRS_OF_WORDS])
 def test_help_names_values_and_gives_examples(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    shown = weft(*filter(None, [command]), "--help")
+    shown = weft(*command.split(), "--help")
     assert not re.search(r"<(bool|str|path|int|float)( range)?>|list\[|BOOLEAN", shown), "a type of Python"
     assert re.search(r"--help +-h +Show this message", shown), "a flag has no value"
     assert max(map(len, shown.splitlines())) <= 80

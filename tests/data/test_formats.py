@@ -194,13 +194,14 @@ def test_digest_follows_content_and_columns(tmp_path: Path) -> None:
 
 
 class FakeDataset(list[dict[str, Any]]):
-    _fingerprint = "f1"
+    info = types.SimpleNamespace(version="1.0.0", download_size=12, dataset_size=None, download_checksums=None)
 
 
 def test_hugging_face_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
 
-    def load_dataset(name: str, config: str | None, split: str) -> FakeDataset:
+    def load_dataset(name: str, config: str | None, split: str, streaming: bool) -> FakeDataset:
+        assert streaming, "a dataset may be larger than the disk"
         asked.append((name, config, split))
         if name == "gone":
             raise FileNotFoundError("no such dataset")

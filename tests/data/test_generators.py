@@ -110,10 +110,12 @@ def test_recall_asks_for_the_value_of_a_key(longest: int) -> None:
 
 
 def test_a_verb_agrees_with_the_first_noun_over_any_distance() -> None:
-    distances, nearest, counts = set(), [], set()
+    distances, nearest, counts, leads = set(), [], set(), []
     for source, target in PairGenerator("agreement", count=500, longest=14, shortest=3):
-        words = source.split()
+        lead, _, clause = source.rpartition(", ")
+        words = clause.split()
         nouns = [word for word in words if word.removesuffix("s") in NOUNS]
+        leads.append(len(lead.split()))
         assert words[0] == "the" and words[1] == nouns[0]
         assert target == ("are" if nouns[0].endswith("s") else "is")
         assert attractors(source) == sum(noun.endswith("s") != nouns[0].endswith("s") for noun in nouns)
@@ -122,7 +124,8 @@ def test_a_verb_agrees_with_the_first_noun_over_any_distance() -> None:
         nearest.append(nouns[-1].endswith("s") == (target == "are"))
     assert distances == set(range(3, 15)) and counts >= {0, 1, 2, 3}
     assert 0.4 < sum(nearest) / len(nearest) < 0.65, "the nearest noun says nothing"
-    assert {len(source.split()) for source, _ in PairGenerator("agreement", count=500)} == set(range(2, 15))
+    assert set(leads) == {0, 3, 4} and 150 < leads.count(0) < 350, "the noun is not always at the same place"
+    assert {len(source.rpartition(", ")[2].split()) for source, _ in PairGenerator("agreement", count=500)} == set(range(2, 15))
 
 
 def test_copies_come_from_far_away() -> None:

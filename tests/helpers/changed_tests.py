@@ -30,6 +30,8 @@ def select_tests(file: Path, tests: dict[Path, str]) -> list[Path]:
     """The test files for a changed file, given the text of all test files."""
     if file in tests:
         return [file]
+    if file.parts[:2] == ("docs", "course"):
+        return [Path("tests/test_readme.py"), Path("tests/test_course.py")]
     if file.parts[0] == "docs" or file.suffix == ".md":
         return [Path("tests/test_readme.py")]
     if file.suffix == ".yaml":

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/course/*.md")])
 CODE = re.compile(r"```.*?```", re.DOTALL)
 
 
@@ -150,7 +150,8 @@ def parse(arguments: list[str]) -> int:
     command: Any = typer.main.get_command(make_app())
     if all(word.startswith("-") for word in arguments):  # such options run at once, and one of them writes into the user's home
         return int(not {*arguments} <= {name for param in command.params for name in param.opts})
-    for item in (command, *command.commands.values()):
+    groups = [item for item in command.commands.values() if hasattr(item, "commands")]
+    for item in (command, *command.commands.values(), *(each for group in groups for each in group.commands.values())):
         item.callback = None
     with pytest.raises(SystemExit) as end:
         command.main(spread_sets(arguments), prog_name="weft")

@@ -322,6 +322,7 @@ def test_peft_reads_the_adapters(tmp_path: Path) -> None:
         ("ctranslate2", {"encoder_self": {"kind": "linear"}}, r"model\.encoder_self: linear"),
         ("ctranslate2", {"encoder_self": {"kind": "full", "position": "alibi"}}, r"encoder_self\.position: alibi"),
         ("onnx", {"wiring": "mix"}, r"model\.wiring: mix"),
+        ("onnx", {"position_join": "concatenate"}, r"model\.position_join: concatenate"),
         ("onnx", {"tokenizer": {"kind": "words"}}, r"data\.tokenizer"),
         ("transformers", {"share_embeddings": "output"}, r"model\.share_embeddings"),
         ("gguf", {}, r"--to gguf"),

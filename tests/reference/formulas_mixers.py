@@ -158,6 +158,25 @@ def sorting(s: Sentence, h: int, count: int) -> Array:
     return p
 
 
+@formula("gat", "Veličković et al. 2018, equations 1 to 4: LeakyReLU(aᵀ[W h_i; W h_j]), σ(Σ_j α_ij W h_j), heads side by side")
+@formula("gat", "the same, section 2.1, where the neighbourhood is a chain", distance=2)
+def gat(s: Sentence) -> Array:
+    width, rows = s.x.shape[1] // s.heads, []
+    h = [s.linear("project", x) for x in s.x]
+    for i in range(len(h)):
+        near = [j for j in range(len(h)) if abs(i - j) <= s.options.get("distance", len(h))]
+        heads = []
+        for head in range(s.heads):
+            part = slice(head * width, (head + 1) * width)
+            a = np.concatenate([s.weights["target"][head, :, 0], s.weights["source"][head, :, 0]])
+            raw = [float(a @ np.concatenate([h[i][part], h[j][part]])) for j in near]
+            alpha = softmax(e if e > 0 else 0.2 * e for e in raw)
+            mixed = sum(weight * h[j][part] for weight, j in zip(alpha, near, strict=True))
+            heads.append(np.where(mixed > 0, mixed, np.exp(mixed) - 1))
+        rows.append(np.concatenate(heads))
+    return np.array(rows)
+
+
 @formula("mean", "no paper: Σ h_j / n")
 def mean(s: Sentence) -> Array:
     return np.array([sum(s.x) / len(s.x)])

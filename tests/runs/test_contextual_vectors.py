@@ -15,6 +15,7 @@ from weft.errors import ConfigError, RunError
 from weft.models.base import Sizes
 from weft.models.encoder_decoder import build_encoder
 from weft.runs.open_run import open_run
+from weft.runs.packed_run import SUFFIX, pack_run
 from weft.runs.translator import load_trained
 from weft_contract.mechanism_entries import perturbed
 
@@ -108,6 +109,11 @@ def test_a_run_reads_with_the_language_model_and_keeps_it(language_model: Path, 
     assert trained.sizes.source == len(mine["decoder.embedding.table.weight"])
     assert result.scores["accuracy"] == 100
     assert [each.text for each in load_trained(tmp_path / "run", device="cpu").stream(["a blue dog"])] == ["blue"]
+    packed_file = (tmp_path / "packed").with_suffix(SUFFIX)
+    pack_run(tmp_path / "run", packed_file)
+    packed = open_run(packed_file)
+    assert packed.config.model["front"]["run"] is None
+    assert torch.equal(packed.model.encoder.front.gamma, trained.model.encoder.front.gamma)
 
 
 def test_what_cannot_be_read_with_is_refused(language_model: Path, labelled: Path, tmp_path: Path) -> None:

@@ -269,6 +269,33 @@ def test_outputs_are_explained(trained: Trained) -> None:
     assert trained.small.shows in page.replace("\n", "") and page.count("<section>") == 2 and "<script" not in page
 
 
+def test_every_step_of_the_model_is_shown(trained: Trained) -> None:
+    """The steps are those of one run of the model, and their formulas give their values."""
+    found = library.load(trained.run).explain(trained.input, inside=True)
+    assert isinstance(found, Section) and found.inside is not None
+    assert len(found.inside) > 5
+    for step in found.inside.values():
+        if step.formula:
+            np.testing.assert_allclose(step.recompute(), step.values, rtol=1e-3, atol=1e-4, err_msg=step.name)
+    page = explain_page([found, found])
+    assert page.count("steps-of-model></div>") == 2 and "script-src 'unsafe-inline'" in page
+
+
+@pytest.mark.parametrize("name", ["classification", "tagging"])
+def test_the_heads_of_an_encoder_are_shown(name: str, tmp_path: Path) -> None:
+    small = SMALL[name]
+    encoder = {"kind": "transformer", "dim": 16, "heads": 2, "feedforward": 16, "layers": 1}
+    front = {"front": {"kind": "words", "spelling_width": 8}} if name == "tagging" else {}
+    changes = {"task": {"kind": name}, "model": {"kind": "composed", "encoder": encoder, **front}, "train.steps": 1}
+    data = small.data(tmp_path)
+    library.train("transformer-tiny", data=data, valid=data, out=tmp_path / "run", set={**settings(small), **changes})
+    found = library.load(tmp_path / "run").explain(small.input, inside=True)
+    assert isinstance(found, Section) and found.inside is not None
+    assert "layer 1, head 2" in found.body and "layer 2" not in found.body
+    weights = next(step for step in found.inside.values() if step.title == "weights")
+    assert weights.values.shape[0] == 2 and len(weights.labels["key"]) == weights.values.shape[-1]
+
+
 def test_a_server_answers_texts_and_refuses_files(trained: Trained) -> None:
     place = ModelLocation((str(trained.run),))
     if trained.name in ("captioning", "transcription"):
@@ -276,6 +303,7 @@ def test_a_server_answers_texts_and_refuses_files(trained: Trained) -> None:
             Models([place])
         return
     (served,) = Models([place]).served
+    assert trained.name not in ("pairs", "reading") or served.attention_maps == 2
     predictor = served.predictor(())
     given = predictor.parse_input(trained.input)
     (parts,) = predictor.encode_input([given], 1)

@@ -395,6 +395,9 @@ def test_an_explanation_has_the_probabilities_and_the_causal_heads(run: Path) ->
     page = trained.explain("a <b> & c", run="lm")
     assert isinstance(page, Section) and page.said == "a <b> & c"
     assert page.body.count("<figure") == 4 and "perplexity" in page.body and "<b>" not in page.body
+    inside = trained.explain("abc", inside=True).inside
+    assert inside is not None and inside["decoder.probabilities"].labels["token"] == ["a", "b", "c"]
+    assert inside["decoder.logits"].labels["vocabulary"][inside["logits"].values[-1].argmax()] in trained.explain("abc").body
     long = explanation.read_text(predictor, TEXT * 20)
     assert len(long.tokens) == predictor.context and long.left_out, "the end of a text that is longer than the context"
     assert "only the last" in explanation.reading_page(long)

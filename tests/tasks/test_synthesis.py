@@ -177,6 +177,8 @@ def test_bad_input_is_refused_with_a_sentence(weft: tiny.Shell, run: Path, data:
     bad.write_text("low\tnone.wav\n")
     config = str(run / "config.yaml")
     weft.fails("train", config, "--data", str(bad), "--out", str(tmp_path / "new"), says=["bad.tsv, row 1", "none.wav"])
+    swapped = data[0].removesuffix("#2,1")
+    weft.fails("train", config, "--data", swapped, "--out", str(tmp_path / "new"), says=["names wav files", "list.tsv#2,1"])
     weft.fails("train", config, "--data", "tones", "--out", str(tmp_path / "new"), says=["a text, a tab and a file per line"])
     with pytest.raises(ConfigError, match=r"task\.hop: .* at most half of task\.window, 0\.015"):
         train(tmp_path / "hop", data, task__window=0.03, task__hop=0.02)

@@ -19,6 +19,7 @@ from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State
 from weft.layers.linear_norm_dropout import dropout
+from weft.layers.step_recorder import record, recording, steps_under
 
 
 @dataclass
@@ -111,12 +112,27 @@ class KeyValueAttention(Attention):
         rows, extent, span = real.shape[:3]
         score = self.head.score
         assert isinstance(score, AdditiveScore)
-        scores = score.energy(score.query(own_key).flatten(0, 1)[:, None], keys.flatten(0, 1))
-        weights = masked_softmax(scores, real.flatten(0, 1).transpose(1, 2) > 0)
+        with steps_under(None):
+            scores = score.energy(score.query(own_key).flatten(0, 1)[:, None], keys.flatten(0, 1))
+        weights = masked_softmax(scores, real.flatten(0, 1).transpose(1, 2) > 0, shown="")
         used = dropout(weights, self.head.dropout, self.training)
         context = torch.bmm(used, values.flatten(0, 1).to(used.dtype)).view(rows, extent, -1)
+        if recording():
+            self._record_window(scores, real[..., 0], weights, values, context)
         shown = _over_all_tokens(weights.view(rows, extent, span), state.length) if need_weights else None
         return Attended(context, after, shown)
+
+    def _record_window(self, scores: Tensor, real: Tensor, weights: Tensor, values: Tensor, context: Tensor) -> None:
+        """Records what each query does with the states before it, the earliest first; the key `back` counts them."""
+        window = "row query back"
+        scores, weights = scores.view_as(real), weights.view_as(real)
+        masked = scores.masked_fill(real <= 0, float("-inf"))
+        operands = {"real": (real, window), "scores": (scores, window)}
+        record("scores", scores, window)
+        record("masked scores", masked, window, "where(real, scores, -inf)", **operands)
+        record("weights of the window", weights, window, "softmax(scores, back)", scores=(masked, window))
+        operands = {"weights": (weights, window), "v": (values, f"{window} channel")}
+        record("context", context, "row query channel", "sum(weights * v, back)", **operands)
 
     def _append(self, x: Tensor, state: RecentKeyValues, layout: Layout | None) -> tuple[Tensor, RecentKeyValues]:
         """[B, T, L, 2W + 1]: the states before each token, and the state after x [B, T, D]."""

@@ -16,6 +16,7 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.layers.linear_norm_dropout import to_float32
+from weft.layers.step_recorder import record, recording
 
 
 @dataclass
@@ -87,7 +88,11 @@ class LocationAwareAttention(SourceAttention):
         alignments, covered = [], []
         for t in range(query.size(1)):
             scores = self._scores(projected[:, t : t + 1], source, last if total is None else total)
-            weights = masked_softmax(self.sharpening * scores, self._allowed(scores, keys, last))
+            sharpened = self.sharpening * scores
+            if self.sharpening != 1 and recording():
+                pairs = "row query key"
+                record("sharpened scores", sharpened, pairs, "beta * scores", beta=self.sharpening, scores=(scores, pairs))
+            weights = masked_softmax(sharpened, self._allowed(scores, keys, last))
             alpha = to_float32(weights[:, 0])
             last = kept(real, t, alpha, last)
             if total is not None:

@@ -25,6 +25,9 @@ from weft.attention.core.rnn_attention import (
 )
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
+from weft.layers.step_recorder import record, recording
+
+PAIRS = "row query key"
 
 
 class DotAttention(ScoredAttention):
@@ -159,10 +162,19 @@ class LocalPredictiveAttention(WindowedAttention):
         mask = state.mask(rows, layout)
         away = state.places(rows)[:, None] - self.centre(query, state.lengths(mask))[..., None]
         near = away.abs() <= self.window
-        inside = masked_softmax(self.head.scores(query, state), near if mask is None else near & mask)
+        scores, seen = self.head.scores(query, state), near if mask is None else near & mask
+        inside = masked_softmax(scores, seen, shown="weights in the window")
         weights = inside * torch.exp(-2 * (away / self.window) ** 2).to(inside.dtype)
+        if recording():
+            operands = {"inside": (inside, PAIRS), "away": (away, PAIRS)}
+            record("weights", weights, PAIRS, "inside * exp(-2 * (away / D) ** 2)", **operands, D=self.window)
         return Attended(self.head.mix(weights, state), state, weights[:, None] if need_weights else None)
 
     def centre(self, query: Tensor, lengths: Tensor) -> Tensor:
         """The predicted position p [B, T], in float32 throughout: bf16 rounds position 257 to 256."""
-        return lengths * self.place(torch.tanh(self.inner(query)))[..., 0].sigmoid()
+        raw = self.place(torch.tanh(self.inner(query)))[..., 0]
+        centre = lengths * raw.sigmoid()
+        if recording():
+            operands = {"x": (raw, "row query"), "length": (lengths, "row query")}
+            record("centre", centre, "row query", "length * sigmoid(x)", **operands)
+        return centre

@@ -16,6 +16,7 @@ from weft.attention.base import Attended, Site
 from weft.attention.core.rnn_attention import AdditiveScore, SourceAttention, SourceStates, kept
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, spread
+from weft.layers.step_recorder import record, recording, steps_under
 
 NEVER = -1e4
 """The logarithm of a probability that is 0 in practice: finite, so that differences are not NaN."""
@@ -140,7 +141,8 @@ class MonotonicAttention(SourceAttention):
         owner = torch.arange(rows, device=query.device) // (rows // sources)
         projected, begin, places = self.score.query(query), state.begin, []
         for t in range(query.size(1)):
-            place = self._stop(projected[:, t : t + 1], source.keys, owner, begin, lengths)
+            with steps_under(None):
+                place = self._stop(projected[:, t : t + 1], source.keys, owner, begin, lengths)
             moved = place + 1 if self.forced else place
             moved = torch.minimum(moved, lengths - 1) if self.hold else moved
             begin = kept(real, t, moved, begin)
@@ -152,7 +154,19 @@ class MonotonicAttention(SourceAttention):
         if need_weights:
             weights = F.one_hot(stopped.clamp(0, extent), extent + 1)[:, None, :, :extent].to(context.dtype)
             weights = weights * inside[:, None, :, None]
+            if recording():
+                self._record_scan(projected, spread(source.keys, rows), spread(source.values, rows), weights[:, 0], context)
         return Attended(context, replace(state, begin=begin), weights)
+
+    def _record_scan(self, projected: Tensor, keys: Tensor, values: Tensor, weights: Tensor, context: Tensor) -> None:
+        """Records the energies of all positions, also of those that the scan did not need."""
+        pairs, energy = "row query key", self.score.energy(projected, keys)
+        raised = energy + self.bias
+        record("energies", raised, pairs, "scores + r", scores=(energy, pairs), r=(self.bias[0], ""))
+        record("probabilities of stopping", raised.sigmoid(), pairs, "sigmoid(e)", e=(raised, pairs))
+        record("weights", weights, pairs)
+        operands = {"weights": (weights, pairs), "v": (values, "row key channel")}
+        record("context", context, "row query channel", "sum(weights * v, key)", **operands)
 
     def _stop(self, projected: Tensor, keys: Tensor, owner: Tensor, begin: Tensor, lengths: Tensor) -> Tensor:
         """[B]: the first position from `begin` on that stops a scan; if there is none, the last token (hold), or S."""

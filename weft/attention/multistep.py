@@ -18,6 +18,7 @@ from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
 from weft.layers.kernels.cpp_plan import Keys, PlanBuilder, Register
 from weft.layers.linear_norm_dropout import to_autocast_dtype
+from weft.layers.step_recorder import record, recording
 
 
 @dataclass
@@ -67,7 +68,13 @@ class MultistepAttention(Attention):
             tokens = state.counts.gather(1, layout.segments.long())
         else:
             tokens = spread(state.counts[:, 1:2], query.size(0))
-        return Attended(join_heads(context) * tokens.float().sqrt()[..., None].to(context.dtype), state, weights)
+        root = tokens.float().sqrt()[..., None].to(context.dtype)
+        output = join_heads(context) * root
+        if recording():
+            axes, joined = "row query channel", join_heads(context)
+            operands = {"context": (joined, axes), "root": (root[..., 0], "row query")}
+            record("output", output, axes, "context * root", **operands)
+        return Attended(output, state, weights)
 
     def plan(self, draft: PlanBuilder, query: Register) -> Register:
         return draft.attend_memory(query, self.site.heads, MultistepMemory.planned, scale=1.0)

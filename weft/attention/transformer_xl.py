@@ -11,11 +11,12 @@ from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site, split_heads
-from weft.attention.core.dot_product import AttendOptions, Context, mix
+from weft.attention.core.dot_product import PAIRS, AttendOptions, Context, mix
 from weft.attention.core.multihead import MultiHead, MultiHeadAttention
 from weft.attention.core.packed_sequences import Heads
 from weft.attention.core.relative_positions import RelativeOffsets, RelativeScoring
 from weft.layers.embeddings_and_rotary_positions import SinusoidalPosition
+from weft.layers.step_recorder import record, recording
 
 
 class XlScoring(RelativeScoring):
@@ -37,7 +38,32 @@ class XlScoring(RelativeScoring):
         q, k, v = heads
         shifted = (q + self.distance_bias.to(q.dtype)) / math.sqrt(q.size(-1))
         bias = self._consecutive(shifted, k.size(2)) if offsets.consecutive else self._anywhere(shifted, offsets.away)
-        return mix(q + self.content_bias.to(q.dtype), k, v, mask, options.dropout, options.need_weights, bias)
+        content = q + self.content_bias.to(q.dtype)
+        if recording():
+            self._record((q, k, v), content, bias, offsets)
+        return mix(content, k, v, mask, options.dropout, options.need_weights, bias)
+
+    def _record(self, heads: Heads, content: Tensor, bias: Tensor, offsets: RelativeOffsets) -> None:
+        """Records both kinds of queries and the scores of distances; also keys from a memory of earlier tokens."""
+        (q, k, v), axes, keys = heads, "row head query channel", "row head key channel"
+        plain = {"q": (q, axes)}
+        u, w = ((each[:, 0], "head channel") for each in (self.content_bias, self.distance_bias))
+        record("content queries", content, axes, "q + u", **plain, u=u)
+        record("distance queries", q + self.distance_bias, axes, "q + v", **plain, v=w)
+        if k.size(2) > q.size(2):
+            record("keys with memory", k, keys)
+            record("values with memory", v, keys)
+        reach = k.size(2) - 1
+        end = -1 if self.causal else -k.size(2)
+        vectors = self._vectors(reach, end, q).transpose(-1, -2)
+        place = (offsets.away + reach).clamp(0, vectors.size(1) - 1)
+        apart = vectors[:, place].transpose(0, 1), "row head query key channel"
+        operands = {"queries": (q + self.distance_bias, axes), "R": apart}
+        seen = bias.where(offsets.away[:, None] <= 0, 0.0) if self.causal else bias
+        formula = "sum(queries * R, channel) / root"
+        if self.causal:
+            formula, operands["earlier"] = f"where(earlier, {formula}, 0)", (offsets.away[:, None] <= 0, PAIRS)
+        record("distance scores", seen, PAIRS, formula, **operands, root=math.sqrt(q.size(-1)))
 
     def _consecutive(self, shifted: Tensor, keys: int) -> Tensor:
         """[B, H, T, S] for queries that are the last of the tokens.

@@ -39,6 +39,7 @@ EXTRAS = {
     "sentencepiece": (("sentencepiece",), "tokenizers of SentencePiece, BLEU with flores200"),
     "interop": (("sentencepiece", "ctranslate2", "onnx"), "models of other programs"),
     "ray": (("ray", "pyarrow"), "corpora predicted on several machines (--engine ray)"),
+    "remote": (("fsspec", "aiohttp"), "data at addresses such as https://… and s3://…"),
     "datasets": (("datasets",), "data of the Hugging Face hub (hf:NAME)"),
     "tensorboard": (("tensorboard",), "training curves in TensorBoard"),
     "trackio": (("trackio",), "curves in Trackio (train.trackers)"),

@@ -62,26 +62,47 @@ COMMANDS = {
 }
 """The module and the function of each command."""
 
-HELP = {"translate": "Translate a file, a text, or standard input line by line as it comes."}
+GROUPS = {"data": {"check": "data:check", "clean": "data:clean"}}
+"""The same for commands with two words, by the first of them."""
+
+HELP = {
+    "data": "Check and clean parallel data before training.",
+    "translate": "Translate a file, a text, or standard input line by line as it comes.",
+}
 """Help texts of commands that share a function with another one."""
 
 
-def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+def make_app(names: Iterable[str] = (*COMMANDS, *GROUPS)) -> typer.Typer:
     """The program with these commands. Only their modules are imported."""
-    app = typer.Typer(
-        name="weft",
+    app = _group("weft", "Train, evaluate, use and explain sequence-to-sequence models.")
+    app.callback()(_main)
+    for name in names:
+        if name in GROUPS:
+            group = _group(name, HELP[name])
+            for second, place in GROUPS[name].items():
+                _add_command(group, second, place, f"{name} {second}")
+            app.add_typer(group)
+        else:
+            _add_command(app, name, COMMANDS[name], name)
+    return app
+
+
+def _group(name: str, text: str) -> typer.Typer:
+    return typer.Typer(
+        name=name,
         cls=Group,
-        help="Train, evaluate, use and explain sequence-to-sequence models.",
+        help=text,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_main)
-    for name in names:
-        module, _, function = COMMANDS[name].partition(":")
-        command = getattr(import_module(f"weft.cli.{module}"), function)
-        app.command(name, cls=Command, help=HELP.get(name), epilog=examples(name))(command)
-    return app
+
+
+def _add_command(app: typer.Typer, name: str, place: str, whole: str) -> None:
+    """Adds the command at a place, `module:function`. whole: all its words."""
+    module, _, function = place.partition(":")
+    command = getattr(import_module(f"weft.cli.{module}"), function)
+    app.command(name, cls=Command, help=HELP.get(whole), epilog=examples(whole))(command)
 
 
 def _version(wanted: bool) -> None:
@@ -125,7 +146,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs a command line and returns its exit status."""
-    names = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
+    names = arguments[:1] if arguments and arguments[0] in (*COMMANDS, *GROUPS) else (*COMMANDS, *GROUPS)
     try:
         make_app(names)(spread_sets(arguments), standalone_mode=True)
     except SystemExit as end:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from weft.cli.input_and_output import opened
 from weft.errors import ConfigError
+from weft.file_access import plain_name
 
 if TYPE_CHECKING:
     from weft.runs.trained_model import Trained
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from weft.tasks.translation.glossary import Terms
 
 
-Format = StrEnum("Format", ["text", "html", "srt", "vtt", "xliff", "docx", "po", "csv"])
+Format = StrEnum("Format", ["text", "html", "markdown", "srt", "vtt", "xliff", "tmx", "docx", "po", "csv"])
 
 
 def format_of(task: Task, file: Path | None) -> str:
@@ -27,7 +28,7 @@ def format_of(task: Task, file: Path | None) -> str:
 
     if file is None or not isinstance(task, TranslationTask):
         return Format.text
-    suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
+    suffix = Path(plain_name(file.name)).suffix.lower()
     if suffix in OTHER_DOCUMENTS:
         raise ConfigError(
             f"{file}: weft does not read {suffix} files, and their lines are not sentences. Convert it to .docx, .html, .xliff "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
     from weft.explain.html_page import Section
 
-IMAGES = (".png", ".svg", ".pdf")
+IMAGES, TEXT = (".png", ".svg", ".pdf"), ".txt"
 
 
 AttentionKind = StrEnum("AttentionKind", ["cross", "encoder", "decoder"])
@@ -34,7 +34,10 @@ def explain(
     targets: Path = typer.Option(None, "--targets", help="A file with a translation for each sentence."),
     against: list[str] = typer.Option([], "--against", help="Another run to show next to it. Repeatable.", metavar="RUN"),
     output: Path = typer.Option(
-        Path("explain.html"), "-o", "--output", help="A page (.html), or an image (.png, .svg, .pdf) of one attention."
+        Path("explain.html"),
+        "-o",
+        "--output",
+        help="A page (.html), an image (.png, .svg, .pdf) of one attention, or, with --inside, a text (.txt).",
     ),
     look: AttentionKind = typer.Option(
         AttentionKind.cross,
@@ -45,6 +48,7 @@ def explain(
     head: str = typer.Option("mean", "--head", help="For an image: a head, counted from 1, or mean, or max."),
     words: bool = typer.Option(False, "--words", help="For an image: whole words instead of tokens."),
     influence: bool = typer.Option(False, "--influence", help="Also show the effect of removing each source token."),
+    inside: bool = typer.Option(False, "--inside", help="Also show every step of the model, with its numbers and formulas."),
     beam: int = BEAM,
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
@@ -55,13 +59,16 @@ def explain(
     the output is based on, such as weights of words, probabilities of labels, or attention over an image or a spectrogram.
     """
     suffix = output.suffix.lower()
-    if suffix not in (".html", *IMAGES):
-        raise ConfigError(f"{output}: the file name decides what is written; end it in .html, {', '.join(IMAGES)}")
+    if suffix not in (".html", TEXT, *IMAGES):
+        raise ConfigError(f"{output}: the file name decides what is written; end it in .html, {', '.join((TEXT, *IMAGES))}")
+    if suffix == TEXT and not inside:
+        raise ConfigError(f"{output}: a text holds the steps of the model; add --inside, or write a page (-o page.html)")
     chosen = _head(head)
     if suffix in IMAGES and against:
         raise ConfigError(f"{output}: an image shows one sentence of one run; for more, write a page (-o page.html)")
     inputs = ExplainInput(text, target, file, targets)
-    explanations = _explanations([run, *against], inputs, device, influence or None, decode_options(set, beam=beam))
+    options = {"influence": influence or None, "inside": inside, **decode_options(set, beam=beam)}
+    explanations = _explanations([run, *against], inputs, device, options)
     if suffix in IMAGES:
         from weft.explain.attention_heatmap import draw, view_of
         from weft.explain.explanation import Explanation
@@ -79,6 +86,11 @@ def explain(
             AttentionKind.decoder: own,
         }
         draw(view_of(explanations[0], uses[look], layer=layer, head=chosen, words=words), output, warn=warn)
+    elif suffix == TEXT:
+        from weft.explain.inside_view import inside_text
+
+        with opened(output) as written:
+            written.write("\n".join(inside_text(each.inside) for each in explanations if each.inside is not None))
     else:
         from weft.explain.html_page import explain_page
 
@@ -89,7 +101,7 @@ def explain(
 
 
 def _explanations(
-    names: Sequence[str], inputs: ExplainInput, device: str, influence: bool | None, options: dict[str, Any]
+    names: Sequence[str], inputs: ExplainInput, device: str, options: dict[str, Any]
 ) -> list[Explanation | Section]:
     """One per sentence and run. Runs are loaded one by one, so that only one is in memory."""
     from weft.runs.translator import load_trained
@@ -100,7 +112,7 @@ def _explanations(
         pairs = inputs.pairs(trained.task.data_format.inputs)
         for number, (text, target) in enumerate(pairs, start=1):
             try:
-                explanations += trained.explain_sentences(text, target=target, influence=influence, run=name, **options)
+                explanations += trained.explain_sentences(text, target=target, run=name, **options)
             except DataError as error:
                 raise DataError(f"sentence {number}: {error}" if len(pairs) > 1 else str(error)) from None
     return explanations

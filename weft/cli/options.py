@@ -44,6 +44,8 @@ LISTS = {
     "cells": PartList("weft.layers:CELLS", ("model.cell",)),
     "canvases": PartList("weft.models:CANVASES", ("model.decoder.canvas",)),
     "poolings": PartList("weft.models:POOLINGS", ("task.pooling",)),
+    "comparisons": PartList("weft.tasks.pairs:COMPARISONS", ("task.comparison",)),
+    "readers": PartList("weft.tasks.reading:READERS", ("task.reader",)),
     "tasks": PartList("weft.tasks:TASKS", ("task",)),
     "searches": PartList("weft.decoding:SEARCHES", ("decode.search",)),
     "rules": PartList("weft.decoding:RULES", ("decode.rules",)),
@@ -152,6 +154,15 @@ EXAMPLES = {
     "predict": ["weft predict runs/reviews texts.txt -o labels.txt", 'weft predict runs/reviews "A fine film."'],
     "serve": ["weft serve runs/a", "weft serve en-de=runs/a de-en=runs/b --host 0.0.0.0 --api-keys keys.txt"],
     "watch": ["weft watch", "weft watch runs --control", "weft watch /shared/runs --host 0.0.0.0 --api-keys keys.txt"],
+    "data check": [
+        "weft data check train.en,train.de --report page.html",
+        "weft data check memory.tmx#en,de --test test.tsv --json",
+    ],
+    "data clean": [
+        "weft data clean memory.tmx#en,de web.en,web.de -o clean.tsv --report page.html",
+        "weft data clean web.jsonl.zst -o clean-2.jsonl --shard 2/8 --choices choices.yaml --test test.tsv",
+        "weft data clean web.tsv -o clean.tsv --models runs/ende,runs/deen --train-models 10m",
+    ],
     "evaluate": [
         "weft evaluate runs/a --data test.en,test.de",
         "weft evaluate runs/a --data test.tsv#2,3 --against runs/b -o output.txt.gz",

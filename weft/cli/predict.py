@@ -107,7 +107,7 @@ def predict(
             raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
         return _write_live(trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options), output)
     written = trained.task.data_format
-    source = open_input(text, written.inputs, written.suffixes)
+    source = open_input(text, read_lines if _is_raw(text, format) else written.inputs, written.suffixes)
     if source.file is not None:
         check_kept(output, source.file)
     format = format or Format(format_of(trained.task, source.file))
@@ -214,6 +214,13 @@ def _write_live(parts: Iterable[str], output: Path | None) -> None:
             target.write(part)
             target.flush()
         write_line(target, "")
+
+
+def _is_raw(text: str | None, format: Format | None) -> bool:
+    """Whether the lines of a file are to be read as they are, although the end of its name says that it has a structure."""
+    from weft.data.formats import has_file_format
+
+    return format is Format.text and has_file_format(text or "")
 
 
 def _read(text: str | None) -> str:

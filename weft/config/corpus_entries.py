@@ -3,6 +3,7 @@
 A run saves the files as absolute paths, so that it can be continued from any folder.
 """
 
+import codecs
 import os
 import re
 from collections import Counter
@@ -20,12 +21,14 @@ from pydantic import (
     StringConstraints,
     WithJsonSchema,
     field_validator,
+    model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from weft.config import yaml_document
 from weft.config.registry import Options
 from weft.errors import ConfigError
+from weft.file_access import is_pattern, matching_files, plain_name
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 FILES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
@@ -59,10 +62,25 @@ class ValidationCorpus(Options):
     )
     tag: Tag | None = Field(default=None, description="tokens to put before each source, separated by spaces")
 
+    encoding: str | None = Field(default=None, description="encoding of the files, such as cp1252; null: UTF-8")
+
     @field_validator("files", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _encoded(cls, value: Any) -> Any:
+        """Names the encoding with each file, as in `old.tsv@cp1252`, which is how files are opened."""
+        encoding = value.get("encoding") if isinstance(value, dict) else None
+        if not isinstance(encoding, str):
+            return value
+        try:
+            codecs.lookup(encoding)
+        except LookupError:
+            raise ValueError(f"there is no encoding {encoding!r}; write for example cp1252 or utf-16") from None
+        return {**value, "files": [with_encoding(name, encoding) for name in _files(value)], "encoding": None}
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -182,13 +200,19 @@ SCHEME = re.compile(r"[a-z]+:")
 LANGUAGE = re.compile(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*=")
 """The language before the name of a file, as in `en=text.txt`."""
 
-TABLES = (".tsv", ".csv", ".jsonl", ".json")
-"""Files whose columns may be named after '#'."""
+TABLES = (".tsv", ".csv", ".jsonl", ".json", ".tmx", ".po", ".xlf", ".xliff", ".xlsx", ".parquet", ".zip")
+"""Files whose columns or languages may be named after '#'."""
 
 
 def files_of(spec: str) -> list[str]:
-    """The paths in `a.en,a.de`, `pairs.tsv#3,1`, `text.txt` or `en=text.txt`; none for data that is not a file."""
-    return _split(spec)[0]
+    """The paths in `a.en,a.de`, `pairs-*.tsv#3,1`, `text.txt` or `en=text.txt`; none for data that is not a file."""
+    return [file for path in _split(spec)[0] for file in (matching_files(path) if is_pattern(path) else []) or [path]]
+
+
+def with_encoding(spec: str, encoding: str) -> str:
+    """`spec` with an encoding behind each of its files."""
+    paths, columns = _split(spec)
+    return _language(spec) + ",".join(f"{path}@{encoding}" for path in paths) + columns if paths else spec
 
 
 def absolute(spec: str, folder: Path) -> str:
@@ -210,7 +234,7 @@ def _split(spec: str) -> tuple[list[str], str]:
         return [], ""
     spec = spec.removeprefix(_language(spec))
     path, mark, columns = spec.rpartition("#")
-    if mark and "," not in path and Path(path.removesuffix(".gz")).suffix in TABLES:
+    if mark and "," not in path and Path(plain_name(path)).suffix in TABLES:
         return [path], f"#{columns}"
     if os.path.exists(spec):
         return [spec], ""  # a file whose name contains a comma

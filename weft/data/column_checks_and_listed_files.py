@@ -23,9 +23,20 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Literal
 
-from weft.data.formats import Pairs, TablePairs, TextPairs, combine, is_json, open_pairs, read_sources
+from weft.data.formats import (
+    Pairs,
+    TablePairs,
+    TextPairs,
+    combine,
+    has_file_format,
+    is_json,
+    open_pairs,
+    read_file_sources,
+    read_sources,
+)
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.errors import DataError
+from weft.file_access import plain_name
 
 ROWS = 50
 """Rows that are checked."""
@@ -61,7 +72,9 @@ ID = re.compile(r"[A-Za-z]{0,12}[-_:.#/]?\d+([-_:.]\d+)*|[0-9a-fA-F]{8}(-[0-9a-f
 
 
 def read_inputs(file: Path) -> Iterable[str]:
-    """The lines of a file, or the texts in its JSON lines."""
+    """The lines of a file, the texts in its JSON lines, or the sources in a file such as .tmx or .xlsx."""
+    if has_file_format(file):
+        return read_file_sources(str(file))
     return read_sources(file) if is_json(file) else read_lines(file)
 
 
@@ -225,7 +238,7 @@ def open_listed(spec: str, *, lowercase: bool = False, side: Side = 0) -> Listed
     """Opens the list of files that `spec` names (see the top of this file)."""
     place, comma, rest = spec.partition(",")
     path = spec.partition("#")[0]
-    if path.removesuffix(".gz").endswith(SUFFIXES) and Path(path).exists():
+    if plain_name(path).endswith(SUFFIXES) and Path(path).exists():
         return ListedPairs(spec, open_pairs(spec), Path(path).absolute().parent, lowercase=lowercase, side=side)
     if not comma:
         columns = "a text, a tab and a file" if side else "a file, a tab and a text"

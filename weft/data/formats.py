@@ -6,20 +6,27 @@
     pairs.csv   pairs.csv#en,de   comma-separated columns with quotes: `source` and `target`, or those given
     pairs.jsonl pairs.jsonl#en,de one JSON object per line: the keys `source` and `target`, or those given (a.b: b inside a)
     docs.jsonl                    documents with labels: the keys `sentences` (a list) or `text`, and `label` (also a list)
-    …each also as .gz
+    memory.tmx  memory.tmx#en,de  a translation memory; more such formats: `weft.data.file_formats`
+    …each also as .gz, .bz2, .xz or .zst, and in another encoding: pairs.csv@cp1252
+    corpus-*.tsv   corpus-*.en,corpus-*.de         shards of a corpus, in the order of their names
+    https://…/pairs.tsv.gz   s3://…                remote files, copied into the cache (needs the extra `remote`)
     hf:NAME[:CONFIG][@SPLIT]#SOURCE,TARGET         a Hugging Face dataset (needs `pip install 'weft-seq2seq[datasets]'`)
     generated:dates?count=20000&seed=1&split=test  see `weft.data.generators`
 
 Data is streamed line by line and can be read any number of times. Columns are chosen by number, counted from 1, or by name;
 names are those of the first row, which is then no pair. The source of a pair may be several texts, with tabs between them.
+`corpus#en,de` names the files corpus.en and corpus.de.
 """
 
 import csv
 import hashlib
 import json
 import os
+import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -27,8 +34,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.data.file_formats import FILE_FORMATS, SUBTITLES
+from weft.data.remote_files import local_copies
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.errors import DataError
+from weft.file_access import is_pattern, matching_files, plain_name
 from weft.version import install
 
 Texts = list[tuple[str, str]]
@@ -37,7 +47,7 @@ Row = tuple[int, list[str]]
 
 FORMS = (
     "'a.en,a.de', 'pairs.tsv' or 'pairs.tsv#2,3', 'pairs.jsonl' or 'pairs.jsonl#en,de', 'pairs.csv' or 'pairs.csv#en,de' "
-    "(each also .gz), 'hf:NAME#SOURCE,TARGET' or 'generated:dates?count=1000'"
+    f"(each also .gz), {', '.join(FILE_FORMATS)}, 'hf:NAME#SOURCE,TARGET' or 'generated:dates?count=1000'"
 )
 
 SOURCES, TARGETS = ("source", "sentences", "text"), ("target", "label", "labels")
@@ -50,8 +60,11 @@ PAIR: Fields = (SOURCES, TARGETS)
 
 COUNTS = {2: "two", 3: "three"}
 
-DELIMITERS = ",;\t"
+DELIMITERS = ",;\t|"
 """Delimiters that a .csv may use."""
+
+SEPARATOR_LINE = re.compile(r"sep=(.)")
+"""The first line of a .csv that names its delimiter, as Excel reads it."""
 
 SAMPLE = 50
 """Rows of a .csv that decide which delimiter it uses."""
@@ -69,10 +82,14 @@ EXCERPT = 48
 
 
 class Pairs(ABC):
-    """(source, target) pairs that can be read any number of times, in constant memory."""
+    """(source, target) pairs that can be read any number of times, in constant memory.
+
+    left_out: entries of a file that are no pairs, counted by reason each time the pairs are read
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.left_out: Counter[str] = Counter()
 
     @abstractmethod
     def __iter__(self) -> Iterator[tuple[str, str]]: ...
@@ -80,6 +97,10 @@ class Pairs(ABC):
     @abstractmethod
     def digest(self) -> str:
         """A hash of everything that the pairs depend on."""
+
+    def sources(self) -> Iterator[str]:
+        """The texts to translate or to classify. A format may have some without a target."""
+        return (source for source, _ in self)
 
 
 def combine(*parts: str) -> str:
@@ -93,6 +114,7 @@ class MappedPairs(Pairs):
     def __init__(self, pairs: Pairs, change: Callable[[str, str], tuple[str, str]], key: str) -> None:
         super().__init__(pairs.name)
         self.pairs, self.change, self.key = pairs, change, key
+        self.left_out = pairs.left_out
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return (self.change(*pair) for pair in self.pairs)
@@ -117,21 +139,73 @@ def open_pairs(spec: str, fields: Fields = PAIR) -> Pairs:
         return GeneratedPairs(spec)
     if spec.startswith("hf:"):
         return HuggingFacePairs(spec, fields)
+    if "://" in spec:
+        return open_pairs(local_copies(spec), fields)
+    path, columns = _columns(spec)
+    if any(map(is_pattern, path.split(","))):
+        return ShardedPairs(spec, path.split(","), f"#{','.join(columns)}" if columns else "", fields)
+    kind = _kind(path)
+    check_count(spec, columns, fields)
+    if columns and kind == "" and all(os.path.isfile(f"{path}.{language}") for language in columns):
+        return TextPairs(spec, *(f"{path}.{language}" for language in columns))
     if os.path.isdir(spec):
         raise DataError(f"{spec} is a folder; name the files in it{_example(Path(spec))}.")
-    path, columns = _columns(spec)
-    check_count(spec, columns, fields)
-    kind = Path(path.removesuffix(".gz")).suffix
-    if kind in TABLES and "," not in path:
+    if kind in TABLES:
         return TABLES[kind](spec, path, columns, fields)
-    if kind == ".jsonl" and "," not in path:
+    if kind == ".jsonl":
         return JsonPairs(spec, path, columns, fields)
+    if kind in FILE_FORMATS:
+        if len(fields) > 2:
+            raise DataError(f"{spec}: {kind} files have two texts; this task reads tables: {listed(fields)}.")
+        return _file_format(kind)(spec, path, columns)
     if spec.count(",") == 1 and all(part.strip() for part in spec.split(",")):
         if len(fields) > 2:
             raise DataError(f"{spec}: two aligned files have no third column; this task reads tables: {listed(fields)}.")
-        source, target = spec.split(",")
-        return TextPairs(spec, source.strip(), target.strip())
+        source, target = (part.strip() for part in spec.split(","))
+        if (kinds := {_kind(source), _kind(target)}) <= set(SUBTITLES):
+            return _file_format(min(kinds))(spec, source, target)
+        return TextPairs(spec, source, target)
     raise DataError(f"{spec!r} is not a known data format. Write {FORMS}.")
+
+
+class ShardedPairs(Pairs):
+    """The pairs of several files, one after the other: `corpus-*.tsv`, or `corpus-*.en,corpus-*.de`."""
+
+    def __init__(self, spec: str, patterns: Sequence[str], columns: str, fields: Fields) -> None:
+        super().__init__(spec)
+        sides = [matching_files(pattern.strip()) if is_pattern(pattern.strip()) else [pattern.strip()] for pattern in patterns]
+        for pattern, files in zip(patterns, sides):
+            if not files:
+                raise DataError(f"{pattern}: no file has such a name (looked in {Path(pattern).absolute().parent}).")
+        if len({len(files) for files in sides}) > 1:
+            found = " and ".join(f"{len(files):,} files match {pattern}" for pattern, files in zip(patterns, sides))
+            raise DataError(f"{spec}: {found}; both sides need as many.")
+        self.shards = [open_pairs(",".join(files) + columns, fields) for files in zip(*sides)]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        self.left_out.clear()
+        for shard in self.shards:
+            yield from shard
+            self.left_out.update(shard.left_out)
+
+    def sources(self) -> Iterator[str]:
+        for shard in self.shards:
+            yield from shard.sources()
+
+    def digest(self) -> str:
+        return combine("shards", *(shard.digest() for shard in self.shards))
+
+
+def _kind(path: str) -> str:
+    """The suffix of a table or of another file with pairs; empty for all other names."""
+    suffix = Path(plain_name(path)).suffix.lower()
+    return suffix if suffix in (*TABLES, ".jsonl", *FILE_FORMATS, *SUBTITLES) and "," not in path else ""
+
+
+def _file_format(kind: str) -> Any:
+    """The class that reads files of a format of `FILE_FORMATS`."""
+    module, _, name = {**FILE_FORMATS, **SUBTITLES}[kind].partition(":")
+    return getattr(import_module(module), name)
 
 
 def check_count(spec: str, columns: Sequence[str] | None, fields: Fields) -> None:
@@ -157,7 +231,7 @@ def _example(folder: Path) -> str:
         return f", for example {folder / min(tables, key=lambda name: 'train' not in name)}"
     stems: dict[str, list[str]] = {}
     for name in names:
-        stems.setdefault(Path(name.removesuffix(".gz")).stem, []).append(name)
+        stems.setdefault(Path(plain_name(name)).stem, []).append(name)
     pairs = [files for files in stems.values() if len(files) == 2]
     if pairs:
         return f", for example {','.join(str(folder / name) for name in min(pairs, key=lambda files: 'train' not in files[0]))}"
@@ -167,14 +241,17 @@ def _example(folder: Path) -> str:
 def _columns(spec: str) -> tuple[str, tuple[str, ...] | None]:
     """Splits `path#source,target`. A path may itself contain '#': only one that is followed by several names counts."""
     path, mark, names = spec.rpartition("#")
-    if not mark or "," not in names or not path.removesuffix(".gz").endswith((*TABLES, ".jsonl")):
+    if not mark or "," not in names:
         return spec, None
-    return path, tuple(name.strip() for name in names.split(","))
+    columns = tuple(name.strip() for name in names.split(","))
+    if _kind(path) or all(os.path.isfile(f"{path}.{name}") for name in columns):
+        return path, columns
+    return spec, None
 
 
 def is_table(name: str) -> bool:
-    """Whether a file holds pairs: a table, or JSON lines."""
-    return Path(name.removesuffix(".gz")).suffix in (*TABLES, ".jsonl")
+    """Whether a file holds pairs: a table, JSON lines or another format."""
+    return _kind(name) not in ("", *SUBTITLES)
 
 
 def swapped(spec: str) -> str:
@@ -183,8 +260,8 @@ def swapped(spec: str) -> str:
     if spec.startswith("hf:") or columns:
         path, _, names = spec.rpartition("#")
         return f"{path}#{','.join(reversed(names.split(',')))}"
-    if is_table(path) and "," not in path:
-        return f"{spec}#2,1" if path.removesuffix(".gz").endswith(".tsv") else f"{spec}#target,source"
+    if is_table(path):
+        return f"{spec}#2,1" if _kind(path) == ".tsv" else f"{spec}#target,source"
     if spec.count(",") == 1 and not spec.startswith("generated:"):
         return ",".join(reversed(spec.split(",")))
     raise DataError(f"{spec}: source and target of this data cannot be exchanged; write it to a file first.")
@@ -329,7 +406,7 @@ class TsvPairs(TablePairs):
 
 
 class CsvPairs(TablePairs):
-    """Columns separated by commas, semicolons or tabs; a text may be quoted, and then contain delimiters and line ends.
+    """Columns separated by commas, semicolons, tabs or |; a text may be quoted, and then contain delimiters and line ends.
 
     Unless columns are chosen, they are those called `source` and `target`, or the only two.
     """
@@ -341,30 +418,38 @@ class CsvPairs(TablePairs):
         return ("source or first", "target or second") if len(self.fields) == 2 else tuple(known[0] for known in self.fields)
 
     def rows(self) -> Iterator[Row]:
-        return self._parse(self._delimiter())
+        return self._parse(*self._dialect())
 
-    def _parse(self, delimiter: str) -> Iterator[Row]:
-        reader = self._reader(delimiter)
+    def _parse(self, delimiter: str, escape: str | None) -> Iterator[Row]:
+        reader = self._reader(delimiter, escape)
         try:
             for cells in reader:
-                if any(cells):
+                if any(cells) and not (reader.line_num == 1 and SEPARATOR_LINE.fullmatch(delimiter.join(cells))):
                     yield reader.line_num, cells
         except csv.Error as error:
             raise DataError(f"{self.path}, line {reader.line_num:,}: not valid CSV: {error}. Check its quotes.") from None
 
-    def _reader(self, delimiter: str) -> Any:
-        return csv.reader((f"{line}\n" for line in read_lines(self.path)), delimiter=delimiter, strict=True)
+    def _reader(self, delimiter: str, escape: str | None) -> Any:
+        lines = (f"{line}\n" for line in read_lines(self.path))
+        return csv.reader(lines, delimiter=delimiter, strict=True, escapechar=escape, doublequote=escape is None)
 
-    def _delimiter(self) -> str:
-        """The first delimiter by which all rows of a sample have the same number of columns, and more than one."""
-        for delimiter in DELIMITERS:
-            try:
-                widths = {len(cells) for cells in islice(filter(any, self._reader(delimiter)), SAMPLE)}
-            except csv.Error:
-                continue
-            if len(widths) == 1 and min(widths) > 1:
-                return delimiter
-        return DELIMITERS[0]
+    def _dialect(self) -> tuple[str, str | None]:
+        """The first delimiter by which all rows of a sample have the same number of columns, and more than one.
+
+        A quote inside a text is doubled or, if this cannot be read, has a backslash before it.
+        """
+        if first := SEPARATOR_LINE.fullmatch(next(read_lines(self.path), "")):
+            return first[1], None
+        backslashes = any('\\"' in line for line in islice(read_lines(self.path), SAMPLE))
+        for escape in (None, "\\")[: 1 + backslashes]:
+            for delimiter in DELIMITERS:
+                try:
+                    widths = {len(cells) for cells in islice(self._reader(delimiter, escape), SAMPLE) if any(cells)}
+                except csv.Error:
+                    continue
+                if len(widths) == 1 and min(widths) > 1:
+                    return delimiter, escape
+        return DELIMITERS[0], None
 
     def headed(self, first: list[str]) -> bool:
         if self.chosen is not None:
@@ -408,7 +493,7 @@ class JsonPairs(Pairs):
 
 def is_json(path: str | Path) -> bool:
     """Whether a file has JSON lines, by its name."""
-    return str(path).removesuffix(".gz").endswith(".jsonl")
+    return plain_name(path).endswith(".jsonl")
 
 
 def read_records(path: str | Path) -> Iterator[tuple[Any, str]]:
@@ -429,6 +514,16 @@ def read_sources(path: str | Path, fields: Fields = PAIR) -> Iterator[str]:
     """The source of each record of a file."""
     for record, where in read_records(path):
         yield join_texts([text_at(record, find_key(record, names), where) for names in fields[:-1]])
+
+
+def read_file_sources(path: str) -> Iterator[str]:
+    """The sources in a file of `FILE_FORMATS`, also of entries without a translation."""
+    return _file_format(_kind(path))(path, path, None).sources()
+
+
+def has_file_format(path: str | Path) -> bool:
+    """Whether a file has a format of `FILE_FORMATS`, by its name."""
+    return _kind(str(path)) in FILE_FORMATS
 
 
 def find_key(record: Any, names: Sequence[str]) -> str:
@@ -493,7 +588,10 @@ class HuggingFacePairs(Pairs):
             except ImportError:
                 raise DataError(f"{self.name}: the package `datasets` is missing: {install('datasets')}") from None
             try:
-                self._loaded = datasets.load_dataset(self.dataset, self.config or None, split=self.split or "train")
+                # Streamed: neither memory nor the disk has to hold the dataset.
+                self._loaded = datasets.load_dataset(
+                    self.dataset, self.config or None, split=self.split or "train", streaming=True
+                )
             except Exception as error:  # the loader of a dataset may raise anything
                 raise DataError(f"{self.name}: the dataset could not be loaded: {error}") from None
         return self._loaded
@@ -509,7 +607,8 @@ class HuggingFacePairs(Pairs):
             raise DataError(f"{self.name} is empty.")
 
     def digest(self) -> str:
-        return combine("hf", self.name, str(self._load()._fingerprint))
+        info = self._load().info  # a stream has no fingerprint
+        return combine("hf", self.name, str([info.version, info.download_size, info.dataset_size, info.download_checksums]))
 
 
 class GeneratedPairs(Pairs):

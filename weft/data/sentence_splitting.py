@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.data.formats import Pairs
 from weft.data.term_automata import is_unspaced
-from weft.file_access import replace_file
+from weft.file_access import plain_name, replace_file
 
 UNSPLIT = {"th", "lo"}
 """Languages that write no mark at the end of a sentence."""
@@ -235,7 +235,7 @@ def language_of(given: str | None, files: Sequence[str], side: int = 0) -> str |
         return given
     guesses = set()
     for spec in files:
-        names = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]
+        names = [Path(plain_name(part.strip())).suffix.removeprefix(".") for part in spec.split(",")]
         guesses.add(names[side] if len(names) == 2 and CODE.fullmatch(names[side]) else None)
     return guesses.pop() if len(guesses) == 1 else None
 

@@ -4,17 +4,16 @@ Only a line feed, with or without a carriage return before it, ends a line. A te
 return, and splitting there would misalign all following lines with the other side of the corpus.
 """
 
-import gzip
 import hashlib
 import os
-import zlib
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
+from weft.data.compression_and_encodings import READ_ERRORS, open_binary
 from weft.errors import DataError
-from weft.file_access import NO_FILE, denied, why_unreadable
+from weft.file_access import NO_FILE, denied, split_encoding, why_unreadable
 
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 CHECKED = 1000
@@ -25,26 +24,26 @@ LONGEST = 10_000_000
 
 
 def read_lines(source: str | Path | Iterable[bytes] | Iterable[str], name: str | None = None) -> Iterator[str]:
-    """The lines of a UTF-8 text file (also .gz) or of an open stream, without line endings.
+    """The lines of a UTF-8 text file, also compressed, or of an open stream, without line endings.
 
     A byte order mark at the beginning is dropped. Errors call a stream `name`. The caller closes the stream.
     """
     if isinstance(source, str | Path):
         with open_file(source) as file:
-            yield from _lines(file, str(source))
+            yield from _lines(iter(lambda: file.readline(LONGEST + 1), b""), str(source))
     else:
         yield from _lines(source, name or str(getattr(source, "name", "the input")))
 
 
 def read_text(source: str | Path | IO[bytes], name: str | None = None) -> str:
-    """The whole text of a UTF-8 file (also .gz) or of an open stream, with its line endings."""
+    """The whole text of a UTF-8 file, also compressed, or of an open stream, with its line endings."""
     if isinstance(source, str | Path):
         with open_file(source) as file:
             return read_text(file, str(source))
     called = name or "the input"
     try:
         content = source.read()
-    except (OSError, EOFError, zlib.error) as error:
+    except READ_ERRORS as error:
         raise DataError(f"{called}: the file cannot be read: {error}. It seems to be damaged or cut short.") from None
     return decode_text(content, called)
 
@@ -60,17 +59,17 @@ def decode_text(content: bytes, name: str) -> str:
 
 
 def open_file(path: str | Path) -> IO[bytes]:
-    """Opens a file for reading, and decompresses it if its name ends in .gz."""
+    """Opens a file for reading, in UTF-8 and decompressed if its name says so: `a.txt.gz`, `a.txt@cp1252`."""
     path = check_file(path)
     try:
-        return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+        return open_binary(path)
     except OSError as error:
         raise DataError(f"{path}: {_unreadable(path, error)}.") from None
 
 
 def check_file(path: str | Path) -> Path:
     """Returns `path` if it is a file; raises DataError otherwise."""
-    path = Path(path)
+    named, path = Path(path), Path(split_encoding(path)[0])
     if os.path.isdir(path):
         raise DataError(f"{path} is a folder; give a text file.")
     if not os.path.exists(path):
@@ -79,7 +78,7 @@ def check_file(path: str | Path) -> Path:
         raise DataError(f"{path}: {problem}{place}.")
     if not os.access(path, os.R_OK):
         raise DataError(f"{path}: {denied(path, 'read it')}.")
-    return path
+    return named
 
 
 def _unreadable(path: str | Path, error: OSError) -> str:
@@ -91,7 +90,7 @@ def _unreadable(path: str | Path, error: OSError) -> str:
 def file_digest(path: str | Path) -> str:
     """A hash of the bytes of a file."""
     try:
-        with check_file(path).open("rb") as file:
+        with open(split_encoding(check_file(path))[0], "rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
         raise DataError(f"{path}: {_unreadable(path, error)}.") from None
@@ -103,7 +102,7 @@ def _lines(stream: Iterable[bytes] | Iterable[str], name: str) -> Iterator[str]:
     try:
         for number, raw in enumerate(lines, start=1):
             if len(raw) > LONGEST:
-                raise DataError(f"{name}, line {number:,}: the line has {len(raw):,} characters; at most {LONGEST:,} are read.")
+                raise DataError(f"{name}, line {number:,}: the line has more than {LONGEST:,} characters.")
             if number == 1 and isinstance(raw, bytes):
                 _check_encoding(raw[:CHECKED], name)
             text = raw if isinstance(raw, str) else _decode(raw, name, number, offset)
@@ -111,7 +110,7 @@ def _lines(stream: Iterable[bytes] | Iterable[str], name: str) -> Iterator[str]:
             if number == 1:
                 text = text.removeprefix("\ufeff")
             yield text[:-2] if text.endswith("\r\n") else text[:-1] if text.endswith("\n") else text
-    except (OSError, EOFError, zlib.error) as error:
+    except READ_ERRORS as error:
         raise DataError(
             f"{name}: the file cannot be read past line {number:,}: {error}. It seems to be damaged or cut short."
         ) from None
@@ -123,7 +122,7 @@ def _check_encoding(start: bytes, name: str) -> None:
     if start.startswith(UTF16_MARKS) or (zeros[1] > len(start) // 4 and not zeros[0]):
         raise DataError(
             f"{name}: the file is UTF-16, not UTF-8. Save it as UTF-8 (in Excel: CSV UTF-8), or convert it with "
-            "`iconv -f UTF-16 -t UTF-8 OLD > NEW`."
+            f"`iconv -f UTF-16 -t UTF-8 OLD > NEW`; or write {name}@utf-16."
         )
 
 
@@ -142,5 +141,6 @@ def _decode(raw: bytes, name: str, number: int, offset: int) -> str:
         raise DataError(f"{problem} The file seems to be damaged, or in another encoding; convert it to UTF-8.") from None
     raise DataError(
         f"{problem} In Windows-1252, as Excel writes it, it would be {word!r}. If that is right, save the file as "
-        "UTF-8 (in Excel: CSV UTF-8), or convert it with `iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW`; if not, remove the line."
+        "UTF-8 (in Excel: CSV UTF-8), convert it with `iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW`, or write "
+        f"{name}@cp1252; if not, remove the line."
     )

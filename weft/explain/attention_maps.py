@@ -19,7 +19,7 @@ from weft.attention.base import Attended, Facts, Mixer, SelfAttention, View
 from weft.config.registry import find_table
 from weft.data.batch import BOS, UNK, Source
 from weft.decoding.score_given_targets import TeacherForced, teacher_force
-from weft.explain.explanation import SIDES, AttentionMap, Weights
+from weft.explain.explanation import SIDES, AttentionMap, Side, Weights, fed, shown
 from weft.models.base import Model
 
 AT_MOST_ONE = "{kind}: the weights of a row sum to one or less"
@@ -199,3 +199,35 @@ def _run(model: Model, source: Tensor, inputs: Tensor, labels: Tensor, watched: 
 def _shares(moved: Tensor) -> Weights:
     """Divides rows by their sums. A row without any change stays 0."""
     return np.asarray((moved / moved.sum(-1, keepdim=True).clamp_min(1e-12)).float().cpu())
+
+
+@dataclass(frozen=True)
+class TextAxes:
+    """Names for the axes of the steps of a model that reads and writes text: tokens of the source and of the target.
+
+    vocabulary: a readable text for each of some ids.
+    """
+
+    slots: Sequence[Slot]
+    source: Side
+    target: Side
+    vocabulary: Callable[[Sequence[int]], list[str]]
+
+    def __call__(self, step: str, axis: str, size: int) -> Sequence[str] | None:
+        if axis == "vocabulary":
+            return [shown(token) for token in self.vocabulary(range(size))]
+        if axis not in ("query", "key", "token"):
+            return None
+        texts = {"source": self.source, "target": self.target, "previous target": fed(self.target)}
+        found = (texts[name].tokens for name in self._sides(step, axis))
+        return next(([shown(token) for token in tokens] for tokens in found if len(tokens) == size), None)
+
+    def _sides(self, step: str, axis: str) -> Sequence[str]:
+        """The texts that may lie along an axis, the likeliest first."""
+        slot = next((slot for slot in self.slots if step.startswith(f"{slot.name}.")), None)
+        if slot is not None:
+            rows, columns = SIDES[slot.use]
+            return {"query": [rows], "key": [columns], "token": [columns, rows]}[axis]
+        if "decoder" not in step.split("."):
+            return ["source"]
+        return ["previous target" if ".embedding." in step else "target"]

@@ -18,6 +18,7 @@ from weft.data.batch import BOS, EOS, SPECIALS
 from weft.data.term_automata import is_unspaced, token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.decoding.predictor import Prediction
+from weft.explain.inside import Inside
 
 How = Literal["weights", "influence"]
 Fate = Literal["kept", "finished", "dropped"]
@@ -114,7 +115,7 @@ class Explanation:
     score: the log-probability divided by lengthᵅ, as in the search · maps: every attention and mixer, cross-attention first ·
     best: the n best translations of the search · tree: all hypotheses of a beam search · passes: what a decoder that writes all
     tokens at once wrote in each pass · forced: whether the target was given · notes: remarks for the reader · languages: codes
-    of the source and target language, if they are known.
+    of the source and target language, if they are known · inside: every step of the model, if it was asked for.
     """
 
     run: str
@@ -130,6 +131,7 @@ class Explanation:
     forced: bool = False
     notes: list[str] = field(default_factory=list)
     languages: tuple[str, str] = ("", "")
+    inside: Inside | None = None
 
     def views(self, use: View) -> list[AttentionMap]:
         """Returns the maps of one use, the lowest layer first."""

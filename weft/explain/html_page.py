@@ -4,10 +4,12 @@ Translations have a page with scripts (`page`), predictions of other tasks a pla
 notes. Weights are stored as deflated bytes, 255 · √w. A sentence of 200 tokens and 48 heads makes a page of a few megabytes.
 """
 
+from __future__ import annotations
+
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from html import escape
 from importlib.resources import files
@@ -17,8 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.attention.base import View
 from weft.errors import ConfigError
 from weft.explain.explanation import SIDES, Explanation, Weights, shown
+from weft.explain.inside import Inside
+from weft.explain.inside_view import BUDGET, inside_data
 
 Pixels = NDArray[np.uint8]
 
@@ -61,6 +66,25 @@ def image(pixels: Pixels, text: str, *, kind: str = "") -> str:
     return f'<img{f" class={kind}" if kind else ""} alt="{escape(text)}" src="data:image/png;base64,{data}">'
 
 
+LOOKING = (
+    "Each picture is a head. Its rows are the tokens in their order, its columns the tokens that they look at; dark is much."
+)
+
+
+def head_images(layers: Mapping[str, Weights], uses: Mapping[str, View]) -> str:
+    """A picture for each head of self-attention, layer by layer: the weights [H, T, T] of layers by name, and their uses."""
+    figures = ""
+    square = [
+        each for name, each in layers.items() if uses.get(name) in ("encoder", "causal") and each.shape[1] == each.shape[2]
+    ]
+    for layer, weights in enumerate(square, start=1):
+        for head, each in enumerate(weights, start=1):
+            shade = (255 * (1 - np.sqrt(each.clip(0, 1)))).astype(np.uint8)
+            title = f"layer {layer}, head {head}"
+            figures += f"<figure class='picture exact'>{image(shade, title)}<figcaption>{title}</figcaption></figure>\n"
+    return f"<h3>Attention</h3>\n{notes([LOOKING])}{figures}" if figures else ""
+
+
 def audio(content: bytes, text: str) -> str:
     """A wav file as a player inside the page. text: what is heard, in words."""
     data = base64.b64encode(content).decode()
@@ -76,7 +100,18 @@ def png(pixels: Pixels) -> bytes:
     return file.getvalue()
 
 
-SCRIPTS = ("dom.js", "arrays.js", "heatmap.js", "lines.js", "steps.js", "tokens.js", "tree.js", "panel.js", "page.js")
+SCRIPTS = (
+    "dom.js",
+    "arrays.js",
+    "heatmap.js",
+    "lines.js",
+    "steps.js",
+    "tokens.js",
+    "tree.js",
+    "inside.js",
+    "panel.js",
+    "page.js",
+)
 
 
 def page(explanations: Sequence[Explanation], title: str = "weft explain") -> str:
@@ -84,19 +119,30 @@ def page(explanations: Sequence[Explanation], title: str = "weft explain") -> st
     groups: dict[str, list[Explanation]] = {}
     for each in explanations:
         groups.setdefault(each.source.text, []).append(each)
-    data = json.dumps([list(map(document, group)) for group in groups.values()], separators=(",", ":"), allow_nan=False)
+    budget = inside_budget(explanations)
+    documents = [[document(each, budget) for each in group] for group in groups.values()]
     parts = {
         "title": escape(title),
-        "style": asset("base.css") + asset("page.css"),
+        "style": asset("base.css") + asset("page.css") + asset("inside.css"),
         "script": "\n".join(asset(name) for name in SCRIPTS),
-        # Without <, > and &, no tag can start in the script element.
-        "data": data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+        "data": script_data(documents),
     }
     before, *rest = asset("page.html").split("{{")
     return before + "".join(parts[name] + text for name, text in (part.split("}}", 1) for part in rest))
 
 
-def document(explanation: Explanation) -> dict[str, Any]:
+def script_data(data: Any) -> str:
+    """JSON inside an element of a page. Without <, > and &, no tag can start in it."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def inside_budget(explanations: Sequence[Explained]) -> int:
+    """The largest size of the steps of each prediction, in bytes, so that all fit into a page."""
+    return BUDGET // max(1, sum(each.inside is not None for each in explanations))
+
+
+def document(explanation: Explanation, budget: int = BUDGET) -> dict[str, Any]:
     """Converts an explanation to the JSON data of the page. `sides` holds the texts that maps refer to by name."""
     sides = {"source": explanation.source, "target": explanation.target}
     maps = []
@@ -114,6 +160,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
         "sides": {name: {**vars(side), "tokens": [shown(token) for token in side.tokens]} for name, side in sides.items()},
         "maps": maps,
         "best": [{"text": each.text, "score": _plain(each.score)} for each in explanation.best],
+        "inside": None if explanation.inside is None else inside_data(explanation.inside, budget=budget),
     }
 
 
@@ -139,15 +186,17 @@ def asset(name: str) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """The explanation of a prediction of any task. run: the model's name · said: the prediction · body: HTML that shows why."""
+    """The explanation of a prediction of any task. run: the model's name · said: the prediction · body: HTML that shows why ·
+    inside: every step of the model, if it was asked for."""
 
     run: str
     said: str
     body: str
+    inside: Inside | None = None
 
     def _repr_html_(self) -> str:
         """Shows the page in a notebook, isolated from the notebook's styles."""
-        return in_frame(static_page([self]), "30em")
+        return in_frame(static_page([self]), "30em", "" if self.inside is None else "allow-scripts")
 
 
 def in_frame(page: str, height: str, sandbox: str = "") -> str:
@@ -170,16 +219,23 @@ def explain_page(explanations: Sequence[Explained], title: str = "weft explain")
 
 
 def static_page(sections: Sequence[Section], title: str = "weft explain") -> str:
-    """An HTML page without scripts, which needs no network."""
+    """An HTML page that needs no network. It has scripts only if it shows the steps of a model."""
+    budget, insides = inside_budget(sections), [each.inside for each in sections]
     shown = "".join(
         f"<section>\n<h2>{escape(each.said) or '(nothing)'} <small>{escape(each.run)}</small></h2>\n{each.body}</section>\n"
+        + ("" if each.inside is None else "<div class=steps-of-model></div>\n")
         for each in sections
     )
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
+    policy, style, scripts = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:", "", ""
+    if any(each is not None for each in insides):
+        policy, style = f"{policy}; script-src 'unsafe-inline'", asset("inside.css")
+        data = script_data([inside_data(each, budget=budget) for each in insides if each is not None])
+        code = "\n".join(asset(name) for name in ("dom.js", "inside.js", "sections.js"))
+        scripts = f'<script type="application/json" id="data">{data}</script>\n<script>\n{code}</script>\n'
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{asset('base.css')}{asset('sections.css')}</style>\n</head>\n<body>\n"
-        f"<header><h1>{escape(title)}</h1></header>\n<main>\n{shown}</main>\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{asset('base.css')}{asset('sections.css')}{style}</style>\n</head>\n<body>\n"
+        f"<header><h1>{escape(title)}</h1></header>\n<main>\n{shown}</main>\n{scripts}</body>\n</html>\n"
     )

@@ -20,5 +20,7 @@ POSITIONS = {**ABSOLUTE_POSITIONS, **RELATIVE_POSITIONS}
 CELLS = {
     "gru": "two gates and one state (Cho et al. 2014)",
     "lstm": "three gates and two states (Hochreiter & Schmidhuber 1997)",
+    "rnn": "no gates: the tanh of a linear map of input and state (Elman 1990)",
+    "sru": "gates that read only the input, so that all tokens are computed at once but for a sum (Lei et al. 2017)",
 }
 """The cells of recurrent layers that `model.cell` names, in words."""

@@ -17,6 +17,7 @@ from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.kernels.cpp_plan import Maker, NotPlanned, PlanBuilder, Register
 from weft.layers.linear_norm_dropout import dropout
+from weft.layers.step_recorder import record, recording
 
 
 def token_positions(x: Tensor, layout: Layout | None) -> Tensor:
@@ -41,8 +42,12 @@ def rotation(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     """Rotates each pair of channels of x [B, H, T, D] by the angle of its position (Su et al. 2021)."""
     cos, sin = turn
-    quarter = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
-    return x * cos + quarter * sin
+    return x * cos + quarter_turn(x) * sin
+
+
+def quarter_turn(x: Tensor) -> Tensor:
+    """Each pair of channels of x […, D] turned by 90 degrees."""
+    return torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
 
 
 class AbsolutePosition(nn.Module, ABC):
@@ -56,7 +61,13 @@ class AbsolutePosition(nn.Module, ABC):
 
     def join(self, x: Tensor, positions: Tensor) -> Tensor:
         """Vectors x [B, T, dim] with their positions [B, T]: the sum."""
-        return x + self(positions).to(x.dtype)
+        added = self(positions).to(x.dtype)
+        embedded = x + added
+        if recording():
+            axes, added = "row token channel", added.expand_as(x)
+            record("positions", added, axes)
+            record("embedding", embedded, axes, "vectors + positions", vectors=(x, axes), positions=(added, axes))
+        return embedded
 
 
 class SinusoidalPosition(AbsolutePosition):
@@ -163,6 +174,7 @@ class TokenEmbedding(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """tokens, positions [B, T] → [B, T, dim]."""
         x = self.table(tokens) * self.scale
+        record_embedding(tokens, self.table, self.scale, x)
         if self.position is not None:
             assert positions is not None
             x = self.position.join(x, positions)
@@ -205,6 +217,16 @@ def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embeddi
     table = nn.Embedding(size, dim)
     nn.init.normal_(table.weight, std=dim**-0.5 if std is None else std)
     return table
+
+
+def record_embedding(tokens: Tensor, table: nn.Embedding, scale: float, embedded: Tensor) -> None:
+    """Records the ids of tokens [B, T], their vectors, and these times the scale."""
+    if not recording():
+        return
+    vectors, axes = table.weight[tokens], "row token channel"
+    record("ids", tokens, "row token")
+    record("vectors", vectors, axes, "table[ids]", ids=(tokens, "row token"), table=(table.weight, "id channel"))
+    record("scaled vectors", embedded, axes, "vectors * scale", vectors=(vectors, axes), scale=scale)
 
 
 def first_positions(position: AbsolutePosition | None) -> Maker | None:

@@ -11,6 +11,7 @@ from weft.layers.convolution import TokenWindow
 from weft.layers.kernels import triton_available
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear_norm_dropout import dropout, to_autocast_dtype, xavier
+from weft.layers.step_recorder import record, recording
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
 
@@ -55,6 +56,7 @@ class FeedForward(nn.Module):
             hidden = linear_relu(*map(to_autocast_dtype, (x.flatten(0, -2), self.up.weight, self.up.bias)))
             return self.down(dropout(hidden.unflatten(0, x.shape[:-1]), self.dropout))
         hidden = self.up(x)
+        before = hidden.clone() if recording() else hidden
         if self.activation == "relu":
             hidden = F.relu(hidden, inplace=True)  # in place: no one else uses it, and it is the largest activation
         elif self.activation == "gelu":
@@ -64,4 +66,18 @@ class FeedForward(nn.Module):
         else:
             gate, value = hidden.chunk(2, -1)
             hidden = F.silu(gate) * value
+        if recording():
+            self._record(before, hidden)
         return self.down(dropout(hidden, self.dropout, self.training))
+
+    def _record(self, before: Tensor, hidden: Tensor) -> None:
+        """Records the layer inside, given its input of the activation [B, T, D]."""
+        if before.dim() != 3:
+            return
+        axes = "row token channel"
+        if self.activation != "swiglu":
+            return record("hidden", hidden, axes, f"{self.activation}(x)", x=(before, axes))
+        gate, value = before.chunk(2, -1)
+        record("gate", gate, axes)
+        record("value", value, axes)
+        return record("hidden", hidden, axes, "silu(gate) * value", gate=(gate, axes), value=(value, axes))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from weft.layers.kernels import triton_available
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
+from weft.layers.step_recorder import record_linear
 
 
 def to_autocast_dtype(x: Tensor) -> Tensor:
@@ -73,7 +74,10 @@ class NormedLinear(nn.Module):
         return self.direction * (self.length / self.direction.norm(dim=1))[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        weight = self.weight
+        output = F.linear(x, weight, self.bias)
+        record_linear(x, output, weight, self.bias)
+        return output
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         return draft.product(self.weight, self.bias, x)

@@ -22,6 +22,7 @@ from weft.errors import ConfigError
 from weft.layers.kernels import computes_bf16
 from weft.layers.kernels.cpp_plan import NotPlanned, PlanBuilder, Register
 from weft.layers.linear_norm_dropout import Rate, dropout
+from weft.layers.step_recorder import Operand, StepsOfCaller, record, recording
 
 CellKind = Literal["gru", "lstm", "rnn", "sru"]
 BridgeKind = Literal["zeros", "copy", "tanh"]
@@ -29,6 +30,14 @@ ReadoutKind = Literal["tanh", "maxout", "none"]
 
 MARKS, HELD = 8, 1e4
 """The number of inputs that mark padding, of which only the first is used (eight is fast), and their overwhelming weight."""
+
+WAYS = "forward ", "backward "
+GATES = {
+    1: ("state",),
+    3: ("reset gate", "update gate", "candidate"),
+    4: ("input gate", "forget gate", "candidate", "output gate"),
+}
+"""The gates of a plain RNN, a GRU and an LSTM by their number, in the order of the rows of torch's matrices."""
 
 Cell = tuple[Tensor, ...]
 """The state of a layer: (h,) for a GRU or a plain RNN, (h, c) for an LSTM or an SRU, each [B, W]."""
@@ -148,6 +157,8 @@ class RecurrentLayer(Recurrence):
 
     def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
         """See `Recurrence`. If the host knows the lengths, padding is not computed."""
+        if recording() and (x.size(1) > 1 or self.ways == 2):
+            return self._recorded(x, state, layout)
         if self.parts == 1 or computes_bf16(x.device) or not (x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
             return self._forward(x, state, layout)
         with torch.backends.mkldnn.flags(enabled=False):  # oneDNN's LSTM fails in bf16 on CPUs without it
@@ -173,9 +184,35 @@ class RecurrentLayer(Recurrence):
     def step(self, x: Tensor, state: Cell) -> Cell:
         weights = self.rnn.all_weights[0]
         state = tuple(part.to(x.dtype) for part in state)
+        after = self._cell(x, state, weights)
+        if recording():
+            record_gates(self, x[:, None], [part[:, None] for part in state], [part[:, None] for part in after], weights)
+        return after
+
+    def _cell(self, x: Tensor, state: Cell, weights: Sequence[Tensor]) -> Cell:
         if self.parts == 1:
             return ((torch.gru_cell if self.kind == "gru" else torch.rnn_tanh_cell)(x, state[0], *weights),)
         return torch.lstm_cell(x, state, *weights)
+
+    def _recorded(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
+        """As `forward`. A fused kernel shows only states, so the gates are computed again by single steps with its weights."""
+        result = self._forward(x, state, layout)
+        halves, outputs, axes = self._split(state, x.dtype), [], "row token channel"
+        for way, weights in enumerate(self.rnn.all_weights):
+            cell: Cell = (halves[way],) if isinstance(halves, Tensor) else tuple(half[way] for half in halves)
+            read, history = turn_round(x, layout) if way else x, [cell]
+            for token in read.unbind(1):
+                history.append(self._cell(token, history[-1], weights))
+            states = [torch.stack(part, 1) for part in zip(*history, strict=True)]
+            before, after = [part[:, :-1] for part in states], [part[:, 1:] for part in states]
+            if way:
+                before, after = ([turn_round(part, layout) for part in side] for side in (before, after))
+            record_gates(self, x, before, after, weights, WAYS[way] if self.ways == 2 else "")
+            outputs.append(after[0] if layout is None else after[0].where(layout.mask[..., None], 0.0))
+        formula = "join(forward, backward, channel)" if self.ways == 2 else "forward"
+        sides = {name.strip(): (each, axes) for name, each in zip(WAYS, outputs, strict=False)}
+        record("states", result[0], axes, formula, self, **sides)
+        return result
 
     def plan(self, draft: PlanBuilder, x: Register, state: int) -> Register:
         reads, keeps, *biases = self.rnn.all_weights[0]
@@ -231,6 +268,56 @@ class RecurrentLayer(Recurrence):
         return parts[0] if self.parts == 1 else parts
 
 
+def record_gates(
+    of: nn.Module,
+    x: Tensor,
+    before: Sequence[Tensor],
+    after: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    way: str = "",
+) -> None:
+    """Records a step, or all steps of one direction: x [B, T, D], and the parts of the state [B, T, W] before and after.
+
+    of: the layer or cell · weights: its matrices of inputs and states, and their biases.
+    """
+    axes, names = "row token channel", GATES[weights[1].size(0) // weights[1].size(1)]
+
+    def show(name: str, value: Tensor, formula: str, **operands: Operand) -> Operand:
+        record(f"{way}{name}", value, axes, formula, of, **operands)
+        return value, axes
+
+    h = show("state before", before[0], "")
+    reads, keeps, input_biases, state_biases = (each.chunk(len(names)) for each in weights)
+    terms: list[dict[str, Operand]] = []
+    for place, gate in enumerate(names):
+        sources = ("input", x, reads, input_biases), ("state", before[0], keeps, state_biases)
+        terms.append({})
+        for source, read, matrices, biases in sources:
+            value = F.linear(read, matrices[place], biases[place])
+            terms[place][source] = value, axes
+            operands = {"W": (matrices[place], "channel input"), "b": (biases[place], "channel")}
+            operands["x"] = read, "row token input"
+            record(f"{way}{gate} from {source}", value, axes, "sum(W * x, input) + b", of, **operands)
+
+    def opened(place: int) -> Operand:
+        value = torch.sigmoid(terms[place]["input"][0] + terms[place]["state"][0])
+        return show(names[place], value, "sigmoid(input + state)", **terms[place])
+
+    if len(names) == 1:
+        show("state", after[0], "tanh(input + state)", **terms[0])
+        return
+    if len(before) == 1:
+        r, z, candidate = opened(0), opened(1), terms[2]
+        value = torch.tanh(candidate["input"][0] + r[0] * candidate["state"][0])
+        n = show(names[2], value, "tanh(input + r * state)", r=r, **candidate)
+        show("state", after[0], "(1 - z) * n + z * h", z=z, n=n, h=h)
+        return
+    i, f, o = opened(0), opened(1), opened(3)
+    g = show(names[2], torch.tanh(terms[2]["input"][0] + terms[2]["state"][0]), "tanh(input + state)", **terms[2])
+    c = show("cell", after[1], "f * c + i * g", f=f, c=show("cell before", before[1], ""), i=i, g=g)
+    show("state", after[0], "o * tanh(c)", o=o, c=c)
+
+
 class SimpleRecurrentUnit(Recurrence):
     """An SRU (Lei et al. 2017): its gates read the input alone, so that all products of a sequence are computed at once.
 
@@ -273,7 +360,21 @@ class SimpleRecurrentUnit(Recurrence):
             forget = torch.where(layout.mask[..., None], forget, 1.0)
             fresh = torch.where(layout.mask[..., None], fresh, 0.0)
         cells = scan(forget, (1 - forget) * fresh, cell.to(fresh.dtype))
-        return reset * cells.tanh() + (1 - reset) * (skip[0] if skip else x), cells[:, -1]
+        past = skip[0] if skip else x
+        outputs = reset * cells.tanh() + (1 - reset) * past
+        if recording():
+            before = torch.cat([cell[:, None].to(cells.dtype), cells[:, :-1]], 1)
+            self._record(way, (fresh, forget, reset, before, cells), past, outputs)
+        return outputs, cells[:, -1]
+
+    def _record(self, way: int, steps: Sequence[Tensor], past: Tensor, outputs: Tensor) -> None:
+        """Records x̃, the gates, the cells before and after, and the output, in the order in which a direction reads."""
+        axes, first = "row token channel", WAYS[way] if self.ways == 2 else ""
+        fresh, forget, reset, before, cells = ((each, axes) for each in steps)
+        for name, (value, _) in {"candidate": fresh, "forget gate": forget, "reset gate": reset, "cell before": before}.items():
+            record(f"{first}{name}", value, axes, "", self)
+        record(f"{first}cell", cells[0], axes, "f * c + (1 - f) * n", self, f=forget, c=before, n=fresh)
+        record(f"{first}state", outputs, axes, "r * tanh(c) + (1 - r) * x", self, r=reset, c=cells, x=(past, axes))
 
 
 def scan(factors: Tensor, terms: Tensor, first: Tensor) -> Tensor:
@@ -417,11 +518,16 @@ class Bridge(nn.Module):
         rows = vector.size(0)
         if self.project is None:
             return [tuple(vector.new_zeros(rows, size) for _ in range(parts)) for parts, size in self.shape]
-        layers = torch.tanh(self.project(vector)).split([parts * size for parts, size in self.shape], -1)
+        projected = self.project(vector)
+        states = torch.tanh(projected)
+        if recording():
+            axes = "row token channel"
+            record("initial states", states[:, None], axes, "tanh(x)", x=(projected[:, None], axes))
+        layers = states.split([parts * size for parts, size in self.shape], -1)
         return [layer.chunk(parts, -1) for layer, (parts, _) in zip(layers, self.shape, strict=True)]
 
 
-class Readout(nn.Module):
+class Readout(nn.Module, StepsOfCaller):
     """The input of an output layer: tanh(W x), the maximum of two such products (maxout, Goodfellow et al. 2013), or x."""
 
     def __init__(self, kind: ReadoutKind, inputs: int, width: int) -> None:
@@ -430,10 +536,20 @@ class Readout(nn.Module):
         self.mix = nn.Identity() if kind == "none" else nn.Linear(inputs, 2 * width if kind == "maxout" else width)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.mix(x)
+        mixed = self.mix(x)
+        if self.kind == "none":
+            return mixed
         if self.kind == "maxout":
-            return x.unflatten(-1, (-1, 2)).amax(-1)
-        return torch.tanh(x) if self.kind == "tanh" else x
+            pairs = mixed.unflatten(-1, (-1, 2))
+            output, formula, given = pairs.amax(-1), "max(x, pair)", (pairs, "pair")
+        else:
+            output, formula, given = torch.tanh(mixed), "tanh(x)", (mixed, "")
+        if recording():
+            axes, value, x = "row token channel", output, given[0]
+            if output.dim() == 2:  # of one step
+                value, x = value[:, None], x[:, None]
+            record("readout", value, axes, formula, x=(x, f"{axes} {given[1]}"))
+        return output
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         x = draft.linear(self.mix, x)

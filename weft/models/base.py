@@ -20,6 +20,7 @@ from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.layers.embeddings_and_rotary_positions import EmbeddingTables, GivenVectors, embedding_table
 from weft.layers.linear_norm_dropout import linear_with
+from weft.layers.step_recorder import record, recording
 from weft.losses.cross_entropy import (
     fix_unwritten,
     label_smoothed_cross_entropy,
@@ -254,7 +255,25 @@ class LinearDecoder(Decoder):
     zero_bos: bool = False
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.output(hidden)
+        logits: Tensor = self.output(hidden)
+        if recording():
+            self._record_logits(hidden, logits)
+        return logits
+
+    def _record_logits(self, hidden: Tensor, logits: Tensor) -> None:
+        """Records logits and their probabilities."""
+        if hidden.dim() == 2:  # one position per row, as in a search
+            hidden, logits = hidden[:, None], logits[:, None]
+        axes, chances = "row token vocabulary", logits.float().softmax(-1)
+        if type(self.output) is nn.Linear:
+            operands = {"W": (self.output.weight, "vocabulary input"), "x": (hidden, "row token input")}
+            if self.output.bias is not None:
+                operands["b"] = (self.output.bias, "vocabulary")
+            formula = "sum(W * x, input)" + ("" if self.output.bias is None else " + b")
+            record("logits", logits, axes, formula, self, **operands)
+        else:
+            record("logits", logits, axes, "", self)
+        record("probabilities", chances, axes, "softmax(logits, vocabulary)", self, logits=(logits, axes))
 
     def among(self, tokens: Tensor) -> nn.Module:
         return restrict_outputs(self.output, tokens)

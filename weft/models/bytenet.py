@@ -17,9 +17,15 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State, shared
-from weft.layers.embeddings_and_rotary_positions import NGramBag, TokenEmbedding, token_positions
+from weft.layers.embeddings_and_rotary_positions import (
+    NGramBag,
+    TokenEmbedding,
+    record_embedding,
+    token_positions,
+)
 from weft.layers.linear_norm_dropout import Rate, dropout
 from weft.layers.recurrent import Cell, Readout, RecurrentOptions, RecurrentStack
+from weft.layers.step_recorder import record, recording
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, Sizes
 from weft.models.encoder_decoder import FlatFamily, VectorEncoder
 from weft.models.frontends.base import TokenFrontend
@@ -70,6 +76,14 @@ class DynamicUnfolding:
 
 
 NormKind = Literal["layer", "sub_batch"]
+
+
+def _relu(name: str, x: Tensor) -> Tensor:
+    """max(x, 0), which is recorded under this name."""
+    positive = F.relu(x)
+    if recording():
+        record(name, positive, "row token channel", "relu(x)", x=(x, "row token channel"))
+    return positive
 
 
 class LayerNorm(nn.LayerNorm):
@@ -148,10 +162,15 @@ class ResidualBlock(nn.Module):
         return self.window.init_state(rows, self.up.bias)
 
     def forward(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
-        h = self.down(F.relu(self.norm_down(x, layout)))
-        windows, tail = self.window(F.relu(self.norm_taps(h, layout)), tail, layout)
-        h = self.up(F.relu(self.norm_up(self.taps(windows), layout)))
-        return x + dropout(h, self.dropout, self.training), tail
+        h = self.down(_relu("open", self.norm_down(x, layout)))
+        windows, tail = self.window(_relu("window", self.norm_taps(h, layout)), tail, layout)
+        h = self.up(_relu("mixed", self.norm_up(self.taps(windows), layout)))
+        after = x + dropout(h, self.dropout, self.training)
+        if recording():
+            axes, places = "row token channel", "row token place channel"
+            record("window of tokens", windows.unflatten(-1, (self.window.width, -1)), places)
+            record("residual", after, axes, "x + update", x=(x, axes), update=(h, axes))
+        return after, tail
 
 
 @dataclass(frozen=True)
@@ -234,7 +253,10 @@ class NGramEmbedding(nn.Module):
         if self.ngrams is not None:
             grams, tail = self.ngrams.of_tokens(tokens, tail, layout)
             x = x + grams
-        return dropout(x * self.scale, self.dropout, self.training), tail
+        scaled = x * self.scale
+        if self.ngrams is None:
+            record_embedding(tokens, self.table, self.scale, scaled)
+        return dropout(scaled, self.dropout, self.training), tail
 
 
 @dataclass
@@ -338,11 +360,21 @@ class ByteNetDecoder(LinearDecoder):
         assert state.source is not None
         columns, source = state.source.read(tokens, layout)
         embedded, grams = self.embedding(tokens, state.grams, layout)
-        x, tails, _ = run_blocks(self.blocks, embedded + columns, state.tails, layout)
+        x, tails, _ = run_blocks(self.blocks, _with_columns(embedded, columns), state.tails, layout)
         hidden = self.out(F.relu(self.norm(x)))
         if self.training and self.sub_batches:
             hidden = without_auxiliary(hidden)
         return HiddenStates(hidden, ByteNetState(tails, grams, source))
+
+
+def _with_columns(embedded: Tensor, columns: Tensor) -> Tensor:
+    """Each target token plus the source column at its position."""
+    x = embedded + columns
+    if recording():
+        axes = "row token channel"
+        record("source columns", columns, axes)
+        record("input", x, axes, "tokens + columns", tokens=(embedded, axes), columns=(columns, axes))
+    return x
 
 
 @dataclass
@@ -380,7 +412,7 @@ class RecurrentByteNetDecoder(LinearDecoder):
 
     def hidden_states(self, tokens: Tensor, state: RecurrentByteNetState, layout: Layout | None = None) -> HiddenStates:
         columns, source = state.source.read(tokens, layout)
-        outputs, layers = self.stack(self.noise(self.embedding(tokens) + columns), state.layers, layout)
+        outputs, layers = self.stack(self.noise(_with_columns(self.embedding(tokens), columns)), state.layers, layout)
         return HiddenStates(self.noise(self.readout(outputs)), RecurrentByteNetState(layers, source))
 
 

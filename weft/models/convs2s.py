@@ -21,9 +21,15 @@ from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.decoder_state import State
-from weft.layers.embeddings_and_rotary_positions import LearnedPosition, TokenEmbedding, first_positions, token_positions
+from weft.layers.embeddings_and_rotary_positions import (
+    LearnedPosition,
+    TokenEmbedding,
+    first_positions,
+    token_positions,
+)
 from weft.layers.kernels.cpp_plan import Opening, PlanBuilder, Register
 from weft.layers.linear_norm_dropout import NormedLinear, Rate, dropout
+from weft.layers.step_recorder import record, recording
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, least
 from weft.models.encoder_decoder import FlatFamily, VectorEncoder
 from weft.models.transformer_blocks import StackState
@@ -64,6 +70,15 @@ class Convolutions:
         return NormedLinear(self.dim, self.channels, gain=1 - self.dropout)
 
 
+def _evenly(name: str, x: Tensor, y: Tensor, of: nn.Module) -> Tensor:
+    """(x + y) √½, which is recorded under this name."""
+    even = (x + y) * EVEN
+    if recording():
+        axes = "row token channel"
+        record(name, even, axes, "(x + y) * even", of, x=(x, axes), y=(y, axes), even=EVEN)
+    return even
+
+
 class GatedConvolution(nn.Module):
     """v(A, B) = A ⊙ σ(B) of a convolution's two halves, after dropout: [B, T, C] → [B, T, C]."""
 
@@ -77,7 +92,23 @@ class GatedConvolution(nn.Module):
 
     def forward(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
         windows, tail = self.window(dropout(x, self.dropout, self.training), tail, layout)
-        return F.glu(self.taps(windows)), tail
+        halves = self.taps(windows)
+        gated = F.glu(halves)
+        if recording():
+            self._record(windows, halves, gated)
+        return gated, tail
+
+    def _record(self, windows: Tensor, halves: Tensor, gated: Tensor) -> None:
+        """Records a window token by token, the convolution's two halves, and what the gate lets through."""
+        axes, (values, gates) = "row token channel", halves.chunk(2, -1)
+        seen = windows.unflatten(-1, (self.window.width, -1)), "row token place input"
+        for name, value, weight, bias in zip(
+            ("values A", "gates B"), (values, gates), self.taps.weight.chunk(2), self.taps.bias.chunk(2), strict=True
+        ):
+            taps = weight.unflatten(-1, (self.window.width, -1)), "channel place input"
+            operands = {"W": taps, "window": seen, "b": (bias, "channel")}
+            record(name, value, axes, "sum(W * window, place, input) + b", **operands)
+        record("gated", gated, axes, "A * sigmoid(B)", A=(values, axes), B=(gates, axes))
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         return draft.activate("glu", draft.linear(self.taps, self.window.plan(draft, x)))
@@ -107,14 +138,14 @@ class ConvS2SEncoder(VectorEncoder):
         self.readers = count
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
-        embedded = dropout(x + self.position(token_positions(x, layout)), self.dropout, self.training)
+        embedded = dropout(self.position.join(x, token_positions(x, layout)), self.dropout, self.training)
         x = self.enter(embedded)
         for block in self.blocks:
-            x = (block(x, None, layout)[0] + x) * EVEN
+            x = _evenly("residual", block(x, None, layout)[0], x, block)
         z = self.leave(x)
         if z.requires_grad:
             z.register_hook(lambda grad: grad * (1 / (2 * self.readers)))
-        return Encoded(torch.cat([z, (z + embedded) * EVEN], -1), layout)
+        return Encoded(torch.cat([z, _evenly("values", z, embedded, self)], -1), layout)
 
     def plan(self, draft: PlanBuilder) -> None:
         embedded = draft.part(self.front, first_positions(self.position))
@@ -139,10 +170,10 @@ class ConvS2SLayer(nn.Module):
         self, x: Tensor, embedded: Tensor, tail: State, cross: State, layout: Layout | None, extras: dict[str, Tensor]
     ) -> tuple[Tensor, State, State]:
         h, tail = self.block(x, tail, layout)
-        attended = self.cross((self.query(h) + embedded) * EVEN, cross, layout=layout)
+        attended = self.cross(_evenly("query and token", self.query(h), embedded, self), cross, layout=layout)
         add_extras(extras, attended.extras)
-        h = (self.out(attended.context) + h) * EVEN
-        return (h + x) * EVEN, tail, attended.state
+        h = _evenly("context and state", self.out(attended.context), h, self)
+        return _evenly("residual", h, x, self), tail, attended.state
 
     def plan(self, draft: PlanBuilder, x: Register, embedded: Register) -> Register:
         h = draft.part(self.block, x)

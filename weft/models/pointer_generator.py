@@ -19,6 +19,7 @@ from weft.data.batch import EOS, UNK, Layout, Source
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
 from weft.layers.linear_norm_dropout import to_float32
+from weft.layers.step_recorder import record, recording
 from weft.models.base import Decoder, Encoded, Encoder, HiddenStates, Model, Sizes
 from weft.models.encoder_decoder import ModelFamily, build_encoder_decoder
 
@@ -101,8 +102,25 @@ class PointerDecoder(Decoder):
             generated = self.base.logits(base.hidden)
         else:  # the end is the only token that is not copied
             end = torch.arange(self.size, device=gate.device) == EOS
-            generated = torch.where(end, 0.0, NEVER).expand(*gate.shape, -1)
-        return HiddenStates(mixture(generated, gate, mass, columns), replace(state, base=base.state), base.extras)
+            generated = torch.where(end, 0.0, NEVER).to(mass.dtype).expand(*gate.shape, -1)
+        mixed = mixture(generated, gate, mass, columns)
+        if recording():
+            self._record(generated, gate, mass, columns, mixed)
+        return HiddenStates(mixed, replace(state, base=base.state), base.extras)
+
+    def _record(self, generated: Tensor, gate: Tensor, mass: Tensor, columns: Tensor, mixed: Tensor) -> None:
+        """Records both distributions and how they are mixed. Weights that sum to less than one make p too small here."""
+        axes, words = "row token", "row token vocabulary"
+        chance = gate.sigmoid()
+        record("p_gen", chance, axes, "sigmoid(x)", self, x=(gate, axes))
+        wide = F.pad(generated.softmax(-1), (0, mixed.size(-1) - generated.size(-1)))
+        record("probabilities of writing", wide, words, "", self)
+        copied = torch.zeros_like(F.pad(mixed, (0, 1))).scatter_add(-1, columns, mass.to(mixed.dtype))[..., :-1]
+        record("probabilities of copying", copied, words, "", self)
+        operands = {"p": (chance, axes), "writing": (wide, words), "copying": (copied, words)}
+        total = chance[..., None] * wide + (1 - chance[..., None]) * copied
+        record("mixture", total, words, "p * writing + (1 - p) * copying", self, **operands)
+        record("probabilities", mixed.softmax(-1), words, "", self)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden.clone()  # since logits belong to the caller

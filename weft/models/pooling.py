@@ -13,6 +13,7 @@ from weft.attention.base import Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.multihead import MultiheadBlock
 from weft.data.batch import Layout
+from weft.layers.step_recorder import record, recording
 
 
 @dataclass
@@ -112,6 +113,11 @@ class LastMaxMeanPooling(Pooling):
         return Pooled(torch.cat([last, self.max(memory, layout).vectors, self.mean(memory, layout).vectors], 1))
 
 
+def over_tokens(scores: Tensor, layout: Layout | None) -> Tensor:
+    """The softmax of scores [B, r, S] over the real tokens."""
+    return masked_softmax(scores, None if layout is None else layout.mask[:, None].expand_as(scores))
+
+
 class SelfAttentivePooling(Pooling):
     """A = softmax(U tanh(W H)) applies `rows` learned queries to a sequence H; the vectors are A H.
 
@@ -132,7 +138,10 @@ class SelfAttentivePooling(Pooling):
 
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         scores = self.questions(torch.tanh(self.hidden(memory))).transpose(1, 2)
-        weights = masked_softmax(scores, None if layout is None else layout.mask[:, None].expand_as(scores))
+        weights = over_tokens(scores, layout)
+        if recording():
+            operands = {"weights": (weights, "row query key"), "v": (memory, "row key channel")}
+            record("pooled", weights @ memory, "row query channel", "sum(weights * v, key)", **operands)
         extras = {}
         if self.training:
             one = torch.eye(weights.size(1), device=weights.device, dtype=weights.dtype)
@@ -157,7 +166,7 @@ class ChannelAttentivePooling(Pooling):
 
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         scores = self.scores(F.elu(self.hidden(memory))).transpose(1, 2)
-        weights = masked_softmax(scores, None if layout is None else layout.mask[:, None].expand_as(scores))
+        weights = over_tokens(scores, layout)
         if layout is not None:
             memory = torch.where(layout.mask[..., None], memory, 0.0)
         return Pooled((weights * memory.transpose(1, 2)).sum(2)[:, None], weights.mean(1, keepdim=True))

@@ -35,6 +35,7 @@ from weft.layers.recurrent import (
     each_token,
     turn_round,
 )
+from weft.layers.step_recorder import record, recording
 from weft.models.base import DecoderSite, Encoded, HiddenStates, LinearDecoder, Sizes
 from weft.models.encoder_decoder import FlatFamily, VectorEncoder
 from weft.models.language_model import LanguageModel, LanguageModelFamily, SourcelessDecoder
@@ -201,7 +202,7 @@ class RecurrentDecoder(LinearDecoder):
         context, attention, extras = None, state.attention, {}
         if state.summary is not None:
             context = spread(state.summary, x.size(0))[:, None].expand(-1, x.size(1), -1)
-        outputs, layers = self.stack(_join(x, context), state.layers, layout)
+        outputs, layers = self.stack(_join("input", x, context), state.layers, layout)
         if self.cross is not None:
             attended = self.cross(outputs, attention, layout=layout)
             context, attention, extras = self._gated(outputs, attended.context), attended.state, attended.extras
@@ -214,9 +215,9 @@ class RecurrentDecoder(LinearDecoder):
         for token, masks, own in zip(x.unbind(1), self.stack.step_masks(x), each_token(layout, x.size(1)), strict=True):
             if self.style == "bahdanau":
                 context, attention = self._attend(layers[-1][0], attention, own, extras)
-                output, layers = self.stack.step(_join(token, context), layers, masks)
+                output, layers = self.stack.step(_join("input", token, context), layers, masks)
             else:
-                output, layers = self.stack.step(_join(token, fed), layers, masks)
+                output, layers = self.stack.step(_join("input", token, fed), layers, masks)
                 context, attention = self._attend(output, attention, own, extras)
             if self.input_feeding:
                 fed = self._read(output, token, context)
@@ -243,13 +244,22 @@ class RecurrentDecoder(LinearDecoder):
         return self._gated(query, attended.context[:, 0]), attended.state
 
     def _gated(self, query: Tensor, context: Tensor) -> Tensor:
-        return context if self.gate is None else torch.sigmoid(self.gate(query)) * context
+        if self.gate is None:
+            return context
+        raw = self.gate(query)
+        gated = torch.sigmoid(raw) * context
+        if recording():
+            axes, whole = "row token channel", [each if each.dim() == 3 else each[:, None] for each in (gated, raw, context)]
+            operands = {"gate": (whole[1][..., 0], "row token"), "context": (whole[2], axes)}
+            record("gated context", whole[0], axes, "sigmoid(gate) * context", **operands)
+        return gated
 
     def _read(self, output: Tensor, embedded: Tensor, context: Tensor | None) -> Tensor:
         """h̃, from the inputs that the style gives to the output layer."""
         if self.style in ("cho", "bahdanau"):
-            context = _join(embedded, context)
-        return self.readout(_join(output if self.cross is None else self.cross.predicting(output), context))
+            context = _join("embedding and context", embedded, context)
+        reads = output if self.cross is None else self.cross.predicting(output)
+        return self.readout(_join("input of the readout", reads, context))
 
 
 class RNN(FlatFamily):
@@ -291,8 +301,16 @@ def _check(
         )
 
 
-def _join(x: Tensor, more: Tensor | None) -> Tensor:
-    return x if more is None else torch.cat([x, more.to(x.dtype)], -1)
+def _join(name: str, x: Tensor, more: Tensor | None) -> Tensor:
+    """[x; more], which is recorded under this name."""
+    if more is None:
+        return x
+    joined = torch.cat([x, more.to(x.dtype)], -1)
+    if recording():
+        axes = "row token channel"
+        whole, left, right = (each if each.dim() == 3 else each[:, None] for each in (joined, x, more))
+        record(name, whole, axes, "join(x, more, channel)", x=(left, axes), more=(right, axes))
+    return joined
 
 
 def _cells(layers: list[Cell], fed: Tensor | None) -> list[Cell]:

@@ -17,7 +17,11 @@ from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, share_common
-from weft.layers.embeddings_and_rotary_positions import TokenEmbedding, first_positions, token_positions
+from weft.layers.embeddings_and_rotary_positions import (
+    TokenEmbedding,
+    first_positions,
+    token_positions,
+)
 from weft.layers.kernels.cpp_plan import NotPlanned, Opening, PlanBuilder
 from weft.layers.linear_norm_dropout import dropout, residual
 from weft.layers.reversible import run_reversible

@@ -23,6 +23,7 @@ from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear_norm_dropout import Rate, dropout, norm_sum
 from weft.layers.reversible import Added, SubLayer
+from weft.layers.step_recorder import record, recording
 
 NormOrder = Literal["pre", "post", "none"]
 InTurn = dict[str, Any] | list[dict[str, Any]]
@@ -131,6 +132,9 @@ class Residual(nn.Module):
         if not self.adds:
             update = dropout(update, self.dropout, self.training)
             return update if self.pre else self.norm(update)
+        if recording():
+            axes, joined = "row token channel", x + update
+            record("sum", joined, axes, "x + update", self, x=(x, axes), update=(update, axes))
         if self.pre:
             return x + dropout(update, self.dropout, self.training)
         return norm_sum(self.norm, x, update, self.dropout, self.training)

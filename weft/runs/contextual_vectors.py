@@ -42,6 +42,11 @@ def start_contextual(model: Network, config: Config) -> list[str]:
     return [f"from {run}: the language model, which stays as it is"]
 
 
+def forget_contextual(config: Config) -> dict[str, Any]:
+    """The change that removes the place of the language model, whose weights a trained run has itself."""
+    return {} if _named(config) is None else {"model.front.run": None}
+
+
 def _named(config: Config) -> Path | None:
     """The run that model.front.run names, if the frontend is contextual. A run that starts from another has that one's."""
     front = config.model.get("front")

@@ -84,6 +84,7 @@ def _write_rest(opened: Any, folder: Path) -> None:
     """Everything but the weights."""
     from weft.config.sections import save_config
     from weft.data.sentence_splitting import language_of
+    from weft.runs.contextual_vectors import forget_contextual
     from weft.runs.migrations import write_format
 
     config = opened.config
@@ -93,7 +94,7 @@ def _write_rest(opened: Any, folder: Path) -> None:
         "data.target_language": language_of(config.data.target_language, files, 1),
     }
     write_format(folder)
-    save_config(config.replaced(LOCAL | languages), folder / CONFIG)
+    save_config(config.replaced(LOCAL | languages | forget_contextual(config)), folder / CONFIG)
     for pattern in COPIED:
         for path in sorted(opened.folder.glob(pattern)):
             if path.is_file() and NAMES.fullmatch(path.name):

@@ -217,19 +217,27 @@ class Trained:
         return self.task.score(self.model, [data] if isinstance(data, str) else data)
 
     def explain(
-        self, text: str, *, target: str | None = None, influence: bool | None = None, run: str = "", **options: Any
+        self,
+        text: str,
+        *,
+        target: str | None = None,
+        influence: bool | None = None,
+        run: str = "",
+        inside: bool = False,
+        **options: Any,
     ) -> Explained:
         """Everything that can be seen of how one input is translated, labelled or described; a notebook shows it as a page.
 
         `target`: explain this translation instead of the model's own · `influence`: also how much each token depends on each
-        source token · `run`: what the page calls the model · `options`: those of the section decode. Nothing is reranked.
+        source token · `run`: what the page calls the model · `inside`: also every step of the model, with numbers · `options`:
+        those of the section decode. Nothing is reranked.
         """
         check_text(text, "text")
         options = {"rerank": "none", **options}
         if "n_best" not in options:
             section = changed(self.config.decode, options)
             options["n_best"] = max(section.n_best, section.search.get("width", 1))
-        return self.task.explain(self.predictor(**options), text, target=target, influence=influence, run=run)
+        return self.task.explain(self.predictor(**options), text, target=target, influence=influence, run=run, inside=inside)
 
     def explain_sentences(self, text: str, **settings: Any) -> list[Explained]:
         """An explanation for each part of a text that is translated by itself; `settings` are those of `explain`."""

@@ -114,10 +114,15 @@ def load(
     trained = load_trained(run, device=device, warn=warn, set=set)
     if not isinstance(trained, Translator):
         raise RunError(
-            f"{run}: its task, {trained.config.task['kind']}, does not translate lines of text; "
-            f"a language model continues a text: weft generate {run} 'a beginning'"
+            f"{named(run)}: its task, {trained.config.task['kind']}, does not translate lines of text; "
+            f"a language model continues a text: weft generate {named(run)} 'a beginning'"
         )
     return trained
+
+
+def named(run: str | Path | Sequence[str | Path]) -> str:
+    """A run, or the runs of an ensemble, as one writes them on the command line."""
+    return str(run) if isinstance(run, str | Path) else ",".join(map(str, run))
 
 
 def load_trained(
@@ -159,7 +164,7 @@ def explain(run: str | Path | Sequence[str | Path], text: str, *, device: str = 
 
     A notebook shows the result as a page.
     """
-    return load_trained(run, device=device).explain(text, run=str(run), **options)
+    return load_trained(run, device=device).explain(text, run=named(run), **options)
 
 
 def load_generator(run: str | Path, *, device: str = "auto", set: Sequence[str] = ()) -> Generator:

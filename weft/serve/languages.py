@@ -16,6 +16,7 @@ from babel import Locale, UnknownLocaleError
 
 from weft.config.sections import Config
 from weft.errors import ConfigError
+from weft.file_access import plain_name
 
 UNKNOWN = "und"
 """ISO 639 code for an undetermined language."""
@@ -57,7 +58,7 @@ def languages_of(config: Config, two: Sequence[str] = (), run: str = "the run") 
         return source, target
     pairs = set()
     for spec in data.files:
-        suffixes = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]
+        suffixes = [Path(plain_name(part.strip())).suffix.removeprefix(".") for part in spec.split(",")]
         pairs.add(tuple(suffixes) if len(suffixes) == 2 and set(suffixes) <= known else (UNKNOWN, UNKNOWN))
     guess = pairs.pop() if len(pairs) == 1 else (UNKNOWN, UNKNOWN)
     return data.source_language or guess[0], data.target_language or guess[1]

@@ -144,7 +144,7 @@ class Batcher:
         for model, (text, copies) in product(models, WARM_UP):
             try:
                 _ = model.attention_maps  # runs the model, so that no request has to wait for it
-                (pending,) = self._tokenizer.submit(tokenize, [TranslationQuery(model, text)]).result()
+                (pending,) = self._tokenizer.submit(tokenize, [TranslationQuery(model, model.sample(text))]).result()
                 for item in pending.items:
                     rows, steps = pending.predictor.expected_cost(item)
                     result = pending.run([item] * copies, None)

@@ -130,8 +130,12 @@ class ServedModel:
     @cached_property
     def attention_maps(self) -> int:
         """The number of attention maps: heads of all layers. This runs the model once."""
-        attention = getattr(self.translator.translate("a b", attention=True), "attention", {})
+        attention = getattr(self.translator.translate(self.sample("a b"), attention=True), "attention", {})
         return sum(weights.shape[0] for weights in attention.values())
+
+    def sample(self, words: str) -> str:
+        """An input of these words, in as many texts as the task reads."""
+        return "\t".join([words] * self.translator.task.info.texts)
 
     def sentences(self, text: str) -> list[str]:
         """The segments of a text, which are translated one by one."""

@@ -80,7 +80,9 @@ class Health:
         if time.monotonic() - self.batcher.worked.get(model.name, float("-inf")) < RECENT:
             return ""
         try:
-            await asyncio.wait_for(self.batcher.answer([TranslationQuery(model, "a b")], "health", cached=False), WITHIN)
+            await asyncio.wait_for(
+                self.batcher.answer([TranslationQuery(model, model.sample("a b"))], "health", cached=False), WITHIN
+            )
         except (WeftError, HTTPException):
             return ""  # it does not read text, or the queue is full, which is no fault of the model
         except TimeoutError:

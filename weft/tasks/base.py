@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_che
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.attention.core.weight_recorder import record_inside
 from weft.config.registry import build, find_table, load
 from weft.config.sections import Config
 from weft.data.batch import Batch, Position
@@ -22,7 +23,9 @@ from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resol
 from weft.decoding.predictor import Predictor
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import USUAL, Metric, make_metrics, score
+from weft.explain.explanation import shown
 from weft.explain.html_page import Explained, Section
+from weft.explain.inside import AxisNames, Inside, TokenNames
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_encoder_decoder
 
@@ -132,6 +135,7 @@ class TaskInfo:
     fixed_length: the positions of every row, if all rows have as many; None: as many as the texts have.
     metric_types: the metrics that compare predictions with references; see `Task.metrics`.
     several_references: whether each line of a reference is one of its own; then only metrics that know it can be added.
+    texts: the texts of an input, with tabs between them.
     output_suffix: that of files with its outputs, such as .wav, if they are no lines of text; then predictions have `content`.
     """
 
@@ -144,6 +148,7 @@ class TaskInfo:
     fixed_length: int | None = None
     metric_types: Sequence[type[Metric]] = ()
     several_references: bool = False
+    texts: int = 1
     output_suffix: str = ""
 
 
@@ -314,17 +319,36 @@ class Task(ABC):
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
 
     def explain(
-        self, predictor: Any, text: str, *, target: str | None = None, influence: bool | None = None, run: str = ""
+        self,
+        predictor: Any,
+        text: str,
+        *,
+        target: str | None = None,
+        influence: bool | None = None,
+        run: str = "",
+        inside: bool = False,
     ) -> Explained:
         """Explains what the model makes of an input, for the page of `weft explain`.
 
         target: the output to explain instead of the model's own, for tasks that translate · influence: whether to add the
-        influence of each input token on each output token; None: if there is nothing else · run: what the page calls the model.
+        influence of each input token on each output token; None: if there is nothing else · run: what the page calls the model
+        · inside: whether to add every step of the model.
         """
         if target is not None:
             raise ConfigError("a target can be given to runs that translate; leave it out")
-        title, body = self.explained(predictor, text)
-        return Section(run, " ".join(title.split()), body)
+        if not inside:
+            title, body = self.explained(predictor, text)
+            return Section(run, " ".join(title.split()), body)
+        with record_inside(predictor.model) as recorder:
+            title, body = self.explained(predictor, text)
+        names = self.step_names(predictor, text)
+        return Section(run, " ".join(title.split()), body, Inside.of(recorder, names))
+
+    def step_names(self, predictor: Any, text: str) -> AxisNames | None:
+        """Names for the axes of the steps of a model that reads this input: by default its tokens; None: numbers."""
+        (prediction,) = predictor.predict([predictor.parse_input(text, attention=True)])
+        tokens = [shown(token) for token in prediction.source_tokens]
+        return TokenNames(tokens) if tokens else None
 
     def explained(self, predictor: Any, text: str) -> tuple[str, str]:
         """The title and the HTML of the explanation of an input: by default what is predicted, and its `explanation`."""

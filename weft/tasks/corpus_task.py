@@ -345,6 +345,10 @@ class CorpusTask(Task):
 
         corpus = self.encode_part(part, pairs, progress)
         self.report(f"{what} data: {corpus.report.describe()}")
+        for some in pairs:
+            if some.left_out:
+                reasons = ", ".join(f"{count:,} {reason}" for reason, count in some.left_out.items())
+                self.report(f"{some.name}: left out: {reasons}")
         return corpus
 
 

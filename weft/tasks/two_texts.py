@@ -35,6 +35,7 @@ from weft.data.formats import (
 )
 from weft.data.text_lines import read_lines
 from weft.errors import DataError
+from weft.file_access import plain_name
 from weft.tasks.classification.data import Document, TextReader
 
 
@@ -75,7 +76,7 @@ def _read_inputs(file: Path, fields: Fields) -> Iterable[str]:
     """The two texts of each line of a file: JSON lines, or the first two columns of a .tsv."""
     if is_json(file):
         return read_sources(file, fields)
-    if file.name.removesuffix(".gz").endswith(".tsv"):
+    if plain_name(file.name).endswith(".tsv"):
         return ("\t".join(line.split("\t")[:2]) for line in read_lines(file))
     return read_lines(file)
 

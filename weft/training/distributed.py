@@ -13,6 +13,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from weft.errors import ConfigError
 from weft.runs.device_and_precision import choose_device
@@ -107,8 +109,8 @@ def join_processes(device: str = "auto") -> World:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     # torchrun keeps its store when it starts processes again, with the addresses of those that were lost.
-    store, rank, size = next(dist.rendezvous("env://"))
-    store = dist.PrefixStore(f"start-{restarts()}", store)
+    store, rank, size = next(rendezvous("env://"))
+    store = PrefixStore(f"start-{restarts()}", store)
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
     return World(dist.get_rank(), size, chosen, dist.new_group(backend="gloo", timeout=PATIENCE))
 

@@ -16,6 +16,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from weft.data.batch import EOS, Layout, Source
+from weft.layers.step_recorder import record, recording
 from weft.models.base import Encoded, Encoder, Network, Sizes
 from weft.models.encoder_decoder import ModelFamily
 from weft.tasks.classification.model import ClassifierOutput
@@ -109,9 +110,30 @@ class MemoryEncoder(Encoder):
             weights = scores if linear else scores.masked_fill(~story.facts, torch.finfo(scores.dtype).min).softmax(-1)
             weights = weights * story.facts
             content_read = (weights[:, None] @ kept[content])[:, 0]
-            state = content_read + (state if self.update is None else self.update(state))
+            before, passed = state, state if self.update is None else self.update(state)
+            state = content_read + passed
             looks.append(weights)
+            if recording() and not linear:
+                memories = kept[address], kept[content]
+                self._record_hop(memories, story.facts, scores, weights, (before, passed, content_read, state))
         return state, torch.stack(looks, 1)
+
+    def _record_hop(
+        self, memories: tuple[Tensor, Tensor], facts: Tensor, scores: Tensor, weights: Tensor, states: Sequence[Tensor]
+    ) -> None:
+        """Records a hop. memories [B, N, D]: addresses and contents · states [B, D]: before, passed on, read and after."""
+        rows, cells, vectors = "row hop fact", "row hop fact channel", "row hop channel"
+        (address, content), (before, passed, found, after) = ((each[:, None] for each in group) for group in (memories, states))
+        scores, weights, seen = scores[:, None], weights[:, None], facts[:, None]
+        record("state before", before, vectors, "", self)
+        record("addresses", address, cells, "", self)
+        record("contents", content, cells, "", self)
+        record("scores", scores, rows, "sum(m * u, channel)", self, m=(address, cells), u=(before, vectors))
+        masked = scores.masked_fill(~seen, float("-inf"))
+        record("masked scores", masked, rows, "where(real, scores, -inf)", self, real=(seen, rows), scores=(scores, rows))
+        record("weights", weights, rows, "softmax(scores, fact)", self, scores=(masked, rows))
+        record("read", found, vectors, "sum(weights * c, fact)", self, weights=(weights, rows), c=(content, cells))
+        record("state", after, vectors, "read + u", self, read=(found, vectors), u=(passed, vectors))
 
     def _times(self, facts: Tensor) -> Tensor | None:
         """The row of the temporal tables for each fact. In training, empty memories at random make facts older."""
@@ -159,7 +181,11 @@ class MemoryNetwork(Network):
             return ClassifierOutput(self.output(state), weights)
         rows = self.encoder.tables[-1].weight
         assert isinstance(rows, Tensor)
-        return ClassifierOutput(F.linear(state, rows[torch.tensor(self.answers, device=rows.device)]), weights)
+        answers = rows[torch.tensor(self.answers, device=rows.device)]
+        logits = F.linear(state, answers)
+        operands = {"W": (answers, "answer input"), "x": (state, "row input")}
+        record("logits", logits, "row answer", "sum(W * x, input)", **operands)
+        return ClassifierOutput(logits, weights)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ Shapes: B rows · S steps · N slots · M width of a slot · H heads · D width 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,8 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.data.batch import Layout
+from weft.layers.recurrent import record_gates
+from weft.layers.step_recorder import record, recording
 from weft.models.base import Encoded
 from weft.models.encoder_decoder import VectorEncoder
 
@@ -55,7 +58,30 @@ def focus(memory: Tensor, before: Tensor, heads: HeadParameters) -> Tensor:
     # Slices: an index with a list copies from the host, and a CUDA graph could not be recorded.
     moved = sum(heads.shift[..., n : n + 1] * gated.roll(shift, -1) for n, shift in enumerate(SHIFTS))
     sharp = (moved + TINY) ** heads.sharpness
-    return sharp / sharp.sum(-1, keepdim=True)
+    weights = sharp / sharp.sum(-1, keepdim=True)
+    if recording():
+        _record_focus(memory, before, heads, (cosine, content, gated, moved, weights))
+    return weights
+
+
+def _record_focus(memory: Tensor, before: Tensor, heads: HeadParameters, steps: Sequence[Tensor]) -> None:
+    """Records the steps of a focus: cosine, content, gated, moved and sharpened weights [B, H, N]."""
+    places, one = "row token head slot", "row token head"
+    cosine, content, gated, moved, weights = ((each[:, None], places) for each in steps)
+    strength, gate, sharpness = ((each[:, None, :, 0], one) for each in (heads.strength, heads.gate, heads.sharpness))
+    key, shift = (heads.key[:, None], f"{one} channel"), (heads.shift[:, None], f"{one} move")
+    rolled = torch.stack([gated[0].roll(shift, -1) for shift in SHIFTS], -1), f"{places} move"
+    slots, earlier = (memory[:, None], "row token slot channel"), (before[:, None], places)
+    for name, (value, axes) in {"key": key, "strength": strength, "gate": gate, "shift": shift, "sharpness": sharpness}.items():
+        record(name, value, axes)
+    record("memory before", *slots)
+    alike = "sum(key * memory, channel) / (norm(key, channel) * norm(memory, channel) + tiny)"
+    record("cosine", *cosine, alike, key=key, memory=slots, tiny=TINY)
+    record("content", *content, "softmax(strength * cosine, slot)", strength=strength, cosine=cosine)
+    record("gated", *gated, "gate * content + (1 - gate) * before", gate=gate, content=content, before=earlier)
+    record("moved", *moved, "sum(shift * rolled, move)", shift=shift, rolled=rolled)
+    sharp = "(moved + tiny) ** sharpness / sum((moved + tiny) ** sharpness, slot)"
+    record("weights", *weights, sharp, moved=moved, sharpness=sharpness, tiny=TINY)
 
 
 class TuringEncoder(VectorEncoder):
@@ -105,17 +131,40 @@ class TuringEncoder(VectorEncoder):
         state = x.new_zeros(rows, x.size(2)), x.new_zeros(rows, x.size(2))
         outputs, looks = [], []
         for step in x.unbind(1):
-            state = self.controller(torch.cat([step, content], -1), state)
+            state = self._control(torch.cat([step, content], -1), state)
             weights = focus(memory, weights, HeadParameters.of(self.wish(state[0]).view(rows, 2 * heads, -1), width))
-            content = (weights[:, :heads] @ memory).flatten(1)
+            found = weights[:, :heads] @ memory
+            content = found.flatten(1)
+            if recording():
+                operands = {"weights": (weights[:, None, :heads], "row token head slot")}
+                operands["memory"] = memory[:, None], "row token slot channel"
+                record("read", found[:, None], "row token head channel", "sum(weights * memory, slot)", **operands)
             erase, add = self.change(state[0]).view(rows, 2, heads, width).unbind(1)
             memory = write(memory, weights[:, heads:], erase.sigmoid(), add.tanh())
             outputs.append(torch.cat([state[0], content], -1))
             looks.append(weights)
         return Encoded(torch.stack(outputs, 1), layout, extras={} if self.training else {"heads": torch.stack(looks, 1)})
 
+    def _control(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The state of the controller after a step x [B, D]."""
+        after: tuple[Tensor, Tensor] = self.controller(x, state)
+        if recording():
+            cell = self.controller
+            weights = cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
+            before_step, after_step = ([part[:, None] for part in side] for side in (state, after))
+            record_gates(cell, x[:, None], before_step, after_step, weights)
+        return after
+
 
 def write(memory: Tensor, weights: Tensor, erase: Tensor, add: Tensor) -> Tensor:
     """M(i) Π_h [1 − w_h(i) e_h] + Σ_h w_h(i) a_h (equations 3 and 4): all heads erase before any adds."""
     kept = (1 - weights[..., None] * erase[:, :, None]).prod(1)
-    return memory * kept + weights.transpose(1, 2) @ add
+    after = memory * kept + weights.transpose(1, 2) @ add
+    if recording():
+        heads, slots = "row token head channel", "row token slot channel"
+        operands = {"memory": (memory[:, None], slots), "w": (weights[:, None], "row token head slot")}
+        operands |= {"erase": (erase[:, None], heads), "add": (add[:, None], heads)}
+        record("erase", *operands["erase"])
+        record("add", *operands["add"])
+        record("memory", after[:, None], slots, "memory * prod(1 - w * erase, head) + sum(w * add, head)", **operands)
+    return after

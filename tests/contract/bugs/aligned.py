@@ -168,8 +168,8 @@ ALIGNED = [
     Bug(
         "sharpening has no effect",
         "attention.location_aware",
-        "masked_softmax(self.sharpening * scores,",
-        "masked_softmax(scores,",
+        "sharpened = self.sharpening * scores",
+        "sharpened = scores",
         ("aligned_attention: location_aware_is_its_formula(sharp)",),
     ),
     Bug(

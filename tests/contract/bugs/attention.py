@@ -6,6 +6,20 @@ from tests.contract.planting import Bug
 
 ATTENTION = [
     Bug(
+        "a recorded step is not the one that is computed",
+        "attention.core.dot_product",
+        "products, root = q @ k.transpose(-1, -2), math.sqrt(q.size(-1))",
+        "products, root = q @ k.transpose(-1, -2), q.size(-1)",
+        ("full-encoder-steps", "full-cross-steps"),
+    ),
+    Bug(
+        "a recorded context reads other weights",
+        "attention.core.rnn_attention",
+        'operands = {"weights": (weights, "row query key")',
+        'operands = {"weights": (weights**2, "row query key")',
+        ("additive-cross-steps",),
+    ),
+    Bug(
         "dropout outside training",
         "attention.core.multihead",
         "dropout = self.site.dropout if self.training else 0.0",

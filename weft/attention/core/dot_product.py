@@ -19,12 +19,16 @@ from weft.data.batch import Layout
 from weft.layers.kernels import triton_available
 from weft.layers.kernels.cpp import steps, used
 from weft.layers.linear_norm_dropout import dropout
+from weft.layers.step_recorder import record, recording
 
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """The fused backends used on a GPU. cuDNN's is left out: it plans for each new shape, and batches of text have many."""
 
 SHORT = 128 * 128
 """Queries × keys up to which a CPU is faster without the fused kernel."""
+
+PAIRS = "row head query key"
+"""The axes of scores and weights, as they are recorded."""
 
 KeyValueStore = ConcatenatedKeyValues | KeyValueCache
 Context = tuple[Tensor, Tensor | None]
@@ -136,8 +140,37 @@ def mix(
             mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
         return _scaled_dot_product(q, k, v, mask, share), None
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
-    weights = masked_softmax(scores if bias is None else scores + bias, mask)
-    return dropout(weights, share).to(v.dtype) @ v, weights if need_weights else None
+    biased = scores if bias is None else scores + bias
+    if listened := recording():
+        _record_scores(q, k, scores, bias, biased)
+    weights = masked_softmax(biased, mask)
+    context = dropout(weights, share).to(v.dtype) @ v
+    if listened:
+        record_context(context, weights, v)
+    return context, weights if need_weights else None
+
+
+def _record_scores(q: Tensor, k: Tensor, scores: Tensor, bias: Tensor | None, biased: Tensor) -> None:
+    products, root = q @ k.transpose(-1, -2), math.sqrt(q.size(-1))
+    operands = {"q": (q, "row head query channel"), "k": (k, "row head key channel")}
+    record("products", products, PAIRS, "sum(q * k, channel)", **operands)
+    if bias is None:
+        record("scores", scores, PAIRS, "products / root", products=(products, PAIRS), root=root)
+    else:
+        record("content scores", scores, PAIRS, "products / root", products=(products, PAIRS), root=root)
+        record("scores", biased, PAIRS, "content + bias", content=(scores, PAIRS), bias=(bias, PAIRS))
+
+
+def record_context(context: Tensor, weights: Tensor, values: Tensor) -> None:
+    """Records the context [B, H, T, D] of weights [B, H, T, S] and values [B, H, S, D]."""
+    record(
+        "context",
+        context,
+        "row head query channel",
+        "sum(weights * v, key)",
+        weights=(weights, PAIRS),
+        v=(values, "row head key channel"),
+    )
 
 
 def _fused(q: Tensor, keys: int, need_weights: bool) -> bool:
@@ -153,12 +186,29 @@ def _scaled_dot_product(
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
 
 
-def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the last axis where `mask` allows; rows without any allowed entry are 0, forward and backward."""
+def masked_softmax(scores: Tensor, mask: Tensor | None, *, shown: str = "weights") -> Tensor:
+    """Softmax over the last axis where `mask` allows; rows without any allowed entry are 0, forward and backward.
+
+    shown: the name under which it is recorded, for scores [B, H, T, S] or [B, T, S]; "": it is not.
+    """
     if mask is None:
-        return scores.softmax(-1)
-    lowest = torch.finfo(scores.dtype).min
-    return scores.masked_fill(~mask, lowest).softmax(-1).masked_fill(~mask, 0.0)
+        weights = scores.softmax(-1)
+    else:
+        lowest = torch.finfo(scores.dtype).min
+        weights = scores.masked_fill(~mask, lowest).softmax(-1).masked_fill(~mask, 0.0)
+    if shown and recording():
+        _record_softmax(shown, scores, mask, weights)
+    return weights
+
+
+def _record_softmax(name: str, scores: Tensor, mask: Tensor | None, weights: Tensor) -> None:
+    axes = PAIRS if scores.dim() == 4 else "row query key"
+    if mask is not None:
+        masked = scores.masked_fill(~mask, -math.inf)
+        allowed, given = mask.expand(masked.shape), scores.expand(masked.shape)
+        record("masked scores", masked, axes, "where(mask, scores, -inf)", scores=(given, axes), mask=(allowed, axes))
+        scores = masked
+    record(name, weights, axes, "softmax(scores, key)", scores=(scores, axes))
 
 
 def _attend_cache(

@@ -1,6 +1,6 @@
 """Multi-head attention: projections to several heads, and the flow that dot-product attentions share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,10 @@ from weft.attention.core.kv_cache import ConcatenatedKeyValues, CrossAttentionMe
 from weft.attention.core.packed_sequences import attend_joint, packing
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
-from weft.layers.embeddings_and_rotary_positions import rotate, rotation
+from weft.layers.embeddings_and_rotary_positions import quarter_turn, rotate, rotation
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
 from weft.layers.linear_norm_dropout import xavier
+from weft.layers.step_recorder import record, recording
 
 Store = KeyValueStore | SlidingWindowCache
 
@@ -79,7 +80,38 @@ class Projections(nn.Module):
         joined = join_heads(context)
         if not torch.is_autocast_enabled(joined.device.type):
             joined = joined.to(self.out.weight.dtype)
-        return self.out(joined)
+        output = self.out(joined)
+        if recording():
+            self.record_output(context, output)
+        return output
+
+    def record_heads(
+        self, names: Sequence[str], x: Tensor, layer: nn.Module, joint: Tensor, of: nn.Module | None = None
+    ) -> None:
+        """Records the parts of a joint product [B, T, n·H·D] of a layer and x [B, T, M], each with its heads."""
+        for place, (name, part) in enumerate(zip(names, joint.chunk(len(names), -1), strict=True)):
+            axis = "query" if name == "queries" else "key"
+            value, axes = split_heads(part, self.site.heads), f"row head {axis} channel"
+            if type(layer) is not nn.Linear:  # its weights are rounded, or have adapters
+                record(name, value, axes, "", of)
+                continue
+            shape = self.site.heads, self.width
+            weight, bias = (None if each is None else each.chunk(len(names))[place] for each in (layer.weight, layer.bias))
+            operands = {"W": (weight.unflatten(0, shape), "head channel input"), "x": (x, f"row {axis} input")}
+            if bias is not None:
+                operands["b"] = (bias.view(shape), "head channel")
+            record(name, value, axes, "sum(W * x, input)" + (" + b" if bias is not None else ""), of, **operands)
+
+    def record_output(self, context: Tensor, output: Tensor) -> None:
+        """Records the projection of the context of the heads [B, H, T, D]."""
+        if type(self.out) is not nn.Linear:
+            return record("output", output, "row query channel")
+        weight = self.out.weight.unflatten(1, (self.site.heads, self.width))
+        operands = {"W": (weight, "channel head input"), "context": (context, "row head query input")}
+        if self.out.bias is not None:
+            operands["b"] = (self.out.bias, "channel")
+        formula = "sum(W * context, head, input)" + ("" if self.out.bias is None else " + b")
+        return record("output", output, "row query channel", formula, **operands)
 
 
 class MultiHead(Projections):
@@ -113,19 +145,25 @@ class MultiHead(Projections):
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         dropout = self.site.dropout if self.training else 0.0
         if append is None:
-            context, weights = attend_memory(
-                self.queries(query), state, layout=layout, dropout=dropout, need_weights=need_weights
-            )
+            q = self.queries(query)
+            if recording():
+                self.record_heads(("queries",), query, self.query, join_heads(q))
+            context, weights = attend_memory(q, state, layout=layout, dropout=dropout, need_weights=need_weights)
         else:
             if append is not query:
                 raise ValueError("in self-attention `append` must be the query tensor itself")
             joint = self.query_key_value(append)
             if not need_weights and (whole := self._whole(joint, state, layout, dropout)) is not None:
                 return Attended(self.out(whole), state)
+            if recording():
+                self.record_heads(("queries", "keys", "values"), append, self.query_key_value, joint)
             q, state, positions = self._append(joint, state, layout)
             options = AttendOptions(self.site.use == "causal", layout, positions, dropout, need_weights)
             context, weights = self.look(q, state, options)
-        return Attended(self.out(join_heads(context)), state, weights)
+        output = self.out(join_heads(context))
+        if recording():
+            self.record_output(context, output)
+        return Attended(output, state, weights)
 
     def _whole(self, joint: Tensor, state: Store, layout: Layout | None, dropout: float) -> Tensor | None:
         """Self-attention [1, T, H·D] within a packed row, if one kernel can compute it from the joint product.
@@ -143,9 +181,23 @@ class MultiHead(Projections):
         both, v = split_heads(both, 2 * self.site.heads), split_heads(v, self.site.heads)
         positions = state.place(joint, layout)
         if self.rotary is not None:
-            both = rotate(both, self._rotation(positions, layout, both.dtype))
+            turn = self._rotation(positions, layout, both.dtype)
+            both = rotate(both, turn)
+            if recording():
+                self._record_rotation(joint, both, turn)
         q, k = both.chunk(2, 1)
         return q, state.append(k, v, layout), positions
+
+    def _record_rotation(self, joint: Tensor, rotated: Tensor, turn: tuple[Tensor, Tensor]) -> None:
+        """Records the rotated queries and keys, each pair of channels turned by the angle of its position."""
+        before = split_heads(joint[..., : 2 * self.site.dim], 2 * self.site.heads)
+        for name, axis, plain, part in zip(
+            ("queries", "keys"), ("query", "key"), before.chunk(2, 1), rotated.chunk(2, 1), strict=True
+        ):
+            axes = f"row head {axis} channel"
+            cos, sin = ((each, axes) for each in turn)
+            operands = {"x": (plain, axes), "cos": cos, "turned": (quarter_turn(plain), axes), "sin": sin}
+            record(f"rotated {name}", part, axes, "x * cos + turned * sin", **operands)
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         """Plans plain products over all tokens or the last `past`; a mechanism with another scoring must not call this."""
@@ -182,7 +234,11 @@ class MultiHeadAttention(Attention):
     def init_state(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> State:
-        return self.heads.init_state(memory, layout, rows, room)
+        state = self.heads.init_state(memory, layout, rows, room)
+        if recording() and memory is not None and isinstance(state, CrossAttentionMemory):
+            joint = torch.cat([join_heads(state.k), join_heads(state.v)], -1)
+            self.heads.record_heads(("keys", "values"), memory, self.heads.key_value, joint, of=self)
+        return state
 
     def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
         return self.heads.read(memory, layout, values)

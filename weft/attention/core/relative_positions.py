@@ -10,11 +10,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.attention.core.dot_product import AttendOptions, Context, KeyValueStore, masked_softmax, mix, visible
+from weft.attention.core.dot_product import (
+    PAIRS,
+    AttendOptions,
+    Context,
+    KeyValueStore,
+    masked_softmax,
+    mix,
+    record_context,
+    visible,
+)
 from weft.attention.core.kv_cache import ConcatenatedKeyValues
 from weft.attention.core.packed_sequences import Heads, by_rows
 from weft.data.batch import Layout
 from weft.layers.linear_norm_dropout import dropout
+from weft.layers.step_recorder import StepsOfCaller, record, recording
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,7 @@ class RelativeOffsets:
     consecutive: bool
 
 
-class RelativeScoring(nn.Module, ABC):
+class RelativeScoring(nn.Module, StepsOfCaller, ABC):
     """Attention with relative positions, in place of `dot_product.attend`."""
 
     @abstractmethod
@@ -88,11 +98,31 @@ class Shaw(RelativeScoring):
         q, k, v = heads
         which = (offsets.away.clamp(-self.furthest, self.furthest) + self.furthest)[:, None]
         which = which.expand(q.size(0), q.size(1), q.size(2), k.size(2))
-        scores = q @ k.transpose(-1, -2) + (q @ self.keys.t().to(q.dtype)).gather(-1, which)
-        weights = masked_softmax(scores / math.sqrt(q.size(-1)), mask)
+        distances = (q @ self.keys.t().to(q.dtype)).gather(-1, which)
+        scores = q @ k.transpose(-1, -2) + distances
+        scaled = scores / math.sqrt(q.size(-1))
+        if recording():
+            self._record(heads, which, distances, scaled)
+        weights = masked_softmax(scaled, mask)
         kept = dropout(weights, options.dropout).to(v.dtype)
         context = kept @ v
-        if self.values is not None:
+        if self.values is None:
+            record_context(context, weights, v)
+        else:
             share = kept.new_zeros(*kept.shape[:-1], self.values.size(0)).scatter_add(-1, which, kept)
             context = context + share @ self.values.to(v.dtype)
+            if recording():
+                operands = {"weights": (weights, PAIRS), "v": (v, "row head key channel")}
+                operands["distances"] = self.values[which], "row head query key channel"
+                formula = "sum(weights * (v + distances), key)"
+                record("context", context, "row head query channel", formula, **operands)
         return context, weights if options.need_weights else None
+
+    def _record(self, heads: Heads, which: Tensor, distances: Tensor, scores: Tensor) -> None:
+        q, k, _ = heads
+        query, products = (q, "row head query channel"), q @ k.transpose(-1, -2)
+        vectors = self.keys[which], "row head query key channel"
+        record("products", products, PAIRS, "sum(q * k, channel)", q=query, k=(k, "row head key channel"))
+        record("distance products", distances, PAIRS, "sum(q * distances, channel)", q=query, distances=vectors)
+        sides = {"products": (products, PAIRS), "distances": (distances, PAIRS)}
+        record("scores", scores, PAIRS, "(products + distances) / root", **sides, root=math.sqrt(q.size(-1)))

@@ -21,6 +21,7 @@ from weft.layers.decoder_state import State, shared, spread
 from weft.layers.embeddings_and_rotary_positions import token_positions
 from weft.layers.kernels.cpp_plan import Keys, NotPlanned, PlanBuilder, Register
 from weft.layers.linear_norm_dropout import dropout, to_float32
+from weft.layers.step_recorder import StepsOfCaller, record, recording
 
 QUERIES = 32
 """Queries that a network scores at once. Its hidden layer has a cell per pair, so this bounds its memory."""
@@ -97,7 +98,7 @@ class CountedSource:
         return CountedSource(self.source, self.queries + (query.size(1) if layout is None else layout.lengths))
 
 
-class ScoreFunction(nn.Module, ABC):
+class ScoreFunction(nn.Module, StepsOfCaller, ABC):
     """The score of a query and a key. `key` computes the part that depends on the memory [G, S, M] alone, [G, S, A]."""
 
     key: nn.Module
@@ -140,7 +141,22 @@ class AdditiveScore(ScoreFunction):
         hidden = query[:, :, None] + keys[:, None]
         hidden = torch.tanh(hidden if features is None else hidden + features)
         weight = self._weight()
-        return (exact_linear if self.exact else F.linear)(hidden, weight)[..., 0]
+        energy = (exact_linear if self.exact else F.linear)(hidden, weight)[..., 0]
+        if recording():
+            self._record_energy((query, keys, features), hidden, weight, energy)
+        return energy
+
+    def _record_energy(
+        self, given: tuple[Tensor, Tensor, Tensor | None], hidden: Tensor, weight: Tensor, energy: Tensor
+    ) -> None:
+        query, keys, features = given
+        cells, formula = "row query key channel", "tanh(q + k)" if features is None else "tanh(q + k + features)"
+        operands = {"q": (query, "row query channel"), "k": (keys, "row key channel")}
+        if features is not None:
+            operands["features"] = (features, cells)
+        record("hidden", hidden, cells, formula, **operands)
+        operands = {"v": (weight[0], "channel"), "hidden": (hidden, cells)}
+        record("scores", energy, "row query key", "sum(v * hidden, channel)", **operands)
 
     def plan(self, draft: PlanBuilder, query: Register, width: int) -> Register:
         return draft.attend_additive(draft.linear(self.query, query), self._weight(), SourceStates.planned, width)
@@ -162,7 +178,12 @@ class DotScore(ScoreFunction):
         self.factor = 1 / math.sqrt(dim) if scale else 1.0
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
-        return torch.bmm(query if self.factor == 1 else query * self.factor, source.keys.transpose(1, 2))
+        scores = torch.bmm(query if self.factor == 1 else query * self.factor, source.keys.transpose(1, 2))
+        if recording():
+            formula = "sum(q * k, channel)" + ("" if self.factor == 1 else " * factor")
+            operands = {"q": (query, "row query channel"), "k": (source.keys, "row key channel")}
+            record("scores", scores, "row query key", formula, **operands, factor=self.factor)
+        return scores
 
     def plan(self, draft: PlanBuilder, query: Register, width: int) -> Register:
         return draft.attend_memory(query, 1, SourceStates.planned, width, self.factor)
@@ -202,7 +223,11 @@ class LocationScore(ScoreFunction):
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         # Padding may lie beyond the last position; it is masked.
         place = source.places(query.size(0)).clamp_max(self.max_length - 1)
-        return self.place(query).gather(-1, place[:, None].expand(-1, query.size(1), -1))
+        scores = self.place(query).gather(-1, place[:, None].expand(-1, query.size(1), -1))
+        if recording():
+            operands = {"W": (self.place.weight[place], "row key input"), "x": (query, "row query input")}
+            record("scores", scores, "row query key", "sum(W * x, input)", **operands)
+        return scores
 
 
 def luong_score(kind: LuongScore, site: Site) -> ScoreFunction:
@@ -242,7 +267,11 @@ class SingleHead(nn.Module):
     def mix(self, weights: Tensor, source: SourceStates) -> Tensor:
         """weights [B, T, S] → [B, T, M], with dropout of the weights in training."""
         used = dropout(weights, self.dropout, self.training)
-        return unfold(torch.bmm(fold(used, source.values.size(0)), source.values), weights.size(0))
+        context = unfold(torch.bmm(fold(used, source.values.size(0)), source.values), weights.size(0))
+        if recording():
+            operands = {"weights": (weights, "row query key"), "v": (spread(source.values, weights.size(0)), "row key channel")}
+            record("context", context, "row query channel", "sum(weights * v, key)", **operands)
+        return context
 
     def run(self, query: Tensor, source: SourceStates, layout: Layout | None, need_weights: bool) -> Attended:
         weights = masked_softmax(self.scores(query, source), source.mask(query.size(0), layout))

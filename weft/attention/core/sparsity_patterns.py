@@ -37,6 +37,7 @@ from weft.errors import ConfigError
 from weft.layers.decoder_state import State
 from weft.layers.linear_norm_dropout import dropout as drop
 from weft.layers.recurrent import repack, unpack
+from weft.layers.step_recorder import steps_under
 
 PATTERNS = {
     "full": "weft.attention.core.sparsity_patterns:Everything",
@@ -218,7 +219,8 @@ class LearnedTokens(nn.Module):
         q, k, v = heads.own(torch.cat([extra, x], 1))
         ok = None if longer is None else longer.mask[:, None, None]
         dropout = heads.site.dropout if self.training else 0.0
-        seen, _ = mix(q[:, :, : self.count], k, v, ok, dropout, False)
+        with steps_under("learned tokens"):
+            seen, _ = mix(q[:, :, : self.count], k, v, ok, dropout, False)
         both = torch.cat([extra + heads.out(join_heads(seen)).to(x.dtype), x], 1)
         attended = heads.run(both, ConcatenatedKeyValues(), both, longer, need_weights)
         weights = None if attended.weights is None else attended.weights[:, :, self.count :, self.count :]
@@ -473,7 +475,7 @@ def _merged(tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout:
         mask = _mask(tiling, q, layout)
         scores = (mine @ keys.transpose(-1, -2)).float() / math.sqrt(q.size(-1))
         total = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).logsumexp(-1, keepdim=True)
-        context = drop(masked_softmax(scores, mask).to(values.dtype), dropout) @ values
+        context = drop(masked_softmax(scores, mask, shown="").to(values.dtype), dropout) @ values
         contexts.append(tiling.back(context, q.size(0), q.size(2)))
         sums.append(tiling.back(total, q.size(0), q.size(2)))
     return (torch.stack(sums).softmax(0).to(q.dtype) * torch.stack(contexts)).sum(0)

@@ -18,6 +18,7 @@ MIXERS = {
     "aft": "weft.attention.mixers.attention_free:AttentionFreeMixer",
     "gmlp": "weft.attention.mixers.gmlp_and_mlp_mixer:GatedMlpMixer",
     "mlp_mixer": "weft.attention.mixers.gmlp_and_mlp_mixer:TokenMlpMixer",
+    "gat": "weft.attention.mixers.graph_attention:GraphAttentionMixer",
     "isab": "weft.attention.mixers.set_transformer:InducedSetMixer",
 }
 

@@ -207,7 +207,7 @@ def _attend_stored(
     count = same.cumsum(-1, dtype=torch.int32)
     seen = (same & (count > count[..., -1:] - window)).any(2)
     scores = (q @ keys.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32))
-    weights = masked_softmax(scores - ITSELF * (cells == place), seen)
+    weights = masked_softmax(scores - ITSELF * (cells == place), seen, shown="")
     return dropout(weights, share).to(v.dtype) @ v
 
 

@@ -12,7 +12,7 @@ class Panel {
     this.thumbs = element("div", { class: "thumbs", role: "group", "aria-label": "heads" });
     this.controls = element("div", { class: "controls" });
     this.note = element("p", { class: "note" });
-    this.box = element("section", { class: "panel" }, ...this.head(tell), ...this.attention(), this.message, ...this.rest(tell));
+    this.box = element("section", { class: "panel" }, ...this.head(tell), ...this.attention(), this.message, ...this.inside(), ...this.rest(tell));
   }
 
   head(tell) {
@@ -30,6 +30,13 @@ class Panel {
   attention() {
     if (!this.explanation.maps.length) return [];
     return [element("h3", {}, "Attention"), this.controls, this.thumbs, this.note, this.stage];
+  }
+
+  inside() {
+    if (!this.explanation.inside) return [];
+    const view = new InsideView(this.explanation.inside);
+    view.show();
+    return [element("h3", {}, "Inside"), view.box];
   }
 
   rest(tell) {

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.layers.embeddings_and_rotary_positions import NGramBag, embedding_table
+from weft.layers.embeddings_and_rotary_positions import NGramBag, embedding_table, record_embedding
 from weft.layers.kernels.cpp_plan import Maker, NotPlanned, PlanBuilder, Register
 from weft.layers.recurrent import CellKind, Recurrence, make_layer
 from weft.models.base import Component, Reads, Sizes
@@ -79,7 +79,10 @@ class TokenFrontend(Frontend):
         x = self.table(tokens)
         if self.ngrams is not None:
             x = x + self.ngrams.of_tokens(tokens, self.ngrams.init_state(tokens.size(0)), layout)[0]
-        return x * self.scale, layout
+            return x * self.scale, layout
+        x = x * self.scale
+        record_embedding(tokens, self.table, self.scale, x)
+        return x, layout
 
     def plan(self, draft: PlanBuilder, positions: Maker | None) -> Register:
         if self.ngrams is not None:

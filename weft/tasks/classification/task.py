@@ -16,6 +16,7 @@ from weft.data.corpus import Corpus, Encoding, Rows
 from weft.data.formats import Pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.evaluation.metrics import Metric
+from weft.explain.html_page import head_images
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo, all_metrics, text_scores
@@ -155,8 +156,9 @@ class LabelTask(CorpusTask):
         return self.predictor_class(model, self.reader, self.labels, resolved, threshold=self.threshold, warn=warn)
 
     def explanation(self, predictor: LabelPredictor, prediction: Label, text: str) -> str:
-        """The probabilities of labels, and the weights of sentences and words."""
-        return probability_table(prediction) + weighted_sentences(prediction)
+        """The probabilities of labels, the weights of sentences and words, and the heads of the encoder."""
+        heads = head_images(prediction.attention, prediction.uses)
+        return probability_table(prediction) + weighted_sentences(prediction) + heads
 
     def describe(self) -> dict[str, int]:
         return {"ids": self.source.size, f"{self.noun}s": len(self.labels), **super().describe()}

@@ -7,13 +7,12 @@ import math
 from dataclasses import dataclass
 from html import escape
 
-import numpy as np
 import torch
 
 from weft.attention.core.weight_recorder import first_row, record
 from weft.errors import DataError
 from weft.explain.explanation import Weights, right_to_left, shown
-from weft.explain.html_page import image, meter, notes
+from weft.explain.html_page import head_images, meter, notes
 from weft.tasks.language_modeling.predictor import GenerationPredictor
 
 CANDIDATES = 5
@@ -74,11 +73,12 @@ def reading_page(text: ReadText) -> str:
         remarks.append("the model shows no attention weights")
     listed = [_row(token, share, before) for token, share, before in zip(text.tokens[1:], text.probabilities, text.candidates)]
     table = "".join([*listed, _row("…", None, text.candidates[-1])])
+    pictures = head_images(text.attention, dict.fromkeys(text.attention, "causal"))
     head = "<tr><th>token</th><th>probability</th><th></th><th>likeliest there</th></tr>\n"
     measured = (
         f"<p>perplexity {text.perplexity:.2f} over {len(text.probabilities):,} tokens</p>\n" if text.probabilities else ""
     )
-    return f"{_shaded(text)}{measured}{notes(remarks)}<table>{head}{table}</table>\n{_heads(text)}"
+    return f"{_shaded(text)}{measured}{notes(remarks)}<table>{head}{table}</table>\n{pictures}"
 
 
 def _shaded(text: ReadText) -> str:
@@ -96,14 +96,3 @@ def _row(token: str, share: float | None, candidates: list[tuple[str, float]]) -
     others = ", ".join(f"{escape(shown(name))} {chance:.3f}" for name, chance in candidates)
     own = "<td></td><td></td>" if share is None else f"<td>{share:.4f}</td><td>{meter(share)}</td>"
     return f"<tr><th>{escape(shown(token))}</th>{own}<td>{others}</td></tr>\n"
-
-
-def _heads(text: ReadText) -> str:
-    """An image for each head of each layer: a row for each token, dark where it looks at a token before it."""
-    figures = ""
-    for layer, weights in enumerate(text.attention.values(), start=1):
-        for head, each in enumerate(weights, start=1):
-            shade = (255 * (1 - np.sqrt(each.clip(0, 1)))).astype(np.uint8)
-            title = f"layer {layer}, head {head}"
-            figures += f"<figure class='picture exact'>{image(shade, title)}<figcaption>{title}</figcaption></figure>\n"
-    return figures

@@ -13,6 +13,8 @@ from weft.config.registry import Among, build
 from weft.data.batch import Position, TextBatch
 from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resolve_options
 from weft.errors import ConfigError
+from weft.explain.explanation import shown
+from weft.explain.inside import TokenNames
 from weft.losses.log_likelihood import decoder_loss
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_model
@@ -225,6 +227,11 @@ class LanguageModelTask(Task):
         from weft.tasks.language_modeling.explanation import read_text, reading_page  # not needed to generate
 
         return text, reading_page(read_text(predictor, text))
+
+    def step_names(self, predictor: GenerationPredictor, text: str) -> TokenNames:
+        from weft.tasks.language_modeling.explanation import read_text
+
+        return TokenNames([shown(token) for token in read_text(predictor, text).tokens], predictor.tokenizer.tokens)
 
     def identity(self) -> str:
         return self.train.identity

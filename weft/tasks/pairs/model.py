@@ -180,8 +180,10 @@ class Esim(Comparison):
 
 
 class Joined(Comparison):
-    """Both texts in one stream, which the encoder reads at once: the second text follows the first, and each has a learned
-    vector that is added to its embeddings (Devlin et al. 2019).
+    """Both texts in one stream, with segment vectors (Devlin et al. 2019).
+
+    The second text follows the first, and the encoder reads both at once. Each text has a learned vector, which is added to its
+    embeddings.
 
     pooling: how the vectors of the stream become one
     """

@@ -47,6 +47,7 @@ class PairsTask(LabelTask):
         commands=("printf 'a text\\tanother text\\n' | weft predict {run}", "weft evaluate {run} --data FILE.tsv#1,2,3"),
         count_unit="pairs",
         inference_kind="forward",
+        texts=2,
     )
     column = "third"
     data_format = FORMAT

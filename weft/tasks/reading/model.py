@@ -198,8 +198,11 @@ def _fit(width: int, wanted: int) -> nn.Module:
 
 
 class AttentionSum(Reader):
-    """The attention-sum reader for questions with a blank (Kadlec et al. 2016): each word of the passage has the score of the
-    product of its state and the last states of the question, and an answer the sum of the probabilities of its places."""
+    """The attention-sum reader for questions with a blank (Kadlec et al. 2016).
+
+    The score of each word of the passage is the product of its state and the last states of the question. The probability of an
+    answer is the sum of those of its places.
+    """
 
     pointers = 1
 

@@ -45,6 +45,7 @@ class ReadingTask(CorpusTask):
         commands=("printf 'A passage.\\tA question?\\n' | weft predict {run}", "weft evaluate {run} --data FILE.jsonl"),
         count_unit="questions",
         inference_kind="forward",
+        texts=2,
         metric_types=METRICS,
         several_references=True,
     )

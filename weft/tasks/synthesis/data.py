@@ -3,7 +3,7 @@
 Shapes: B texts · T steps of the decoder, each of R frames · M mel bands.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 
 import numpy as np
@@ -12,11 +12,20 @@ import torch
 from weft.data.batch import EOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
-from weft.data.formats import Texts
+from weft.data.formats import Pairs, Texts
 from weft.data.sentence_pairs import PairFilters
 from weft.data.tokenizers import RESERVED, Tokenizer
+from weft.errors import DataError
 from weft.tasks.transcription.data import CHUNK, VERSION
 from weft.tasks.transcription.log_mel import Frames, LogMel, features
+
+
+def check_texts_first(pairs: Pairs, report: Callable[[str], None]) -> None:
+    """Raises DataError if files come before texts, as in lists for transcription."""
+    first, second = next(iter(pairs))
+    if first.lower().endswith(".wav") and not second.lower().endswith(".wav"):
+        place = pairs.name.partition("#")[0]
+        raise DataError(f"{pairs.name}: its first column names wav files, here {first!r}, not texts. Write {place}#2,1.")
 
 
 def speech_encoding(source: Tokenizer, mel: LogMel, max_length: int, drop_duplicates: bool = False) -> Encoding:

@@ -23,7 +23,7 @@ from weft.losses.attention_penalties import Penalties
 from weft.models.base import Network, Sizes
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.synthesis.data import collate_speech, random_speech, speech_encoding
+from weft.tasks.synthesis.data import check_texts_first, collate_speech, random_speech, speech_encoding
 from weft.tasks.synthesis.griffin_lim import InvertibleLogMel
 from weft.tasks.synthesis.metrics import diagonal_share, mel_cepstral_distortion
 from weft.tasks.synthesis.model import (
@@ -85,7 +85,7 @@ class SynthesisTask(CorpusTask):
         super().__init__(context)
         mel.check()
         self.mel, self.speech, self.distance, self.lowercase = mel, speech, distance, lowercase
-        self.data_format = listed_files((), lowercase=lowercase, side=1)
+        self.data_format = replace(listed_files((), lowercase=lowercase, side=1), check=check_texts_first)
         self.penalties = Penalties({"guided": guided_weight}, guided_width, [-1])
 
     def learn(self, train: list[Pairs]) -> None:

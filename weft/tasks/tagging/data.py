@@ -31,6 +31,7 @@ from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
+from weft.file_access import plain_name
 from weft.tasks.classification.data import Labels, reading
 from weft.tasks.tagging.metrics import Scheme, convert, split_tags
 
@@ -70,7 +71,7 @@ def open_tagged(spec: str, scheme: Scheme | None = None) -> Pairs:
 
 def tagged_inputs(file: Path) -> Iterable[str]:
     """The words of a table (.tsv), or lines of text."""
-    if not file.name.removesuffix(".gz").endswith(".tsv"):
+    if not plain_name(file.name).endswith(".tsv"):
         return read_inputs(file)
     return (words for words, _ in open_tagged(str(file)))
 
@@ -89,7 +90,7 @@ class TaggedSentences(Pairs):
     def __init__(self, spec: str, scheme: Scheme | None = None) -> None:
         super().__init__(spec)
         path, mark, columns = spec.rpartition("#")
-        chosen = mark and path.removesuffix(".gz").endswith(".tsv")
+        chosen = mark and plain_name(path).endswith(".tsv")
         self.path = str(check_file(path if chosen else spec))
         self.scheme = scheme
         numbers = columns.split(",") if chosen else ["1", "2"]

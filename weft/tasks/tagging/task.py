@@ -16,6 +16,7 @@ from weft.data.formats import Pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.errors import DataError
 from weft.evaluation.metrics import Metric, score
+from weft.explain.html_page import head_images
 from weft.models.base import Network, Sizes
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.classification.data import Labels
@@ -197,7 +198,8 @@ class TaggingTask(CorpusTask):
         return TaggingPredictor(model, self.reader, resolved, warn)
 
     def explanation(self, predictor: TaggingPredictor, prediction: Tagged, text: str) -> str:
-        return tag_table(prediction, sequence=predictor.model.chain is not None)
+        heads = head_images(prediction.attention, prediction.uses)
+        return tag_table(prediction, sequence=predictor.model.chain is not None) + heads
 
     def describe(self) -> dict[str, Any]:
         return {"words": len(self.lexicon.counts), "tags": len(self.tags), **super().describe()}

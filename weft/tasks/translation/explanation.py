@@ -11,10 +11,13 @@ from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.data.copy_vocabulary import CopyIds, encode_named
 from weft.decoding.generate import max_tokens
 from weft.decoding.hypotheses import BackpointerTables, RefinementPass
+from weft.decoding.score_given_targets import teacher_force
 from weft.errors import ConfigError, DataError
-from weft.explain.attention_maps import find_maps, find_slots, observed
+from weft.explain.attention_maps import TextAxes, find_maps, find_slots, observed
 from weft.explain.beam_tree import BeamTree
 from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node, Side, WritingPass, make_side, shown
+from weft.explain.inside import Inside
+from weft.layers.step_recorder import record_steps
 from weft.models.base import Model
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.models.pointer_generator import PointerDecoder
@@ -37,12 +40,18 @@ AT_ONCE = "the decoder writes all tokens at once; probabilities and attention ar
 
 
 def explain_translation(
-    predictor: TranslationPredictor, text: str, *, target: str | None = None, run: str = "", influence: bool | None = None
+    predictor: TranslationPredictor,
+    text: str,
+    *,
+    target: str | None = None,
+    run: str = "",
+    influence: bool | None = None,
+    inside: bool = False,
 ) -> Explanation:
     """Explains the translation of a text, or a given `target`, token by token.
 
     influence: add the influence of each source token on each target token, by removing source tokens one by one; None: only
-    if the model has no cross-attention weights.
+    if the model has no cross-attention weights · inside: add every step of the model.
     """
     model, segment = predictor.model, encode_source(predictor, text)
     predictor.options.search.check(["trace"])
@@ -63,11 +72,12 @@ def explain_translation(
         score = best[0].score  # of a path of CTC, the blanks count too
     if target is not None and not model.decoder.parallel:
         steps = _continuations(predictor, segment, ids, forced.logp, steps)
+    source, written = make_side(*encode_named(predictor.source, text)), _target_side(predictor, segment, ids, target)
     return Explanation(
         run=run,
         model=type(model).__name__,
-        source=make_side(*encode_named(predictor.source, text)),
-        target=_target_side(predictor, segment, ids, target),
+        source=source,
+        target=written,
         score=best[0].score if target is None else score,
         steps=steps,
         maps=maps,
@@ -76,7 +86,16 @@ def explain_translation(
         passes=_passes(predictor, best[0].passes) if best else [],
         forced=target is not None,
         notes=[*_unknown_words(predictor, text), *_without_attention(model)],
+        inside=_inside(predictor, segment, ids, (source, written)) if inside else None,
     )
+
+
+def _inside(predictor: TranslationPredictor, segment: TextSegment, ids: Sequence[int], sides: tuple[Side, Side]) -> Inside:
+    """Every step of the model for this target."""
+    with record_steps(predictor.model) as recorder:
+        teacher_force(predictor.model, segment.ids, ids)
+    vocabulary = predictor.target.named(segment.words).tokens
+    return Inside.of(recorder, TextAxes(find_slots(predictor.model), *sides, vocabulary))
 
 
 def encode_source(predictor: TranslationPredictor, text: str) -> TextSegment:

@@ -1,4 +1,4 @@
-"""Documents that can be translated: plain text, HTML, XLIFF, Word, subtitles (SubRip, WebVTT), gettext catalogs and tables."""
+"""Documents that can be translated: text, HTML, Markdown, XLIFF, TMX, Word, subtitles, gettext catalogs and tables."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
@@ -8,6 +8,7 @@ from weft.errors import ConfigError, DataError
 from weft.tasks.translation.documents.catalogs_and_tables import Write, read_catalog, read_table
 from weft.tasks.translation.documents.docx import WordDocument
 from weft.tasks.translation.documents.html import Document, html_document, srt_document, text_document, vtt_document
+from weft.tasks.translation.documents.markdown import markdown_document
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.segmenter import Translation
 
@@ -18,13 +19,21 @@ def _xliff(text: str, language: str | None) -> Document:
     return xliff_document(text, language)
 
 
-Format = Literal["text", "html", "srt", "vtt", "xliff"]
+def _tmx(text: str, language: str | None) -> Document:
+    from weft.tasks.translation.documents.tmx import tmx_document
+
+    return tmx_document(text, language)
+
+
+Format = Literal["text", "html", "srt", "vtt", "xliff", "markdown", "tmx"]
 FORMATS: dict[str, Callable[[str, str | None], Document]] = {
     "text": lambda text, language: text_document(text),
     "html": lambda text, language: html_document(text),
     "srt": lambda text, language: srt_document(text),
     "vtt": lambda text, language: vtt_document(text),
     "xliff": _xliff,
+    "markdown": lambda text, language: markdown_document(text),
+    "tmx": _tmx,
 }
 
 SEPARATOR = "\x1e"
@@ -41,14 +50,18 @@ SUFFIXES = {
     ".vtt": "vtt",
     ".xlf": "xliff",
     ".xliff": "xliff",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".tmx": "tmx",
     ".po": "po",
+    ".pot": "po",
     ".csv": "csv",
 }
 """Formats of files by the ends of their names. Word documents (.docx) can be translated, too."""
 
 OTHER_NAMES = """
-.ass .doc .epub .idml .json .odp .ods .odt .pdf .pot .pptx .properties .resx .rtf .ssa .strings .tex .tmx .ts
-.xls .xlsx .xml
+.ass .doc .epub .idml .json .odp .ods .odt .pdf .pptx .properties .resx .rtf .ssa .strings .tex .ts
+.xls .xml
 """
 OTHER_DOCUMENTS = frozenset(OTHER_NAMES.split())
 """Ends of the names of files in formats that are not read. Their lines are not sentences."""

@@ -1,44 +1,73 @@
 """Files whose texts are the entries of a structure: gettext catalogs (.po) and tables (.csv)."""
 
+import codecs
 import csv
-import re
 from collections.abc import Callable, Sequence
 from io import BytesIO, StringIO
 
+from weft.data.file_formats.gettext_catalog import SAMPLE, Message, Plurals, charset, decoded, quoted, read_messages
 from weft.data.text_lines import decode_text
 from weft.errors import DataError
 
 Write = Callable[[Sequence[str]], bytes]
 """Makes the file with these texts in place of its own."""
 
-HEADER = re.compile(rb'^msgid\s+""\s*\nmsgstr', re.MULTILINE)
-"""The beginning of the header of a catalog, which Babel would add if there is none."""
-
 DELIMITERS = ",;\t|"
 BOM = "\ufeff"
 
 
 def read_catalog(content: bytes, name: str) -> tuple[list[str], Write]:
-    """The messages of a gettext catalog that have no translation. A plural form is a text of its own."""
-    from babel.messages.pofile import PoFileError, read_po, write_po  # takes time to import, and few need it
+    """The messages of a gettext catalog that have no translation or a fuzzy one. A plural form is a text of its own.
 
-    try:
-        catalog = read_po(BytesIO(content), abort_invalid=True)
-    except (PoFileError, ValueError, LookupError) as error:
-        raise DataError(f"{name} is not a gettext catalog that can be read: {error}") from None
-    untranslated = [message for message in catalog if message.id and not any(message.string or ())]
-    forms = [[message.id] if isinstance(message.id, str) else list(message.id) for message in untranslated]
+    Translations are marked as fuzzy, so that somebody reviews them. Everything else stays as it is, byte for byte.
+    """
+    encoding = charset(content.splitlines()[:SAMPLE])
+    bom = content[: 3 * content.startswith(codecs.BOM_UTF8)]
+    lines = decoded(BytesIO(content), encoding, name)
+    messages = list(read_messages(lines, name))
+    plurals = Plurals(messages[0].strings.get(0, "") if messages and messages[0].is_header else "")
+    wanted = [message for message in messages if _is_wanted(message)]
+    texts = [text for message in wanted for text in (message.id, message.plural) if text is not None]
 
-    def write(texts: Sequence[str]) -> bytes:
-        remaining, plurals = iter(texts), catalog.num_plurals
-        for message, ids in zip(untranslated, forms, strict=True):
-            found = [next(remaining) for _ in ids]
-            message.string = found[0] if isinstance(message.id, str) else (found + found[-1:] * plurals)[:plurals]
-        out = BytesIO()
-        write_po(out, catalog, omit_header=HEADER.search(content) is None)
-        return out.getvalue()
+    def write(answers: Sequence[str]) -> bytes:
+        remaining = iter(answers)
+        for message in wanted:
+            one = next(remaining)
+            _translate(message, one, None if message.plural is None else next(remaining), plurals)
+        try:
+            return bom + "".join(line for message in messages for line in message.lines).encode(encoding)
+        except UnicodeEncodeError as error:
+            letter = error.object[error.start]
+            raise DataError(f"{name} is in {encoding}, which has no {letter!r}; convert it to UTF-8 with `msgconv`") from None
 
-    return [text for ids in forms for text in ids], write
+    return texts, write
+
+
+def _is_wanted(message: Message) -> bool:
+    if message.is_header or message.obsolete or not message.places:
+        return False
+    return not message.translated or "fuzzy" in message.flags
+
+
+def _translate(message: Message, one: str, many: str | None, plurals: Plurals) -> None:
+    """Writes a translation into the lines of a message, and marks it as fuzzy."""
+    first, last = message.places
+    end = "\r\n" if message.lines[first].endswith("\r\n") else "\n"
+    if many is None:
+        new = quoted("msgstr", one, end)
+    else:
+        forms = [one if form == plurals.one != plurals.many else many for form in range(plurals.count)]
+        new = [line for form, text in enumerate(forms) for line in quoted(f"msgstr[{form}]", text, end)]
+    if not message.lines[last - 1].endswith("\n"):
+        new[-1] = new[-1].removesuffix(end)
+    before = [line for line in message.lines[:first] if not line.startswith("#|")]
+    flags = next((place for place, line in enumerate(before) if line.startswith("#,")), None)
+    if flags is None:
+        place = next(place for place, line in enumerate(before) if line.strip() and not line.startswith("#"))
+        before.insert(place, f"#, fuzzy{end}")
+    elif "fuzzy" not in message.flags:
+        before[flags] = f"#, fuzzy,{before[flags][2:]}"
+    message.lines = before + new + message.lines[last:]
 
 
 def read_table(content: bytes, name: str) -> tuple[list[str], Write]:

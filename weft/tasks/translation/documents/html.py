@@ -63,12 +63,20 @@ class Document:
 
     def __init__(self, write: Callable[[str], str] = str) -> None:
         self.segments: list[Segment] = []
-        self._parts: list[str | None] = []
+        self._parts: list[str | Callable[[Translation], str] | None] = []
         self._write = write
 
     def keep(self, text: str) -> None:
         """Adds text that stays."""
         self._parts.append(text)
+
+    def keep_described(self, text: str, describe: Callable[[Translation], str], content: Sequence[Token]) -> None:
+        """Adds tokens, as `add` does, and text before them: `describe` of their translation, `text` if there is none."""
+        place, before = len(self._parts), len(self.segments)
+        self.keep(text)
+        self.add(content)
+        if len(self.segments) > before:
+            self._parts[place] = describe
 
     def translate(self, segment: Segment) -> None:
         """Adds a segment to translate."""
@@ -93,8 +101,14 @@ class Document:
 
     def fill(self, answers: Sequence[Translation]) -> str:
         """The text of the document with translated segments. Theirs is escaped, so a model cannot produce markup."""
-        remaining = iter(answers)
-        return "".join(self._filled(next(remaining)) if part is None else part for part in self._parts)
+        written, number = [], 0
+        for part in self._parts:
+            if part is None:
+                written.append(self._filled(answers[number]))
+                number += 1
+            else:
+                written.append(part if isinstance(part, str) else part(answers[number]))
+        return "".join(written)
 
     def _filled(self, answer: Translation) -> str:
         runs = answer.runs or [(answer.text, False)]

@@ -1,13 +1,18 @@
-"""XLIFF 1.2 and 2.x: writes the target of each unit from its source. The rest of the file stays as it is, byte for byte."""
+"""XLIFF 1.2 and 2.x: writes the target of each unit from its source, with its state and its score.
+
+The rest of the file stays as it is, byte for byte.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
 from xml.parsers import expat
 
 from weft.errors import DataError
 from weft.tasks.translation.documents.html import Document, Token, find_partners, join_elements, raw_text, tokens
+from weft.tasks.translation.segmenter import Translation
 
 OPENS, CLOSES = {"bx", "bpt", "sc", "sm"}, {"ex", "ept", "ec", "em"}
 """Inline elements that open and close a range. They are elements of their own, so they may be anywhere in a unit."""
@@ -22,8 +27,9 @@ DECLARED = re.compile(r"""^(<\?xml[^>]*?)\s+encoding=(?:'[^']*'|"[^"]*")""")
 
 @dataclass(frozen=True)
 class _Unit:
-    """Places of the tokens of one unit: its source, its target if it has one, and whether it is to be translated."""
+    """Places of the tokens of one unit: its tag, its source, its target if it has one, and whether it is to be translated."""
 
+    segment: int
     source: tuple[int, int]
     target: tuple[int, int] | None
     wanted: bool
@@ -34,7 +40,7 @@ def xliff_document(text: str, language: str | None = None) -> Document:
 
     language: the target language, which is written into the file if it names none.
     """
-    _check(text)
+    check_xml(text, "xliff", "XLIFF")
     text = DECLARED.sub(r'\1 encoding="UTF-8"', text)  # which is what weft writes
     parsed = [_with_language(replace(token, name=PREFIX.sub("", token.name)), language) for token in tokens(text)]
     partners = find_partners(parsed)
@@ -44,24 +50,54 @@ def xliff_document(text: str, language: str | None = None) -> Document:
         begin, end = unit.source
         if begin < at:
             continue  # a unit inside another one
-        document.keep(raw_text(parsed[at : end + 1]))
-        at = end + 1
         if not unit.wanted:
+            document.keep(raw_text(parsed[at : end + 1]))
+            at = end + 1
             continue
-        name = parsed[begin].raw[1:].split(">")[0].split()[0].replace("source", "target")
+        before, at = raw_text(parsed[at : end + 1]), end + 1
+        opening, closing = _target_tags(parsed, unit)
         if unit.target is None:
-            document.keep(f"{_indent(parsed, begin)}<{name}>")
-            _add(document, parsed[begin + 1 : end])
-            document.keep(f"</{name}>")
-            continue
-        first, last = unit.target
-        opening = parsed[first].raw
-        document.keep(raw_text(parsed[at:first]) + (opening.rstrip("/>").rstrip() + ">" if first == last else opening))
-        _add(document, parsed[begin + 1 : end])
-        document.keep(f"</{name}>" if first == last else parsed[last].raw)
-        at = last + 1
+            before += _indent(parsed, begin)
+        else:
+            before += raw_text(parsed[at : unit.target[0]])
+            at = unit.target[1] + 1
+        describe = partial(_described, before=before, opening=opening, segment=parsed[unit.segment].raw)
+        document.keep_described(before + opening, describe, inline_content(parsed[begin + 1 : end]))
+        document.keep(closing)
     document.keep(raw_text(parsed[at:]))
     return document
+
+
+def _target_tags(parsed: Sequence[Token], unit: _Unit) -> tuple[str, str]:
+    """The tags of the target of a unit: its own, or new ones."""
+    if unit.target is not None and unit.target[0] < unit.target[1]:
+        return parsed[unit.target[0]].raw, parsed[unit.target[1]].raw
+    name = parsed[unit.source[0]].raw[1:].split(">")[0].split()[0].replace("source", "target")
+    if unit.target is None:
+        return f"<{name}>", f"</{name}>"
+    return parsed[unit.target[0]].raw.rstrip("/>").rstrip() + ">", f"</{name}>"
+
+
+def _described(answer: Translation, *, before: str, opening: str, segment: str) -> str:
+    """What is before a translation, with its state and its score.
+
+    Version 1.2 has the state in the target, and attributes of others there. Version 2 has it in the segment, which begins in
+    `before`, and only a subordinate state for others.
+    """
+    score = f"{answer.score:.4f}"
+    if "segment" not in segment:
+        state = {"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}
+        return before + with_attributes(opening, {**state, "xmlns:weft": "urn:weft", "weft:score": score})
+    start, tag, rest = before.rpartition(segment)
+    return start + with_attributes(tag, {"state": "translated", "subState": f"weft:{score}"}) + rest + opening
+
+
+def with_attributes(tag: str, attributes: Mapping[str, str]) -> str:
+    """An opening tag with these attributes in place of its own of the same names."""
+    for name in attributes:
+        tag = re.sub(rf"""\s+{re.escape(name)}\s*=\s*(?:"[^"]*"|'[^']*')""", "", tag)
+    end = "/>" if tag.endswith("/>") else ">"
+    return tag.removesuffix(end).rstrip() + "".join(f' {name}="{value}"' for name, value in attributes.items()) + end
 
 
 def _with_language(token: Token, language: str | None) -> Token:
@@ -91,7 +127,7 @@ def _units(parsed: Sequence[Token], partners: Sequence[int | None]) -> list[_Uni
             continue
         target = inner.get("target")
         final = "final" in (token.attributes.get("state"), parsed[target[0]].attributes.get("state") if target else None)
-        units.append(_Unit(source, target, not final and place >= stays))
+        units.append(_Unit(place, source, target, not final and place >= stays))
     return units
 
 
@@ -108,9 +144,9 @@ def _children(parsed: Sequence[Token], partners: Sequence[int | None], first: in
     return inner
 
 
-def _add(document: Document, content: Sequence[Token]) -> None:
-    """Adds the content of a source. Codes are joined into one token; tags that open and close a range become a pair."""
-    document.add([_inline(token) for token in join_elements(content, _is_code)])
+def inline_content(content: Sequence[Token]) -> list[Token]:
+    """The content of a source. Codes are joined into one token; tags that open and close a range become a pair."""
+    return [_inline(token) for token in join_elements(content, _is_code)]
 
 
 def _is_code(token: Token) -> bool:
@@ -133,7 +169,7 @@ def _range(token: Token) -> str:
     """Names the range that a tag opens or closes."""
     ids = token.attributes
     if token.name in ("bx", "ex", "bpt", "ept"):
-        return f"range {ids.get('rid') or ids.get('id', '')}"
+        return f"range {ids.get('rid') or ids.get('id') or ids.get('i', '')}"
     kind = "code" if token.name in ("sc", "ec") else "note"
     return f"{kind} {ids.get('id', '') if token.name in OPENS else ids.get('startRef') or ids.get('startref', '')}"
 
@@ -144,20 +180,20 @@ def _indent(parsed: Sequence[Token], place: int) -> str:
     return before[len(before.rstrip()) :] if parsed[place - 1].kind == "text" else ""
 
 
-def _check(text: str) -> None:
-    """Raises DataError unless a text is well-formed XLIFF. Entities are refused: nothing is ever read from elsewhere."""
-    root: list[str] = []
+def check_xml(text: str, root: str, format: str) -> None:
+    """Raises DataError unless a text is well-formed XML with this first element. Declarations of entities are refused."""
+    found: list[str] = []
     parser = expat.ParserCreate()
-    parser.StartElementHandler = lambda name, attributes: root.append(name) if not root else None
+    parser.StartElementHandler = lambda name, attributes: found.append(name) if not found else None
 
     def refuse(*declaration: object) -> None:
-        raise DataError("the XLIFF file declares entities, which are not read; replace them by their text")
+        raise DataError(f"the {format} file declares entities, which are not read; replace them by their text")
 
     parser.EntityDeclHandler = refuse
     try:
         # The text is decoded already, whatever its declaration says.
         parser.Parse(DECLARED.sub(r"\1", text).encode("utf-8"), True)
     except expat.ExpatError as error:
-        raise DataError(f"the XLIFF file is not well-formed XML: {error}") from None
-    if PREFIX.sub("", root[0]) != "xliff":
-        raise DataError(f"the file is XML, but not XLIFF: its first element is {root[0]}, not xliff")
+        raise DataError(f"the {format} file is not well-formed XML: {error}") from None
+    if PREFIX.sub("", found[0]) != root:
+        raise DataError(f"the file is XML, but not {format}: its first element is {found[0]}, not {root}")

@@ -1,0 +1,115 @@
+"""Opens files as streams of UTF-8: decompresses .gz, .bz2, .xz and .zst, and converts other encodings.
+
+A name may end in `@ENCODING`, as in `old.tsv@cp1252`; the file is then read in that encoding.
+"""
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, cast
+
+from weft.errors import DataError
+from weft.file_access import split_encoding
+from weft.version import install
+
+BLOCK = 1 << 16
+ZSTD_BLOCK = 1 << 8
+"""Bytes that are decompressed at once, because those of a hostile .zst file may become 30,000 times as many."""
+
+READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
+"""Errors of damaged or unreadable files."""
+
+
+class BlockStream(io.RawIOBase):
+    """A stream made of blocks of bytes. next_block: returns the next one, nothing at the end · files: to be closed with it."""
+
+    def __init__(self, next_block: Callable[[], bytes], *files: IO[bytes]) -> None:
+        self._next_block, self._files, self._block = next_block, files, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._block:
+            self._block = memoryview(self._next_block())
+        size = min(len(buffer), len(self._block))
+        buffer[:size] = self._block[:size]
+        self._block = self._block[size:]
+        return size
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+        super().close()
+
+
+def _open_zstd(path: Path) -> IO[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise DataError(f"{path}: .zst files need the package zstandard: {install('zstd')}") from None
+    file = path.open("rb")
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+    frame, pending = decompressor.decompressobj(), b""
+
+    def next_block() -> bytes:
+        nonlocal frame, pending
+        while True:
+            if frame.eof:  # another frame may follow
+                pending, frame = frame.unused_data or file.read(ZSTD_BLOCK), decompressor.decompressobj()
+                if not pending:
+                    return b""
+            elif not (pending := file.read(ZSTD_BLOCK)):
+                raise EOFError("it ends inside of compressed data")
+            try:
+                block = frame.decompress(pending)
+            except zstandard.ZstdError as error:
+                raise OSError(f"not valid zstd: {error}") from None
+            if block:
+                return block
+
+    return io.BufferedReader(BlockStream(next_block, file), BLOCK)
+
+
+OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {
+    ".gz": lambda path: cast(IO[bytes], gzip.open(path, "rb")),  # noqa: SIM115
+    ".bz2": lambda path: cast(IO[bytes], bz2.open(path, "rb")),  # noqa: SIM115
+    ".xz": lambda path: cast(IO[bytes], lzma.open(path, "rb")),  # noqa: SIM115
+    ".zst": _open_zstd,
+}
+"""How compressed files are opened, by the ends of their names."""
+
+
+def open_binary(name: str | Path) -> IO[bytes]:
+    """A file, decompressed and in UTF-8."""
+    path, encoding = split_encoding(name)
+    file = OPENERS.get(Path(path).suffix, lambda plain: plain.open("rb"))(Path(path))
+    return file if encoding is None else _recoded(file, encoding, path)
+
+
+def _recoded(file: IO[bytes], encoding: str, path: str) -> IO[bytes]:
+    """A stream of UTF-8 with the text of a file in another encoding."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    offset = 0
+
+    def next_block() -> bytes:
+        nonlocal offset
+        while block := file.read(BLOCK):
+            offset += len(block)
+            if text := decode(block):
+                return text.encode("utf-8", "surrogatepass")
+        return decode(b"", True).encode("utf-8", "surrogatepass")
+
+    def decode(block: bytes, final: bool = False) -> str:
+        try:
+            return decoder.decode(block, final)
+        except UnicodeDecodeError as error:
+            place = offset - len(block) + error.start
+            raise DataError(f"{path}: not valid {encoding} near byte {place:,}: {error.reason}; try another one") from None
+
+    return io.BufferedReader(BlockStream(next_block, file), BLOCK)

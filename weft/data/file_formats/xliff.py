@@ -1,0 +1,110 @@
+"""XLIFF 1.2 and 2: the sources of its units with their translations, as a stream. Others are left out."""
+
+from collections.abc import Iterator
+
+from weft.data.file_formats.xml_events import InlineText, XmlReader
+from weft.data.formats import Pairs, combine
+from weft.data.text_lines import check_file, file_digest
+from weft.errors import DataError
+
+UNTRANSLATED = {"new", "initial", "needs-translation", "needs-adaptation", "needs-l10n"}
+"""States of targets that are no translations yet."""
+
+Unit = tuple[str, str | None, str]
+"""A source, its target if it has one, and the state of this."""
+
+
+class _XliffReader(XmlReader):
+    """Yields the units of a file, `trans-unit` in version 1.2 and `segment` in version 2."""
+
+    root = "xliff"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._texts: dict[str, str] = {}
+        self._state = ""
+        self._data: dict[str, str] = {}
+        self._ignored = 0
+        self._name, self._segment = "", InlineText()
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        if self._name:
+            self._segment.start(name, attributes)
+        elif name in ("alt-trans", "matches", "seg-source", "ignorable"):
+            self._ignored += 1
+        elif self._ignored:
+            return
+        elif name == "unit":
+            self._data = {}
+        elif name in ("trans-unit", "segment"):
+            self._texts, self._state = {}, attributes.get("state", "")
+        elif name in ("source", "target"):
+            self._begin(name)
+            self._state = attributes.get("state", self._state) if name == "target" else self._state
+        elif name == "data":
+            self._begin(f"data {attributes.get('id', '')}")
+
+    def _begin(self, name: str) -> None:
+        self._name, self._segment = name, InlineText(self._data)
+
+    def end(self, name: str) -> None:
+        if self._name and not self._segment.inside:
+            kind, _, key = self._name.partition(" ")
+            if kind == "data":
+                self._data[key] = self._segment.value
+            else:
+                self._texts[kind] = self._segment.value
+            self._name = ""
+        elif self._name:
+            self._segment.end()
+        elif name in ("alt-trans", "matches", "seg-source", "ignorable"):
+            self._ignored -= 1
+        elif name in ("trans-unit", "segment") and "source" in self._texts:
+            self.found.append((self._texts["source"], self._texts.get("target"), self._state))
+
+    def text(self, text: str) -> None:
+        if self._name:
+            self._segment.add(text)
+
+
+class XliffPairs(Pairs):
+    """Units with a translation. `#target,source` exchanges the sides."""
+
+    def __init__(self, name: str, path: str, sides: tuple[str, str] | None) -> None:
+        super().__init__(name)
+        self.path = str(check_file(path))
+        self.exchanged = exchanged(name, sides)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        self.left_out.clear()
+        empty = True
+        for source, target, state in _XliffReader(self.path):
+            if reason := _why_left_out(source, target, state):
+                self.left_out[reason] += 1
+                continue
+            empty = False
+            yield (target, source) if self.exchanged else (source, target)
+        if empty:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items()) or "it has none"
+            raise DataError(f"{self.path}: no unit is translated: {reasons}.")
+
+    def sources(self) -> Iterator[str]:
+        return (source for source, _, _ in _XliffReader(self.path))
+
+    def digest(self) -> str:
+        return combine("xliff", str(self.exchanged), file_digest(self.path))
+
+
+def exchanged(name: str, sides: tuple[str, str] | None) -> bool:
+    """Whether `#target,source` is chosen. Raises DataError for other names."""
+    if sides not in (None, ("source", "target"), ("target", "source")):
+        raise DataError(f"{name}: the file has one source and one target; remove what is after '#', or write #target,source.")
+    return sides == ("target", "source")
+
+
+def _why_left_out(source: str, target: str | None, state: str) -> str | None:
+    if not (target or "").strip():
+        return "without a translation"
+    if state.lower() in UNTRANSLATED:
+        return f"in the state {state}"
+    return None if source.strip() else "with an empty source"

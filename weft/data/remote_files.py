@@ -1,0 +1,61 @@
+"""Remote files as data, through fsspec: https, s3, gs, hf and whatever else it knows.
+
+A remote file is copied into the cache once, under a name that depends on its address and its state there. So training reads it
+at the speed of a disk and can be resumed without a network, and a file that changes is copied again.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.data.corpus import cache_folder
+from weft.errors import DataError
+from weft.file_access import replacing_file
+from weft.version import install
+
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^,#]+")
+STATE = ("ETag", "etag", "LastModified", "last_modified", "mtime", "created", "size", "md5Hash", "checksum")
+"""What file systems call the things that change with a file."""
+
+BLOCK = 1 << 22
+
+
+def local_copies(spec: str) -> str:
+    """`spec` with the paths of local copies in place of addresses."""
+    return ADDRESS.sub(lambda address: str(local_copy(address[0].strip())), spec)
+
+
+def local_copy(address: str) -> Path:
+    """The copy of a remote file in the cache, fetched if it is not there or has changed.
+
+    Without a connection, an earlier copy is used. Raises DataError if there is none.
+    """
+    folder = cache_folder(None) / "remote" / hashlib.blake2b(address.encode(), digest_size=12).hexdigest()
+    try:
+        import fsspec
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise DataError(f"{address}: remote files need the package fsspec: {install('remote')}") from None
+    try:
+        system, path = url_to_fs(address)
+        state = _state(system.info(path))
+        copy = folder / state / Path(path).name
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with fsspec.open(address, "rb") as source, replacing_file(copy) as target:
+                shutil.copyfileobj(source, target, BLOCK)
+        return copy
+    except (OSError, ValueError, ImportError, NotImplementedError) as error:
+        kept = sorted(folder.glob("*/*"), key=lambda file: file.stat().st_mtime)
+        if kept and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            return kept[-1]
+        raise DataError(f"{address}: the file cannot be fetched: {str(error) or type(error).__name__}.") from None
+
+
+def _state(info: Mapping[str, Any]) -> str:
+    known = {key: str(info[key]) for key in STATE if info.get(key) is not None}
+    return hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=8).hexdigest()
