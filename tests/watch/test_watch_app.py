@@ -13,8 +13,6 @@ import pytest
 from tests.helpers import tiny
 from tests.helpers.serving import wait_for
 from tests.helpers.watching import KEY, Watching, watching, write_run
-from weft.errors import WeftError
-from weft.watch.data_check import check_data
 from weft.watch.processes import Processes, TrainingOrder, _gpu
 
 READING = ("/api/runs", "/api/run?run=a", "/api/curves?run=a", "/api/differences?run=a&run=b")
@@ -89,17 +87,15 @@ def test_an_order_is_a_command_that_no_value_can_turn_into_another_one(tmp_path:
     assert words == ["train", "auto", "--data=--resume", "--valid=-v", "--time=5m", f"--out={tmp_path}/x"]
 
 
-def test_data_is_checked_before_anybody_trains_on_it(tmp_path: Path) -> None:
+def test_data_is_checked_as_on_the_command_line(tmp_path: Path, folder: Path) -> None:
     file = tmp_path / "pairs.tsv"
-    file.write_text(
-        "".join(f"a b {number}\tx\n" for number in range(6)) + "same\tsame\na b 0\tx\n" + "long " * 30 + "\tx\n\tempty\n"
-    )
-    found = check_data(str(file))
-    assert (found["pairs"], found["empty"], found["repeated"], found["copies"], found["uneven"]) == (10, 1, 1, 1, 1)
-    assert "there are only 10 pairs" in found["remarks"][0] and found["examples"][0] == ["a b 0", "x"]
-    (tmp_path / "none.tsv").write_text("")
-    with pytest.raises(WeftError, match=r"none\.tsv"):
-        check_data(str(tmp_path / "none.tsv"))
+    file.write_text("a dog\tein Hund\n" * 3 + "\tleer\n")
+    with watching(folder) as shown:
+        found = shown.post("/api/check", data=str(file))
+        assert found["pairs"] == 4 and found["counts"] == {"duplicate": 2, "empty": 1}
+        assert found["counts"].keys() <= found["about"].keys()
+        file.write_text("")
+        assert shown.post("/api/check", 400, data=str(file))["error"]
 
 
 def test_gpus_are_read_from_nvidia_smi() -> None:

@@ -19,6 +19,9 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from weft.data.cleaning.check import check
+from weft.data.cleaning.filters import NAMES
+from weft.data.formats import open_pairs
 from weft.serve.access_control import AccessControl
 from weft.serve.app import add_errors, add_file
 from weft.serve.middleware import GuardMiddleware, Log
@@ -26,7 +29,6 @@ from weft.serve.prometheus import Metrics
 from weft.serve.server_processes import address, listener
 from weft.serve.settings import Settings
 from weft.version import VERSION
-from weft.watch.data_check import check_data
 from weft.watch.processes import MachineLoad, Processes, TrainingOrder
 from weft.watch.run_reader import RunReader
 
@@ -161,9 +163,9 @@ def _add_control(app: FastAPI, reader: RunReader, processes: Processes, admit: A
         return {"data": str(await asyncio.to_thread(processes.save_upload, name, content))}
 
     @app.post("/api/check")
-    def check(request: Request, wanted: DataToCheck) -> Any:
+    def check_data(request: Request, wanted: DataToCheck) -> Any:
         admit(request)
-        return check_data(wanted.data)
+        return JSONResponse({**check([open_pairs(wanted.data)]), "about": NAMES})
 
     @app.post("/api/train")
     def train(request: Request, order: Order) -> Any:

@@ -31,14 +31,19 @@ async function checkData() {
   }
 }
 
-function showReport({ pairs, more, words, longest, remarks, examples }) {
-  const number = value => value.toLocaleString("en", { maximumFractionDigits: 1 });
-  const facts = `${more ? "The first " : ""}${number(pairs)} pairs, with ${number(words[0])} and ${number(words[1])} words on average, at most ${number(longest[0])} and ${number(longest[1])}.`;
-  const found = remarks.length ? remarks.map(text => element("li", {}, sentence(text))) : [element("li", {}, "Nothing looks wrong.")];
-  const table = element("table", {}, element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Source"), element("th", { scope: "col" }, "Target"))),
-    element("tbody", {}, ...examples.map(pair => cells(...pair))));
-  find("report").replaceChildren(element("p", {}, facts), element("ul", {}, ...found),
-    element("div", { class: "wide", role: "region", "aria-label": "The first pairs", tabindex: 0 }, table));
+function showReport({ pairs, found, languages, words, counts, examples, about, misaligned_stretches: stretches }) {
+  const number = value => value.toLocaleString("en");
+  const sides = ["source", "target"].map((side, place) => {
+    const labels = Object.entries(languages[place].labels).map(([label, share]) => `${label} ${Math.round(100 * share)} %`).join(", ") || "unknown";
+    return `${side}: language ${labels}; half of the texts have at most ${number(words[place]["50"])} words, the longest has ${number(words[place]["100"])}`;
+  });
+  const findings = Object.entries(counts).filter(([, count]) => count).map(([name, count]) => {
+    const [first] = examples[name] ?? [];
+    return `${number(count)} ${name}: ${about[name] ?? ""}${first ? ` For example: ${first.join(" | ")}` : ""}`;
+  });
+  findings.push(...stretches.map(([first, last]) => `pairs ${number(first)} to ${number(last)} seem to be misaligned; a line may be missing on one side`));
+  const items = [...sides, ...(findings.length ? findings : ["nothing looks wrong"])].map(text => element("li", { dir: "auto" }, sentence(text)));
+  find("report").replaceChildren(element("p", {}, `${number(pairs)} pairs, ${number(found)} with a finding.`), element("ul", {}, ...items));
   find("report").hidden = false;
 }
 
