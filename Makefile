@@ -2,6 +2,7 @@
 # make test   lint, then every test
 # make lint   ruff and mypy
 # make check  for a change in progress: lint, the tests of changed files, and the contract of a mechanism (BASE=main: since main)
+# make release   sdist and wheel in dist, built twice with the same bytes; the wheel is tried in an empty environment
 # make docs   the documentation as a site in docs/_build/html, which needs no network and no server
 #
 # Each sets up .venv on a fresh machine first, and again only when pyproject.toml or constraints.txt have changed.
@@ -17,7 +18,7 @@ INPUTS := pyproject.toml constraints.txt
 
 BASE ?= HEAD
 
-.PHONY: demo test check lint docs browser clients clean
+.PHONY: demo test check lint docs release browser clients clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.weft-installed
@@ -40,6 +41,11 @@ lint: $(VENV)/.weft-dev-installed
 docs: $(VENV)/.weft-docs-installed
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
+
+# Of the last commit. setuptools builds without a network; the smoke test installs the dependencies from the package index.
+release: $(VENV)/.weft-dev-installed
+	$(PIP) install --quiet -c constraints.txt setuptools
+	$(BIN)/python deploy/release.py
 
 # Tests of pages drive Debian's Chromium; without it they are skipped, and say so.
 browser:

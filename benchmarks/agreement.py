@@ -53,12 +53,8 @@ SYSTEMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("model.dim=64", "model.channels=64", "model.encoder_layers=4", "model.decoder_layers=2"),
     ),
     **{
-        f"heads-{count}": (
-            f"Transformer, {count} head{'s' * (count > 1)}",
-            "transformer-tiny",
-            (*STACKS, f"model.heads={count}"),
-        )
-        for count in (1, 2, 4, 8, 16)
+        name: (f"Transformer, {count} head{'s' * (count > 1)}", "transformer-tiny", (*STACKS, f"model.heads={count}"))
+        for name, count in (("heads-1", 1), ("heads-2", 2), ("heads-4", 4), ("heads-8", 8), ("heads-16", 16))
     },
     "heads-4-sinusoids": ("Transformer, 4 heads, sinusoids", "transformer-tiny", (*STACKS, "model.heads=4", *SINUSOIDS)),
 }

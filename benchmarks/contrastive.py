@@ -1,6 +1,7 @@
-"""Makes contrastive pairs of subject–verb agreement from English text, for `weft evaluate RUN --contrastive FILE`.
+"""Makes contrastive pairs for `weft evaluate RUN --contrastive FILE`: English agreement, or ambiguous words in translation.
 
     python benchmarks/contrastive.py TEXT --out FILE [--lexicon TAGGED] [--by distance]
+    python benchmarks/contrastive.py TEST.en,TEST.de --train TRAIN.en,TRAIN.de --out FILE
 
 TEXT has one word per line with its Penn tag in the last column, and blank lines between sentences (such as UD English EWT); or
 sentences whose words are written word/tag with the tags of the Brown corpus; or plain sentences, whose words get the tag that
@@ -18,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from weft.data.formats import open_pairs
 from weft.data.text_lines import read_lines
 from weft.evaluation.contrastive_pairs import Contrast, judge, read_contrasts
 
@@ -100,20 +102,86 @@ def contrast(sentence: Sentence, by: str) -> Contrast | None:
     return Contrast(" ".join(words[:place]), words[place], other_number(words[place]), group)
 
 
+OFTEN, SHARE, MEANT, TOGETHER, STEM, SHORT = 8, 0.12, 0.4, 0.05, 3, 4
+"""Least count of a translation, its least share of the source word, the least share of its uses that have this source word,
+the most shared uses of two translations, the letters in which they differ at least, and the letters of a word at least."""
+ALIKE = 0.25
+"""Translations whose sentences have source words more alike than this (cosine, rare words count more) are synonyms."""
+LENGTHS = ((10, "up to 10 words"), (15, "11 to 15 words"), (10**9, "more than 15 words"))
+
+
+def words_of(text: str) -> set[str]:
+    return {word for word in re.findall(r"\w+", text) if len(word) >= SHORT}
+
+
+def translations(pairs: Iterable[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
+    """Two translations of each ambiguous source word, by counts of sentences."""
+    sources, targets = Counter[str](), Counter[str]()
+    both, beside = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for source, target in pairs:
+        left, right = words_of(source), words_of(target)
+        sources.update(left)
+        targets.update(right)
+        both.update((one, other) for one in left for other in right)
+        beside.update((one, other) for one in right for other in right)
+    meant: dict[str, list[str]] = defaultdict(list)
+    contexts: dict[str, dict[str, float]] = defaultdict(dict)
+    for (source, target), count in both.items():
+        contexts[target][source] = count / sources[source] ** 0.5
+        if count >= max(OFTEN, SHARE * sources[source]) and count >= MEANT * targets[target]:
+            meant[source].append(target)
+
+    def rivals(source: str, one: str, other: str) -> bool:
+        apart = one[:STEM].lower() != other[:STEM].lower() and one[0].isupper() == other[0].isupper()
+        alone = beside[one, other] <= TOGETHER * min(targets[one], targets[other])
+        return apart and alone and _cosine(contexts[one], contexts[other], without=source) < ALIKE
+
+    found = {
+        source: [
+            (one, other) for one in sorted(words) for other in sorted(words) if one != other and rivals(source, one, other)
+        ]
+        for source, words in sorted(meant.items())
+    }
+    return {source: each for source, each in found.items() if each}
+
+
+def _cosine(one: dict[str, float], other: dict[str, float], without: str) -> float:
+    shared = sum(value * other.get(word, 0.0) for word, value in one.items() if word != without)
+    norms = [sum(value**2 for word, value in each.items() if word != without) ** 0.5 for each in (one, other)]
+    return shared / max(norms[0] * norms[1], 1e-9)
+
+
+def ambiguous(test: Iterable[tuple[str, str]], known: dict[str, list[tuple[str, str]]]) -> Iterator[Contrast]:
+    """Test pairs with one translation of an ambiguous word replaced by its rival."""
+    for source, target in test:
+        group = next(name for most, name in LENGTHS if len(source.split()) <= most)
+        for word in sorted(words_of(source)):
+            for one, other in known.get(word, []):
+                if len(re.findall(rf"\b{one}\b", target)) == 1 and other not in words_of(target):
+                    yield Contrast(source, target, re.sub(rf"\b{one}\b", other, target), group)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", type=Path)
+    parser.add_argument("text")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--lexicon", type=Path, help="a tagged file, for plain text")
     parser.add_argument("--by", choices=("attractors", "distance"), default="attractors", help="what the groups are")
+    parser.add_argument("--train", help="parallel training data, to find ambiguous words")
     options = parser.parse_args()
     lexicon = most_frequent_tags(options.lexicon) if options.lexicon else {}
-    found = [contrast(each, options.by) for each in sentences(read_lines(options.text), lexicon)]
+    found: list[Contrast | None]
+    if options.train:
+        known = translations(open_pairs(options.train))
+        found = [*ambiguous(open_pairs(options.text), known)]
+        print(f"{len(known)} ambiguous words, such as {', '.join(f'{word}: {each[0]}' for word, each in [*known.items()][:8])}")
+    else:
+        found = [contrast(each, options.by) for each in sentences(read_lines(options.text), lexicon)]
     lines = ["\t".join((each.source, each.right, each.wrong, each.group)) for each in found if each is not None]
     options.out.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     pairs = read_contrasts(lines, str(options.out))
     result = judge(pairs, [(0.0, 0.0)] * len(pairs))
-    print(f"{len(pairs):,} pairs of {len(found):,} sentences")
+    print(f"{len(pairs):,} pairs")
     for name, each in {**result.groups, "all": result.total}.items():
         shares = " · ".join(f"{floor} {value:.1f} %" for floor, value in each.floors.items())
         print(f"{name:<14} {each.pairs:>6,} pairs · {shares}")

@@ -182,8 +182,12 @@ def diagonal_table(outcomes: Sequence[Outcome], options: argparse.Namespace) -> 
     """For each run the first update after which its attention is diagonal, and its share at the end."""
     rows = []
     for each in outcomes:
-        found = [record for record in records(options.out / each.run.name) if "diagonal" in record]
-        first = next((record["update"] for record in found if record["diagonal"] >= DIAGONAL), None)
+        found = [
+            record
+            for record in records(options.out / each.run.name)
+            if "diagonal" in record and record["event"] == "validation"
+        ]
+        first = next((record["step"] for record in found if record["diagonal"] >= DIAGONAL), None)
         last = f"{found[-1]['diagonal']:.1f}" if found else "–"
         title = SYSTEMS[each.run.name.removeprefix("diagonal-").rpartition("-")[0]][0]
         rows.append((each.run.name, title, "never" if first is None else str(first), last))

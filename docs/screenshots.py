@@ -2,9 +2,10 @@
 
     python docs/screenshots.py RUN "sentence" [--rnn RUN] [--languages en-de] [--beam 4] [--out docs/images]
     python docs/screenshots.py --site docs/_build/html [--out docs/images]
+    python docs/screenshots.py --watch runs [--out docs/images]
 
-RUN is a trained run, for instance `transformer-small` on Multi30k; --site is the folder that `make docs` has built. Needs the
-Debian packages chromium and chromium-driver.
+RUN is a trained run, for instance `transformer-small` on Multi30k; --site is the folder that `make docs` has built; --watch a
+folder with two or more runs on the same data. Needs the Debian packages chromium and chromium-driver.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.helpers.chromium import MISSING, chromium, set_theme, sized, wait
 from tests.helpers.serving import running
+from tests.helpers.watching import watching
 from weft import load
 from weft.explain.html_page import page
 from weft.serve.served_models import Models, parse_location
@@ -40,6 +42,13 @@ SITE = (
 )
 """Screenshots of the documentation site: picture, page, section, theme, width, height."""
 
+
+WATCH = (
+    ("watch.png", "light", 1280, 1240),
+    ("watch-dark.png", "dark", 1280, 1240),
+    ("watch-phone.png", "dark", 390, 1120),
+)
+"""Screenshots of the page of `weft watch`: picture, theme, width, height."""
 
 SERVER = (
     ("serve.png", "", "light", 1100, 720),
@@ -127,6 +136,19 @@ def translate(browser: WebDriver, text: str, beam: int) -> None:
     ActionChains(browser).move_to_element(words[2 * len(words) // 3]).perform()
 
 
+def capture_watch(browser: WebDriver, runs: Path, out: Path) -> None:
+    """The page of `weft watch`: the runs, their curves, and the samples of the first one."""
+    with watching(runs, control=False, keys=()) as shown:
+        for picture, theme, width, height in WATCH:
+            set_theme(browser, theme)
+            with sized(browser, width, height, phone=width < 600):
+                browser.get(shown.url)
+                wait(browser, "document.querySelectorAll('#charts svg').length >= 4 && document.querySelector('#samples td')")
+                browser.execute_script("document.getElementById('folder').textContent = 'runs'")
+                save_screenshot(browser, out / picture)
+    set_theme(browser, "light")
+
+
 def capture_site(browser: WebDriver, site: Path, out: Path) -> None:
     """Pages of the documentation site, opened from disk: light, dark, and on a phone."""
     for picture, name, section, theme, width, height in SITE:
@@ -143,18 +165,21 @@ def main() -> None:
     parser.add_argument("run", nargs="?", help="run folder")
     parser.add_argument("text", nargs="?", help="sentence to translate")
     parser.add_argument("--site", type=Path, help="folder of the built documentation")
+    parser.add_argument("--watch", type=Path, help="folder of runs for the page of weft watch")
     parser.add_argument("--rnn", help="a recurrent run on the same data, whose gates are shown")
     parser.add_argument("--languages", default="en-de", help="source and target language")
     parser.add_argument("--beam", type=int, default=4, choices=(2, 4))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "images")
     options = parser.parse_args()
-    if not options.site and not options.text:
-        parser.error("give a run and a sentence, or --site")
+    if not (options.site or options.watch or options.text):
+        parser.error("give a run and a sentence, --site or --watch")
     with chromium() as browser:
         if browser is None:
             raise SystemExit(MISSING)
         if options.site:
             capture_site(browser, options.site, options.out)
+        if options.watch:
+            capture_watch(browser, options.watch, options.out)
         if options.run:
             capture_explanation(browser, options.run, options.text, options.beam, options.out)
             capture_inside(browser, options.run, options.text, options.out, options.rnn)

@@ -185,6 +185,17 @@ def test_contrastive_pairs_are_found_in_tagged_and_in_plain_text(tmp_path: Path)
         assert contrastive.other_number(singular) == plural and contrastive.other_number(plural) == singular
 
 
+def test_a_word_with_two_translations_is_found_and_a_synonym_is_not() -> None:
+    contrastive = importlib.import_module("contrastive")
+    pairs = [("near the bank fish swim", "nahe dem Ufer schwimmen Fische"), ("the bank lends money", "die Bank verleiht Geld")]
+    pairs += [("children play games today", "Kinder spielen heute"), ("children play games today", "Knirpse spielen heute")]
+    others = [("fish swim near here", "nahe schwimmen Fische"), ("someone lends money", "jemand verleiht Geld")]
+    known = contrastive.translations(pairs * 10 + others * 20)
+    assert known["bank"] == [("Bank", "Ufer"), ("Ufer", "Bank")] and "children" not in known
+    (found,) = contrastive.ambiguous([("a bank .", "das Ufer .")], known)
+    assert (found.right, found.wrong, found.group) == ("das Ufer .", "das Bank .", "up to 10 words")
+
+
 def test_agreement_is_tested_with_phrases_that_training_never_sees(tmp_path: Path) -> None:
     agreement = importlib.import_module("agreement")
     tests = agreement.write_tests(tmp_path)

@@ -3,10 +3,10 @@
 From the bottom: errors, version, file_access and garbage_collection; the registry; migrations of older runs, which every
 reader of files asks; batches; layers (with kernels); the cross-entropy of output layers; attention (with mixers); nn, which
 makes plain modules of them; models; the other losses and the searches of decoding, which know token ids only; the predictors
-of decoding; explain; tasks; runs; interop; training; serve; bench; cli. Three packages know almost nothing, and only
+of decoding; explain; tasks; runs; interop; training; serve; watch; bench; cli. Three packages know almost nothing, and only
 predictors and what stands above them may import them: data (whose batches are open to all), evaluation and config (whose
-registry is open to all). The contract suite, weft_contract, may import anything; only weft.contract, which runs it, may
-import it. The studies, weft_studies, stand above weft like a package of others: nothing in weft imports them.
+registry is open to all). The contract suite, weft_contract, may import anything; only weft.contract, which runs it, may import
+it. The studies, weft_studies, stand above weft like a package of others: nothing in weft imports them.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ LADDER = (
     {"interop"},
     {"training"},
     {"serve"},
+    {"watch"},
     {"bench"},
     {"cli"},
     {"__main__"},

@@ -252,12 +252,19 @@ RESULTS = CODE.sub("", (ROOT / "docs" / "results.md").read_text("utf-8"))
 MEASURED = sorted({" ".join(span.split()) for span in re.findall(r"`((?:[A-Z_]+=\S+ )?python benchmarks/[^`]+)`", RESULTS)})
 
 
+def _imported(script: Path) -> list[Path]:
+    """The scripts beside a script that it imports names from."""
+    names = re.findall(r"^from (\w+) import", script.read_text("utf-8"), re.MULTILINE)
+    return [file for name in names if name != "trainings" and (file := script.with_name(f"{name}.py")).exists()]
+
+
 @pytest.mark.parametrize("command", MEASURED)
 def test_a_command_of_the_results_has_its_script_its_options_and_its_systems(command: str) -> None:
     words = shlex.split(re.sub(r"^[A-Z_]+=\S+ |[\[\]]", "", command))
     script = ROOT / words[1]
     text, shared = script.read_text("utf-8"), (script.parent / "trainings.py").read_text("utf-8")
-    known = text + (shared if "add_options" in text else "")
+    known = "".join([text, *(file.read_text("utf-8") for file in _imported(script))])
+    known += shared if "add_options" in known else ""
     assert [word for word in words if word.startswith("--") and f'"{word}"' not in known] == []
     if "--only" in words:
         systems = words[words.index("--only") + 1].replace("/", ",").split(",")

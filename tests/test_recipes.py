@@ -16,6 +16,7 @@ from weft.config import yaml_document
 from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
 from weft.models.base import Sizes
 from weft.models.encoder_decoder import build_model
+from weft.training.result_files import read_samples
 
 RECIPES = sorted(recipes())
 LARGE = {name: {"model.encoder_layers": 1, "model.decoder_layers": 1} for name in ("transformer-base", "transformer-2017-base")}
@@ -123,6 +124,7 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
     result = weft.train(recipe, data=data, valid=valid, out=tmp_path / "run", set=small)
     assert result.update == 1
     assert (tmp_path / "run" / "model.safetensors").is_file()
+    assert len(read_samples(tmp_path / "run")[0][1]) > 0
     if recipe != "auto":  # which chooses its model
         sets = [f"{key}={value}" for key, value in LARGE.get(recipe, {}).items()]
         assert load_config(tmp_path / "run" / "config.yaml").model == load_config(recipe, sets).model

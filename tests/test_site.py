@@ -14,6 +14,7 @@ from selenium.webdriver.common.by import By
 
 from tests.helpers.chromium import MISSING, chromium, wait
 from tests.helpers.documents import ROOT
+from weft.version import VERSION
 
 pytest.importorskip("sphinx", reason="the site needs the extra `docs`")
 
@@ -131,7 +132,7 @@ def test_code_is_copied_without_prompts_and_outputs(site: Path) -> None:
             browser.execute_script("arguments[0].click()", button)
             wait(browser, "window.copied !== undefined")
             copied = browser.execute_script("return window.copied")
-            assert copied.startswith(expected) and "weft 0.1.0" not in copied and "Copy" not in copied
+            assert copied.startswith(expected) and f"weft {VERSION}" not in copied and "Copy" not in copied
 
 
 def test_links_to_the_repository_lead_to_pages(site: Path) -> None:

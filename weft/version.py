@@ -1,6 +1,6 @@
 """The version, and the name under which weft is installed. On package indexes, `weft` is another project."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 DISTRIBUTION = "weft-seq2seq"
 
 

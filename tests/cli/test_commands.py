@@ -37,7 +37,7 @@ def copied(reverse_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(reverse_run, tmp_path / "runs" / "copied"))
 
 
-@pytest.mark.parametrize("form", ["text", "gz", "tsv", "jsonl", "csv"])
+@pytest.mark.parametrize("form", ["text", "gz", "tsv", "jsonl", "csv", "po", "tmx"])
 def test_training_from_files_of_every_form(weft: tiny.Shell, tmp_path: Path, form: str) -> None:
     pairs = list(open_pairs(tiny.generated("reverse", 200)))
     source, target = ("".join(f"{pair[side]}\n" for pair in pairs) for side in (0, 1))
@@ -56,6 +56,16 @@ def test_training_from_files_of_every_form(weft: tiny.Shell, tmp_path: Path, for
         case "csv":
             (tmp_path / "a.csv").write_text("".join(f'"{target}",{source}\n' for source, target in [("src", "trg"), *pairs]))
             data = f"{tmp_path}/a.csv#src,trg"
+        case "po":
+            messages = [f'msgctxt "{n}"\nmsgid "{source}"\nmsgstr "{target}"\n\n' for n, (source, target) in enumerate(pairs)]
+            (tmp_path / "a.po").write_text("".join([*messages, '#, fuzzy\nmsgid "a b"\nmsgstr "x"\n']))
+            data = f"{tmp_path}/a.po"
+        case "tmx":
+            sides = [f'<tuv xml:lang="{code}"><seg>{{}}</seg></tuv>' for code in ("en", "de", "fr")]
+            units = [f"<tu>{sides[0].format(source)}{sides[1].format(target)}</tu>" for source, target in pairs]
+            text = f'<tmx version="1.4"><header srclang="en"/><body>{"".join(units)}<tu>{sides[2]}</tu></body></tmx>'
+            (tmp_path / "a.tmx").write_text(text)
+            data = f"{tmp_path}/a.tmx#en,de"
         case _:
             lines = (json.dumps({"source": source, "target": target}) for source, target in pairs)
             (tmp_path / "a.jsonl").write_text("\n".join(lines))
@@ -64,6 +74,8 @@ def test_training_from_files_of_every_form(weft: tiny.Shell, tmp_path: Path, for
     weft("train", "transformer-tiny", "--data", data, "--out", run, *tiny.sets({"train.steps": 2}))
     assert "200 pairs read, 200 kept" in weft.err
     assert f"weft translate {run}" in weft.err
+    left_out = {"po": "left out: 1 fuzzy", "tmx": "left out: 1 without a text in en"}
+    assert left_out.get(form, "") in weft.err
     weft("translate", run, stdin="a b\n")
 
 

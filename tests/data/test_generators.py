@@ -17,7 +17,7 @@ from weft.errors import DataError
 from weft_studies.synthetic import NOUNS, attractors
 
 KINDS = [kind for kind in find_table(GENERATORS) if kind != "babi"]
-LONG_RANGE = ("listops", "recall", "distant_copy")
+LONG_RANGE = ("listops", "recall", "distant_copy", "bits_anb2n")
 
 
 @pytest.mark.parametrize("kind", KINDS)

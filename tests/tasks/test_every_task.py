@@ -3,6 +3,7 @@ say why not."""
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import weft as library
 from tests.helpers import shapes, tiny, tones
@@ -21,6 +23,7 @@ from weft.errors import ConfigError
 from weft.explain.html_page import Section, explain_page, png
 from weft.runs.weight_files import read_tensors
 from weft.serve.served_models import ModelLocation, Models
+from weft.training.result_files import read_samples
 
 TASKS = find_table("weft.tasks:TASKS")
 RNN = {"kind": "rnn", "dim": 16, "dropout": 0.1}
@@ -211,6 +214,18 @@ def test_a_resumed_run_ends_with_the_same_bits(trained: Trained, tmp_path: Path)
     library.train(out=parts, resume=True, set={"train.steps": 6})
     a, b = (read_tensors(run / "model.safetensors") for run in (trained.run, parts))
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_shows_results_samples_and_a_card(trained: Trained) -> None:
+    ((step, samples),) = read_samples(trained.run)
+    assert step == 6 and 1 <= len(samples) <= 10
+    assert all(each.source and each.reference for each in samples)
+    rows = list(csv.DictReader((trained.run / "results.csv").open()))
+    assert [row["step"] for row in rows] == ["6"] and float(rows[0]["valid_loss"]) > 0
+    assert (trained.run / "results.png").read_bytes().startswith(b"\x89PNG")
+    card = (trained.run / "README.md").read_text("utf-8")
+    assert yaml.safe_load(card.split("---")[1])["library_name"] == "weft"
+    assert f"task `{trained.name}`" in card and "## Scores" in card
 
 
 REFUSED = {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import tiny
 from weft.errors import DataError
 from weft.tasks.translation.documents import DocumentFile, open_content, open_document
 from weft.tasks.translation.documents.html import Document
@@ -212,3 +213,18 @@ def test_markdown_that_is_not_translated_stays(text: str) -> None:
     document = open_document(text, "markdown")
     same = document.fill(answers(document, str))
     assert re.sub(r"\s|\\", "", same) == re.sub(r"\s|\\", "", text)
+
+
+def test_the_command_line_translates_them(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    (tmp_path / "a.md").write_text("# a b\n\n- c **d e**\n")
+    assert weft("translate", reverse_run, tmp_path / "a.md") == "# b a\n\n- **e d** c\n"
+    book = openpyxl.Workbook()
+    for row in (("source", "target"), ("a b", ""), ("c d", "x")):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    assert weft("translate", reverse_run, tmp_path / "a.xlsx") == "b a\nd c\n"
+    memory = '<tmx version="1.4"><header srclang="en"/><body><tu><tuv xml:lang="en"><seg>a b</seg></tuv></tu></body></tmx>'
+    (tmp_path / "a.tmx").write_text(memory)
+    weft.fails("translate", reverse_run, tmp_path / "a.tmx", says=["set data.target_language"])
+    assert weft("predict", reverse_run, tmp_path / "a.md", "--format", "text").startswith("b a")

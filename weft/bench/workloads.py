@@ -19,11 +19,12 @@ from weft.decoding.generate import GenerationRequest, generate
 from weft.errors import ConfigError
 from weft.models.base import Network, Sizes
 from weft.runs.device_and_precision import choose_device
-from weft.runs.open_run import open_run
+from weft.runs.open_run import open_run, silent
 from weft.runs.trained_model import AuxiliaryModels
 from weft.tasks.base import Task, typical_length
 from weft.training.compile_and_cuda_graphs import compile_blocks
 from weft.training.distributed import World
+from weft.training.memory import resolve_batch_tokens
 from weft.training.prepare_run import resolve_batches, untrained_model
 from weft.training.update_step import UpdateStep
 
@@ -62,6 +63,7 @@ def open_benchmarked_model(name: str, sets: Sequence[str] = (), length: int | No
         task, config, sizes, model = run.task, run.config, run.sizes, run.model
     else:
         config = load_config(name, sets)
+        config = resolve_batch_tokens(config, choose_device(config.train.device), silent)
         task, sizes, model = untrained_model(config, Path(name))
     if config.train.threads:
         torch.set_num_threads(config.train.threads)

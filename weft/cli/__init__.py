@@ -33,11 +33,13 @@ COMMANDS = {
     "translate": "predict:predict",
     "predict": "predict:predict",
     "serve": "serve:serve",
+    "watch": "watch:watch",
     "evaluate": "evaluate:evaluate",
     "explain": "explain:explain",
     "align": "align_and_dictionary:align",
     "generate": "predict:generate",
     "compare": "bench_compare_doctor:compare",
+    "search": "search:search",
     "bench": "bench_compare_doctor:bench",
     "distill": "distill_and_backtranslate:distill",
     "dictionary": "align_and_dictionary:dictionary",
@@ -51,6 +53,8 @@ COMMANDS = {
     "export": "import_and_export:export",
     "pack": "import_and_export:pack",
     "unpack": "import_and_export:unpack",
+    "push": "import_and_export:push",
+    "pull": "import_and_export:pull",
     "list": "list_and_new:list_parts",
     "new": "list_and_new:new",
     "demo": "train:demo",
@@ -176,17 +180,21 @@ SECTIONS = ("data", "start", "model", "task", "train", "decode")
 """The sections of a configuration, which a setting may replace as a whole."""
 
 
+SETS = ("--set", "--set-space")
+"""Options that take settings, any number of them."""
+
+
 def spread_sets(arguments: list[str]) -> list[str]:
     """`--set a=1 b=2` as `--set a=1 --set b=2`."""
     spread: list[str] = []
-    following = False
+    following = ""
     for argument in arguments:
         key, equals, _ = argument.partition("=")
         # No key contains a comma: such an argument is an entry of `weft compare`.
         setting = equals and ("." in key or key in SECTIONS) and "," not in key and not argument.startswith("-")
-        if following and setting and spread[-2:-1] == ["--set"]:
-            spread.append("--set")
-        following = argument == "--set" or (following and not argument.startswith("-"))
+        if following and setting and spread[-2:-1] == [following]:
+            spread.append(following)
+        following = argument if argument in SETS else following if not argument.startswith("-") else ""
         spread.append(argument)
     return spread
 

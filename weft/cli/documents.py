@@ -57,12 +57,15 @@ def translate_document(
     **options: Any,
 ) -> None:
     """Writes the translation of a whole document."""
+    from weft.data.sentence_splitting import language_of
     from weft.decoding.worker_processes import cores
     from weft.tasks.translation.documents import open_content
 
     if format is Format.docx and output is None:
         raise ConfigError("a translated Word document is not text; give a file for it, such as -o translated.docx")
-    file = open_content(content, format, trained.config.data.target_language, name)
+    data = trained.config.data
+    language = language_of(data.target_language, data.files, 1) if format is Format.tmx else data.target_language
+    file = open_content(content, format, language, name)
     texts, marks = ([getattr(segment, part) for segment in file.document.segments] for part in ("text", "marks"))
     terms = None if terms_of is None else map(terms_of, texts)
     answers = list(trained.stream(texts, terms=terms, marks=marks, auto_workers=cores(), **options))

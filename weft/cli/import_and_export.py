@@ -1,4 +1,4 @@
-"""`weft import` and `weft export`, `weft pack` and `weft unpack`."""
+"""`weft import` and `weft export`, `weft pack` and `weft unpack`, `weft push` and `weft pull`."""
 
 from pathlib import Path
 
@@ -64,3 +64,35 @@ def unpack(
 
     unpack_run(file, out)
     typer.echo(f"{out} is a run: weft translate {out} 'a sentence'")
+
+
+def push(
+    run: Path = typer.Argument(help="Folder of a trained run.", autocompletion=complete_runs),
+    repository: str = typer.Argument(help="Its name on the Hugging Face hub: user/name.", metavar="USER/NAME"),
+    private: bool = typer.Option(False, "--private", help="Only you can see it, if the repository is new."),
+) -> None:
+    """Upload a run to the Hugging Face hub, with its model card. `hf auth login` or HF_TOKEN says who you are.
+
+    Uploaded are the settings without paths of this machine, the weights, the tokenizers and the card.
+    """
+    from weft.runs.hub import push_run
+    from weft.runs.open_run import open_run
+    from weft.training.model_card import ensure_card
+
+    ensure_card(open_run(run))
+    address = push_run(run, repository, private=private)
+    typer.echo(f"{address} is the run: weft translate hf:{repository} 'a sentence'")
+
+
+def pull(
+    repository: str = typer.Argument(
+        help="A run on the Hugging Face hub: user/name or user/name@revision.", metavar="USER/NAME"
+    ),
+    out: Path = typer.Option(None, "--out", help="A new run folder; default: the name of the run."),
+) -> None:
+    """Download a run from the Hugging Face hub. Nothing in its files is executed."""
+    from weft.runs.hub import pull_run
+
+    folder = out or Path(repository.partition("@")[0].rpartition("/")[2])
+    pull_run(repository, folder)
+    typer.echo(f"{folder} is a run: weft translate {folder} 'a sentence'")

@@ -135,6 +135,8 @@ EXAMPLES = {
         "weft export runs/a --to onnx --out a.onnx",
     ],
     "pack": ["weft pack runs/a -o a.weft", 'weft translate a.weft "A dog runs."'],
+    "push": ["weft push runs/a user/en-de", "weft push runs/a user/en-de --private"],
+    "pull": ["weft pull user/en-de --out runs/b"],
     "unpack": ["weft unpack a.weft --out runs/b"],
     "train": [
         "weft train auto --data train.en,train.de --out runs/a --time 20m",
@@ -151,6 +153,7 @@ EXAMPLES = {
     ],
     "predict": ["weft predict runs/reviews texts.txt -o labels.txt", 'weft predict runs/reviews "A fine film."'],
     "serve": ["weft serve runs/a", "weft serve en-de=runs/a de-en=runs/b --host 0.0.0.0 --api-keys keys.txt"],
+    "watch": ["weft watch", "weft watch runs --control", "weft watch /shared/runs --host 0.0.0.0 --api-keys keys.txt"],
     "data check": [
         "weft data check train.en,train.de --report page.html",
         "weft data check memory.tmx#en,de --test test.tsv --json",
@@ -171,6 +174,12 @@ EXAMPLES = {
         "weft compare transformer-tiny rnn-luong --data train.tsv --budget 10m --out runs/c",
         "weft compare transformer-tiny --slot model.encoder_self --kinds full,local "
         "--data train.tsv --budget 500-steps --out runs/c",
+    ],
+    "search": [
+        "weft search transformer-small --set-space model.dropout=0..0.4 train.schedule.rate=1e-4..3e-3:log "
+        "--budget 5m --trials 20 --data train.tsv --valid val.tsv --out runs/s",
+        "weft search rnn-luong --set-space 'model.attention=dot|general' --budget 2k-steps --data train.tsv --valid val.tsv "
+        "--out runs/s",
     ],
     "bench": ["weft bench runs/a --batch 1 --beam 4", "weft bench transformer-small --profile profile.png"],
     "distill": [

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
@@ -37,6 +37,12 @@ from weft.version import VERSION
 
 Part = dict[str, Any]
 """The options of a part, with its kind."""
+
+
+if TYPE_CHECKING:
+    ResolvedInt = int  # training resolves `auto` before anything reads it
+else:
+    ResolvedInt = PositiveInt | Literal["auto"]
 
 
 class Section(Options):
@@ -77,7 +83,10 @@ class TrainSection(Section):
         default="steps",
         description="length of training; time: all of train.seconds, over which the schedule of train.steps is stretched",
     )
-    batch_tokens: PositiveInt = Field(default=4096, description="tokens per micro-batch on the longer side, including padding")
+    batch_tokens: ResolvedInt = Field(
+        default=4096,
+        description="tokens per micro-batch on the longer side, including padding; auto: as many as the memory of a GPU holds",
+    )
     accumulate: PositiveInt = Field(default=1, description="micro-batches per step, a multiple of the number of processes")
     packed: bool | Literal["auto"] = Field(
         default="auto", description="concatenate sentences instead of padding; auto: on a GPU in bf16, if the model supports it"
@@ -137,6 +146,9 @@ class TrainSection(Section):
     patience: int = Field(default=0, ge=0, description="stop after this many validations without improvement; 0: never")
     max_bad_steps: PositiveInt = Field(default=10, description="stop after this many consecutive steps with a non-finite loss")
     tensorboard: bool = Field(default=True, description="write TensorBoard events if the package is installed")
+    trackers: list[Annotated[str, NameIn("weft.training:TRACKERS")]] = Field(
+        default=[], description="programs of others that receive the curves: trackio, wandb, mlflow; each is an extra"
+    )
 
 
 SCHEMA_FILE = "weft.schema.json"

@@ -219,14 +219,17 @@ def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embeddi
     return table
 
 
-def record_embedding(tokens: Tensor, table: nn.Embedding, scale: float, embedded: Tensor) -> None:
-    """Records the ids of tokens [B, T], their vectors, and these times the scale."""
+def record_embedding(tokens: Tensor, table: nn.Module, scale: float, embedded: Tensor) -> None:
+    """Records the ids of tokens [B, T], their vectors, and these times the scale; of `GivenVectors`, what is given."""
+    axes = "row token channel"
     if not recording():
-        return
-    vectors, axes = table.weight[tokens], "row token channel"
+        return None
+    if not isinstance(table, nn.Embedding):
+        return record("given vectors", embedded, axes)
+    vectors = table.weight[tokens]
     record("ids", tokens, "row token")
     record("vectors", vectors, axes, "table[ids]", ids=(tokens, "row token"), table=(table.weight, "id channel"))
-    record("scaled vectors", embedded, axes, "vectors * scale", vectors=(vectors, axes), scale=scale)
+    return record("scaled vectors", embedded, axes, "vectors * scale", vectors=(vectors, axes), scale=scale)
 
 
 def first_positions(position: AbsolutePosition | None) -> Maker | None:

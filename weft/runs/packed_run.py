@@ -50,21 +50,13 @@ def is_packed(path: Path) -> bool:
 
 def pack_run(run: Path, file: Path) -> None:
     """Writes a packed run."""
-    from weft.runs.open_run import open_run  # which itself opens packed runs
-    from weft.runs.weight_files import named_weights
-
     if file.exists():
         raise RunError(f"{file}: it exists already, and weft does not overwrite files; choose another name")
-    opened = open_run(run)
-    for key in ("rerank", "fusion"):
-        if other := getattr(opened.config.decode, key).get("run"):
-            raise ConfigError(f"decode.{key}.run: {other}: a packed run cannot use another run; set decode.{key}: none")
     with replacing(file) as aside:
         folder = aside.with_name(aside.name + ".files")
         try:
             folder.mkdir(parents=True)
-            write_tensors(folder / MODEL, named_weights(opened.model), {"by": "pack", "weights": "packed", "step": "0"})
-            _write_rest(opened, folder)
+            write_packed_files(run, folder)
             with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED) as archive:
                 for path in sorted(folder.iterdir()):
                     entry = zipfile.ZipInfo(path.name, EPOCH)
@@ -73,6 +65,19 @@ def pack_run(run: Path, file: Path) -> None:
                         shutil.copyfileobj(content, inner, 1 << 20)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_packed_files(run: Path, folder: Path) -> None:
+    """Writes the files of a packed run into an empty folder."""
+    from weft.runs.open_run import open_run  # which itself opens packed runs
+    from weft.runs.weight_files import named_weights
+
+    opened = open_run(run)
+    for key in ("rerank", "fusion"):
+        if other := getattr(opened.config.decode, key).get("run"):
+            raise ConfigError(f"decode.{key}.run: {other}: a packed run cannot use another run; set decode.{key}: none")
+    write_tensors(folder / MODEL, named_weights(opened.model), {"by": "pack", "weights": "packed", "step": "0"})
+    _write_rest(opened, folder)
 
 
 def _write_rest(opened: Any, folder: Path) -> None:
@@ -94,7 +99,8 @@ def _write_rest(opened: Any, folder: Path) -> None:
         for path in sorted(opened.folder.glob(pattern)):
             if path.is_file() and NAMES.fullmatch(path.name):
                 shutil.copyfile(path, folder / path.name)
-    (folder / CARD).write_text(_card(config, languages, folder), "utf-8")
+    card = opened.folder / CARD
+    (folder / CARD).write_text(card.read_text("utf-8") if card.is_file() else _card(config, languages, folder), "utf-8")
 
 
 def _card(config: Any, languages: Mapping[str, Any], folder: Path) -> str:
@@ -119,7 +125,11 @@ def unpack_run(file: Path, out: Path) -> None:
 
 
 def unpacked(path: Path) -> Path:
-    """A folder with the files of a packed run, in the user's cache; any other path as it is."""
+    """A folder with the files of a packed run or of one on the hub, in the user's cache; any other path as it is."""
+    if str(path).startswith("hf:"):
+        from weft.runs.hub import hub_folder  # which packs runs itself
+
+        return hub_folder(str(path))
     if not is_packed(path):
         return path
     if problem := why_unreadable(path):

@@ -77,8 +77,8 @@ def make_app(service: Service, log: Log = log_line) -> GuardMiddleware:
         return PlainTextResponse(await asyncio.to_thread(service.metrics.text), media_type="text/plain; version=0.0.4")
 
     for path, name in FILES.items():
-        _add_file(app, path, name)
-    _add_errors(app)
+        add_file(app, path, name)
+    add_errors(app)
     # FastAPI caches the schema after the first call.
     schema = app.openapi()
     with_security(schema, bool(service.access.keys), PUBLIC)
@@ -91,7 +91,8 @@ def make_app(service: Service, log: Log = log_line) -> GuardMiddleware:
     return GuardMiddleware(app, service.settings, service.metrics, log)
 
 
-def _add_file(app: FastAPI, path: str, name: str) -> None:
+def add_file(app: FastAPI, path: str, name: str) -> None:
+    """Serves a file of the package under a path."""
     content = resources.files("weft").joinpath(name).read_bytes()
     media_type = f"{MEDIA_TYPES[PurePosixPath(name).suffix]}; charset=utf-8"
 
@@ -100,7 +101,7 @@ def _add_file(app: FastAPI, path: str, name: str) -> None:
         return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
 
-def _add_errors(app: FastAPI) -> None:
+def add_errors(app: FastAPI) -> None:
     """Formats every error as {"error": "…"}, as LibreTranslate does, and as a page for browsers that ask for one."""
     template = resources.files("weft").joinpath("serve/page/error.html").read_text("utf-8")
 

@@ -109,6 +109,19 @@ def measures_of(metrics: Iterable[type[Metric] | Metric]) -> tuple[Measure, ...]
     return *(Measure(metric.key(), metric.name, metric.higher_is_better) for metric in metrics), LOSS
 
 
+SAMPLES = 10
+"""Validation inputs whose outputs are shown while a model trains."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A validation input, its reference (empty if it has none), and the output of the model so far."""
+
+    source: str
+    reference: str
+    output: str
+
+
 @dataclass(frozen=True)
 class TaskInfo:
     """Facts about a task for training, benchmarks and the command line.
@@ -390,6 +403,10 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, model: Any) -> dict[str, float]:
         """Scores on the validation data, by key of their `Measure`: always `loss`; empty if there is no validation data."""
+
+    def samples(self, model: Any) -> list[Sample]:
+        """The first validation inputs with the outputs of a model that `evaluate` has just scored; none by default."""
+        return []
 
     def identity(self) -> str:
         """A hash of the prepared training data, by which a resumed run notices that it has changed; empty if unknown."""

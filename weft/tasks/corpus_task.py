@@ -20,9 +20,9 @@ from weft.data.sentence_pairs import collate_pairs
 from weft.data.tokenizers import Tokenizer, has_tokenizers
 from weft.data.validation_split import HELD_OUT, split
 from weft.data.word_noise import CorpusNoise
-from weft.errors import ConfigError
+from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
-from weft.tasks.base import Task, TaskContext, all_metrics, decoded_texts, lower_setting, text_scores
+from weft.tasks.base import SAMPLES, Sample, Task, TaskContext, all_metrics, decoded_texts, lower_setting, text_scores
 from weft.tasks.run_tokenizers import TokenizerPair, learn_once, learn_tokenizer, open_tokenizers, tokenizers_of
 
 DISTILLED = "distilled.jsonl"
@@ -74,6 +74,7 @@ class CorpusTask(Task):
     def __init__(self, context: TaskContext) -> None:
         super().__init__(context)
         self.teacher = context.teacher
+        self._samples: list[Sample] = []
         if self.config.data.teacher and not self.supports_distillation:
             raise ConfigError("data.teacher: only tasks that translate learn from the translations of another run; remove it")
 
@@ -274,9 +275,28 @@ class CorpusTask(Task):
             return {}
         scores = {"loss": self.mean_loss(model)[0]}
         if examples := self.decoded_examples:
-            texts = decoded_texts(self, model, (source for source, _ in examples), self.quick)
+            texts = self.decoded(model, examples, self.quick)
             scores |= text_scores(texts, [reference for _, reference in examples], all_metrics(self))
         return scores
+
+    def decoded(
+        self, model: Any, examples: Sequence[tuple[str, str]], settings: Mapping[str, Any], *, together: bool = True
+    ) -> list[str]:
+        """The texts that a model writes for validation inputs, of which `samples` shows the first ones."""
+        texts = decoded_texts(self, model, (source for source, _ in examples), settings, together=together)
+        found = (Sample(source, reference, text) for (source, reference), text in zip(examples, texts, strict=True))
+        self._samples += islice(found, SAMPLES - len(self._samples))
+        return texts
+
+    def samples(self, model: Any) -> list[Sample]:
+        """Those that the last `evaluate` has decoded anyway; else the first validation inputs are decoded now."""
+        if not self._samples:
+            try:
+                self.decoded(model, list(islice(chain.from_iterable(self.references), SAMPLES)), self.quick)
+            except (ConfigError, DataError):
+                return []  # the task has no predictor, or its validation data is no input of one
+        found, self._samples = self._samples, []
+        return found
 
     @cached_property
     def decoded_examples(self) -> list[tuple[str, str]]:

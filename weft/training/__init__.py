@@ -12,3 +12,9 @@ SCHEDULES = {
     "constant": "weft.training.lr_schedules:constant",
     "slanted_triangular": "weft.training.lr_schedules:slanted_triangular",
 }
+
+TRACKERS = {
+    "trackio": "weft.training.trackers.trackio:Trackio",
+    "wandb": "weft.training.trackers.wandb:Wandb",
+    "mlflow": "weft.training.trackers.mlflow:MLflow",
+}

@@ -68,6 +68,7 @@ class Progress:
     in_row    number of consecutive steps skipped most recently
     memory    peak memory of training in bytes, up to the first validation of each process
     schedule  the position in the schedule and what it was planned from, see `weft.training.time_budget`; empty in older runs
+    parts     parts of each micro-batch that are computed one after the other, because the whole did not fit into memory
     start     scores of the weights that the run started with, if they were those of a trained run
     """
 
@@ -82,6 +83,7 @@ class Progress:
     memory: int = 0
     schedule: dict[str, Any] = field(default_factory=dict)
     start: dict[str, float] = field(default_factory=dict)
+    parts: int = 1
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from rich.text import Text
 
 from weft.file_access import replace_file
 from weft.runs.run_folder import LOG
+from weft.tasks.base import Sample
 from weft.training.log_text import Record, describe, duration, fit, scores_text, speed
 
 
@@ -33,6 +34,9 @@ class Sink:
 
     def note(self, text: str) -> None:
         """Writes a message for people."""
+
+    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """Shows outputs of the model at a validation, whose record follows."""
 
     def step(self, step: int) -> None:
         """A step is done. Called after every step, so it must be quick and must not wait for the device."""
@@ -64,6 +68,10 @@ class Log:
         for sink in self.sinks:
             sink.note(text)
 
+    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+        for sink in self.sinks:
+            sink.samples(step, samples)
+
     def step(self, step: int) -> None:
         for sink in self.sinks:
             sink.step(step)
@@ -92,19 +100,24 @@ def open_log(
     tensorboard: bool = True,
     first: bool = True,
     terminal: bool | None = None,
+    others: Callable[[], Sequence[Sink]] = tuple,
 ) -> Log:
     """The log of a run of `steps` updates (0: as many as the time allows), silent unless `first`.
 
-    unit: what the speed counts · terminal: whether stderr is one; None detects it.
+    unit: what the speed counts · terminal: whether stderr is one; None detects it · others: opens further sinks, such as
+    trackers.
     """
     if not first:
         return Log()
     live = sys.stderr.isatty() if terminal is None else terminal
-    sinks: list[Sink] = [JsonLines(run / LOG), PlainLines(run / "train.log", steps, unit)]
+    from weft.training.result_files import ResultFiles
+
+    # The result files follow from log.jsonl, so that comes first.
+    sinks: list[Sink] = [JsonLines(run / LOG), ResultFiles(run, unit), PlainLines(run / "train.log", steps, unit)]
     sinks.append(LiveLine(steps, unit) if live else PlainLines(None, steps, unit))
     if tensorboard:
         sinks.append(TensorBoard(run / "tensorboard"))
-    return Log(sinks)
+    return Log([*sinks, *others()])
 
 
 class JsonLines(Sink):

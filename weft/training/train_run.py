@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ from weft.training.auto.plan_for_time import AUTO, chooser, seconds_of
 from weft.training.checkpoint import check_identity, check_resumable, save_settings
 from weft.training.distributed import World, join_processes, restarts
 from weft.training.log import open_log
+from weft.training.memory import resolve_batch_tokens
+from weft.training.model_card import write_card
 from weft.training.prepare_run import Prepared, lower_to_steps, prepare_run, summary
 from weft.training.time_budget import TimeBudget
+from weft.training.trackers.base import open_trackers
 from weft.training.training_loop import fit
 from weft.training.validate_and_save import Result
 from weft.training.verdict import find_floor
@@ -148,10 +152,11 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
 
         def prepare_first() -> Prepared:
             stack.enter_context(locked_folder(out, resume, request.data()))
+            ready = resolve_batch_tokens(config, world.device, report, chosen=request.auto)
             if resume:
-                notes.extend(check_resumable(out, config))
-                return prepare_run(config, out, world.device, report)
-            chosen = choose(config, out, world) if choose else config
+                notes.extend(check_resumable(out, ready))
+                return prepare_run(ready, out, world.device, report)
+            chosen = choose(ready, out, world) if choose else ready
             return prepare_run(resolve_start(lower_to_steps(chosen, report)), out, world.device, report)
 
         def write_settings() -> None:
@@ -167,7 +172,8 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
         unit = task.info.count_unit.split()[-1]
         timed = train.budget == "time" or (resume and clock is not None)
         steps = 0 if timed else train.steps
-        log = open_log(out, steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
+        trackers = partial(open_trackers, out, task.config)
+        log = open_log(out, steps, unit=unit, tensorboard=train.tensorboard, first=world.first, others=trackers)
         stack.callback(log.close)
         where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
         for note in (*notes, f"{summary(task, model)}; on {where}"):
@@ -178,7 +184,10 @@ def _train(request: TrainingRequest, out: Path, resume: bool, world: World, repo
         start = starts_with_a_model(task.config)
         options: dict[str, Any] = {"floor": floor, "validate_start": start, "on_start": write_settings}
         options["validation"] = clock.validation if clock is not None else 0.0
-        return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, **options)
+        result = fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, **options)
+        if world.first:
+            write_card(out, task, model, floor=floor, device=world.device)
+        return result
 
 
 def _time_left(clock: TimeBudget, out: Path, resume: bool) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -22,6 +23,7 @@ from weft.training.compile_and_cuda_graphs import compile_blocks
 from weft.training.distributed import World
 from weft.training.log import Log
 from weft.training.lr_schedules import build_schedule
+from weft.training.memory import BackwardPasses
 from weft.training.update_step import Meter, UpdateStep
 from weft.training.validate_and_save import Interrupts, Result, Session
 from weft.training.verdict import Floor
@@ -86,6 +88,7 @@ def fit(
     on_start()
     step.report = log.note
     step.start(progress.skipped, progress.in_row)
+    backward = BackwardPasses(step, partial(seed_for, config.seed), log.note, progress.parts)
     log.phase(FIRST_STEP[compile_blocks(model, config, world.device)])
 
     began = session.seconds
@@ -99,9 +102,8 @@ def fit(
                 log.note(f"step {update}: {step.layers.describe()}")
             if isinstance(task, ScheduledTask):
                 task.on_update_start(update)
-            for index, batch in data.batches:
-                torch.manual_seed(seed_for(config.seed, *data.begin, index))
-                step.backward(batch, update)
+            backward(update, data.begin, data.batches)
+            progress.parts = backward.parts
             before, scheduled = session.advance(update)
             rate = schedule(scheduled)
             step.finish(update, rate, scheduled)

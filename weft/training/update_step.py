@@ -58,6 +58,10 @@ class Meter:
         self._update = torch.zeros_like(sums)
         return sums
 
+    def forget_update(self) -> None:
+        """Drops what the current update has added."""
+        self._update, self._update_metrics = torch.zeros_like(self._update), {}
+
     def end_update(self, sums: Tensor, norm: Tensor, bad: Tensor) -> None:
         """Ends the update with the `sums` of all processes, its gradient norm, and 1 in `bad` if it was skipped."""
         skipped, in_row, worst = self._health.unbind()
@@ -171,6 +175,13 @@ class UpdateStep:
     def backward(self, batch: Batch, update: int, *, captured: bool = True) -> None:
         """Adds the gradients and losses of a micro-batch; without CUDA graphs unless `captured`."""
         self.meter.add((self.work if captured else self._eager)(batch, update))
+
+    def begin_again(self) -> None:
+        """Drops the gradients and losses of the current update, and all captured work, which holds memory."""
+        self.meter.forget_update()
+        for optimizer in self.state.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+        self._forget_graphs()
 
     def _eager(self, batch: Batch, update: int) -> list[Loss]:
         batch = batch.to(self.world.device, non_blocking=True)

@@ -28,7 +28,7 @@ from weft.errors import ConfigError, DeviceError, RunError
 from weft.runs.device_and_precision import autocast
 from weft.runs.run_folder import MODEL, remove_stale
 from weft.runs.weight_files import copy_weights, read_tensors
-from weft.tasks.base import StatefulTask, Task, find_measure
+from weft.tasks.base import Sample, StatefulTask, Task, find_measure
 from weft.tasks.corpus_task import CorpusTask
 from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, described, folder_of, publish, published, published_by_command
@@ -113,6 +113,7 @@ class Session:
         self.position = SchedulePosition(self.config, validation=self.validation)
         self._began, self._first = time.perf_counter(), 0
         self._validated = 0.0
+        self._samples: list[Sample] = []
 
     def begin(self, resume: bool) -> Progress:
         """Loads the newest checkpoint if the run is resumed, else starts at step 0. Returns the progress."""
@@ -219,6 +220,7 @@ class Session:
         self.position.add_pause("validation", self._validated - began)
         if not self.scores:
             return False  # without validation data the newest weights are published
+        self.log.samples(progress.update, self._samples)
         self.log.validation(progress.update, self.scores)
         self._note_seen()
         measure = find_measure(self.task, self.config.best_by)
@@ -346,7 +348,9 @@ class Session:
                 stack.enter_context(ema.applied())
             model.eval()
             try:
-                return {name: float(value) for name, value in self.task.evaluate(model).items()}
+                scores = {name: float(value) for name, value in self.task.evaluate(model).items()}
+                self._samples = self.task.samples(model) if scores else []
+                return scores
             finally:
                 model.train()
 

@@ -13,6 +13,20 @@ ATTENTION = [
         ("full-encoder-steps", "full-cross-steps"),
     ),
     Bug(
+        "a recorded residual sum is a difference",
+        "models.transformer_blocks",
+        'axes, joined = "row token channel", x + update',
+        'axes, joined = "row token channel", x - update',
+        ("transformer-steps", "language_model-steps"),
+    ),
+    Bug(
+        "a recorded gate is another one",
+        "layers.recurrent",
+        "r, z, candidate = opened(0), opened(1), terms[2]",
+        "z, r, candidate = opened(0), opened(1), terms[2]",
+        ("rnn-steps",),
+    ),
+    Bug(
         "a recorded context reads other weights",
         "attention.core.rnn_attention",
         'operands = {"weights": (weights, "row query key")',

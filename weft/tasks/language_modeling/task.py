@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.config.registry import Among, build
 from weft.data.batch import Position, TextBatch
-from weft.decoding.decoding_options import DecodingOptions, Warn
+from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resolve_options
 from weft.errors import ConfigError
 from weft.explain.explanation import shown
 from weft.explain.inside import TokenNames
@@ -19,7 +19,7 @@ from weft.losses.log_likelihood import decoder_loss
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_model
 from weft.models.language_model import LanguageModel
-from weft.tasks.base import LOSS, Loss, Measure, Share, Task, TaskContext, TaskInfo, lower_setting
+from weft.tasks.base import LOSS, SAMPLES, Loss, Measure, Sample, Share, Task, TaskContext, TaskInfo, lower_setting
 from weft.tasks.language_modeling.data import (
     Streams,
     Text,
@@ -30,9 +30,12 @@ from weft.tasks.language_modeling.data import (
     read_text,
     windows,
 )
-from weft.tasks.language_modeling.predictor import GenerationPredictor
+from weft.tasks.language_modeling.predictor import GenerationPredictor, Prompt
 from weft.tasks.language_modeling.segment_recurrence import Kind, SegmentRecurrence, StreamStates
 from weft.tasks.run_tokenizers import TokenizerPair, learn_once, learn_tokenizer, open_tokenizers, tokenizers_of
+
+SHOWN = 16
+"""Tokens of a passage that a sample gives as a prompt, and as many that the model continues it with."""
 
 
 class LanguageModelTask(Task):
@@ -177,6 +180,20 @@ class LanguageModelTask(Task):
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
         return {} if self.valid is None else self.score_text(model, self.valid)
+
+    def samples(self, model: LanguageModel) -> list[Sample]:
+        """Passages from the whole validation text: the beginning, how it goes on, and the likeliest continuation."""
+        if self.valid is None or len(self.valid) < 2 * SHOWN:
+            return []
+        room, section = len(self.valid) - 2 * SHOWN, {"search": "greedy", "rerank": "none", "n_best": 1}
+        passages = [self.valid.tokens[start : start + 2 * SHOWN].tolist() for start in range(0, room + 1, room // SAMPLES + 1)]
+        texts = [tuple(map(self.tokenizer.decode, (each[:SHOWN], each[SHOWN:]))) for each in passages]
+        try:
+            predictor = self.predictor(model, resolve_options(changed(self.config.decode, section), model.device))
+            found = list(predictor.predict([Prompt(text, SHOWN) for text, _ in texts], together=True))
+        except ConfigError:  # a search that needs other models, or cannot work with this one
+            return []
+        return [Sample(text, rest, each.text) for (text, rest), each in zip(texts, found, strict=True)]
 
     def score(self, model: LanguageModel, data: Sequence[str]) -> dict[str, float]:
         return self.score_text(model, self.read([TextFile(path) for path in data], "test"))

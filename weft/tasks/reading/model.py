@@ -91,6 +91,11 @@ class SelfMatching(nn.Module):
         return states, weights
 
 
+def _over_words(scores: Tensor, mask: Tensor) -> Tensor:
+    """The softmax of scores [B, T] over the words of a passage."""
+    return masked_softmax(scores[:, None], mask[:, None])[:, 0]
+
+
 class PointerNetwork(nn.Module):
     """Two pointers, the second of which knows where the first one points (Vinyals et al. 2015, as in R-Net).
 
@@ -108,7 +113,7 @@ class PointerNetwork(nn.Module):
         state, logits = self.pooling(question.memory, question.layout).vectors[:, 0], []
         for _ in range(2):
             scores = self.score(torch.tanh(self.keys(m) + self.queries(state)[:, None]))[..., 0]
-            state = self.cell((masked_softmax(scores, mask)[:, None] @ m)[:, 0], state)
+            state = self.cell((_over_words(scores, mask)[:, None] @ m)[:, 0], state)
             logits.append(scores)
         return torch.stack(logits, -1)
 
@@ -168,7 +173,7 @@ class Bidaf(Reader):
         a, b, c = self.similarity.weight[0].chunk(3)
         scores = (h @ a)[:, :, None] + (u @ b)[:, None] + (h * c) @ u.transpose(1, 2)
         weights = two_way_weights(scores, None, asked.mask).first
-        seen = masked_softmax(scores.masked_fill(~asked.mask[:, None], -torch.inf).amax(2), mask)
+        seen = _over_words(scores.masked_fill(~asked.mask[:, None], -torch.inf).amax(2), mask)
         found, summary = weights @ u, seen[:, None] @ h
         g = torch.cat([h, found, h * found, h * summary], -1)
         m = self.modeling.read(self.enter(self.drop(g)), read.layout).memory

@@ -23,7 +23,6 @@ from weft.tasks.base import (
     TaskInfo,
     added_metrics,
     all_metrics,
-    decoded_texts,
     find_measure,
     measures_of,
     text_scores,
@@ -153,8 +152,7 @@ class TranslationTask(ParallelTexts, Seq2SeqTask):
             keys |= {each.key() for each in added_metrics(self)}
             every = all_metrics(self, tokenize=self.tokenizes[direction.label])
             metrics = [metric for metric in every if metric.key() in keys]
-            settings, inputs = {**self.quick, "tag": direction.tag}, (source for source, _ in pairs)
-            texts = decoded_texts(self, model, inputs, settings, together=False)
+            texts = self.decoded(model, pairs, {**self.quick, "tag": direction.tag}, together=False)
             scores |= text_scores(texts, [reference for _, reference in pairs], metrics)
         return scores, count
 

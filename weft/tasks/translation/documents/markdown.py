@@ -15,13 +15,13 @@ PREFIX = re.compile(r"(?:[ \t]*(?:>|[-*+](?=[ \t])|\d{1,9}[.)](?=[ \t])|\[[ xX]\
 """What may be before the text of a line: marks of quotations, items, tasks and headings."""
 
 KEPT = re.compile(
-    r"\s*(?:={1,}|-{2,}|(?:[-*_][ \t]*){3,}|\|?[ \t]*:?-{1,}:?[ \t]*(?:\|[ \t]*:?-{1,}:?[ \t]*)*\|?)\s*"
-    r"|\s{0,3}\[[^\]]+\]:.*|(?: {4}|\t).*|\s*</?(?:address|article|aside|blockquote|body|br|center|details|dialog|div|dl|"
-    r"fieldset|figure|footer|form|h\d|head|header|hr|html|iframe|img|li|link|main|nav|ol|p|picture|pre|script|section|style|summary|table|"
-    r"tbody|td|tfoot|th|thead|tr|ul|video|!--)\b.*",
+    r"={1,}|-{2,}|(?:[-*_][ \t]*+){3,}|\|?[ \t]*+:?-{1,}:?[ \t]*+(?:\|[ \t]*+:?-{1,}:?[ \t]*+)*\|?"
+    r"|\[[^\]]+\]:.*|</?(?:address|article|aside|blockquote|body|br|center|details|dialog|div|dl|fieldset|figure|footer|form|h\d|"
+    r"head|header|hr|html|iframe|img|li|link|main|nav|ol|p|picture|pre|script|section|style|summary|table|tbody|td|tfoot|th|thead|"
+    r"tr|ul|video|!--)\b.*",
     re.DOTALL | re.IGNORECASE,
 )
-"""Lines that stay: underlines of headings, rules, delimiters of tables, definitions of links, indented code, blocks of HTML."""
+"""Lines that stay: underlines of headings, rules, delimiters of tables, definitions of links, blocks of HTML."""
 
 INLINE = re.compile(
     r"(?P<code>(?<!`)(?P<ticks>`++).{1,2000}?(?<!`)(?P=ticks)(?!`))"
@@ -62,7 +62,8 @@ def markdown_document(text: str) -> Document:
             continue
         prefix = PREFIX.match(content)
         begins = prefix[0] if prefix else ""
-        if not content.strip() or (KEPT.fullmatch(content) and not (waiting and content[:1].isspace())):
+        code = content.startswith(("    ", "\t")) and not waiting
+        if not content.strip() or code or KEPT.fullmatch(content.strip()):
             flush()
             document.keep(line)
         elif "|" in content and content.strip().startswith("|"):
@@ -77,9 +78,10 @@ def markdown_document(text: str) -> Document:
                 content = content.lstrip()
                 begins = ""
             body = content[len(begins) :]
-            hard = re.search(r"(?: {2,}|\\)$", body)
-            waiting += _inline(body[: hard.start()] if hard else body)
-            waiting.append(Token("other" if hard else "text", (hard[0] if hard else "") + end))
+            text_part = body.rstrip(" ").removesuffix("\\") if body.endswith("\\") else body.rstrip(" ")
+            hard = body[len(text_part) :] if body.endswith(("  ", "\\")) else ""
+            waiting += _inline(text_part if hard else body)
+            waiting.append(Token("other" if hard else "text", hard + end))
             if "#" in begins:
                 flush()
     flush()

@@ -1,0 +1,72 @@
+"""The time that the files and trackers of a run take, as a share of its training.
+
+    python benchmarks/watching_overhead.py runs/overhead --time 5m [--recipe transformer-small] [--trackers trackio]
+
+It trains on generated sequences and adds up the CPU time of every call of every sink of the log, and that of decoding samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import weft
+from weft.tasks.corpus_task import CorpusTask
+from weft.training import train_run
+from weft.training.log import Log
+
+SPENT: dict[str, float] = defaultdict(float)
+
+
+def timed(owner: Any, name: str, title: str) -> None:
+    """Adds the CPU time of each call of a method to `SPENT`."""
+    inner = getattr(owner, name)
+
+    def outer(*arguments: Any, **options: Any) -> Any:
+        began = time.process_time()
+        try:
+            return inner(*arguments, **options)
+        finally:
+            SPENT[title] += time.process_time() - began
+
+    setattr(owner, name, outer)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--time", default="5m")
+    parser.add_argument("--recipe", default="transformer-small")
+    parser.add_argument("--trackers", nargs="*", default=[])
+    options = parser.parse_args()
+    opened = train_run.open_log
+
+    def open_log(*arguments: Any, **settings: Any) -> Log:
+        log = opened(*arguments, **settings)
+        for sink in log.sinks:
+            for method in ("begin", "record", "samples", "step", "close"):
+                timed(sink, method, type(sink).__name__)
+        return log
+
+    train_run.open_log = open_log
+    timed(CorpusTask, "samples", "samples that evaluate has not decoded")
+    data = [
+        f"generated:reverse?count={count}&longest=30&split={split}" for count, split in ((100_000, "train"), (500, "valid"))
+    ]
+    sets = {"train.trackers": options.trackers} if options.trackers else {}
+    began = time.process_time()
+    result = weft.train(options.recipe, data=data[0], valid=data[1], out=options.out, time=options.time, set=sets)
+    spent = time.process_time() - began
+    machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+    print(f"{machine}, {options.recipe}: {result.update} steps, {result.seconds:.0f} s, {spent:.0f} s of CPU time")
+    for title, seconds in sorted(SPENT.items(), key=lambda item: -item[1]):
+        print(f"{title}: {seconds:.3f} s, {seconds / spent:.3%} of the CPU time")
+
+
+if __name__ == "__main__":
+    main()
