@@ -88,24 +88,16 @@ def evaluate(
         if against is not None and len(names) == 1:
             raise ConfigError(f"--against {against}: this run writes no texts, so it is compared with another run only")
         return _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
+    theirs = None if against is None or len(names) > 1 else Path(against)
 
     def predict(name: str, system: Trained, sources: Sequence[str]) -> list[str]:
-        how: dict[str, Any] = {"options": options, "output": output if name == run else None}
+        file = output if name == run else None
         if engine:
-            return _predict_on_engine(name, sources, engine, actors, device=device, **how)
-        return _predict(name, system, sources, **how)
+            return _predict_on_engine(name, sources, engine, actors, device=device, options=options, output=file)
+        return _predict(name, system, sources, options=options, output=file)
 
-    found = evaluate_systems(
-        [*systems.items()],
-        data,
-        predict,
-        outputs=None if against is None or len(names) > 1 else Path(against),
-        tokenize=tokenize,
-        lowercase=lowercase,
-        test=test.value,
-        samples=samples,
-    )
-    _show_evaluation(found, as_json)
+    scoring: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "test": test.value, "samples": samples}
+    _show_evaluation(evaluate_systems([*systems.items()], data, predict, outputs=theirs, **scoring), as_json)
 
 
 def _check(
