@@ -67,10 +67,10 @@ def evaluate(
     """Score a run on test data by the metrics of its task.
 
     Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification, pairs, answering: accuracy, macro F1;
-    pairs with numbers: correlations, squared error. Reading: exact match and F1 of words.
-    Tagging: accuracy, also on unknown words, F1 of entities. Captioning: CIDEr-D and BLEU-4 against all captions of an image.
-    Transcription: word and character error rates. Synthesis: mel-cepstral distortion. Language models: loss,
-    perplexity, bits per character; --set task.evaluation_memory=1024 and the like change how they read.
+    pairs with numbers: correlations, squared error. Reading: exact match, F1 of words. Tagging: accuracy, also on unknown
+    words, F1 of entities. Captioning: CIDEr-D and BLEU-4 against all captions of an image. Transcription: word and character
+    error rates. Synthesis: mel-cepstral distortion. Language models: loss, perplexity, bits per character; --set
+    task.evaluation_memory=1024 and the like change how they read.
     """
     from weft.runs.run_evaluation import evaluate_systems
     from weft.runs.translator import load_trained

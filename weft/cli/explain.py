@@ -70,22 +70,7 @@ def explain(
     options = {"influence": influence or None, "inside": inside, **decode_options(set, beam=beam)}
     explanations = _explanations([run, *against], inputs, device, options)
     if suffix in IMAGES:
-        from weft.explain.attention_heatmap import draw, view_of
-        from weft.explain.explanation import Explanation
-
-        if len(explanations) > 1:
-            raise ConfigError(
-                f"{output}: an image shows one sentence, and there are {len(explanations)}; write a page (-o page.html)"
-            )
-        if not isinstance(explanations[0], Explanation):
-            raise ConfigError(f"{output}: only translations are drawn as an image; write a page (-o page.html)")
-        own: View = "target" if explanations[0].views("target") else "causal"
-        uses: dict[AttentionKind, View] = {
-            AttentionKind.cross: "cross",
-            AttentionKind.encoder: "encoder",
-            AttentionKind.decoder: own,
-        }
-        draw(view_of(explanations[0], uses[look], layer=layer, head=chosen, words=words), output, warn=warn)
+        _draw(explanations, output, look, layer=layer, head=chosen, words=words)
     elif suffix == TEXT:
         from weft.explain.inside_view import inside_text
 
@@ -98,6 +83,26 @@ def explain(
         with opened(output) as written:
             written.write(page)
     tell(f"wrote {output}")
+
+
+def _draw(explanations: Sequence[Explanation | Section], output: Path, look: AttentionKind, **choices: Any) -> None:
+    """Draws one attention of the only explanation."""
+    from weft.explain.attention_heatmap import draw, view_of
+    from weft.explain.explanation import Explanation
+
+    if len(explanations) > 1:
+        count = len(explanations)
+        raise ConfigError(f"{output}: an image shows one sentence, and there are {count}; write a page (-o page.html)")
+    [shown] = explanations
+    if not isinstance(shown, Explanation):
+        raise ConfigError(f"{output}: only translations are drawn as an image; write a page (-o page.html)")
+    own: View = "target" if shown.views("target") else "causal"
+    uses: dict[AttentionKind, View] = {
+        AttentionKind.cross: "cross",
+        AttentionKind.encoder: "encoder",
+        AttentionKind.decoder: own,
+    }
+    draw(view_of(shown, uses[look], **choices), output, warn=warn)
 
 
 def _explanations(

@@ -28,14 +28,13 @@ from weft.cli.options import (
     decode_options,
     parse_share,
 )
-from weft.cli.predict_in_shards import predict_in_shards
+from weft.cli.predict_in_shards import predict_in_shards, work_of
 from weft.errors import ConfigError, DataError
 from weft.garbage_collection import paused_at_startup
 from weft.runs.run_folder import run_folders
 
 if TYPE_CHECKING:
     from weft.cli.input_and_output import Input
-    from weft.runs.sharded_prediction import PredictionWork
     from weft.runs.trained_model import Trained
     from weft.tasks.translation.glossary import Terms
 
@@ -97,7 +96,7 @@ def predict(
             raise ConfigError(
                 "--shard and --engine read lines of a file and write one: name both, without --prefix and --stream"
             )
-        work = _work(run, Path(text), output, glossary, as_json, device, options)
+        work = work_of(run, Path(text), output, glossary, as_json, device, options)
         return predict_in_shards(work, share=parse_share(shard), engine=engine, actors=actors)
     terms_of = None if glossary is None else read_glossary(glossary).terms
     with paused_at_startup():
@@ -121,25 +120,6 @@ def predict(
         return translate_document(trained, content(text, source.file), name, format, terms_of, output, **options)
     prefixes = None if prefix is None else read_lines(prefix)
     _write_predictions(trained, source, terms_of, output, as_json=as_json, prefixes=prefixes, **options)
-
-
-def _work(
-    run: str, file: Path, output: Path, glossary: Path | None, as_json: bool, device: str, options: dict[str, Any]
-) -> PredictionWork:
-    """The work of predicting the lines of a file, for `--shard` and `--engine`."""
-    from weft.runs.open_run import build_task, run_config
-    from weft.runs.packed_run import unpacked
-    from weft.runs.sharded_prediction import InputFile, PredictionWork
-
-    folders = [unpacked(Path(folder)) for folder in run_folders(run)]
-    task = build_task(run_config(folders[0]), folders[0])
-    if task.info.output_suffix and not as_json:
-        raise ConfigError("--shard and --engine write lines of text, and the outputs of this run are files; add --json")
-    if format_of(task, file) != Format.text:
-        raise ConfigError(f"{file}: --shard and --engine read lines of text, not documents; leave them out")
-    if output.suffix == ".gz" or output.is_dir():
-        raise ConfigError(f"{output}: --shard and --engine write a plain file; choose a name without .gz that is no folder")
-    return PredictionWork(folders, InputFile(file, folders[0], as_json), output, device, options, glossary)
 
 
 def _write_predictions(
