@@ -135,6 +135,7 @@ CHOICES = {
     "rewards": Choice("What these objectives reward.", f"{TRAIN} 'task.reward={{kind: reinforce, metric: {{}}}}'", "bleu"),
     "optimizers": Choice("", f"{TRAIN} train.optimizer={{}}", "adam"),
     "schedules": Choice("The learning rate of each update.", f"{TRAIN} train.schedule={{}}", "noam"),
+    "trackers": Choice("Programs that also get the log of a training.", f"{TRAIN} 'train.trackers=[{{}}]'", "trackio"),
     "metrics": Choice("Scores of texts, in validations and `weft evaluate`.", f"{TRAIN} 'train.metrics=[{{}}]'", "ter"),
     "searches": Choice("", f"{TEST} decode.search={{}}", "sample", "transformer-tiny"),
     "rules": Choice("See [Translating](translating.md#rules).", f"{TEST} 'decode.rules=[{{}}]'", "same_length"),

@@ -61,6 +61,7 @@ LISTS = {
     "rewards": PartList("weft.evaluation:REWARDS", ("task.reward.metric",)),
     "optimizers": PartList("weft.training:OPTIMIZERS", ("train.optimizer",)),
     "schedules": PartList("weft.training:SCHEDULES", ("train.schedule",)),
+    "trackers": PartList("weft.training:TRACKERS", ("train.trackers",)),
 }
 """What `weft list` shows, besides recipes."""
 
