@@ -35,6 +35,13 @@ AGAINST = "Another run to compare with by a significance test, or a file with th
 TOKENIZE = typer.Option(
     None, "--tokenize", help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; default: the run's own."
 )
+METRIC = typer.Option(
+    [],
+    "--metric",
+    help="One more metric, computed by another program: JSON lines with source, output and references in, with score out. "
+    "Repeatable.",
+    metavar="command:'COMMAND'",
+)
 TASK_SET = typer.Option(
     [], "--set", help="Any setting of decoding or of the task, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE"
 )
@@ -58,6 +65,8 @@ def evaluate(
     lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
     test: SignificanceTest = typer.Option(SignificanceTest.randomisation, "--test", help="Significance test."),
     samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
+    metric: list[str] = METRIC,
+    metric_timeout: float = typer.Option(3600, "--metric-timeout", help="Seconds that each --metric may take."),
     engine: str = ENGINE,
     actors: int = ACTORS,
     fast: bool = FAST,
@@ -72,11 +81,13 @@ def evaluate(
     error rates. Synthesis: mel-cepstral distortion. Language models: loss, perplexity, bits per character; --set
     task.evaluation_memory=1024 and the like change how they read.
     """
-    from weft.runs.run_evaluation import evaluate_systems
+    from weft.evaluation.command_metric import command_of
+    from weft.runs.run_evaluation import AddedMetrics, evaluate_systems
     from weft.runs.translator import load_trained
 
     task_sets = [text for text in set if text.startswith("task.")]
-    _check(data, contrastive, against, engine, actors, task_sets)
+    _check(data, contrastive, against, engine, actors, task_sets, metric)
+    added = AddedMetrics([command_of(each) for each in metric], metric_timeout)
     options = decode_options([text for text in set if text not in task_sets], beam=beam, tag=tag, fast=fast or None)
     names = [run] if against is None or os.path.isfile(against) else [run, against]
     place = "cpu" if engine else device  # with an engine, the actors predict
@@ -85,6 +96,7 @@ def evaluate(
         return _show_preferences(run, systems[run], contrastive, options, output, as_json)
     _warn_of_directions(systems, options)
     if not systems[run].task.metrics():
+        added.refuse(systems[run])
         if against is not None and len(names) == 1:
             raise ConfigError(f"--against {against}: this run writes no texts, so it is compared with another run only")
         return _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
@@ -97,7 +109,7 @@ def evaluate(
         return _predict(name, system, sources, options=options, output=file)
 
     scoring: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "test": test.value, "samples": samples}
-    _show_evaluation(evaluate_systems([*systems.items()], data, predict, outputs=theirs, **scoring), as_json)
+    _show_evaluation(evaluate_systems([*systems.items()], data, predict, outputs=theirs, added=added, **scoring), as_json)
 
 
 def _check(
@@ -107,6 +119,7 @@ def _check(
     engine: str | None,
     actors: int | None,
     task_sets: Sequence[str],
+    metric: Sequence[str],
 ) -> None:
     """Raises ConfigError if the options contradict each other."""
     check_engine(engine, actors)
@@ -114,8 +127,8 @@ def _check(
         raise ConfigError(f"--set {task_sets[0]}: with --engine, only decoding can be changed")
     if (contrastive is None) == (not data):
         raise ConfigError("give either --data FILES or --contrastive FILE")
-    if contrastive is not None and (against is not None or engine is not None):
-        option = "--against" if against is not None else "--engine"
+    if contrastive is not None and (against is not None or engine is not None or metric):
+        option = "--against" if against is not None else "--engine" if engine is not None else "--metric"
         raise ConfigError(f"{option}: contrastive pairs are counted for one run, in one process; leave it out")
 
 

@@ -55,13 +55,14 @@ SPACED = 1 / 8
 
 @dataclass(frozen=True)
 class MetricScore:
-    """A value with the signature that makes it reproducible."""
+    """A value with the signature that makes it reproducible. digits: decimals that tables show."""
 
     name: str
     value: float
     signature: str
     higher_is_better: bool = True
     key: str = ""
+    digits: int = 2
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,10 @@ class Breakdown:
 class Metric(ABC):
     """A metric that is a function of counts summed over sentences."""
 
-    name: ClassVar[str]
-    higher_is_better: ClassVar[bool] = True
+    name: str
+    higher_is_better: bool = True
+    digits: ClassVar[int] = 2
+    """Decimals that tables show."""
     several_references: ClassVar[bool] = False
     """Whether each line of a reference is a reference of its own, as for captions."""
 
@@ -110,7 +113,8 @@ class Metric(ABC):
 
     def score(self, counts: Counts) -> MetricScore:
         """The value over all sentences."""
-        return MetricScore(self.name, float(self.value(counts.sum(0))), self.signature, self.higher_is_better, self.key())
+        value = float(self.value(counts.sum(0)))
+        return MetricScore(self.name, value, self.signature, self.higher_is_better, self.key(), self.digits)
 
 
 class SacreMetric(Metric):

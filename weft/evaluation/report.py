@@ -1,7 +1,7 @@
 """Evaluates a system: a table for people, a JSON document for programs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -90,8 +90,9 @@ class Evaluation:
         table = Table("metric", *numbers, title=title, title_justify="left")
         for index, (score, (low, high)) in enumerate(zip(self.scores, self.intervals)):
             arrow = "↑" if score.higher_is_better else "↓"
-            cells = [f"{score.name} {arrow}", f"{score.value:.2f}", f"{low:.2f} … {high:.2f}"]
-            table.add_row(*cells, *(_compared(self.comparisons[index]) if self.comparisons else ()))
+            digits = score.digits
+            cells = [escape(f"{score.name} {arrow}"), f"{score.value:.{digits}f}", f"{low:.{digits}f} … {high:.{digits}f}"]
+            table.add_row(*cells, *(_compared(self.comparisons[index], digits) if self.comparisons else ()))
         return table
 
     def _lengths(self) -> Table:
@@ -113,11 +114,17 @@ def _breakdown(item: Breakdown) -> Table:
     return table
 
 
-def _compared(item: Significance) -> tuple[str, ...]:
+def _compared(item: Significance, digits: int) -> tuple[str, ...]:
     colour = "green" if item.better else "red"
-    delta = f"{item.delta:+.2f}"
+    delta = f"{item.delta:+.{digits}f}"
     shown = f"[bold {colour}]{delta}[/]" if item.p < 0.05 else delta
-    return f"{item.baseline:.2f}", shown, f"{item.ci[0]:+.2f} … {item.ci[1]:+.2f}", f"{item.p:.3f}"
+    return f"{item.baseline:.{digits}f}", shown, f"{item.ci[0]:+.{digits}f} … {item.ci[1]:+.{digits}f}", f"{item.p:.3f}"
+
+
+def _free_name(name: str, taken: Iterable[str]) -> str:
+    """The name of a metric, with a number if another has it already."""
+    names = {name, *(f"{name} ({number})" for number in range(2, len(set(taken)) + 2))} - set(taken)
+    return min(names, key=lambda each: (len(each), each))
 
 
 def evaluate(
@@ -137,16 +144,20 @@ def evaluate(
     check_texts(hypotheses, references)
     if baseline:
         check_texts(baseline.hypotheses, references, (f"hypotheses of {baseline.name}", "references"))
-    scores, intervals, comparisons = [], [], []
+    scores: list[MetricScore] = []
+    intervals, comparisons = [], []
     chosen = make_metrics() if metrics is None else metrics
     for metric in chosen:
         ours = metric.count(hypotheses, references)
-        scores.append(metric.score(ours))
+        score = metric.score(ours)
+        name = _free_name(score.name, [each.name for each in scores])
+        scores.append(replace(score, name=name))
         intervals.append(confidence(metric, ours, samples, seed))
         if baseline:
-            comparisons.append(TESTS[test](metric, ours, metric.count(baseline.hypotheses, references), samples, seed))
+            found = TESTS[test](metric, ours, metric.count(baseline.hypotheses, references), samples, seed)
+            comparisons.append(replace(found, metric=name))
     bleu = next((metric for metric in chosen if metric.name == "BLEU"), None)
     lengths = by_length(hypotheses, references, sources, bleu=bleu) if sources is not None else []
-    name = baseline.name if baseline else None
+    other = baseline.name if baseline else None
     details = [each for metric in chosen for each in metric.breakdowns(hypotheses, references)]
-    return Evaluation(system, data, len(references), scores, intervals, name, comparisons, lengths, details)
+    return Evaluation(system, data, len(references), scores, intervals, other, comparisons, lengths, details)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.data.text_lines import read_lines
 from weft.decoding.reranking import Scorer
 from weft.errors import ConfigError, DataError
+from weft.evaluation.command_metric import TIMEOUT, CommandMetric, command_of
 from weft.evaluation.contrastive_pairs import ContrastiveResult, judge, read_contrasts
+from weft.evaluation.metrics import Metric
 from weft.runs.trained_model import Trained
 from weft.runs.translator import load_trained
 from weft.tasks.language_modeling.predictor import GenerationPredictor
@@ -18,26 +21,58 @@ if TYPE_CHECKING:
     from weft.evaluation.report import Baseline, Evaluation
 
 
+@dataclass(frozen=True)
+class AddedMetrics:
+    """Metrics that commands compute, beside those of the task. timeout: seconds that each may take for a test set."""
+
+    commands: Sequence[str] = ()
+    timeout: float = TIMEOUT
+
+    def metrics(self, trained: Trained, sources: Sequence[str]) -> list[Metric]:
+        several = trained.task.info.several_references
+        return [CommandMetric(each, sources, several=several, timeout=self.timeout) for each in self.commands]
+
+    def refuse(self, trained: Trained) -> None:
+        """Raises ConfigError if there are any, for a run whose task has no outputs to compare with references."""
+        if self.commands:
+            raise ConfigError(
+                f"--metric: the task of {trained.task.run}, {trained.config.task['kind']}, has no outputs to compare with "
+                "references, so no metric can be added"
+            )
+
+
+NO_METRICS = AddedMetrics()
+
+
 def evaluate(
     run: str | Path | Sequence[str | Path],
     data: str | Sequence[str],
     *,
     against: str | Path | Sequence[str | Path] | None = None,
     device: str = "auto",
+    metric: Sequence[str] = (),
+    metric_timeout: float = TIMEOUT,
     **options: Any,
 ) -> Evaluation | dict[str, float]:
     """Scores a run on test data by the metrics of its task, as `weft evaluate` does.
 
     The result has `scores` (each with value, signature and interval), `table()` and `document()`; for a task without answers to
     compare, such as language modelling, it is a mapping of scores. `against` is another run, compared by a significance test.
-    `options` are those of the section decode: beam=4, …
+    `metric` are metrics of other programs, each "command:COMMAND", which may take `metric_timeout` seconds; see
+    `weft.evaluation.command_metric`. `options` are those of the section decode: beam=4, …
     """
+    added = AddedMetrics([command_of(each) for each in metric], metric_timeout)
     files = [data] if isinstance(data, str) else list(data)
     systems = [(str(each), load_trained(each, device=device)) for each in (run, against) if each is not None]
     first = systems[0][1]
     if not first.task.metrics():
+        added.refuse(first)
         return first.score(files)
-    return evaluate_systems(systems, files, lambda name, system, lines: [each.text for each in system.stream(lines, **options)])
+
+    def predict(name: str, system: Trained, lines: list[str]) -> list[str]:
+        return [each.text for each in system.stream(lines, **options)]
+
+    return evaluate_systems(systems, files, predict, added=added)
 
 
 def evaluate_systems(
@@ -46,6 +81,7 @@ def evaluate_systems(
     predict: Callable[[str, Trained, list[str]], list[str]],
     *,
     outputs: Path | None = None,
+    added: AddedMetrics = NO_METRICS,
     tokenize: str | None = None,
     lowercase: bool = False,
     **significance: Any,
@@ -54,7 +90,8 @@ def evaluate_systems(
 
     A second one, or a file with the outputs of another system, is its baseline.
 
-    predict: the texts of a system for all inputs, given its name, itself and the inputs · tokenize, lowercase: see
+    predict: the texts of a system for all inputs, given its name, itself and the inputs · added: metrics of other programs,
+    beside those of the task · tokenize, lowercase: see
     `Trained.metrics` · significance: the test and its samples, see `weft.evaluation.report.evaluate`.
     """
     from weft.evaluation import report  # which imports rich's tables
@@ -62,7 +99,7 @@ def evaluate_systems(
     (name, first), *_ = systems
     pairs = first.task.examples(data, first.warn or (lambda message: None))
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
-    metrics = first.metrics(references, tokenize=tokenize, lowercase=lowercase)
+    metrics = first.metrics(references, tokenize=tokenize, lowercase=lowercase) + added.metrics(first, sources)
     theirs = None if outputs is None else _baseline(outputs, len(pairs))
     ours, *others = [(each, predict(each, system, sources)) for each, system in systems]
     return report.evaluate(
