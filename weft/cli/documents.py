@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from weft.cli.input_and_output import opened
+from weft.cli.memory_lookup import Lookup
 from weft.errors import ConfigError
 from weft.file_access import plain_name
 
@@ -54,6 +55,7 @@ def translate_document(
     format: Format,
     terms_of: Callable[[str], Terms] | None,
     output: Path | None,
+    lookup: Lookup | None = None,
     **options: Any,
 ) -> None:
     """Writes the translation of a whole document."""
@@ -68,7 +70,10 @@ def translate_document(
     file = open_content(content, format, language, name)
     texts, marks = ([getattr(segment, part) for segment in file.document.segments] for part in ("text", "marks"))
     terms = None if terms_of is None else map(terms_of, texts)
-    answers = list(trained.stream(texts, terms=terms, marks=marks, auto_workers=cores(), **options))
+    matches = None if lookup is None else map(lookup.find, texts)
+    answers = list(trained.stream(texts, terms=terms, marks=marks, matches=matches, auto_workers=cores(), **options))
+    if lookup is not None:
+        lookup.count(answers)
     with opened(output) as target:
         if format is Format.docx:
             cast(Any, target).buffer.write(file.filled(answers))

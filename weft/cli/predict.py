@@ -13,6 +13,7 @@ import typer
 
 from weft.cli.documents import Format, content, format_of, translate_document
 from weft.cli.input_and_output import Counter, check_kept, opened, tell, warn, write_line
+from weft.cli.memory_lookup import Lookup, memory_lookup
 from weft.cli.options import (
     ACTORS,
     BEAM,
@@ -52,6 +53,13 @@ GLOSSARY = typer.Option(
     help="File with a source term, a tab and a target term per line. The target term is required wherever the source term "
     "occurs or, with ! before it, forbidden.",
 )
+MEMORY = typer.Option(
+    [],
+    "--memory",
+    help="Translation memory: a .tmx, .tsv or any other data. Its exact matches are the translations; similar ones "
+    "are reported. Repeatable; the last one counts.",
+    metavar="FILE",
+)
 FORMAT = typer.Option(
     None, help="Lines of text, or a whole document; default: by the end of the file's name, such as .html, else text."
 )
@@ -69,6 +77,7 @@ def predict(
     n_best: int = typer.Option(None, help="Outputs per line, as JSON lines."),
     prefix: Path = typer.Option(None, help="File with a forced prefix for each line."),
     glossary: Path = GLOSSARY,
+    memory: list[str] = MEMORY,
     format: Format = FORMAT,
     as_json: bool = typer.Option(False, "--json", help="JSON lines with source, text, score and tokens instead of plain text."),
     stream: bool = STREAM,
@@ -92,9 +101,9 @@ def predict(
     check_engine(engine, actors, shard)
     as_json, lines = as_json or bool(n_best), format in (None, Format.text)
     if shard or engine:
-        if text is None or output is None or stream or prefix or not lines:
+        if text is None or output is None or stream or prefix or memory or not lines:
             raise ConfigError(
-                "--shard and --engine read lines of a file and write one: name both, without --prefix and --stream"
+                "--shard and --engine read lines of a file and write one: name both, without --prefix, --memory and --stream"
             )
         work = work_of(run, Path(text), output, glossary, as_json, device, options)
         return predict_in_shards(work, share=parse_share(shard), engine=engine, actors=actors)
@@ -102,8 +111,10 @@ def predict(
     with paused_at_startup():
         trained = load_trained(run_folders(run), device=device, warn=warn)
     if stream:
-        if prefix or glossary or as_json or not lines:
-            raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
+        if prefix or glossary or memory or as_json or not lines:
+            raise ConfigError(
+                "--stream writes plain text; leave --prefix, --glossary, --memory, --n-best, --json and --format out"
+            )
         return _write_live(trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options), output)
     written = trained.task.data_format
     source = open_input(text, read_lines if _is_raw(text, format) else written.inputs, written.suffixes)
@@ -117,9 +128,12 @@ def predict(
                 "--format text"
             )
         name = str(source.file or "standard input")
-        return translate_document(trained, content(text, source.file), name, format, terms_of, output, **options)
+        with memory_lookup(trained, memory, **options) as lookup:
+            translate_document(trained, content(text, source.file), name, format, terms_of, output, lookup, **options)
+        return
     prefixes = None if prefix is None else read_lines(prefix)
-    _write_predictions(trained, source, terms_of, output, as_json=as_json, prefixes=prefixes, **options)
+    with memory_lookup(trained, memory, **options) as lookup:
+        _write_predictions(trained, source, terms_of, output, as_json=as_json, prefixes=prefixes, lookup=lookup, **options)
 
 
 def _write_predictions(
@@ -129,6 +143,7 @@ def _write_predictions(
     output: Path | None,
     *,
     as_json: bool,
+    lookup: Lookup | None,
     **options: Any,
 ) -> None:
     """Writes the predictions for the inputs, as they come: a line for each, with its input if it is JSON, or files."""
@@ -136,18 +151,23 @@ def _write_predictions(
 
     if trained.task.info.output_suffix and not as_json:
         return _write_files(trained, source.lines, output, terms=terms_of, **options)
-    lines, terms = source.lines, None
+    lines, terms, matches = source.lines, None, None
     inputs: Iterable[str] = repeat("")
     if as_json:
         lines, inputs = tee(lines)
     if terms_of is not None:
         lines, again = tee(lines)
         terms = map(terms_of, again)
+    if lookup is not None:
+        lines, again = tee(lines)
+        matches = map(lookup.find, again)
     workers = 1 if source.prompts else cores()  # whoever types is answered sooner by all threads than by one worker
-    predictions = trained.stream(lines, terms=terms, ready=source.ready, auto_workers=workers, **options)
+    predictions = trained.stream(lines, terms=terms, matches=matches, ready=source.ready, auto_workers=workers, **options)
     total = source.count() if output is not None else None
     with opened(output) as target, Counter("done", "lines", shown=output is not None, total=total) as counter:
         for each, line in zip(predictions, inputs):
+            if lookup is not None:
+                lookup.count([each])
             plain = {"source": line, **each.document()}
             write_line(target, json.dumps(plain, ensure_ascii=False) if as_json else each.lines())
             counter.advance()

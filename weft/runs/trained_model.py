@@ -62,15 +62,18 @@ def make_inputs(
     terms: Iterable[Terms] | None,
     marks: Iterable[Any] | None = None,
     first_line: int = 1,
+    matches: Iterable[Any] | None = None,
 ) -> Iterator[Any]:
-    """Lines with their prefixes, terms and marks as inputs of the predictor. Errors count lines from `first_line`."""
+    """Lines with their prefixes, terms, marks and matches as inputs of the predictor. Errors count from `first_line`."""
     starts = repeat("") if prefixes is None else iter(prefixes)
     wishes = repeat(None) if terms is None else iter(terms)
     tags = repeat(None) if marks is None else iter(marks)
+    entries = repeat(None) if matches is None else iter(matches)
     number = 0
     for number, line in enumerate(lines, start=first_line):
         check_text(line, f"line {number}")
         fields = {"prefix": next(starts, None), "terms": next(wishes, None), "attention": attention, "marks": next(tags, None)}
+        fields["match"] = next(entries, None)
         if fields["prefix"] is None:
             raise DataError(f"line {number} has no prefix: give one for every line, which may be empty")
         try:
@@ -179,21 +182,23 @@ class Trained:
         prefixes: Iterable[str] | None = None,
         terms: Iterable[Terms] | None = None,
         marks: Iterable[Any] | None = None,
+        matches: Iterable[Any] | None = None,
         ready: Ready | None = None,
         auto_workers: int = 1,
         **options: Any,
     ) -> Iterator[Any]:
         """A prediction for each line, in order, for any number of lines in constant memory.
 
-        `prefixes`, `terms` and `marks` have one item per line. Lines in a list are read ahead, which is faster. `ready` says
-        whether the next line can be read without waiting; if not, the lines so far are answered first.
+        `prefixes`, `terms`, `marks` and `matches` (see `TranslationMemory.find`) have one item per line. Lines in a list are
+        read ahead, which is faster. `ready` says whether the next line can be read without waiting; if not, the lines so far
+        are answered first.
         """
         if isinstance(lines, str):
             raise InputError("lines must be an iterable of strings, not one string; give [line]")
         if not isinstance(lines, Iterable) or isinstance(lines, bytes):
             check_texts(lines, "lines")
         predictor = self.predictor(auto_workers=auto_workers, **options)
-        inputs = make_inputs(predictor, lines, attention, prefixes, terms, marks)
+        inputs = make_inputs(predictor, lines, attention, prefixes, terms, marks, matches=matches)
         return predictor.predict(inputs, together=isinstance(lines, Sequence), ready=ready)
 
     def listen(self, sound: Any, **options: Any) -> Iterator[str]:

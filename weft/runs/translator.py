@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from weft.data.sentence_splitting import language_of
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.decoding_options import Warn
 from weft.decoding.predictor import Prediction
@@ -16,8 +17,10 @@ from weft.runs.open_run import open_runs
 from weft.runs.trained_model import Trained, check_text, check_texts
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.language_modeling.predictor import Generated, GenerationPredictor, Prompt
+from weft.tasks.translation import translation_memory
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.predictor import TranslationPredictor
+from weft.tasks.translation.translation_memory import TranslationMemory
 
 if TYPE_CHECKING:
     from weft.tasks.translation.documents import Format
@@ -157,6 +160,18 @@ class Generator(Trained):
         assert isinstance(predictor, GenerationPredictor)
         prompts = [Prompt(prompt, tokens, draw) for draw in range(count)]
         return predictor.generate(prompts, hear) if hear else list(predictor.predict(prompts, together=True))
+
+
+def open_memory(trained: Trained, files: Sequence[str], **options: Any) -> TranslationMemory:
+    """A translation memory for a run that translates, from files of any data format; of a .tmx, in the languages of the run."""
+    predictor = trained.predictor(**options)
+    if not isinstance(predictor, TranslationPredictor):
+        raise ConfigError(f"a translation memory needs a run that translates; its task is {trained.config.task['kind']}")
+    data, decode = trained.config.data, predictor.options.config
+    source, target = language_of(data.source_language, data.files), language_of(data.target_language, data.files, 1)
+    if trained.languages:
+        source, target = trained.languages if decode.into != trained.languages[0] else reversed(trained.languages)
+    return translation_memory.open_memory(files, (source, decode.tag or target))
 
 
 def explain(run: str | Path | Sequence[str | Path], text: str, *, device: str = "auto", **options: Any) -> Explained:

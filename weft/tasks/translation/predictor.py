@@ -15,10 +15,11 @@ from weft.decoding.search_loop import Cancellation
 from weft.decoding.shortlist import Shortlist
 from weft.models.base import Model
 from weft.tasks.translation.generation_request import attach_terms, check_rules, most_source, translation_request
-from weft.tasks.translation.glossary import NO_TERMS, Terms
+from weft.tasks.translation.glossary import NO_TERMS, Terms, whole_word
 from weft.tasks.translation.markup_and_tag_transfer import MarkupSpan, MarkupTransfer, untranslated
 from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, detokenize, join_segments
 from weft.tasks.translation.term_placement import TermPlacer
+from weft.tasks.translation.translation_memory import MemoryMatch
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class TranslationInput:
     """A text to translate.
 
     prefix: how the translation has to begin · terms: words it must use or avoid · attention: whether to add attention weights
-    · marks: the markup of the text, which the translation must have as well.
+    · marks: the markup of the text, which the translation must have as well · match: the entry of a translation memory that
+    is most similar to the text.
     """
 
     text: str
@@ -34,6 +36,16 @@ class TranslationInput:
     terms: Terms = NO_TERMS
     attention: bool = False
     marks: tuple[MarkupSpan, ...] = ()
+    match: MemoryMatch | None = None
+
+    @property
+    def from_memory(self) -> bool:
+        """Whether the match is the translation: it is exact, and has what the translation must have."""
+        if self.match is None or not self.match.exact or self.marks:
+            return False
+        target, avoided = self.match.target, self.terms.avoid
+        kept = target.startswith(self.prefix) and not self.terms.unmet(target)
+        return kept and not any(whole_word(term, any_case=False).search(target) for term in avoided)
 
 
 class TranslationPredictor(Predictor[TranslationInput, Translation]):
@@ -90,17 +102,22 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         terms: Terms = NO_TERMS,
         attention: bool = False,
         marks: tuple[MarkupSpan, ...] = (),
+        match: MemoryMatch | None = None,
         **fields: Any,
     ) -> TranslationInput:
         refuse(fields, "a text to translate has no such field")
-        return TranslationInput(line, prefix, terms, attention, marks)
+        return TranslationInput(line, prefix, terms, attention, marks, match)
 
     def sentences(self, text: str) -> list[str]:
         return [each.text for each in self.reader.sentences(text)] or [text]
 
     def encode_input(self, inputs: Sequence[TranslationInput], first_line: int) -> list[list[TextSegment]]:
-        """The segments of each input. If something in it is protected, they come twice: as they are, and masked."""
-        texts = [(number, *some) for number, each in enumerate(inputs) for some in self.markup.readings(each.text, each.marks)]
+        """The segments of each input. If something in it is protected, they come twice: as they are, and masked.
+
+        There are none for an input that a translation memory answers.
+        """
+        asked = [(number, each) for number, each in enumerate(inputs) if not each.from_memory]
+        texts = [(number, *some) for number, each in asked for some in self.markup.readings(each.text, each.marks)]
         prefixes = [inputs[number].prefix for number, _, _ in texts]
         read = self.reader([text for _, text, _ in texts], prefixes, [first_line + number for number, _, _ in texts])
         groups: list[list[TextSegment]] = [[] for _ in inputs]
@@ -146,6 +163,14 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         return list({each.text: each for each in reversed(ranked)}.values())[::-1][: self.options.config.n_best]
 
     def join_outputs(self, given: TranslationInput, parts: list[TextSegment], results: list[list[Translation]]) -> Translation:
+        """The translation of a line: that of a translation memory, or from those of its segments."""
+        if given.match is not None and given.from_memory:
+            return Translation(given.match.target, 0.0, source=given.text, match=given.match, from_memory=True)
+        whole = self._join(given, parts, results)
+        whole.match = given.match
+        return whole
+
+    def _join(self, given: TranslationInput, parts: list[TextSegment], results: list[list[Translation]]) -> Translation:
         """The translation of a line, from those of its segments."""
         if doubtful := [term for part in results if part for term in part[0].unplaced]:
             self.warn(

@@ -19,6 +19,7 @@ from weft.decoding.predictor import BatchItem, Prediction, Weights, seed_of
 from weft.decoding.search_methods import Search
 from weft.errors import DataError
 from weft.tasks.translation.glossary import NO_TERMS, Terms
+from weft.tasks.translation.translation_memory import MemoryMatch
 
 Encodes = Tokenizer | CopyIds
 Run = tuple[str, bool]
@@ -176,7 +177,8 @@ class Translation(Prediction):
     parts: the translations of its sentences, if there are several · source: the text that was read · runs: the text in parts
     that are markup and parts that are not, if the source has markup · passes: see `Hypothesis` · unplaced: required
     terms for which alignment found no place, so that the text may contain their usual translation too, and forbidden terms for
-    which the model has no other word.
+    which the model has no other word · match: the entry of a translation memory that is most similar to the source ·
+    from_memory: whether the text is that of the match, not of the model.
     """
 
     parts: list[Translation] = field(default_factory=list, repr=False)
@@ -184,11 +186,24 @@ class Translation(Prediction):
     runs: list[Run] = field(default_factory=list, repr=False)
     passes: list[RefinementPass] = field(default_factory=list, repr=False)
     unplaced: list[str] = field(default_factory=list, repr=False)
+    match: MemoryMatch | None = field(default=None, repr=False)
+    from_memory: bool = False
 
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON. It has the translations of several sentences one by one as well."""
         plain = super().document()
-        return plain if not self.parts else {**plain, "sentences": [part.document() for part in self.parts]}
+        if self.parts:
+            plain["sentences"] = [part.document() for part in self.parts]
+        return {**plain, **self.memory_document()}
+
+    def memory_document(self) -> dict[str, Any]:
+        """The part of the document that says what a translation memory has: nothing, this text, or a similar one."""
+        if self.match is None:
+            return {}
+        if self.from_memory:
+            return {"memory": "exact"}
+        match = {"score": round(self.match.score, 4), "source": self.match.source, "target": self.match.target}
+        return {"memory": "fuzzy", "match": match}
 
 
 def detokenize(source: Tokenizer, target: Tokenizer, segment: TextSegment, hypothesis: Hypothesis) -> Translation:

@@ -79,17 +79,19 @@ def _target_tags(parsed: Sequence[Token], unit: _Unit) -> tuple[str, str]:
 
 
 def _described(answer: Translation, *, before: str, opening: str, segment: str) -> str:
-    """What is before a translation, with its state and its score.
+    """What is before a translation, with its state and its score, or that it is an exact match of a translation memory.
 
     Version 1.2 has the state in the target, and attributes of others there. Version 2 has it in the segment, which begins in
     `before`, and only a subordinate state for others.
     """
     score = f"{answer.score:.4f}"
     if "segment" not in segment:
-        state = {"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}
-        return before + with_attributes(opening, {**state, "xmlns:weft": "urn:weft", "weft:score": score})
+        own = {"state-qualifier": "mt-suggestion", "xmlns:weft": "urn:weft", "weft:score": score}
+        kind = {"state-qualifier": "exact-match"} if answer.from_memory else own
+        return before + with_attributes(opening, {"state": "needs-review-translation", **kind})
     start, tag, rest = before.rpartition(segment)
-    return start + with_attributes(tag, {"state": "translated", "subState": f"weft:{score}"}) + rest + opening
+    kind = {"subState": "weft:exact-match" if answer.from_memory else f"weft:{score}"}
+    return start + with_attributes(tag, {"state": "translated", **kind}) + rest + opening
 
 
 def with_attributes(tag: str, attributes: Mapping[str, str]) -> str:
