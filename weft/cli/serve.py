@@ -41,6 +41,9 @@ def serve(
         [], help="Name under which the server answers, such as that of a proxy. Repeatable.", metavar="NAME"
     ),
     prefix: str = typer.Option("", help="Path of the server behind a proxy, such as /weft.", show_default=False),
+    memory: list[str] = typer.Option(
+        [], "--memory", help="Translation memory, whose exact matches are the answers. Repeatable.", metavar="FILE"
+    ),
     suggestions: Path = typer.Option(None, help="File for translations that users suggest, as JSON lines."),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
     fast: bool = typer.Option(
@@ -72,7 +75,7 @@ def serve(
     limits |= {"batch_tokens": _batch_tokens(processes["engines"], device) if batch_tokens is None else batch_tokens}
     access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
     access |= {"origins": tuple(cors), "hosts": tuple(allowed_host), "suggestions": str(suggestions or "")}
-    _run(Settings(host=host, port=port, **limits, **processes, **access), run, device, fast)
+    _run(Settings(host=host, port=port, **limits, **processes, **access), run, device, fast, memory)
 
 
 def _check_packages() -> None:
@@ -83,14 +86,14 @@ def _check_packages() -> None:
         raise ConfigError(f"weft serve needs the package {error.name}: {install('serve')}") from None
 
 
-def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
+def _run(settings: Settings, run: Sequence[str], device: str, fast: bool, memories: Sequence[str]) -> None:
     from weft.serve.access_control import read_keys
     from weft.serve.served_models import Models, parse_location
     from weft.serve.server import Server
     from weft.serve.server_processes import WORKER, Workers
 
     if worker := os.environ.get(WORKER):
-        _work(settings, run, _device(device, int(worker)), fast)
+        _work(settings, run, _device(device, int(worker)), fast, memories)
         return
     if settings.prefix and (not settings.prefix.startswith("/") or settings.prefix.endswith("/")):
         raise ConfigError(f"--prefix: {settings.prefix} must start with / and not end with it, such as /weft")
@@ -103,12 +106,12 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> Non
     if settings.workers > 1 or settings.engines:
         server: Workers | Server = Workers(settings)
     else:
-        server = Server(settings, Models(locations, device=device, fast=fast, warn=warn))
+        server = Server(settings, Models(locations, device=device, fast=fast, warn=warn, memories=memories))
     warn(f"{server.address} shows a page to try it; /docs describes the interface for programs")
     server.run()
 
 
-def _work(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
+def _work(settings: Settings, run: Sequence[str], device: str, fast: bool, memories: Sequence[str]) -> None:
     """Runs one of several processes: one that runs models, or one that serves."""
     from weft.serve.engine_process import Remote, run_engine
     from weft.serve.served_models import Models, parse_location
@@ -118,9 +121,9 @@ def _work(settings: Settings, run: Sequence[str], device: str, fast: bool) -> No
     if number := os.environ.get(ENGINE_FD):
         run_engine(int(number), lambda location: Models([location], device=device, fast=fast).served[0], settings.threads)
         return
-    options: dict[str, Any] = {"device": device, "fast": fast}
+    options: dict[str, Any] = {"device": device, "fast": fast, "memories": memories}
     if path := os.environ.get(ENGINE_PATH):
-        options = {"device": "cpu", "remote": Remote(path)}
+        options = {"device": "cpu", "remote": Remote(path), "memories": memories}
     report = warn if os.environ[WORKER] == "0" else lambda text: None  # once
     Server(settings, Models([parse_location(text) for text in run], warn=report, **options)).run()
 

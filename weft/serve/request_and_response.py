@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
 from fastapi import Request
@@ -129,6 +129,14 @@ class AlignmentDocument(BaseModel):
     weights: list[list[float]] = Field(description="for each unit of the translation, its attention to each unit of the text")
 
 
+class MatchDocument(BaseModel):
+    """An entry of a translation memory."""
+
+    score: float = Field(description="the similarity of its source and the text: 1, less the share of words that differ")
+    source: str
+    target: str
+
+
 class TranslationDocument(BaseModel):
     """One translation."""
 
@@ -152,6 +160,10 @@ class TranslationDocument(BaseModel):
         description="required terms for which no place was found, so that the text may contain their usual translation too, "
         "and terms to avoid for which the model has no other word",
     )
+    memory: Literal["exact", "fuzzy"] | None = Field(
+        default=None, description="exact: the text is that of the translation memory; fuzzy: it has a similar entry"
+    )
+    match: MatchDocument | None = Field(default=None, description="the entry of the translation memory, if memory is fuzzy")
 
 
 class TranslateResponse(BaseModel):
@@ -205,6 +217,9 @@ def document(model: ServedModel, text: str, best: Prediction, *, attention: bool
     response = TranslationDocument(text=best.text, score=best.score, tokens=best.tokens, source_tokens=best.source_tokens)
     others = [TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in best.alternatives]
     response.alternatives = others or None
+    if isinstance(best, Translation) and (known := best.memory_document()):
+        response.memory = known["memory"]
+        response.match = MatchDocument(**known["match"]) if "match" in known else None
     if content := best.content():
         response.audio = base64.b64encode(content).decode()
     if alignment and "cross" in best.uses.values():

@@ -353,7 +353,7 @@ def encode(queries: Sequence[TranslationQuery]) -> list[Encoded]:
     encoded = []
     for query in queries:
         predictor = query.model.predictor(query.options)
-        source = predictor.parse_input(query.text, **query.fields)
+        source = predictor.parse_input(query.text, **query.input_fields)
         (items,) = predictor.encode_input([source], 1)
         encoded.append((source, items))
     return encoded

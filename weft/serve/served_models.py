@@ -20,7 +20,7 @@ from weft.errors import ConfigError
 from weft.explain.explanation import Explanation
 from weft.explain.html_page import Section
 from weft.runs.run_folder import run_folders
-from weft.runs.translator import Translator, load
+from weft.runs.translator import Translator, load, open_memory
 from weft.runs.weight_files import share_equal
 from weft.serve.bounded_cache import BoundedCache
 from weft.serve.languages import UNKNOWN, known_code, languages_of
@@ -30,6 +30,7 @@ from weft.tasks.translation.task import TranslationTask
 
 if TYPE_CHECKING:
     from weft.serve.engine_process import Remote
+    from weft.tasks.translation.translation_memory import TranslationMemory
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -90,6 +91,12 @@ class TranslationQuery:
         """The fields that are set."""
         return {name: value for name in ("prefix", "terms", "attention", "marks") if (value := getattr(self, name))}
 
+    @property
+    def input_fields(self) -> dict[str, Any]:
+        """The fields of the predictor's input: those that are set, and what the model's translation memory has."""
+        match = None if self.model.memory is None else self.model.memory.find(self.text)
+        return self.fields | ({} if match is None else {"match": match})
+
 
 _PLACES: WeakValueDictionary[int, ServedModel] = WeakValueDictionary()
 """Models by their places in memory."""
@@ -100,7 +107,7 @@ class ServedModel:
     """A loaded model with a unique name. Reloading creates a new object, so cached answers never mix with the old model's.
 
     remote: the process that runs it, and its version there; None if this process does. Attention weights and explanations are
-    computed here in any case.
+    computed here in any case · memory: its translation memory, if it has one.
     """
 
     name: str
@@ -109,6 +116,7 @@ class ServedModel:
     location: ModelLocation
     translator: Translator = field(repr=False)
     remote: tuple[Remote, ModelVersion] | None = field(default=None, repr=False)
+    memory: TranslationMemory | None = field(default=None, repr=False)
     _predictors: BoundedCache[Options, Any] = field(default_factory=lambda: BoundedCache(PREDICTORS), repr=False)
 
     def predictor(self, options: Options) -> Predictor[Any, Any]:
@@ -180,7 +188,7 @@ def parse_location(text: str) -> ModelLocation:
 class Models:
     """All models of a server. The old models keep answering while `reload` reads the run folders again.
 
-    remote: the process that runs the models, if this one does not.
+    remote: the process that runs the models, if this one does not · memories: files of the translation memory.
     """
 
     def __init__(
@@ -191,16 +199,23 @@ class Models:
         fast: bool = False,
         warn: Callable[[str], None] = lambda text: None,
         remote: Remote | None = None,
+        memories: Sequence[str] = (),
     ) -> None:
         if not locations:
             raise ConfigError("no run to serve; name at least one run folder")
-        self.device, self.fast, self.warn, self.remote = device, fast, warn, remote
+        self.device, self.fast, self.warn, self.remote, self.memories = device, fast, warn, remote, memories
         self.served: list[ServedModel] = []
         for location in locations:
             self.served.append(first := self._open(location, self._free_name(location), self.served))
             if location.languages is None and first.translator.languages:
                 back = ModelLocation(location.folders, (first.target, first.source))
                 self.served.append(self._open(back, self._free_name(back), self.served))
+        for name in memories if len(self.served) > 1 else ():
+            if not name.lower().removesuffix(".gz").endswith(".tmx"):
+                raise ConfigError(
+                    f"--memory {name}: this server has {len(self.served)} models, each of which takes the pairs of its "
+                    "languages from a .tmx; convert the file, leave out what is after #, or serve the models apart"
+                )
 
     def _free_name(self, location: ModelLocation) -> str:
         base, taken = Path(location.folders[0]).resolve().name, {model.name for model in self.served}
@@ -228,7 +243,10 @@ class Models:
                 f"en-de={run}, or with data.source_language and data.target_language"
             )
         remote = None if self.remote is None else (self.remote, self.remote.open(location))
-        return ServedModel(name, source, target, location, translator, remote)
+        memory = open_memory(translator, self.memories) if self.memories else None
+        if memory is not None:
+            memory.prepare()
+        return ServedModel(name, source, target, location, translator, remote, memory)
 
     def reload(self, prepare: Callable[[list[ServedModel]], None] = lambda served: None) -> None:
         """Reads every model again. If one fails, all old models stay and the error names the run.

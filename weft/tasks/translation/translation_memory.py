@@ -69,6 +69,10 @@ class TranslationMemory:
     def _index(self) -> SimilarityIndex:
         return SimilarityIndex(list(self._targets), self.threshold)
 
+    def prepare(self) -> None:
+        """Makes the index now, not when the first text is looked up."""
+        self._index  # noqa: B018
+
     def find(self, text: str) -> MemoryMatch | None:
         """The entry with this source or else the most similar one, if it is similar enough."""
         key = normal(text)
@@ -82,12 +86,9 @@ class TranslationMemory:
 
 def open_memory(files: Sequence[str], languages: tuple[str | None, str | None] = (None, None)) -> TranslationMemory:
     """The memory of files of any data format. languages: those of source and target, for a .tmx after which none are named."""
-    source, target = languages
-    return TranslationMemory(
-        pair
-        for name in files
-        for pair in open_pairs(f"{name}#{source},{target}" if source and target and plain_name(name).endswith(".tmx") else name)
-    )
+    chosen = f"#{','.join(filter(None, languages))}" if all(languages) else ""
+    specs = [f"{name}{chosen}" if plain_name(name).lower().endswith(".tmx") else name for name in files]
+    return TranslationMemory(pair for spec in specs for pair in open_pairs(spec))
 
 
 class SimilarityIndex:
