@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.config.registry import build
 from weft.data.batch import Layout
 from weft.models import POOLINGS
-from weft.models.pooling import Pooling
+from weft.models.pooling import Pooling, build_pooling
 from weft_contract.mechanism_entries import DIM, EXTENT, LENGTHS, Variant, same, vectors
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -19,12 +18,16 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+LABELS = 3
+"""For poolings with a vector for each label."""
+
+
 class PoolingEntry(Variant):
     """One pooling with its options."""
 
     def make(self, *, seed: int = 0, train: bool = False) -> Pooling:
         torch.manual_seed(seed)
-        part: Pooling = build("weft.models:POOLINGS", {"kind": self.kind, **self.options}, DIM)
+        part = build_pooling({"kind": self.kind, **self.options}, DIM, where=self.kind, labels=LABELS)
         return part.train(train)
 
 

@@ -202,6 +202,15 @@ def last_max_mean(s: Sentence) -> Array:
     return np.array([s.x[-1], [max(channel) for channel in s.x.T], sum(s.x) / len(s.x)])
 
 
+@formula("label_attentive", "Mullenbach et al. 2018, section 2.2; keys of Rios & Kavuluru 2018, section 3: tanh(H W + b)")
+def label_attentive(s: Sentence) -> Array:
+    keys, rows = [np.tanh(s.linear("keys", token)) for token in s.x], []
+    for label in s.weights["labels"]:
+        alpha = softmax(float(label @ key) for key in keys)
+        rows.append(sum(a * token for a, token in zip(alpha, s.x, strict=True)))
+    return np.array(rows)
+
+
 @formula("self_attentive", "Lin et al. 2017, equations 5 to 7: A = softmax(W₂ tanh(W₁ Hᵀ)), M = A H", rows=2)
 def self_attentive(s: Sentence) -> Array:
     inner = [np.tanh(s.linear("hidden", token)) for token in s.x]

@@ -19,6 +19,7 @@ from weft.attention.mixers import MIXERS, SELF, build_self
 from weft.config.registry import build, load
 from weft.data.batch import Layout
 from weft.models import POOLINGS
+from weft.models.pooling import build_pooling
 
 SOURCES = (formulas_softmax, formulas_features, formulas_single_head, formulas_mixers)
 """The modules that register formulas when they are imported."""
@@ -104,7 +105,7 @@ def test_a_mechanism_is_its_loop(kind: str, formula: Formula, use: Any) -> None:
 @pytest.mark.parametrize("kind", POOLINGS)
 def test_a_pooling_is_its_loop(kind: str) -> None:
     for formula in FORMULAS[kind]:
-        part, weights = prepare(build("weft.models:POOLINGS", {"kind": kind, **formula.options}, DIM))
+        part, weights = prepare(build_pooling({"kind": kind, **formula.options}, DIM, where=kind, labels=3))
         memory, layout = padded(LENGTHS, DIM)
         found = part(memory, layout).vectors
         for row, length in enumerate(LENGTHS):

@@ -28,6 +28,7 @@ from weft.tasks.classification.data import Labels, TextReader, label_encoding, m
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1
 from weft.tasks.classification.model import Classifier
 from weft.tasks.classification.task import ClassificationTask
+from weft.tasks.pairs.task import PairsTask
 from weft.training import train_run
 from weft.training.validate_and_save import Result
 
@@ -233,7 +234,7 @@ def test_macro_f1_counts_labels_alike() -> None:
     assert metric.score(metric.count(["", "d"], ["a", "b"])).value == 0  # no label, and one that does not exist, are wrong
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "pma", "self_attentive"])
+@pytest.mark.parametrize("pooling", ["mean", "max", "pma", "self_attentive", "label_attentive"])
 def test_rows_that_fill_a_batch_up_change_nothing(pooling: str) -> None:
     """Batches in few sizes have rows that are no text: losses, counts and gradients are those of the texts alone."""
     config = Config(task={"kind": "classification"})
@@ -272,3 +273,56 @@ def test_each_label_has_its_scores_and_is_taken_for_others() -> None:
     _, confusion = MacroF1(many).breakdowns(["1", "1", *many], ["0", "0", *many])
     assert confusion.document() == {"columns": ["true", "predicted", "texts"], "rows": [["0", "1", 2]]}
     assert [each.key for each in MacroF1(many, str.split).breakdowns(["1 2"], ["2 3"])] == ["labels"]
+
+
+def write_named(path: Path, counts: Mapping[int, int], seed: int) -> Path:
+    """Each of these words as often as it says, among twelve others. The label is another name for the word: w3 is n3."""
+    draw, lines = random.Random(seed), []
+    for word, count in counts.items():
+        for _ in range(count):
+            others = [f"o{number}" for number in draw.sample(range(60), 12)]
+            lines.append(f"{' '.join(draw.sample([f'w{word}', *others], 13))}\tn{word}\n")
+    draw.shuffle(lines)
+    path.write_text("".join(lines))
+    return path
+
+
+def test_texts_of_labels_replace_examples(tmp_path: Path) -> None:
+    """Ten labels have one example each, too few to tell which word counts, unless their texts say it as those of others do."""
+    data = write_named(tmp_path / "train.tsv", {n: 30 if n < 40 else 1 for n in range(50)}, 1)
+    valid = write_named(tmp_path / "valid.tsv", dict.fromkeys(range(40, 50), 10), 2)
+    texts = tmp_path / "texts.tsv"
+    texts.write_text("".join(f"n{n}\tw{n}\n" for n in range(50)))
+    sets = {key: value for key, value in SETTINGS.items() if not key.startswith("model.")} | {"train.best_by": "micro_f1"}
+    sets |= {"model": {"kind": "composed", "encoder": {"kind": "identity", "dim": 32}}, "data.vocabulary": 200}
+    found = {}
+    for queries in ("learned", "text"):
+        task = {"kind": "classification", "multi_label": True, "pooling": {"kind": "label_attentive", "queries": queries}}
+        task |= {"label_texts": str(texts)} if queries == "text" else {}
+        options: dict[str, Any] = {"data": str(data), "valid": str(valid), "set": {**sets, "task": task}}
+        result = train_run.train("transformer-tiny", out=tmp_path / queries, **options)
+        found[queries] = result.scores["micro_f1"]
+    assert found["text"] > 40 > 20 > found["learned"], found
+    texts.unlink()  # the run has its own copy
+    seen = weft.load(tmp_path / "text", device="cpu").translate("o1 w3 o2 w45 o3", attention=True)
+    weights = seen.attention["pooling"][0]
+    assert weights.shape == (50, len(seen.source_tokens))
+    names = Labels.load(tmp_path / "text" / "labels.json", several=True).names
+    assert seen.source_tokens[weights[names.index("n3")].argmax()] == "w3"
+
+
+def test_wrong_texts_of_labels_are_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
+    described = {"kind": "classification", "pooling": {"kind": "label_attentive", "queries": "text"}}
+    texts = tmp_path / "texts.tsv"
+    for line, message in (("pink\ta colour", "line 2: there is no label 'pink'"), ("red", "line 2: there is no text after")):
+        texts.write_text(f"green\tlike grass\n{line}\n")
+        with pytest.raises(DataError, match=message):
+            train(tmp_path / "run", files[0], {"task": {**described, "label_texts": str(texts)}})
+    with pytest.raises(ConfigError, match=r"task\.by_sentence reads sentences"):
+        train(tmp_path / "run", files[0], {"task": {**described, "by_sentence": True}})
+    with pytest.raises(ConfigError, match=r"label_texts: give them to task\.pooling"):
+        train(tmp_path / "run", files[0], {"task": {"kind": "classification", "label_texts": str(texts)}})
+    siamese = {"kind": "siamese", "pooling": "label_attentive"}
+    task = PairsTask(TaskContext(Config(task={"kind": "pairs"}), Path()), comparison=siamese)
+    with pytest.raises(ConfigError, match="a vector for each label, and no labels are scored here"):
+        task.build({"kind": "rnn", "dim": 8}, Sizes(30))

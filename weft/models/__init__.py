@@ -61,5 +61,6 @@ POOLINGS = {
     "last_max_mean": "weft.models.pooling:LastMaxMeanPooling",
     "self_attentive": "weft.models.pooling:SelfAttentivePooling",
     "channel_attentive": "weft.models.pooling:ChannelAttentivePooling",
+    "label_attentive": "weft.models.pooling:LabelAttentivePooling",
     "pma": "weft.models.pooling:MultiheadPooling",
 }

@@ -1,8 +1,9 @@
 """Poolings, which reduce a sequence to one or a few vectors."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 from weft.attention.base import Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.multihead import MultiheadBlock
+from weft.config.registry import build, fill, find_table, load
 from weft.data.batch import Layout
+from weft.errors import ConfigError
 from weft.layers.step_recorder import record, recording
 
 
@@ -33,6 +36,7 @@ class Pooling(nn.Module, ABC):
     ignores_key_order: tokens in another order give the same vectors
     receptive_field: whether all tokens matter, or the data decides which do
     extras: names of what `Pooled.extras` has in training, such as diversity
+    per_label: it has a vector for each label, whose number is the second argument of its constructor
     """
 
     paper: ClassVar[str] = ""
@@ -40,6 +44,7 @@ class Pooling(nn.Module, ABC):
     ignores_key_order: ClassVar[bool] = True
     receptive_field: ClassVar[Literal["all", "data"]] = "all"
     extras: ClassVar[frozenset[str]] = frozenset()
+    per_label: ClassVar[bool] = False
 
     def __init__(self, dim: int, rows: int = 1) -> None:
         super().__init__()
@@ -48,6 +53,18 @@ class Pooling(nn.Module, ABC):
     @abstractmethod
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         """memory [B, S, D] → vectors [B, r, D]; an empty row gives zeros."""
+
+
+def build_pooling(spec: Mapping[str, Any] | str, width: int, *, where: str, labels: int = 0) -> Pooling:
+    """Builds the pooling that `spec` describes, for vectors of this width. labels: how many there are; 0: none are scored."""
+    kind = fill("weft.models:POOLINGS", spec, where)["kind"]
+    context = [width]
+    if getattr(load(find_table("weft.models:POOLINGS"), kind), "per_label", False):
+        if not labels:
+            raise ConfigError(f"{where}: {kind} has a vector for each label, and no labels are scored here; choose another")
+        context.append(labels)
+    pooling: Pooling = build("weft.models:POOLINGS", spec, *context, where=where)
+    return pooling
 
 
 class MeanPooling(Pooling):
@@ -198,3 +215,31 @@ class MultiheadPooling(Pooling):
         if layout is not None:
             vectors = torch.where(layout.mask.any(1)[:, None, None], vectors, 0.0)
         return Pooled(vectors, weights.mean(1))
+
+
+class LabelAttentivePooling(Pooling):
+    """A vector c_l for each label l, whose vector e_l is the query: α_l = softmax over the tokens of tanh(W h + b)·e_l.
+
+    A classifier scores all labels by the same weights, e_l · ReLU(W′ c_l + b′): those with few examples learn from the others.
+
+    queries: learned: each label has a vector of its own; text: it is the mean embedding of the label's text
+    """
+
+    paper = "Mullenbach et al. 2018; Rios & Kavuluru 2018"
+    weights_sum = "one"
+    per_label = True
+
+    def __init__(self, dim: int, labels: int = 2, *, queries: Literal["learned", "text"] = "learned") -> None:
+        super().__init__(dim, labels)
+        self.keys = nn.Linear(dim, dim)
+        self.labels = nn.Parameter(torch.empty(labels, dim)) if queries == "learned" else None
+        if self.labels is not None:
+            nn.init.normal_(self.labels, std=dim**-0.5)
+
+    def forward(self, memory: Tensor, layout: Layout | None = None, labels: Tensor | None = None) -> Pooled:
+        """memory [B, S, D] → vectors [B, C, D]. labels [C, D]: the vectors of labels, unless they are learned."""
+        queries = self.labels if labels is None else labels
+        assert queries is not None
+        scores = (torch.tanh(self.keys(memory)) @ queries.to(memory.dtype).T).transpose(1, 2)
+        weights = over_tokens(scores, layout)
+        return Pooled(weights @ memory, weights)

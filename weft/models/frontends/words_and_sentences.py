@@ -24,7 +24,7 @@ from weft.layers.linear_norm_dropout import Rate
 from weft.layers.recurrent import RecurrentLayer
 from weft.models.encoder_decoder import VectorEncoder
 from weft.models.frontends.base import Frontend, FrontendSite, TokenFrontend
-from weft.models.pooling import Pooled, Pooling
+from weft.models.pooling import Pooled, build_pooling
 
 Spelling = Literal["cnn", "lstm", "mean", "first"]
 
@@ -120,7 +120,7 @@ class SentenceFrontend(Frontend):
         below = replace(site.sizes, reads="tokens")
         words.attach(TokenFrontend(FrontendSite(below, words.input_width, words.embedding_scale, words.embedding_std)))
         self.words = words
-        self.pooling: Pooling = build("weft.models:POOLINGS", pooling, words.width, where="model.front.pooling")
+        self.pooling = build_pooling(pooling, words.width, where="model.front.pooling")
         self.compiles = words.compiles
         self.max_length = words.max_source
         width = self.pooling.rows * self.pooling.dim

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
@@ -26,6 +26,7 @@ from weft.data.corpus import Columns, Encoding, Rows, ids_below
 from weft.data.formats import MappedPairs, Pairs, TablePairs, Texts
 from weft.data.sentence_pairs import PairFilters
 from weft.data.sentence_splitting import language_of, split
+from weft.data.text_lines import read_lines
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError, RunError
 
@@ -150,11 +151,12 @@ def document_source(ids: Rows, sizes: Rows, counts: Sequence[int] | Rows) -> Sou
 class Labels:
     """The names of all labels in alphabetical order; a label's id is its place. White space around a name is ignored.
 
-    texts: what the data has as labels · several: whether a text has any number of labels, separated by commas or line breaks.
+    texts: what the data has as labels · several: whether a text has any number of labels, separated by commas or line breaks ·
+    described: the texts of labels that say more than their names.
     """
 
-    def __init__(self, texts: Iterable[str] = (), *, several: bool = False) -> None:
-        self.several = several
+    def __init__(self, texts: Iterable[str] = (), *, several: bool = False, described: Mapping[str, str] | None = None) -> None:
+        self.several, self.described = several, dict(described or {})
         self.names = sorted({name for text in texts for name in self.split(text)})
         self.ids = {name: number for number, name in enumerate(self.names)}
 
@@ -199,13 +201,35 @@ class Labels:
         shown = ", ".join(repr(name) for name in islice(self.names, SHOWN))
         return f"known labels are {shown}" + (f" and {len(self.names) - SHOWN} more" if len(self.names) > SHOWN else "")
 
+    def read_texts(self, file: Path) -> None:
+        """Reads what labels mean: in each line a label, a tab, and a text."""
+        for number, line in enumerate(read_lines(file), start=1):
+            name, _, text = (part.strip() for part in line.partition("\t"))
+            if not name and not text:
+                continue
+            if name not in self.ids or not text:
+                wrong = "there is no text after the label and a tab" if name in self.ids else f"there is no label {name!r}"
+                raise DataError(f"{file}, line {number:,}: {wrong}; {self.describe()}")
+            self.described[name] = text
+
+    def token_ids(self, tokenizer: Tokenizer) -> list[list[int]]:
+        """The ids of the text of each label: what it means, if that is known, else its name."""
+        texts = [self.described.get(name, name) for name in self.names]
+        found = [list(ids) for ids in tokenizer.encode_batch(texts)]
+        for name, text, ids in zip(self.names, texts, found, strict=True):
+            if not ids:
+                raise DataError(f"the text {text!r} of the label {name!r} has no tokens; give another in task.label_texts")
+        return found
+
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps({"labels": self.names}, ensure_ascii=False, indent=0), encoding="utf-8")
+        document = {"labels": self.names} | ({"texts": self.described} if self.described else {})
+        path.write_text(json.dumps(document, ensure_ascii=False, indent=0), encoding="utf-8")
 
     @staticmethod
     def load(path: Path, *, several: bool = False) -> Labels:
         with reading(path, "labels"):
-            return Labels(json.loads(path.read_text(encoding="utf-8"))["labels"], several=several)
+            document = json.loads(path.read_text(encoding="utf-8"))
+            return Labels(document["labels"], several=several, described=document.get("texts"))
 
 
 def find_labels(train: Sequence[Pairs], noun: str, *, several: bool, column: str = "second") -> Labels:

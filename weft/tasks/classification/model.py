@@ -4,7 +4,7 @@ Shapes: B rows · S source positions · r pooled vectors · C labels.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.config.registry import build
-from weft.data.batch import Source
+from weft.data.batch import PAD, Layout, Source, pad
+from weft.errors import ConfigError
 from weft.layers.linear_norm_dropout import dropout
 from weft.models.base import Encoder, Network, least
-from weft.models.pooling import Pooled, Pooling
+from weft.models.encoder_decoder import VectorEncoder
+from weft.models.pooling import LabelAttentivePooling, Pooled, Pooling, build_pooling
 
 
 @dataclass
@@ -37,7 +38,10 @@ class Classifier(Network):
         super().__init__()
         self.encoder, self.pooling, self.dropout = encoder, pooling, dropout
         self.dim, self.max_source, self.cuda_graph_safe = encoder.width, encoder.max_source, encoder.cuda_graph_safe
-        self.output = nn.Linear(pooling.rows * pooling.dim, labels)
+        self.output = self.make_output(labels)
+
+    def make_output(self, labels: int) -> nn.Linear:
+        return nn.Linear(self.pooling.rows * self.pooling.dim, labels)
 
     def forward(self, source: Source) -> ClassifierOutput:
         """The logits [B, C] of the labels."""
@@ -47,10 +51,66 @@ class Classifier(Network):
         return ClassifierOutput(self.output(vector), pooled.weights, pooled.extras)
 
 
-def classifier(encoder: Encoder, pooling: Mapping[str, Any], labels: int, dropout: float = 0.0) -> Classifier:
-    """An encoder with a pooling (task.pooling) and an output layer for the labels, at least one."""
-    pooled = build("weft.models:POOLINGS", pooling, encoder.width, where="task.pooling")
-    return Classifier(encoder, pooled, max(1, labels), dropout)
+class LabelAttentiveClassifier(Classifier):
+    """Scores each label by a vector c_l of its own: e_l · ReLU(W c_l + b), with e_l of the label and the same W and b for all.
+
+    texts: the token ids of each label's text, if e_l comes from it: W′ times the mean of their embeddings, plus b′.
+    """
+
+    pooling: LabelAttentivePooling
+
+    def __init__(
+        self, encoder: Encoder, pooling: Pooling, labels: int, dropout: float = 0.0, texts: Sequence[Sequence[int]] = ()
+    ) -> None:
+        super().__init__(encoder, pooling, labels, dropout)
+        if self.pooling.labels is not None:
+            return
+        if not isinstance(encoder, VectorEncoder):
+            raise ConfigError("task.pooling: queries: text needs an encoder with a frontend of tokens; set queries: learned")
+        self.project = nn.Linear(encoder.input_width, encoder.width)
+        self.texts, self.placed = texts or [[PAD]] * labels, dict[torch.device, Source]()
+
+    def make_output(self, labels: int) -> nn.Linear:
+        return nn.Linear(self.pooling.dim, self.pooling.dim)
+
+    def label_vectors(self) -> Tensor:
+        """The vectors [C, D] of the labels."""
+        if self.pooling.labels is not None:
+            return self.pooling.labels
+        assert isinstance(self.encoder, VectorEncoder)
+        if self.device not in self.placed:
+            lengths = [len(text) for text in self.texts]
+            self.placed[self.device] = Source(pad(self.texts), Layout.padded(lengths)).to(self.device)
+        x, layout = self.encoder.front(self.placed[self.device])
+        assert layout is not None
+        total = torch.where(layout.mask[..., None], x, 0.0).sum(1)
+        mean: Tensor = self.project(total / layout.lengths[:, None])
+        return mean
+
+    def forward(self, source: Source) -> ClassifierOutput:
+        encoded, labels = self.encoder(source), self.label_vectors()
+        pooled = self.pooling(encoded.memory, encoded.layout, labels)
+        contexts = dropout(pooled.vectors, self.dropout, self.training)
+        return ClassifierOutput((F.relu(self.output(contexts)) * labels).sum(-1), pooled.weights, pooled.extras)
+
+
+def classifier(
+    encoder: Encoder,
+    pooling: Mapping[str, Any],
+    labels: int,
+    dropout: float = 0.0,
+    texts: Callable[[], Sequence[Sequence[int]]] | None = None,
+) -> Classifier:
+    """An encoder with a pooling (task.pooling) and an output layer for the labels, at least one.
+
+    texts: gives the token ids of each label's text, for a pooling whose queries they are.
+    """
+    labels = max(1, labels)
+    pooled = build_pooling(pooling, encoder.width, where="task.pooling", labels=labels)
+    if not isinstance(pooled, LabelAttentivePooling):
+        return Classifier(encoder, pooled, labels, dropout)
+    given = texts() if texts and pooled.labels is None else ()
+    return LabelAttentiveClassifier(encoder, pooled, labels, dropout, given)
 
 
 class ClassifierEnsemble(Network):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from weft.data.batch import NO_LABEL, LabelBatch
 from weft.data.corpus import Corpus, Encoding, Rows
 from weft.data.formats import Pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn
+from weft.errors import ConfigError
 from weft.evaluation.metrics import Metric
 from weft.explain.html_page import head_images
 from weft.models.base import Network, Sizes
@@ -50,7 +52,7 @@ class LabelTask(CorpusTask):
 
     noun: what a label is called in messages · column: of the data that has it, in words · predictor_class: of its predictor ·
     reader: how an input is read · threshold: if an input has any number of labels, those that are more probable are given ·
-    smoothing, diversity: see `ClassificationTask`.
+    smoothing, diversity, label_texts: see `ClassificationTask`.
     """
 
     measures: Sequence[Measure] = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
@@ -61,6 +63,7 @@ class LabelTask(CorpusTask):
     threshold: float = 0.5
     smoothing: float = 0.0
     diversity: float = 0.0
+    label_texts: str | None = None
     sentences = (0,)
     tokenized = 0
 
@@ -73,6 +76,8 @@ class LabelTask(CorpusTask):
         if self.new:
             labels = find_labels(train, self.noun, several=self.labels.several, column=self.column)
             self.report(f"{len(labels):,} {self.noun}s")
+            if self.label_texts:
+                labels.read_texts(Path(self.label_texts))
             labels.save(self.run / LABELS)
         super().learn(whole_texts(train))
 
@@ -180,6 +185,8 @@ class ClassificationTask(LabelTask):
     multi_label: a text has any number of labels, separated by commas, and each label has a probability of its own
     threshold: with multi_label, labels that are more probable than this are given
     label_smoothing: share of the probability that is spread evenly over the labels
+    label_texts: for a pooling whose queries are texts: a file with a label, a tab and what it means in each line; a label
+        without a line has its name as its text
     dropout: share of the pooled vector that is dropped
     diversity_weight: penalty on hops of a self-attentive pooling that attend to the same tokens (Lin et al. 2017)
     """
@@ -206,13 +213,19 @@ class ClassificationTask(LabelTask):
         by_sentence: bool = False,
         multi_label: bool = False,
         threshold: Probability = 0.5,
+        label_texts: str | None = None,
     ) -> None:
         super().__init__(context)
         self.labels = Labels(several=multi_label)
         if multi_label:
             self.measures = (Measure("micro_f1", "micro F1"), *self.measures)
         self.threshold, self.smoothing, self.diversity = threshold, label_smoothing, diversity_weight
-        self.pooling, self.dropout, self.by_sentence = pooling, dropout, by_sentence
+        self.pooling, self.dropout, self.by_sentence, self.label_texts = pooling, dropout, by_sentence, label_texts
+        described = pooling.get("queries") == "text"
+        if described and by_sentence:
+            raise ConfigError("task.pooling: queries: text compares labels with words, and task.by_sentence reads sentences")
+        if label_texts and not described:
+            raise ConfigError("task.label_texts: give them to task.pooling: {kind: label_attentive, queries: text}")
 
     def reopen(self) -> Sizes:
         return replace(super().reopen(), reads=self.placeholder_sizes().reads)
@@ -226,7 +239,8 @@ class ClassificationTask(LabelTask):
         return TextReader(self.source, data.max_length, self.by_sentence, data.source_language, data.files)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        return classifier(build_encoder(spec, sizes), self.pooling, len(self.labels), self.dropout)
+        texts = (lambda: self.labels.token_ids(self.source)) if len(self.labels) else None
+        return classifier(build_encoder(spec, sizes), self.pooling, len(self.labels), self.dropout, texts)
 
     def vocabularies(self) -> list[str]:
         return [self.source.digest(), *self.labels.names]

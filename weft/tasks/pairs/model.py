@@ -21,7 +21,7 @@ from weft.layers.embeddings_and_rotary_positions import embedding_table
 from weft.layers.linear_norm_dropout import dropout
 from weft.models.base import Encoder, Network
 from weft.models.encoder_decoder import VectorEncoder
-from weft.models.pooling import Pooled, Pooling
+from weft.models.pooling import Pooled, Pooling, build_pooling
 from weft.tasks.classification.model import ClassifierOutput
 
 BETWEEN = ("first", "second")
@@ -58,8 +58,7 @@ class Comparison(nn.Module, ABC):
 
 
 def _pooling(spec: Mapping[str, Any], width: int) -> Pooling:
-    pooling: Pooling = build("weft.models:POOLINGS", spec, width, where="task.comparison.pooling")
-    return pooling
+    return build_pooling(spec, width, where="task.comparison.pooling")
 
 
 class Siamese(Comparison):
