@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from tests.reference.formulas import Sentence
@@ -11,6 +12,7 @@ from tests.reference.test_every_mechanism_has_a_loop import prepare
 from weft.attention.base import Site
 from weft.attention.mixers import build_self
 from weft.data.batch import Layout, Source
+from weft.errors import ConfigError
 from weft.tasks.classification.edges import with_graph
 
 DIM, HEADS, LENGTHS = 8, 2, (5, 3, 6)
@@ -45,6 +47,11 @@ def test_a_token_sees_its_neighbours_alone() -> None:
     torch.testing.assert_close(chosen, found[[2, 0]])
     torch.testing.assert_close(twice, found.repeat_interleave(2, 0))
     assert not torch.allclose(other[graph.mask], found[graph.mask])
+
+
+def test_a_graph_is_never_lost() -> None:
+    with pytest.raises(ConfigError, match="edges name no positions"):
+        layout(EDGES).shorten(2, 3)
 
 
 def test_edges_replace_the_distance_in_the_text() -> None:

@@ -220,7 +220,7 @@ class MultiheadPooling(Pooling):
 class LabelAttentivePooling(Pooling):
     """A vector c_l for each label l, whose vector e_l is the query: α_l = softmax over the tokens of tanh(W h + b)·e_l.
 
-    A classifier scores all labels by the same weights, e_l · ReLU(W′ c_l + b′), so that rare ones learn from the others.
+    A classifier scores all labels by the same weights, e_l · ReLU(W′ c_l + b′): those with few examples learn from the others.
 
     queries: learned: each label has a vector of its own; text: it is the mean embedding of the label's text
     """

@@ -21,7 +21,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
@@ -114,6 +114,7 @@ class Session:
         self._began, self._first = time.perf_counter(), 0
         self._validated = 0.0
         self._samples: list[Sample] = []
+        self._samples_failed = False
 
     def begin(self, resume: bool) -> Progress:
         """Loads the newest checkpoint if the run is resumed, else starts at step 0. Returns the progress."""
@@ -349,10 +350,22 @@ class Session:
             model.eval()
             try:
                 scores = {name: float(value) for name, value in self.task.evaluate(model).items()}
-                self._samples = self.task.samples(model) if scores else []
+                self._samples = self._written_samples(model) if scores else []
                 return scores
             finally:
                 model.train()
+
+    def _written_samples(self, model: nn.Module) -> list[Sample]:
+        """Outputs for the first validation inputs; none, with a note, if the task's predictor fails. Training goes on."""
+        try:
+            return self.task.samples(model)
+        except (OutOfTime, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if not self._samples_failed:
+                self.log.note(f"there are no samples: the predictor of the task failed: {type(error).__name__}: {error}")
+            self._samples_failed = True
+            return []
 
     def _evaluate_in_time(self) -> dict[str, float] | None:
         """The scores of `_evaluate`; None if the time was over before."""

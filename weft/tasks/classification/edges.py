@@ -54,7 +54,8 @@ def check_model(model: nn.Module) -> None:
     """Raises ConfigError if no layer of a model reads a graph."""
     if not any(getattr(module, "reads_graph", False) for module in model.modules()):
         raise ConfigError(
-            "task.graph: no layer of this model looks at the neighbours of a word; set model.encoder_self: gat in a transformer"
+            "task.graph: no layer of this model looks at the neighbours of a word; set model.encoder_self: gat, or "
+            "model.encoder.mixer: gat in a composed model"
         )
 
 

@@ -230,6 +230,8 @@ class ClassificationTask(LabelTask):
         self.graph = graph
         if graph:
             self.data_format, self.column = GRAPH_FORMAT, "third"
+            commands = ("printf 'a text\\t0-1\\n' | weft predict {run}", "weft evaluate {run} --data FILE.tsv#1,2,3")
+            self.info = replace(self.info, commands=commands)
         if graph and by_sentence:
             raise ConfigError("task.graph: edges are between the words of a whole text, and task.by_sentence reads sentences")
         described = pooling.get("queries") == "text"

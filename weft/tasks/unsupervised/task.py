@@ -20,7 +20,19 @@ from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import make_metrics
 from weft.models.base import Model, Network, Sizes
-from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo, decoded_texts, text_scores, trainable
+from weft.tasks.base import (
+    LOSS,
+    SAMPLES,
+    Loss,
+    Measure,
+    Sample,
+    Share,
+    TaskContext,
+    TaskInfo,
+    decoded_texts,
+    text_scores,
+    trainable,
+)
 from weft.tasks.seq2seq_task import Seq2SeqObjective
 from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.translation.task import TranslationTask
@@ -225,11 +237,12 @@ class UnsupervisedTask(UnpairedTexts, TranslationTask):
         """The loss of denoising, BLEU of held-out texts after both directions, and how many words are of the right language."""
         if self.valid is None:
             return {}
-        trips, pure = [], []
+        trips, pure, self._samples = [], [], []
         for here, there in ((0, 1), (1, 0)):
             texts = list(self.held[here].lines())
             away = self.translated(model, texts, there)
             back = self.translated(model, away, here)
+            self._samples += [Sample(text, "", written) for text, written in list(zip(texts, away))[: SAMPLES // 2]]
             trips.append(text_scores(back, texts, make_metrics(["bleu"]))["bleu"])
             pure.append(self.purity.of_texts(away, there))
         trip, purity = sum(trips) / 2, sum(pure) / 2
