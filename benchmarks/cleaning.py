@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--test")
     parser.add_argument("--languages", default="en,de")
     parser.add_argument("--shares", type=lambda text: [float(part) for part in text.split(",")], default=[0.1, 0.3, 0.5])
-    parser.add_argument("--pairs", type=int, default=0, help="about so many, evenly spread; default: all")
+    parser.add_argument("--pairs", type=int, default=0, help="the approximate number, evenly spread; default: all")
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--examples", action="store_true", help="shows untouched pairs that each filter finds")
     parser.add_argument("--out", type=Path, default=Path("runs/cleaning"))

@@ -135,7 +135,7 @@ def lists(
 
 
 def spoken(string: Sequence[Take], draw: np.random.Generator, gaps: tuple[float, float] = GAP) -> tuple[NDArray[np.int16], int]:
-    """The digits with gaps of so many seconds around them, as 16-bit samples, and their rate."""
+    """The digits with silence of this length, in seconds, around them, as 16-bit samples, and their rate."""
     sounds = [read_wav(take.path) for take in string]
     rate = sounds[0].rate
 

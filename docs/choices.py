@@ -32,7 +32,7 @@ command that uses it. Replace the name in the command by any other of the list. 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the page says about a list. command: with `{}` in the place of a part, here `example`, on top of a recipe.
+    """The entry of the page for a list. command: with `{}` in the place of a part, here `example`, on top of a recipe.
 
     also: commands for parts that need options of their own, with the recipe of each
     """

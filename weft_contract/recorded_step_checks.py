@@ -72,7 +72,7 @@ def check_steps(entry: Entry) -> None:
 
 
 def _check_origins(entry: Entry, steps: Inside, part: str) -> None:
-    """What a step of a part reads under the name of another step is its value."""
+    """An operand with the name of another step is the value of that step."""
     own = {step.title: step for step in steps.values() if step.part == part}
     for step in own.values():
         for name, operand in step.operands.items():

@@ -15,7 +15,7 @@ from weft.config.sections import Config, save_config
 from weft.tasks.base import Sample
 from weft.training.log import JsonLines, Log, PlainLines
 from weft.training.result_files import ResultFiles
-from weft.watch.app import WatchServer, watch_settings
+from weft.watch.watch_server import WatchServer, watch_settings
 
 KEY = "a-key"
 

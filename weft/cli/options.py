@@ -63,7 +63,7 @@ LISTS = {
     "schedules": PartList("weft.training:SCHEDULES", ("train.schedule",)),
     "trackers": PartList("weft.training:TRACKERS", ("train.trackers",)),
 }
-"""What `weft list` shows, besides recipes."""
+"""The lists of `weft list`, besides recipes."""
 
 
 def recipes(incomplete: str) -> list[str]:

@@ -36,7 +36,7 @@ def watch(
     if not runs.is_dir():
         raise ConfigError(f"{runs}: there is no such folder; name the folder of your runs")
     from weft.serve.access_control import read_keys
-    from weft.watch.app import WatchServer, watch_settings
+    from weft.watch.watch_server import WatchServer, watch_settings
 
     given, made = frozenset(api_key), ""
     if not read_keys(given, str(api_keys or "")):

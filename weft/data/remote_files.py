@@ -19,7 +19,7 @@ from weft.version import install
 
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^,#]+")
 STATE = ("ETag", "etag", "LastModified", "last_modified", "mtime", "created", "size", "md5Hash", "checksum")
-"""What file systems call the things that change with a file."""
+"""Names that file systems give to facts that change with a file."""
 
 BLOCK = 1 << 22
 

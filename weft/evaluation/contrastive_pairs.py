@@ -98,7 +98,7 @@ def judge(contrasts: Sequence[Contrast], scores: Sequence[tuple[float, float]]) 
 
 
 def floors(contrasts: Sequence[Contrast]) -> dict[str, list[float]]:
-    """What each rule that needs no model chooses: 1 for the right text of a pair, 0 for the wrong one, ½ for either."""
+    """The choice of each rule that needs no model: 1 for the right text of a pair, 0 for the wrong one, ½ for either."""
     words = Counter(word for each in contrasts for word in each.right.split())
 
     def frequency(each: Contrast, text: str) -> float:

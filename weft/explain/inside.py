@@ -45,7 +45,7 @@ class TokenNames:
 
 @dataclass(frozen=True, eq=False)
 class StepOperand:
-    """What a formula reads: values with named axes, and the name of the step that computed them ("": weights)."""
+    """An operand of a formula: values with named axes, and the name of the step that computed them ("": weights)."""
 
     values: Values
     axes: tuple[str, ...]
@@ -161,5 +161,5 @@ def _of_row(values: Tensor, axes: tuple[str, ...], row: int) -> tuple[Values, tu
 
 
 def _content(values: Values) -> tuple[Any, ...]:
-    """What equal arrays have in common."""
+    """A key that equal arrays share."""
     return values.shape, str(values.dtype), hash(values.tobytes())

@@ -45,7 +45,7 @@ WORDS_OF_PARTS = {
     "around_network": "around feed-forward",
     **dict.fromkeys(("attention", "heads", "head", "stack", "layers", "blocks", "score"), ""),
 }
-"""What parts of weft's models are called on a page. Other parts keep their names."""
+"""Names of parts of weft's models on a page. Other parts keep their names."""
 
 
 def part_title(path: str) -> tuple[str, str]:
@@ -76,7 +76,7 @@ def inside_text(inside: Inside) -> str:
 
 
 class _Selection:
-    """What is shown of the steps: the places along each axis."""
+    """The places along each axis that are shown."""
 
     def __init__(self, inside: Inside, tokens: int) -> None:
         self.inside, self.tokens, self.words = inside, tokens, _likely(inside)

@@ -261,7 +261,7 @@ class NGramEmbedding(nn.Module):
 
 @dataclass
 class SourceColumns:
-    """What target positions read: position t reads column t of its sentence, and zeros beyond the last.
+    """The columns that target positions read: position t reads column t of its sentence, and zeros beyond the last.
 
     fed [B]: tokens each row has consumed · columns [G, U, D] of the source · begins, ends [G, n]: first column of each of its n
     sentences, and the one past its last. All beams read the one memory of their source.

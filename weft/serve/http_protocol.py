@@ -74,7 +74,7 @@ class ResponseTransport:
         self._held = []
 
     def bytes_after_release(self) -> int:
-        """What `bytes_written` will say when all that was written, also what is kept back, has been sent; 0 if unknown."""
+        """The value of `bytes_written` once everything written, also what is kept back, has been sent; 0 if unknown."""
         written = bytes_written(self._transport.get_extra_info("socket").fileno())
         return written and written + self._transport.get_write_buffer_size() + sum(map(len, self._held or ()))
 

@@ -145,7 +145,7 @@ def _bare(spec: str) -> str:
 
 
 def training_facts(record: Mapping[str, Any], device: torch.device | None = None) -> dict[str, str]:
-    """What the last record of a log says about the training. Energy is not measured."""
+    """Facts about the training from the last record of its log. Energy is not measured."""
     facts = {}
     if "step" in record:
         facts["steps"] = (
@@ -166,7 +166,7 @@ def device_name(device: torch.device) -> str:
 
 
 NO_SCORES = ("event", "step", "stopped", "weights", "run", "seconds", "peak_memory")
-"""What a summary says besides scores."""
+"""Entries of a summary that are no scores."""
 
 
 def write_card(

@@ -138,7 +138,7 @@ class Processes:
         return file
 
     def predict(self, run: Path, text: str) -> str:
-        """What a trained run makes of a text."""
+        """The output of a trained run for a text."""
         if len(text) > LONGEST:
             raise ConfigError(f"a text to try has at most {LONGEST:,} characters")
         command = [sys.executable, "-m", "weft", "predict", str(run)]

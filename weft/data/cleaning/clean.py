@@ -61,7 +61,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class CleaningJob:
-    """What is to be cleaned, and how.
+    """A request to clean data: the files, and how.
 
     languages: those of both sides, if known · test: data none of whose sentences may stay · shard: (k, n), the k-th of n
     shares · left_out: a file for the pairs that are left out, as JSON lines with the name of the filter
@@ -199,7 +199,7 @@ class PairFiles:
                     raise DataError(f"{self.out}: it would overwrite the data; choose another name")
 
     def resume(self, identity: str) -> dict[str, Any]:
-        """What was done before, if it was the same work; the files are cut where that state was saved."""
+        """The state of an earlier, interrupted call, if it was the same work; the files are cut where that state was saved."""
         self._identity = identity
         fresh: dict[str, Any] = {"read": 0, "counts": {}, "examples": {}, "sizes": [0] * len(self.parts)}
         try:

@@ -12,11 +12,11 @@ A reader streams its file. `left_out` counts the entries that are no pairs, by r
 """
 
 FILE_FORMATS = {
-    ".tmx": "weft.data.file_formats.tmx:TmxPairs",
+    ".tmx": "weft.data.file_formats.tmx_pairs:TmxPairs",
     ".po": "weft.data.file_formats.gettext_catalog:CatalogPairs",
     ".pot": "weft.data.file_formats.gettext_catalog:CatalogPairs",
-    ".xlf": "weft.data.file_formats.xliff:XliffPairs",
-    ".xliff": "weft.data.file_formats.xliff:XliffPairs",
+    ".xlf": "weft.data.file_formats.xliff_pairs:XliffPairs",
+    ".xliff": "weft.data.file_formats.xliff_pairs:XliffPairs",
     ".xlsx": "weft.data.file_formats.spreadsheet_and_parquet:SpreadsheetPairs",
     ".parquet": "weft.data.file_formats.spreadsheet_and_parquet:ParquetPairs",
     ".zip": "weft.data.file_formats.opus_archive:ArchivePairs",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from weft.data.file_formats.xliff import exchanged
+from weft.data.file_formats.xliff_pairs import exchanged
 from weft.data.formats import Pairs, combine
 from weft.data.text_lines import check_file, file_digest, open_file
 from weft.errors import DataError

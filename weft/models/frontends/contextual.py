@@ -27,7 +27,7 @@ class ContextualFrontend(Frontend):
 
     h_0 are the embeddings of the language model, h_1 … h_L the outputs of its layers, s a softmax; γ and s are learned for the
     task. The paper joins a model of each direction; a language model of weft reads from left to right. The trained run has the
-    language model in it. Its embeddings E have what is left of the width: D − M.
+    language model in it. Its embeddings E have the remaining width, D − M.
 
     run: run folder of the language model, whose tokenizer the new run takes too
     language_model: the model of that run; written here when training begins

@@ -12,7 +12,7 @@ from weft.tasks.translation.documents.html import VOID, Document, Token, tokens
 
 FENCE = re.compile(r"[ >]*(?:[-*+]\s+|\d+[.)]\s+)?(`{3,}|~{3,})")
 PREFIX = re.compile(r"(?:[ \t]*(?:>|[-*+](?=[ \t])|\d{1,9}[.)](?=[ \t])|\[[ xX]\](?=[ \t])))*[ \t]*(?:#{1,6}[ \t]+)?")
-"""What may be before the text of a line: marks of quotations, items, tasks and headings."""
+"""Marks that may precede the text of a line: those of quotations, items, tasks and headings."""
 
 KEPT = re.compile(
     r"={1,}|-{2,}|(?:[-*_][ \t]*+){3,}|\|?[ \t]*+:?-{1,}:?[ \t]*+(?:\|[ \t]*+:?-{1,}:?[ \t]*+)*\|?"

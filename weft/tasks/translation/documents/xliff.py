@@ -79,7 +79,7 @@ def _target_tags(parsed: Sequence[Token], unit: _Unit) -> tuple[str, str]:
 
 
 def _described(answer: Translation, *, before: str, opening: str, segment: str) -> str:
-    """What is before a translation, with its state and its score.
+    """The markup before a translation, with its state and its score.
 
     Version 1.2 has the state in the target, and attributes of others there. Version 2 has it in the segment, which begins in
     `before`, and only a subordinate state for others.
