@@ -198,7 +198,12 @@ class Attention(Facts):
 
 
 class Mixer(Facts, ABC):
-    """Mixes the tokens of a row, all at once (encoder) or each with those before it (causal), in chunks of any size."""
+    """Mixes the tokens of a row, all at once (encoder) or each with those before it (causal), in chunks of any size.
+
+    reads_graph: tokens look at their neighbours alone if the data has edges (`Layout.graph`).
+    """
+
+    reads_graph: ClassVar[bool] = False
 
     def init_state(self, *, rows: int = 1, room: int | None = None) -> State:
         """The initial state; an encoder has none."""

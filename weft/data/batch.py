@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weft.errors import ConfigError
+
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 """The special ids, which are the same in every tokenizer."""
 
@@ -92,6 +94,8 @@ class Layout(TensorFields):
     longest    at least the length of the longest sentence (an int known on the host).
     known      padded only: the lengths of rows; None if only the device knows them, so that batches of one shape can replay
                the same work.
+    graph      padded only, [B, T, T] bool: the neighbours of each token, if the data has edges; attentions whose
+               `reads_graph` is true look at them alone.
     """
 
     segments: Tensor
@@ -99,6 +103,7 @@ class Layout(TensorFields):
     offsets: Tensor | None = None
     longest: int = 0
     known: tuple[int, ...] | None = None
+    graph: Tensor | None = None
     _memory: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -134,16 +139,22 @@ class Layout(TensorFields):
 
     def select(self, rows: Tensor) -> Layout:
         """The layout of the given rows (of a padded batch)."""
-        return replace(self, segments=self.segments[rows], positions=self.positions[rows], known=None)
+        graph = None if self.graph is None else self.graph[rows]
+        return replace(self, segments=self.segments[rows], positions=self.positions[rows], known=None, graph=graph)
 
     def repeat(self, times: int) -> Layout:
         """Each row (of a padded batch) `times` times, one after the other."""
         known = None if self.known is None else tuple(count for count in self.known for _ in range(times))
         segments, positions = (each.repeat_interleave(times, 0) for each in (self.segments, self.positions))
-        return replace(self, segments=segments, positions=positions, known=known)
+        graph = None if self.graph is None else self.graph.repeat_interleave(times, 0)
+        return replace(self, segments=segments, positions=positions, known=known, graph=graph)
 
     def shorten(self, stride: int, extent: int) -> Layout:
         """The layout (of a padded batch) after a convolution that turns n positions into ⌈n / stride⌉, in rows of `extent`."""
+        if self.graph is not None:
+            raise ConfigError(
+                "task.graph: this encoder makes sequences shorter, and then edges name no positions; choose another"
+            )
         lengths = -(-self.lengths // stride)
         place = torch.arange(extent, device=lengths.device).expand(len(lengths), extent)
         known = None if self.known is None else tuple(-(-count // stride) for count in self.known)

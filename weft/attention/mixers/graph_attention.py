@@ -23,7 +23,8 @@ SLOPE = 0.2
 class GraphAttentionMixer(RowMixer):
     """e_ij = LeakyReLU(aᵀ[W x_i; W x_j]), α = softmax over the neighbours j of i, and ELU(Σ_j α_ij W x_j) in each head.
 
-    A token is its own neighbour. In a text, the graph is complete, or a chain in which neighbours are at most `distance` apart.
+    A token is its own neighbour. The graph is that of the data (task.graph). Without one it is complete, or a chain in which
+    neighbours are at most `distance` apart.
 
     distance: tokens on either side that are neighbours; 0: all tokens
     """
@@ -31,7 +32,7 @@ class GraphAttentionMixer(RowMixer):
     paper = "Veličković et al. 2018"
     cost = "n²"
     uses = frozenset({"encoder"})
-    ignores_key_order = True
+    ignores_key_order = reads_graph = True
     instead: ClassVar[dict[str, str]] = {
         "causal": "the published layer has no order; in a decoder use full, which has one with rotary positions",
         "cross": "a graph attention has no query; attend to a source with additive, whose score is much like it",
@@ -57,7 +58,9 @@ class GraphAttentionMixer(RowMixer):
         h = split_heads(self.project(x), self.site.heads)
         scores = F.leaky_relu(h @ self.target + (h @ self.source).transpose(2, 3), SLOPE)
         mask = None if layout is None else layout.mask[:, None, None].expand_as(scores)
-        if self.distance:
+        if layout is not None and layout.graph is not None:
+            mask = layout.mask[:, None, None] & layout.graph[:, None]
+        elif self.distance:
             near = self.sees(x.size(1)).to(x.device).expand_as(scores)
             mask = near if mask is None else mask & near
         weights = dropout(masked_softmax(scores, mask), self.dropped, True)

@@ -108,6 +108,11 @@ class TextReader:
         return language_of(self.given_language, self.files) if self.by_sentence else None
 
     @property
+    def column(self) -> str | None:
+        """The column of a corpus with the second part of documents, if it has one."""
+        return "sentences" if self.by_sentence else None
+
+    @property
     def most(self) -> int:
         """The most ids of an input."""
         return self.longest + 1
@@ -272,12 +277,12 @@ def label_encoding(reader: TextReader, labels: Labels, *, drop_duplicates: bool 
         sources = reader.read([text for text, _ in texts])
         kept, reasons = filters(pairs, [ids for ids, _ in sources])
         columns: Columns = {"source": [sources[i][0] for i in kept], "label": [targets[i] for i in kept]}
-        return columns | ({"sentences": [sources[i][1] for i in kept]} if reader.by_sentence else {}), reasons
+        return columns | ({reader.column: [sources[i][1] for i in kept]} if reader.column else {}), reasons
 
     key = [reader.kind, reader.tokenizer.digest(), labels.names, reader.longest, *reader.key(drop_duplicates)]
     columns = {"source": ids_below(reader.tokenizer.size), "label": labels.dtype}
-    if reader.by_sentence:
-        columns["sentences"] = ids_below(reader.longest + 1)
+    if reader.column:
+        columns[reader.column] = ids_below(reader.longest + 1)
     return Encoding([*key, *["several"] * labels.several], encode, columns, ["source"], unit=reader.unit)
 
 

@@ -27,6 +27,7 @@ from weft.explain.html_page import meter, notes, shaded_words
 from weft.models.base import Network
 from weft.models.pooling import Pooled, Pooling
 from weft.tasks.classification.data import Labels, TextReader, document_source
+from weft.tasks.classification.edges import GraphReader, graph_source
 from weft.tasks.classification.model import ClassifierOutput
 
 
@@ -108,7 +109,7 @@ POOLINGS = {"pooling": "pooling", "words": "encoder.front.pooling"}
 
 @dataclass(eq=False)
 class TextPart(BatchItem):
-    """sizes: the number of ids of each sentence, if the model reads sentences."""
+    """sizes: the number of ids of each sentence, if the model reads sentences; the places of edges, if it reads a graph."""
 
     sizes: list[int] = field(default_factory=list, kw_only=True)
 
@@ -120,6 +121,10 @@ class ClassificationPredictor(LabelPredictor):
 
     def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[TextPart]]:
         encoded = self.reader.encode(["" if given.text.isspace() else given.text for given in inputs])
+        if isinstance(self.reader, GraphReader):
+            for line, given in enumerate(inputs, start=first_line):
+                if given.text.strip() and "\t" not in given.text:
+                    self.warn(f"line {line} has no edges; write them after a tab, as in 0-1 1-2")
         longest = self.reader.longest
         for line, document in enumerate(encoded, start=first_line):
             if (length := self.reader.length(document)) > longest:
@@ -131,7 +136,7 @@ class ClassificationPredictor(LabelPredictor):
         logits = self.classify(*self.lay_out(parts)).logits.float().cpu()
         results = [self.give(row, self.reader.tokenizer.tokens(part.ids)) for row, part in zip(logits, parts, strict=True)]
         for label, part in zip(results, parts, strict=True):
-            ends = accumulate(part.sizes, initial=0)
+            ends = accumulate(part.sizes if self.reader.by_sentence else [], initial=0)
             label.sentences = [label.source_tokens[start:end] for start, end in pairwise(ends)]
         return results
 
@@ -159,6 +164,8 @@ class ClassificationPredictor(LabelPredictor):
         if self.reader.by_sentence:
             return [document_source(*joined(parts), [len(part.sizes) for part in parts])]
         lengths = [part.size for part in parts]
+        if isinstance(self.reader, GraphReader):
+            return [graph_source(*joined(parts), lengths, [len(part.sizes) for part in parts])]
         return [Source(pad([part.ids for part in parts]), None if len(set(lengths)) == 1 else Layout.padded(lengths))]
 
 

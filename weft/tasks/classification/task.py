@@ -35,6 +35,8 @@ from weft.tasks.classification.data import (
     random_words,
     whole_texts,
 )
+from weft.tasks.classification.edges import FORMAT as GRAPH_FORMAT
+from weft.tasks.classification.edges import GraphReader, check_model, check_tokenizer, with_graph, without_edges
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import ClassifierEnsemble, ClassifierOutput, classifier
 from weft.tasks.classification.predictor import (
@@ -57,7 +59,7 @@ class LabelTask(CorpusTask):
 
     measures: Sequence[Measure] = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     noun: ClassVar[str] = "label"
-    column: ClassVar[str] = "second"
+    column: str = "second"
     predictor_class: ClassVar[type[LabelPredictor]]
     reader: Any
     threshold: float = 0.5
@@ -105,7 +107,9 @@ class LabelTask(CorpusTask):
         if self.labels.several:
             true = multi_hot(true, counts, len(self.labels))
         if "sentences" not in corpus.values:
-            return make_labelled(ids, true, lengths, rows, budget=budget, rounded=rounded)
+            batch = make_labelled(ids, true, lengths, rows, budget=budget, rounded=rounded)
+            edges = "edges" in corpus.values
+            return replace(batch, source=with_graph(batch.source, *corpus.gather("edges", rows))) if edges else batch
         source = document_source(ids, *corpus.gather("sentences", rows))
         return LabelBatch(torch.from_numpy(rows), source, torch.from_numpy(true.astype(np.int64)))
 
@@ -178,7 +182,7 @@ Probability = Annotated[float, Field(gt=0, lt=1)]
 class ClassificationTask(LabelTask):
     """Text to label: an encoder, a pooling and a linear layer. The label is the second column of the data.
 
-    Texts are cut after data.max_length tokens.
+    Texts are cut after data.max_length tokens. With edges the columns are text, edges and label.
 
     pooling: how the encoder's vectors become one
     by_sentence: read texts sentence by sentence, for the front `sentences` (hierarchical attention)
@@ -187,6 +191,7 @@ class ClassificationTask(LabelTask):
     label_smoothing: share of the probability that is spread evenly over the labels
     label_texts: for a pooling whose queries are texts: a file with a label, a tab and what it means in each line; a label
         without a line has its name as its text
+    graph: the data has a column of edges between words, such as 0-1 1-2, which graph attention (gat) follows
     dropout: share of the pooled vector that is dropped
     diversity_weight: penalty on hops of a self-attentive pooling that attend to the same tokens (Lin et al. 2017)
     """
@@ -214,6 +219,7 @@ class ClassificationTask(LabelTask):
         multi_label: bool = False,
         threshold: Probability = 0.5,
         label_texts: str | None = None,
+        graph: bool = False,
     ) -> None:
         super().__init__(context)
         self.labels = Labels(several=multi_label)
@@ -221,14 +227,27 @@ class ClassificationTask(LabelTask):
             self.measures = (Measure("micro_f1", "micro F1"), *self.measures)
         self.threshold, self.smoothing, self.diversity = threshold, label_smoothing, diversity_weight
         self.pooling, self.dropout, self.by_sentence, self.label_texts = pooling, dropout, by_sentence, label_texts
+        self.graph = graph
+        if graph:
+            self.data_format, self.column = GRAPH_FORMAT, "third"
+            commands = ("printf 'a text\\t0-1\\n' | weft predict {run}", "weft evaluate {run} --data FILE.tsv#1,2,3")
+            self.info = replace(self.info, commands=commands)
+        if graph and by_sentence:
+            raise ConfigError("task.graph: edges are between the words of a whole text, and task.by_sentence reads sentences")
         described = pooling.get("queries") == "text"
         if described and by_sentence:
             raise ConfigError("task.pooling: queries: text compares labels with words, and task.by_sentence reads sentences")
         if label_texts and not described:
             raise ConfigError("task.label_texts: give them to task.pooling: {kind: label_attentive, queries: text}")
 
+    def learn(self, train: list[Pairs]) -> None:
+        super().learn(without_edges(train) if self.graph else train)
+
     def reopen(self) -> Sizes:
-        return replace(super().reopen(), reads=self.placeholder_sizes().reads)
+        sizes = replace(super().reopen(), reads=self.placeholder_sizes().reads)
+        if self.graph:
+            check_tokenizer(self.source)
+        return sizes
 
     def placeholder_sizes(self) -> Sizes:
         return Sizes(8, reads="sentences" if self.by_sentence else "tokens")
@@ -236,11 +255,16 @@ class ClassificationTask(LabelTask):
     @property
     def reader(self) -> TextReader:
         data = self.config.data
+        if self.graph:
+            return GraphReader(self.source, data.max_length)
         return TextReader(self.source, data.max_length, self.by_sentence, data.source_language, data.files)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         texts = (lambda: self.labels.token_ids(self.source)) if len(self.labels) else None
-        return classifier(build_encoder(spec, sizes), self.pooling, len(self.labels), self.dropout, texts)
+        model = classifier(build_encoder(spec, sizes), self.pooling, len(self.labels), self.dropout, texts)
+        if self.graph:
+            check_model(model)
+        return model
 
     def vocabularies(self) -> list[str]:
         return [self.source.digest(), *self.labels.names]
@@ -257,6 +281,8 @@ class ClassificationTask(LabelTask):
         if self.labels.several:
             labels = multi_hot(labels, np.ones(rows, np.int64), max(1, len(self.labels)))
         batch = make_labelled(words, labels, lengths, budget=rows * length, rounded=rounded and not self.by_sentence)
+        if self.graph:
+            return replace(batch, source=with_graph(batch.source, [], [0] * rows))
         if not self.by_sentence:
             return batch
         sizes_of = [len(part) for part in np.array_split(np.arange(length), -(-length // USUAL))]
