@@ -101,39 +101,34 @@ def predict(
     check_engine(engine, actors, shard)
     as_json, lines = as_json or bool(n_best), format in (None, Format.text)
     if shard or engine:
-        if text is None or output is None or stream or prefix or memory or not lines:
-            raise ConfigError(
-                "--shard and --engine read lines of a file and write one: name both, without --prefix, --memory and --stream"
-            )
-        work = work_of(run, Path(text), output, glossary, as_json, device, options)
+        named = text is not None and output is not None
+        if not (named and lines) or stream or prefix or memory:
+            alone = "name both, without --prefix, --memory and --stream"
+            raise ConfigError(f"--shard and --engine read lines of a file and write one: {alone}")
+        work = work_of(run, Path(str(text)), output, glossary, as_json, device, options)
         return predict_in_shards(work, share=parse_share(shard), engine=engine, actors=actors)
     terms_of = None if glossary is None else read_glossary(glossary).terms
     with paused_at_startup():
         trained = load_trained(run_folders(run), device=device, warn=warn)
     if stream:
         if prefix or glossary or memory or as_json or not lines:
-            raise ConfigError(
-                "--stream writes plain text; leave --prefix, --glossary, --memory, --n-best, --json and --format out"
-            )
+            others = "--prefix, --glossary, --memory, --n-best, --json and --format"
+            raise ConfigError(f"--stream writes plain text; leave {others} out")
         return _write_live(trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options), output)
     written = trained.task.data_format
     source = open_input(text, read_lines if _is_raw(text, format) else written.inputs, written.suffixes)
     if source.file is not None:
         check_kept(output, source.file)
     format = format or Format(format_of(trained.task, source.file))
-    if format is not Format.text:
-        if prefix or as_json:
-            raise ConfigError(
-                f"--format {format}: a document has no --prefix, --n-best and --json; leave them out, or translate lines with "
-                "--format text"
-            )
-        name = str(source.file or "standard input")
-        with memory_lookup(trained, memory, **options) as lookup:
-            translate_document(trained, content(text, source.file), name, format, terms_of, output, lookup, **options)
-        return
-    prefixes = None if prefix is None else read_lines(prefix)
+    if format is not Format.text and (prefix or as_json):
+        advice = "leave them out, or translate lines with --format text"
+        raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; {advice}")
     with memory_lookup(trained, memory, **options) as lookup:
-        _write_predictions(trained, source, terms_of, output, as_json=as_json, prefixes=prefixes, lookup=lookup, **options)
+        if format is not Format.text:
+            name = str(source.file or "standard input")
+            return translate_document(trained, content(text, source.file), name, format, terms_of, output, lookup, **options)
+        options |= {"prefixes": None if prefix is None else read_lines(prefix), "as_json": as_json}
+        _write_predictions(trained, source, terms_of, output, lookup=lookup, **options)
 
 
 def _write_predictions(

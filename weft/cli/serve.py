@@ -41,9 +41,7 @@ def serve(
         [], help="Name under which the server answers, such as that of a proxy. Repeatable.", metavar="NAME"
     ),
     prefix: str = typer.Option("", help="Path of the server behind a proxy, such as /weft.", show_default=False),
-    memory: list[str] = typer.Option(
-        [], "--memory", help="Translation memory, whose exact matches are the answers. Repeatable.", metavar="FILE"
-    ),
+    memory: list[str] = typer.Option([], help="Translation memory: its exact matches are the answers.", metavar="FILE"),
     suggestions: Path = typer.Option(None, help="File for translations that users suggest, as JSON lines."),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
     fast: bool = typer.Option(
