@@ -117,8 +117,7 @@ def predict(
         return _write_live(trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options), output)
     written = trained.task.data_format
     source = open_input(text, read_lines if _is_raw(text, format) else written.inputs, written.suffixes)
-    if source.file is not None:
-        check_kept(output, source.file)
+    check_kept(output, *filter(None, (source.file,)))
     format = format or Format(format_of(trained.task, source.file))
     if format is not Format.text and (prefix or as_json):
         advice = "leave them out, or translate lines with --format text"
