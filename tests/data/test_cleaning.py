@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import runpy
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from weft.data.cleaning.check import StretchFinder, check
 from weft.data.cleaning.clean import CleaningJob, PairFiles, clean
 from weft.data.cleaning.duplicates import HashSet, near_hash
 from weft.data.cleaning.filters import FILTERS, NAMES, Candidate, Choices, repaired
-from weft.data.cleaning.learnt_statistics import LearntStatistics, sampled, words_of
+from weft.data.cleaning.learnt_statistics import LearntStatistics, likely_language, sampled, words_of
 from weft.data.formats import Texts, open_pairs
 from weft.errors import ConfigError, DataError
 
@@ -280,3 +282,19 @@ def test_random_flaws_are_no_stretch() -> None:
         finder.add(number, -4.0 if draw.random() < 0.3 else 8.0)
     finder.finish()
     assert finder.stretches == []
+
+
+def test_a_language_that_the_identifier_does_not_know_is_not_taken_for_its_relatives() -> None:
+    pytest.importorskip("py3langid")
+    known = set[str]()
+    script = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "phrases.py"))
+    drawn = script["distinct"](script["phrases"]("hsb", 1), 1500, known)
+    pairs = [tuple(", ".join(side) for side in zip(*three)) for three in zip(*[iter(drawn)] * 3)]
+    learnt = LearntStatistics(pairs)
+    assert len(learnt.languages[1].shares) == 5, "several labels of related languages"
+    labelled = Counter(likely_language(target) for _, target in pairs)
+    assert labelled.most_common(1)[0][1] < 0.8 * len(pairs)
+    wrong = [pair for pair in pairs if finds("wrong_language", *pair, learnt)]
+    assert len(wrong) < 0.04 * len(pairs)
+    spanish = "El perro grande corre por la calle y la gata duerme debajo de la mesa"
+    assert finds("wrong_language", pairs[0][0], spanish, learnt)

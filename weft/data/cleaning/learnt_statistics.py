@@ -38,6 +38,12 @@ CHECKED, LEARNT = 5000, 0.05
 FEWEST_LETTERS = 10
 """Letters of a text whose language is looked at. Shorter ones may be of any language."""
 
+FEWEST_TYPICAL = 100
+"""Different texts from which the look of a language is learnt."""
+
+UNLIKE = 0.05
+"""The share of typical texts that is as unlike the others as texts in other languages may be."""
+
 COMMON = 0.03
 """Share of the texts of a side from which on a label is one of its language, if py3langid does not know the language."""
 
@@ -161,7 +167,7 @@ class LexicalModel:
         return covered * math.log(self.true / self.false) + (total - covered) * math.log((1 - self.true) / (1 - self.false))
 
 
-def _half(source: str, target: str) -> int:
+def _half(source: str, target: str = "") -> int:
     return pair_hash(source, target) & 1
 
 
@@ -225,12 +231,17 @@ def identifier() -> Any:
 class Languages:
     """The language of one side: the given one if py3langid knows it, else the labels that it gives to many of the texts.
 
+    A language that py3langid does not know gets the labels of its relatives. So a text with another label is in another
+    language only if it is also unlike the texts of this side: less likely by their n-grams than nearly all of those with the
+    commonest label. Half of the texts, by their hashes, are compared with the other half.
+
     given: its code, if it is known · labels: those of texts in this language · shares: the commonest labels of the sample
     """
 
     def __init__(self, texts: Sequence[str], given: str | None) -> None:
         self.given = given
-        found = Counter(label for text in texts if (label := likely_language(text)) is not None)
+        labelled = [(text, label) for text in texts if (label := likely_language(text)) is not None]
+        found = Counter(label for _, label in labelled)
         total = max(1, sum(found.values()))
         self.shares = {label: count / total for label, count in found.most_common(5)}
         base = (given or "").split("-")[0].split("_")[0].lower()
@@ -240,10 +251,24 @@ class Languages:
         first = next(iter(self.shares), "")
         clear = not given and self.shares.get(first, 0) > 0.5
         self.labels = frozenset({base} if known else {first} if clear else common)
+        typical = list(dict.fromkeys(text for text, label in labelled if label == first))
+        counts = np.ones((2, GRAMS))
+        for text in typical:
+            np.add.at(counts[_half(text)], _grams(text), 1)
+        self._known: Floats = np.log(counts / counts.sum(1, keepdims=True))
+        enough = len(typical) >= FEWEST_TYPICAL
+        self._least = float(np.quantile([self._likeness(text) for text in typical], UNLIKE)) if enough else math.inf
+
+    def _likeness(self, text: str) -> float:
+        """The mean logarithm of the probability of a text's n-grams in the half of the typical texts that it is not in."""
+        grams = _grams(text)
+        return float(self._known[1 - _half(text)][grams].mean()) if len(grams) else 0.0
 
     def margin(self, text: str) -> float:
         """How much likelier another language is than those of this side, as a logarithm; 0 if nothing is known."""
         if not self.labels or (label := likely_language(text)) is None or label in self.labels:
+            return 0.0
+        if self._likeness(text) >= self._least:
             return 0.0
         ranked = identifier().rank(text)
         own = max(score for label, score in ranked if label in self.labels)
