@@ -187,7 +187,7 @@ class Translation(Prediction):
     passes: list[RefinementPass] = field(default_factory=list, repr=False)
     unplaced: list[str] = field(default_factory=list, repr=False)
     match: MemoryMatch | None = field(default=None, repr=False)
-    from_memory: bool = False
+    from_memory: bool = field(default=False, repr=False)
 
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON. It has the translations of several sentences one by one as well."""
