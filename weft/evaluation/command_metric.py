@@ -91,7 +91,7 @@ class CommandMetric(Metric):
         return reference.split("\n") if self.several else [reference]
 
     def _run(self, content: str) -> str:
-        """What the command writes. Stops it, with all processes that it has started, after the timeout or an interruption."""
+        """The output of the command. Stops it, with all processes that it has started, after the timeout or an interruption."""
         pipe = subprocess.PIPE
         try:
             process = subprocess.Popen(self.arguments, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
