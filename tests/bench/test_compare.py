@@ -299,7 +299,7 @@ def test_a_warm_up_is_shortened_as_in_training(tmp_path: Path) -> None:
     data = {"data": ("a.tsv",), "valid": ("b.tsv",)}
     entries = tuple(labelled([parse_entry("transformer-tiny,train.schedule.warmup=500")]))
     (note,) = check(Comparison(entries, tmp_path, parse_budget("40-steps"), **data))
-    assert note.endswith("train.schedule.warmup: 20, because there are 40 steps")
+    assert note.endswith("train.schedule.warmup: 20, because train.steps is 40")
     entries = tuple(labelled([parse_entry("transformer-tiny,train.schedule.warmup=30")]))
     (note,) = check(Comparison(entries, tmp_path, parse_budget("40-steps"), **data))
     assert "30 of 40 steps are warm-up" in note
