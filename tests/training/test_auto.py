@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -326,6 +327,21 @@ def test_a_time_that_is_too_short_is_said_first_with_one_that_would_do(tmp_path:
     minutes = int(said[0].rpartition("--time ")[2].removesuffix("m)"))
     _, said, _ = _timed(tmp_path, monkeypatch, 60 * minutes, 0.2)
     assert said[0].startswith("data:")
+
+
+@pytest.mark.parametrize(("device", "speeds"), [("cuda", 100.0), ("cpu", 0.5)])
+def test_a_gpu_that_was_still_loading_its_kernels_is_measured_again(
+    device: str, speeds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [[{"step": 5, "seconds": 10.0}], [{"step": 5 * n, "seconds": 0.05 * n} for n in range(1, 9)]]
+
+    def train(*given: Any) -> SimpleNamespace:
+        return SimpleNamespace(lines=lines.pop(0), validation=1.0)
+
+    monkeypatch.setattr(speed_probe, "_train", train)
+    monkeypatch.setattr(speed_probe, "choose_device", lambda name: torch.device(device))
+    monkeypatch.setattr(speed_probe, "PROBED_BATCH", 1)
+    assert speed_probe.probe(load_config("transformer-tiny"), 2.0).steps_a_second == pytest.approx(speeds)
 
 
 def test_threads_are_those_that_are_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
