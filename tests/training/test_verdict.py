@@ -46,6 +46,11 @@ def test_a_verdict_compares_with_the_floor_and_says_what_to_do(score: float, pas
     assert says in verdict(FLOOR, {"chrf2": score}, passes=passes, seconds=240)
 
 
+def test_more_time_is_no_advice_for_training_that_stopped_improving() -> None:
+    words = verdict(FLOOR, {"chrf2": 16.0}, passes=2, seconds=240, settled=True)
+    assert "more time alone will hardly help" in words and "give about" not in words
+
+
 def test_there_is_no_verdict_without_a_floor_or_a_score() -> None:
     assert verdict(None, {"chrf2": 3.0}, passes=1, seconds=1) == "" == verdict(FLOOR, {"loss": 3.0}, passes=1, seconds=1)
 

@@ -72,10 +72,11 @@ def _enough_passes(task: CorpusTask, model: nn.Module) -> float:
     return max(FEWEST_PASSES, enough_tokens(tokens, weights, train.batch_tokens * train.accumulate) / tokens)
 
 
-def verdict(floor: Floor | None, scores: dict[str, float], *, passes: float, seconds: float) -> str:
+def verdict(floor: Floor | None, scores: dict[str, float], *, passes: float, seconds: float, settled: bool = False) -> str:
     """A sentence about the published weights; empty if they have no such score.
 
-    passes: how often training has read the data · seconds: how long it took
+    passes: how often training has read the data · seconds: how long it took · settled: it stopped improving, or tuned weights
+    that had learnt before
     """
     if floor is None or floor.measure.key not in scores:
         return ""
@@ -85,7 +86,7 @@ def verdict(floor: Floor | None, scores: dict[str, float], *, passes: float, sec
     if ratio > WEAK:
         return f"verdict: the model has learnt from the data ({compared})"
     found = "nothing useful" if ratio <= USELESS else "little"
-    if passes < floor.enough:
+    if passes < floor.enough and not settled:
         wanted = seconds * max(MORE, floor.enough / max(0.01, passes))
         advice = f"it has read the data {_times(passes)}: give about {rough_time(wanted)}"
     else:
