@@ -3,11 +3,13 @@
     python benchmarks/comparisons.py DIR --out OUT --results FILE [--at-once 18] [--seconds 500] [--groups ladder,choices]
     python benchmarks/comparisons.py --results FILE                                   # only print the table
 
-DIR holds train, val and test_2016_flickr of Multi30k en-de. A training that several tables share is done once. Each is followed
-by its scores (BLEU and chrF2, beam 5; contrastive pairs with ambiguous words, by length) in the same process, and by a line in
-FILE, which a later call continues: what has scores there is not repeated, and failures come last. `little` trains on subsets,
-the same as in `fit.py`. The groups of one budget come seed by seed, then the others. Start `nvidia-cuda-mps-control -d`
-before, so that the trainings share the GPU.
+DIR holds train, val and test_2016_flickr of Multi30k; beside it lie ud_ewt, brown, movie_reviews and sst2. A training that
+several tables share is done once. It is followed by its scores (BLEU and chrF2, beam 5; contrastive pairs with ambiguous words,
+by length) in the same process, and by a line in FILE, which a later call continues: what has scores there is not repeated, and
+failures come last. The groups of one budget come seed by seed, then the others: `contrastive`, systems that are known already,
+for their preferences; `agreement` in generated phrases; `brown`, agreement in real sentences; `tagging` by an LSTM, or by
+self-attention with convolutions; `alone`, self-attention alone over embeddings; `little`, subsets, the same as in `fit.py`.
+Start `nvidia-cuda-mps-control -d` before, so that the trainings share the GPU.
 """
 
 from __future__ import annotations
@@ -18,26 +20,31 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import agreement
+import brown
 import fit
-from contrastive import ambiguous, translations
+import labels
+import tagging
+from contrastive import ambiguous, contrast, most_frequent_tags, sentences, translations
 from families import SYSTEMS, TESTS, System, pairs, plan
 from ladder import LADDER
 from single_choices import CHOICES
-from trainings import BEGAN, Run, about, markdown, prepare_data, training_seconds
+from trainings import BEGAN, Run, about, common_settings, markdown, prepare_data, scale_steps, training_seconds
 
 from weft.bench.compare.training_jobs import Failure, Processes, Stopped, reason
 from weft.cli import run as run_command
 from weft.data.formats import open_pairs
+from weft.data.text_lines import read_lines
+from weft.data.tokenizers import RESERVED
+from weft.evaluation.contrastive_pairs import Contrast
 from weft.runs.open_run import open_run
 from weft.runs.run_folder import CONFIG, complete
 
@@ -61,6 +68,11 @@ UNCAPTURED = ("fed-free", "fed-linear", "fed-exponential", "fed-sigmoid", "guide
 SLOW = {f"choices/{name}" for name in UNCAPTURED}
 """Systems that CUDA graphs cannot hold. They take several times as long, so they come first."""
 
+READERS = {
+    "lstm": brown.SYSTEMS["lstm"],
+    **{f"heads-{count}": (*brown.SYSTEMS["transformer"], f"model.heads={count}") for count in (1, 2, 4, 8, 16)},
+}
+"""Language models of the Brown corpus: name → changes to the recipe."""
 LITTLE, FEW = ("luong-general", "convs2s"), (500, 3000, 12000)
 """Systems that are trained on subsets, and their sizes; `fit.py` has those of the Transformer."""
 
@@ -87,52 +99,109 @@ class Job:
             yield "train", ["train", "--resume", str(folder)] if started else self.run.training.words(folder)
         evaluate = ["evaluate", str(folder), "--json"]
         for test, data in self.run.tests.items():
-            yield test, [*evaluate, "--data", data, "--beam", "5"]
+            yield test, [*evaluate, "--data", data, *replace(self.run, decode=()).decoding(test)]
             for name, sets in self.decodings.items():
                 yield f"{test} {name}", [*evaluate, "--data", data, *(word for each in sets for word in ("--set", each))]
         for test, file in self.run.contrasts.items():
             yield test, [*evaluate, "--contrastive", file]
 
 
-def write_ambiguous(folder: Path, out: Path) -> str:
-    """A file of contrastive pairs from both tests."""
+def write_ambiguous(folder: Path, out: Path) -> dict[str, str]:
+    """A file of contrastive pairs with ambiguous words, from both tests."""
     known, file = translations(open_pairs(pairs(folder, "train"))), out / "ambiguous.tsv"
     found = [each for split in TESTS.values() for each in ambiguous(open_pairs(pairs(folder, split)), known)]
+    return {"ambiguous": write_contrasts(found, file)}
+
+
+def write_contrasts(found: Iterable[Contrast], file: Path) -> str:
     file.write_text("".join(f"{each.source}\t{each.right}\t{each.wrong}\t{each.group}\n" for each in found), "utf-8")
     return str(file)
+
+
+def translators(seed: int, options: argparse.Namespace) -> Iterator[Job]:
+    """The systems of the groups of one budget."""
+    data, tests = pairs(options.folder, "train"), {test: pairs(options.folder, split) for test, split in TESTS.items()}
+    contrasts, seeded = write_ambiguous(options.folder, options.out), with_seed(seed, options)
+    for group, systems in GROUPS.items():
+        for name, system in systems.items():
+            run = replace(plan(name, data, tests, seeded, f"@{seed}", systems), contrasts=contrasts)
+            yield Job(run, [f"{group}/{name}"], {name: system.decode} if system.decode else {})
+
+
+def little(seed: int, options: argparse.Namespace) -> Iterator[Job]:
+    tests, seeded = {test: pairs(options.folder, split) for test, split in TESTS.items()}, with_seed(seed, options)
+    for size in FEW:
+        data = fit.subset(options.folder.parent, size, options.out / "data")
+        for name in LITTLE:
+            yield Job(plan(name, data, tests, seeded, f"-{size}@{seed}"), [f"little/{name}-{size}"])
+
+
+def generated(seed: int, options: argparse.Namespace) -> Iterator[Job]:
+    """Agreement in generated phrases."""
+    tests = agreement.write_tests(options.out)
+    for name in agreement.SYSTEMS:
+        yield Job(agreement.plan(name, seed, tests, options), [f"agreement/{name}"])
+
+
+def real(seed: int, options: argparse.Namespace) -> Iterator[Job]:
+    """Agreement in sentences of the Brown corpus, whose words have the tags that they have most often in UD English EWT."""
+    out = options.out / "brown"
+    out.mkdir(exist_ok=True)
+    size = brown.number_words(brown.split(options.folder.parent / "brown" / "brown.txt.gz", out))[1]
+    tags, contrasts = most_frequent_tags(options.folder.parent / "ud_ewt" / "train.tsv"), dict[str, str]()
+    for by in ("attractors", "distance"):
+        lines = (line for part in ("valid", "test") for line in read_lines(str(out / f"{part}.txt")))
+        found = [each for sentence in sentences(lines, tags) if (each := contrast(sentence, by)) is not None]
+        contrasts[by] = write_contrasts(found, out / f"{by}.tsv")
+    for name, changes in READERS.items():
+        vocabulary = f"data.vocabulary={size - 1 + RESERVED}"
+        sets = (*common_settings(options.out), vocabulary, *changes, *options.set, f"train.seed={seed}")
+        sets = (*sets, scale_steps(brown.RECIPE, sets, options.steps_scale))
+        train, valid = str(out / "train.txt"), str(out / "valid.txt")
+        tests = {"test": str(out / "test.txt")}
+        yield Job(
+            Run(f"{name}@{seed}", brown.RECIPE, train, sets, tests, 0, valid=valid, contrasts=contrasts), [f"brown/{name}"]
+        )
+
+
+def taggers(seed: int, options: argparse.Namespace) -> Iterator[Job]:
+    files = tagging.find_data(argparse.Namespace(ewt=options.folder.parent / "ud_ewt", names=None))["universal"]
+    for name in ("universal", "universal-transformer", "universal-convolutions"):
+        run = tagging.plan(name, seed, files, options)
+        yield Job(replace(run, name=f"{name}@{seed}", beam=0), [f"tagging/{name}"])
+
+
+def alone(seed: int, options: argparse.Namespace) -> Iterator[Job]:
+    """Self-attention alone over embeddings."""
+    folder = options.folder.parent
+    files = labels.find_data(argparse.Namespace(movies=folder / "movie_reviews", agnews=None, sst2=folder / "sst2"))
+    for name, (data, recipe, _) in labels.SYSTEMS.items():
+        if "-alone" in name:
+            training = labels.plan(name, seed, files[data], options)
+            run = Run(f"{name}@{seed}", recipe, files[data][0], training.sets, {"dev": files[data][1]}, 0, valid=files[data][1])
+            yield Job(run, [f"alone/{name}"])
+
+
+OTHERS = {"agreement": generated, "brown": real, "tagging": taggers, "alone": alone, "little": little}
+
+
+def with_seed(seed: int, options: argparse.Namespace) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(options), "set": [*options.set, f"train.seed={seed}"]})
 
 
 def jobs(options: argparse.Namespace) -> list[Job]:
     """All jobs, the urgent ones first."""
     wanted, found = options.groups.split(","), dict[str, Job]()
-    tests = {test: pairs(options.folder, split) for test, split in TESTS.items()}
-    contrasts = {"ambiguous": write_ambiguous(options.folder, options.out)}
-    data = pairs(options.folder, "train")
     for seed in range(1, options.seeds + 1):
-        added = argparse.Namespace(**{**vars(options), "set": [*options.set, f"train.seed={seed}"]})
         some = [
-            (
-                group,
-                name,
-                Job(replace(plan(name, data, tests, added, f"@{seed}", systems), contrasts=contrasts), []),
-                system.decode,
-            )
-            for group, systems in GROUPS.items()
-            for name, system in systems.items()
+            *translators(seed, options),
+            *(job for name, make in OTHERS.items() if name in wanted for job in make(seed, options)),
         ]
-        subset = partial(fit.subset, options.folder.parent, out=options.out / "data")
-        some += [
-            ("little", f"{name}-{size}", Job(plan(name, subset(size), tests, added, f"-{size}@{seed}")), ())
-            for size in FEW
-            for name in LITTLE
-        ]
-        own = agreement.write_tests(options.out)
-        some += [("agreement", name, Job(agreement.plan(name, seed, own, options)), ()) for name in agreement.SYSTEMS]
-        for group, name, job, decode in some:
-            if group in wanted:
-                same = found.setdefault(job.key, job)
-                same.rows.append(f"{group}/{name}")
-                same.decodings.update({name: decode} if decode else {})
+        for job in some:
+            if job.rows[0].partition("/")[0] in wanted:
+                same = found.setdefault(job.key, replace(job, rows=[], decodings={}))
+                same.rows.extend(job.rows)
+                same.decodings.update(job.decodings)
     return sorted(map(named, found.values()), key=urgency)
 
 
@@ -157,6 +226,8 @@ def score(job: Job, out: Path) -> dict[str, dict[str, float]]:
         document = json.loads(output(job, out, name).read_text("utf-8"))
         if "metrics" in document:
             found[name] = {metric: each["value"] for metric, each in document["metrics"].items()}
+        elif "scores" in document:  # a language model
+            found[name] = next(iter(document["scores"].values()))
         else:
             groups = {group: each["accuracy"] for group, each in document.get("groups", {}).items()}
             found[name] = {"accuracy": document["accuracy"], **groups}
@@ -245,7 +316,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("folder", type=Path, nargs="?", help="folder of Multi30k")
     result.add_argument("--out", type=Path, default=Path("runs/comparisons"), help="folder for runs and scores")
     result.add_argument("--results", type=Path, help="JSON lines to continue (default: OUT/results.jsonl)")
-    result.add_argument("--groups", default=",".join((*GROUPS, "little", "agreement")), help="groups, separated by commas")
+    result.add_argument("--groups", default=",".join((*GROUPS, *OTHERS)), help="groups, separated by commas")
     result.add_argument("--at-once", type=int, default=18, help="trainings side by side")
     result.add_argument("--seconds", type=float, default=float("inf"), help="time limit; the same command continues later")
     result.add_argument("--seeds", type=int, default=2, help="trainings of each system")
