@@ -39,7 +39,7 @@ def lower_to_steps(config: Config, report: Report = silent) -> Config:
     changes: dict[str, int] = {}
     if train.schedule.get("warmup", 0) >= train.steps:
         changes["train.schedule.warmup"] = train.steps // 2
-        report(f"train.schedule.warmup: {train.steps // 2:,}, because there are {train.steps:,} steps")
+        report(f"train.schedule.warmup: {train.steps // 2:,}, because train.steps is {train.steps:,}")
     saved = -(-train.steps // min(train.save_every, train.validate_every or train.save_every))
     if train.average_last > saved:
         changes["train.average_last"] = saved
