@@ -77,8 +77,8 @@ MAX_EXPONENT = 60.0
 
 @dataclass
 class RunningMeans:
-    """The past in float32 at least. values [B, H, D, D]: per key channel, the mean of values weighted by exp(key) · level [B, H, D]: the
-    logarithm of the sum of these weights."""
+    """The past in float32 at least. values [B, H, D, D]: per key channel, the mean of values weighted by exp(key) · level
+    [B, H, D]: the logarithm of the sum of these weights."""
 
     values: Tensor
     level: Tensor
@@ -162,7 +162,11 @@ class EfficientAttention(Attention):
         extent, dtype = q.size(2), q.dtype
         size = min(CHUNK, extent)
         k, v = _real(k, v, layout)
-        q, k, v = into_chunks(q.softmax(-1, accumulation_dtype(dtype)), size), into_chunks(k, size, NOTHING), into_chunks(v, size)
+        q, k, v = (
+            into_chunks(q.softmax(-1, accumulation_dtype(dtype)), size),
+            into_chunks(k, size, NOTHING),
+            into_chunks(v, size),
+        )
         level = torch.logaddexp(k.flatten(2, 3).logcumsumexp(2), past.level[:, :, None]).view_as(k)
         begin, end = level[..., :1, :], level[..., -1:, :]
         levels = torch.cat([past.level[:, :, None], end[..., 0, :]], 2)
