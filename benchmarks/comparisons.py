@@ -8,8 +8,8 @@ several tables share is done once. It is followed by its scores (BLEU and chrF2,
 by length) in the same process, and by a line in FILE, which a later call continues: what has scores there is not repeated, and
 failures come last. The groups of one budget come seed by seed, then the others: `contrastive`, systems that are known already,
 for their preferences; `agreement` in generated phrases; `brown`, agreement in real sentences; `tagging` by an LSTM, or by
-self-attention with convolutions; `alone`, self-attention alone over embeddings; `little`, subsets, the same as in `fit.py`.
-Start `nvidia-cuda-mps-control -d` before, so that the trainings share the GPU.
+self-attention with convolutions; `alone`, self-attention alone over embeddings; `distance`, copying and recall; `little`,
+subsets, the same as in `fit.py`. Start `nvidia-cuda-mps-control -d` before, so that the trainings share the GPU.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 
 import agreement
 import brown
+import distance
 import fit
 import labels
 import tagging
@@ -143,6 +144,13 @@ def generated(seed: int, options: argparse.Namespace) -> Iterator[Job]:
         yield Job(agreement.plan(name, seed, tests, options), [f"agreement/{name}"])
 
 
+def distances(seed: int, options: argparse.Namespace) -> Iterator[Job]:
+    """Copying and recall over distance."""
+    for task in distance.TASKS:
+        for name in distance.NAMES:
+            yield Job(distance.plan(task, name, seed, options), [f"distance/{task}-{name}"])
+
+
 def real(seed: int, options: argparse.Namespace) -> Iterator[Job]:
     """Agreement in sentences of the Brown corpus, whose words have the tags that they have most often in UD English EWT."""
     out = options.out / "brown"
@@ -182,7 +190,7 @@ def alone(seed: int, options: argparse.Namespace) -> Iterator[Job]:
             yield Job(run, [f"alone/{name}"])
 
 
-OTHERS = {"agreement": generated, "brown": real, "tagging": taggers, "alone": alone, "little": little}
+OTHERS = {"agreement": generated, "brown": real, "tagging": taggers, "alone": alone, "distance": distances, "little": little}
 
 
 def with_seed(seed: int, options: argparse.Namespace) -> argparse.Namespace:
