@@ -126,19 +126,23 @@ def test_a_training_that_several_tables_share_is_done_once(tmp_path: Path, monke
     assert order.index("choices-doubly@2") < order.index("agreement-rnn@1")
 
 
-def test_results_prefer_scores_to_a_failure(tmp_path: Path) -> None:
+def test_results_prefer_scores_to_a_failure_and_rows_have_their_own_decoding(tmp_path: Path) -> None:
     comparisons = importlib.import_module("comparisons")
+    facts = {"parameters": 8.6e6, "log": "", "rows": ["choices/fed-truth", "choices/greedy"]}
+    scores = {"test": {"BLEU": 12.5, "chrF2": 30.0}, "test greedy": {"BLEU": 11.0, "chrF2": 29.0}}
     lines = [
-        {"system": "a@1", "rows": ["x/a"], "error": "no memory"},
-        {"system": "a@1", "rows": ["x/a", "y/b"], "scores": {"test": {"BLEU": 12.5, "chrF2": 30.0}}},
-        {"system": "a@1", "rows": ["x/a"], "error": "stopped"},
-        {"system": "a@2", "rows": ["x/a"], "scores": {"test": {"BLEU": 13.5, "chrF2": 31.0}}},
+        {"system": "a@1", "error": "no memory", **facts},
+        {"system": "a@1", "scores": scores, **facts},
+        {"system": "a@1", "error": "stopped", **facts},
+        {"system": "a@2", "scores": {**scores, "test": {"BLEU": 13.5, "chrF2": 31.0}}, **facts},
+        {"system": "b@1", "error": "too wide", **facts},
     ]
     file = tmp_path / "results.jsonl"
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
     table = comparisons.table(comparisons.read_results(file))
-    assert "| x/a | test | 12.50 30.00, 13.50 31.00 |" in table
-    assert "| y/b | test | 12.50 30.00 |" in table
+    assert "| 8.6M | 12.50, 13.50 | 30.00, 31.00 |" in table
+    assert "| 8.6M | 11.00, 11.00 | 29.00, 29.00 |" in table
+    assert "b@1: too wide" in table and "stopped" not in table
 
 
 SWEEPS = [("families", "SYSTEMS"), ("ladder", "LADDER"), ("single_choices", "CHOICES")]
