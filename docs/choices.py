@@ -26,7 +26,7 @@ INTRO = """# Choices
 Every part of a model, of training and of decoding that a configuration names is on this page, as `weft list` shows it, with a
 command that uses it. Replace the name in the command by any other of the list. Options of a part are written as in
 `--set 'train.schedule={kind: noam, warmup: 8000}'`; `weft new my.yaml` writes a file that describes all of them. Packages can
-[add parts](../CONTRIBUTING.md#third-party-packages). Figures are those of [Results](results.md), which has more of them; several
+[add parts](../CONTRIBUTING.md#third-party-packages). Figures are those of [Results](results.md), which has more; several
 in a cell are several seeds.
 
 `python docs/choices.py` writes this page.
