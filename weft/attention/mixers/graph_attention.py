@@ -82,5 +82,5 @@ class GraphAttentionMixer(RowMixer):
         for name, axis, value, vector in (("targets", "query", ours, self.target), ("sources", "key", theirs, self.source)):
             operands = {"a": (vector[..., 0], "head channel"), "h": (h, cells.format(axis))}
             record(name, value[..., 0], f"row head {axis}", "sum(a * h, channel)", **operands)
-        operands = {"t": (ours[..., 0], "row head query"), "s": (theirs[..., 0], "row head key"), "slope": SLOPE}
-        record("scores", scores, PAIRS, "relu(t + s) - slope * relu(-(t + s))", **operands)
+        operands = {"t": (ours[..., 0], "row head query"), "s": (theirs[..., 0], "row head key")}
+        record("scores", scores, PAIRS, "relu(t + s) - slope * relu(-(t + s))", **operands, slope=SLOPE)

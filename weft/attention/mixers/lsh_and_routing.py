@@ -136,8 +136,8 @@ def _record_band(q: Tensor, v: Tensor, buckets: Tensor, seen: Tensor, context: T
     products, itself = q @ queries.transpose(-1, -2), torch.eye(q.size(2), dtype=q.dtype, device=q.device)
     record("products", products, PAIRS, "sum(q * k, channel)", q=(q, channels), k=(queries, f"{keys} channel"))
     scores = products - ITSELF * itself
-    operands = {"products": (products, PAIRS), "itself": (itself, "query key"), "far": ITSELF}
-    record("scores", scores, PAIRS, "products - far * itself", **operands)
+    operands = {"products": (products, PAIRS), "itself": (itself, "query key")}
+    record("scores", scores, PAIRS, "products - far * itself", **operands, far=ITSELF)
     record_context(context, masked_softmax(scores, seen), v)
 
 
