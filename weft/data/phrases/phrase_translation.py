@@ -125,7 +125,8 @@ def learn_phrases(
     report("learning vectors of phrases of both languages and a map between them")
     translator = translate_by_vectors(names, lines, map_texts(*lines, adversarial=adversarial, ngrams=NGRAMS))
     for number in range(1, rounds + 1):
-        translator = improved(translator, lines, lambda what, number=number: report(f"round {number} of {rounds}: {what}"))
+        report(f"round {number} of {rounds}")
+        translator = improved(translator, lines, report)
     return translator
 
 

@@ -10,7 +10,7 @@ table · P words of the longest one · n order of the language model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Self
 
@@ -172,9 +172,8 @@ class StackDecoder:
         none, count = np.full(len(texts), NOTHING), len(texts)
         before = np.full((count, self.model.order - 1), self.model.start)
         zeros, longest = np.zeros(count, np.int64), int(spans.lengths.max())
-        stack = _Hypotheses(
-            none, none, np.arange(count), zeros, zeros, before, zeros * 1.0, spans.future[np.arange(count), 0, spans.lengths]
-        )
+        whole = spans.future[np.arange(count), 0, spans.lengths]
+        stack = _Hypotheses(none, none, np.arange(count), zeros, zeros, before, np.zeros(count), whole)
         pending: list[list[_Hypotheses]] = [[] for _ in range(longest + 1)]
         stacks, size, final = [stack], count, none.copy()
         for covered in range(longest + 1):
@@ -211,7 +210,8 @@ class StackDecoder:
                 end = start + length
                 cuts = future[:, start, start + 1 : end] + future[:, start + 1 : end, end]
                 future[:, start, end] = np.maximum(future[:, start, end], cuts.max(1))
-        return _Spans(*np.array(rows).T, np.array(begins), lengths, future)
+        starts, ends, first, last = np.array(rows).T
+        return _Spans(starts, ends, first, last, np.array(begins), lengths, future)
 
     def _extended(self, stack: _Hypotheses, first: int, spans: _Spans, entries: _Entries) -> list[tuple[int, _Hypotheses]]:
         """Candidates that translate one more phrase, by its length. first: the number of the first hypothesis of the stack."""
@@ -246,7 +246,7 @@ class StackDecoder:
         complete = np.flatnonzero(ends[made.text])
         scores[complete] += self.model.log_probs(before[complete], np.full(len(complete), self.ending))
         score = made.score + self.weights.language * scores
-        made = _Hypotheses(*(getattr(made, each.name) for each in fields(made)[:5]), before, score, made.future)
+        made = replace(made, before=before, score=score)
         same = (*before.T, made.end, made.covered, made.text)
         order = np.lexsort((-score, *same))
         fresh = np.ones(len(order), bool)

@@ -35,8 +35,6 @@ from weft.tasks.classification.data import (
     random_words,
     whole_texts,
 )
-from weft.tasks.classification.edges import FORMAT as GRAPH_FORMAT
-from weft.tasks.classification.edges import GraphReader, check_model, check_tokenizer, with_graph, without_edges
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import ClassifierEnsemble, ClassifierOutput, classifier
 from weft.tasks.classification.predictor import (
@@ -47,6 +45,8 @@ from weft.tasks.classification.predictor import (
     weighted_sentences,
 )
 from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.edges_between_words import FORMAT as GRAPH_FORMAT
+from weft.tasks.edges_between_words import GraphReader, check_model, check_tokenizer, with_graph, without_edges
 
 
 class LabelTask(CorpusTask):
