@@ -6,8 +6,8 @@ FLICKR holds captions.train.tsv and captions.dev.tsv: a picture, a tab and one o
 caption, and its labels are the words that at least two of the other four captions have, without the most frequent words. Nobody
 told which words of a caption matter, and most labels have few pictures. The text of a label is the label itself.
 
-Labels are grouped by the number of their training pictures. A figure is the mean over captions of the share of right labels of a
-group that are among the five likeliest labels of this group (R@5 of Rios & Kavuluru 2018, who also rank each group by itself).
+Labels are grouped by the number of their training pictures. A figure is the mean over captions of the share of right labels of
+a group that are among the five likeliest of this group (R@5 of Rios & Kavuluru 2018, who also rank each group by itself).
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def recall(ranked: Sequence[Sequence[str]], test: Sequence[Example], group: set[
 def floors(labels: Mapping[str, int], test: Sequence[Example]) -> dict[str, list[list[str]]]:
     """The most frequent labels, and before them those that the caption has itself."""
     usual = sorted(labels, key=lambda label: (-labels[label], label))
-    same = [sorted(usual, key=lambda label, own=set(split_words(text)): label not in own) for _, text, _ in test]
+    words = [set(split_words(text)) for _, text, _ in test]
+    same = [[*(label for label in usual if label in own), *(label for label in usual if label not in own)] for own in words]
     return {"*floor: most frequent labels*": [usual] * len(test), "*floor: words of the caption, then these*": same}
 
 
@@ -127,15 +128,11 @@ def main() -> None:
             sets = (*sets, f"train.seed={seed}", "train.validate_every=0", "train.best_by=loss", *options.set)
             runs.append(Run(f"{name}-{seed}", RECIPE, data, (*sets, scale_steps(RECIPE, sets, options.steps_scale)), {}))
     outcomes = sweep(runs, options)
-    rows = [
-        [name, *(f"{recall(some, test, group):.1f}" for group in groups.values())]
-        for name, some in floors(counts, test).items()
-    ]
-    for each in outcomes:
-        if not each.error:
-            found = weft.load(options.out / each.run.name).translate([text for _, text, _ in test])
-            ranked = [list(label.probabilities) for label in found]
-            rows.append([each.run.name, *(f"{recall(ranked, test, group):.1f}" for group in groups.values())])
+    ranked = floors(counts, test)
+    for run in [each.run.name for each in outcomes if not each.error]:
+        found = weft.load(options.out / run).translate([text for _, text, _ in test])
+        ranked[run] = [list(label.probabilities) for label in found]
+    rows = [[name, *(f"{recall(some, test, group):.1f}" for group in groups.values())] for name, some in ranked.items()]
     sys.exit(report(options.out, "few_shot_labels", markdown(["system", *groups], rows), outcomes))
 
 
