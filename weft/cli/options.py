@@ -193,6 +193,10 @@ EXAMPLES = {
         "weft dictionary en-fr.tsv --gold gold.tsv",
         "weft dictionary en-fr.tsv --translate input.txt -o output.txt",
     ],
+    "phrases": [
+        "weft phrases en-fr --data en=english.txt --data fr=french.txt",
+        "weft phrases en-fr --translate input.txt --into fr -o output.txt",
+    ],
     "vectors": [
         "weft vectors text.txt more.txt.gz -o words.vec",
         "weft vectors tokenized.txt -o words.vec.gz --width 128 --spaces",

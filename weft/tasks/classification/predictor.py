@@ -27,8 +27,8 @@ from weft.explain.html_page import head_images, meter, notes, shaded_words
 from weft.models.base import Network
 from weft.models.pooling import Pooled, Pooling
 from weft.tasks.classification.data import Labels, TextReader, document_source
-from weft.tasks.classification.edges import GraphReader, graph_source
 from weft.tasks.classification.model import ClassifierOutput
+from weft.tasks.edges_between_words import GraphReader, graph_source
 
 
 @dataclass

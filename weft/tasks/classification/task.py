@@ -32,8 +32,6 @@ from weft.tasks.classification.data import (
     random_words,
     whole_texts,
 )
-from weft.tasks.classification.edges import FORMAT as GRAPH_FORMAT
-from weft.tasks.classification.edges import GraphReader, check_model, check_tokenizer, with_graph, without_edges
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.tasks.classification.model import ClassifierEnsemble, ClassifierOutput, PoolingSpec, build_classifier
 from weft.tasks.classification.predictor import (
@@ -43,6 +41,8 @@ from weft.tasks.classification.predictor import (
     label_page,
 )
 from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.edges_between_words import FORMAT as GRAPH_FORMAT
+from weft.tasks.edges_between_words import GraphReader, check_model, check_tokenizer, with_graph, without_edges
 
 
 class LabelTask(CorpusTask):
