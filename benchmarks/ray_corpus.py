@@ -1,4 +1,4 @@
-"""A corpus through a model by two actors of Ray, of which one is killed, and after a kill of all, beside plain `weft translate`.
+"""A corpus through a model by two actors of Ray, of which one is killed, and after a kill of all, beside `weft translate`.
 
     python benchmarks/ray_corpus.py --lines 1000000 --out OUT [--run RUN]
 

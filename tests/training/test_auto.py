@@ -119,7 +119,7 @@ def test_five_lines_say_what_was_chosen_and_it_is_in_the_configuration(tmp_path:
 def test_large_data_is_filtered_and_the_user_may_say_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write(tmp_path, 600)
     assert not chosen(tmp_path, data)[0].data.drop_duplicates
-    monkeypatch.setattr(rules, "FILTERED", 600)
+    monkeypatch.setattr(rules, "FILTERED", 570)
     config, said = chosen(tmp_path, data)
     assert config.data.drop_duplicates and config.data.max_ratio == rules.UNEVEN
     assert "filters:    left out are those that occurred before and those with more than 6 times" in said[1]

@@ -269,10 +269,10 @@ def choose_data(choice: SettingsDraft, out: Path, device: torch.device, processe
     if remaining is not pairs:
         surveyed = replace(surveyed, pairs=sum(1 for _ in chain.from_iterable(remaining)))
     held = [str(out / HELD_OUT)] if choice.config.data.hold_out else []
-    _choose_filters(choice, surveyed.pairs)
     validation = sum(1 for spec in names(choice.config.data.valid) or held for _ in open_pairs(spec))
     row = row_for(surveyed.pairs)
     _describe_data(choice, surveyed, validation, out)
+    _choose_filters(choice, surveyed.pairs)
     return TrainingFacts(surveyed, _choose_tokens(choice, surveyed, row, remaining), validation, row, device, processes)
 
 
