@@ -329,7 +329,7 @@ def parse_share(shard: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def check_engine(engine: str | None, actors: int | None, shard: str | None = None) -> None:
+def check_engine(engine: str | None, actors: int | None = None, shard: str | None = None) -> None:
     """Raises an error if there is no such engine, or if the options contradict each other."""
     if engine not in (None, "ray"):
         raise ConfigError(f"--engine {engine}: there is no such engine; ray is the only one")

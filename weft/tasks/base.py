@@ -61,6 +61,11 @@ class Loss:
         metrics = {name: (value + other.metrics[name]) / 2 for name, value in self.metrics.items()}
         return replace(self, total=(self.total + other.total) / 2, metrics=metrics)
 
+    def detached(self) -> Loss:
+        """The same values without their graph."""
+        metrics = {name: value.detach() for name, value in self.metrics.items()}
+        return replace(self, total=self.total.detach(), metrics=metrics)
+
     def plus(self, name: str, value: Tensor, weight: float) -> Loss:
         """The loss with a weighted term, which is also logged under its name."""
         return replace(self, total=self.total + weight * value, metrics={**self.metrics, name: value.detach()})

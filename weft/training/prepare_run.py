@@ -22,6 +22,7 @@ from weft.runs.open_run import Report, build_network, silent
 from weft.tasks.base import Task, build_task, check_metrics, find_measure
 from weft.training.activation_checkpointing import check_layers
 from weft.training.distributed import World
+from weft.training.sharding import check_shardable
 
 Prepared = tuple[Task, Network]
 """A task with its data, and the model with its initial weights."""
@@ -59,6 +60,8 @@ def prepare_run(config: Config, out: Path, device: torch.device, report: Report 
     check_metrics(task)
     if config.train.recompute:
         check_layers(outline, config.model)
+    if config.train.shard:
+        check_shardable(task, config.train)
     if config.data.validates:
         find_measure(task, config.train.best_by)
     if config.train.precision == "bf16" and not computes_bf16(device):

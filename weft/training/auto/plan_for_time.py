@@ -187,9 +187,13 @@ def _speed(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget, va
 
 
 def _affordable(facts: TrainingFacts, shape: Shape, speed: Speed, clock: TimeBudget, choice: SettingsDraft) -> Shape:
-    """The largest shape, up to that of the table, that the time lets learn enough; the smallest if there is none."""
+    """The largest shape, up to that of the table, that the time lets learn enough; the smallest if there is none.
+
+    A GPU may take the larger one that the table has for a time.
+    """
     tokens, update = tokens_a_second(choice, speed) * clock.left() * (1 - VALIDATING), tokens_an_update(choice)
-    most = SHAPES[facts.row.shape].weights
+    row = facts.row
+    most = SHAPES[row.shape if facts.cpu else row.timed or row.shape].weights
     shapes = sorted((each for each in SHAPES.values() if each.weights <= most), key=lambda each: -each.weights)
     for each in shapes:
         if tokens * shape.weights / each.weights >= enough_tokens(facts.pass_tokens, each.weights, update):
