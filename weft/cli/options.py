@@ -164,6 +164,10 @@ EXAMPLES = {
         "weft data clean web.jsonl.zst -o clean-2.jsonl --shard 2/8 --choices choices.yaml --test test.tsv",
         "weft data clean web.tsv -o clean.tsv --models runs/ende,runs/deen --train-models 10m",
     ],
+    "quality data": [
+        "weft quality data transformer-small --data train.en,train.de --valid val.en,val.de --out quality.jsonl",
+        "weft quality data --run runs/a --data val.en,val.de --out quality-val.jsonl",
+    ],
     "evaluate": [
         "weft evaluate runs/a --data test.en,test.de",
         "weft evaluate runs/a --data test.tsv#2,3 --against runs/b -o output.txt.gz",
