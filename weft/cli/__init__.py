@@ -64,7 +64,7 @@ COMMANDS = {
 
 GROUPS = {
     "data": {"check": "data:check", "clean": "data:clean"},
-    "quality": {"data": "quality:data"},
+    "quality": {"data": "quality:data", "calibrate": "quality:calibrate"},
 }
 """The same for commands with two words, by the first of them."""
 

@@ -45,6 +45,7 @@ LISTS = {
     "canvases": PartList("weft.models:CANVASES", ("model.decoder.canvas",)),
     "poolings": PartList("weft.models:POOLINGS", ("task.pooling",)),
     "comparisons": PartList("weft.tasks.pairs:COMPARISONS", ("task.comparison",)),
+    "estimators": PartList("weft.tasks.quality:ESTIMATORS", ("task.estimator",)),
     "readers": PartList("weft.tasks.reading:READERS", ("task.reader",)),
     "tasks": PartList("weft.tasks:TASKS", ("task",)),
     "searches": PartList("weft.decoding:SEARCHES", ("decode.search",)),
@@ -164,6 +165,7 @@ EXAMPLES = {
         "weft data clean web.jsonl.zst -o clean-2.jsonl --shard 2/8 --choices choices.yaml --test test.tsv",
         "weft data clean web.tsv -o clean.tsv --models runs/ende,runs/deen --train-models 10m",
     ],
+    "quality calibrate": ["weft quality calibrate runs/quality --data quality-val.jsonl --test quality-test.jsonl"],
     "quality data": [
         "weft quality data transformer-small --data train.en,train.de --valid val.en,val.de --out quality.jsonl",
         "weft quality data --run runs/a --data val.en,val.de --out quality-val.jsonl",
