@@ -13,7 +13,7 @@ from weft.decoding.decoding_options import Warn
 from weft.decoding.predictor import Prediction
 from weft.errors import ConfigError
 from weft.runs.trained_model import Trained
-from weft.runs.translator import load
+from weft.runs.translator import Translator, load, named
 from weft.tasks.quality.predictor import Quality
 from weft.tasks.quality.task import QualityTask
 from weft.tasks.translation.segmenter import Translation
@@ -24,13 +24,13 @@ TOGETHER = 64
 Judged = TypeVar("Judged", bound=Prediction)
 
 
-def load_estimator(run: str | Path | Sequence[str | Path], device: str = "auto", warn: Warn | None = None) -> Trained:
+def load_estimator(run: str | Path | Sequence[str | Path], device: str = "auto", warn: Warn | None = None) -> Translator:
     """A run of the task quality. Raises ConfigError for runs of other tasks."""
     trained = load(run, device=device, warn=warn)
     if isinstance(trained.task, QualityTask):
         return trained
     kind = trained.config.task["kind"]
-    raise ConfigError(f"{run}: its task is {kind}, and the confidence in translations needs a run of the task quality")
+    raise ConfigError(f"{named(run)}: its task is {kind}, and the confidence in translations needs a run of the task quality")
 
 
 def question(source: str, translation: Prediction) -> str:
