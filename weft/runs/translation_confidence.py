@@ -41,9 +41,9 @@ def question(source: str, translation: Prediction) -> str:
     return join_texts([source, written]) if source.strip() and written.strip() else ""
 
 
-def with_quality(translation: Judged, quality: Quality) -> Judged:
+def with_quality(translation: Judged, quality: Prediction) -> Judged:
     """A translation with its estimated quality; as it is, if it has no text."""
-    if not (isinstance(translation, Translation) and quality.text):
+    if not (isinstance(translation, Translation) and isinstance(quality, Quality) and quality.text):
         return translation
     return replace(translation, quality=quality)
 
