@@ -152,9 +152,14 @@ EXAMPLES = {
         'weft translate runs/a "A dog runs."',
         "cat input.txt | weft translate runs/a --beam 5 --json",
         "weft translate runs/a input.txt -o output.txt --shard 2/8",
+        "weft translate runs/a input.txt --quality runs/quality --json",
     ],
     "predict": ["weft predict runs/reviews texts.txt -o labels.txt", 'weft predict runs/reviews "A fine film."'],
-    "serve": ["weft serve runs/a", "weft serve en-de=runs/a de-en=runs/b --host 0.0.0.0 --api-keys keys.txt"],
+    "serve": [
+        "weft serve runs/a",
+        "weft serve en-de=runs/a --quality runs/quality",
+        "weft serve en-de=runs/a de-en=runs/b --host 0.0.0.0 --api-keys keys.txt",
+    ],
     "watch": ["weft watch", "weft watch runs --control", "weft watch /shared/runs --host 0.0.0.0 --api-keys keys.txt"],
     "data check": [
         "weft data check train.en,train.de --report page.html",
