@@ -1,7 +1,7 @@
 """`weft serve`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,9 @@ def serve(
     ),
     prefix: str = typer.Option("", help="Path of the server behind a proxy, such as /weft.", show_default=False),
     memory: list[str] = typer.Option([], help="Translation memory: its exact matches are the answers.", metavar="FILE"),
+    quality: list[str] = typer.Option(
+        [], help="Run of the task quality, optionally en-de=RUN; answers then have a confidence. Repeatable.", metavar="RUN"
+    ),
     suggestions: Path = typer.Option(None, help="File for translations that users suggest, as JSON lines."),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
     fast: bool = typer.Option(
@@ -73,7 +76,8 @@ def serve(
     limits |= {"batch_tokens": _batch_tokens(processes["engines"], device) if batch_tokens is None else batch_tokens}
     access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
     access |= {"origins": tuple(cors), "hosts": tuple(allowed_host), "suggestions": str(suggestions or "")}
-    _run(Settings(host=host, port=port, **limits, **processes, **access), run, device, fast, memory)
+    more = {"memories": memory, "estimators": quality}
+    _run(Settings(host=host, port=port, **limits, **processes, **access), run, device, fast, more)
 
 
 def _check_packages() -> None:
@@ -84,14 +88,15 @@ def _check_packages() -> None:
         raise ConfigError(f"weft serve needs the package {error.name}: {install('serve')}") from None
 
 
-def _run(settings: Settings, run: Sequence[str], device: str, fast: bool, memories: Sequence[str]) -> None:
+def _run(settings: Settings, run: Sequence[str], device: str, fast: bool, more: Mapping[str, Sequence[str]]) -> None:
+    """Runs the server. more: the files of translation memories, and the runs that estimate quality."""
     from weft.serve.access_control import read_keys
     from weft.serve.served_models import Models, parse_location
     from weft.serve.server import Server
     from weft.serve.server_processes import WORKER, Workers
 
     if worker := os.environ.get(WORKER):
-        _work(settings, run, _device(device, int(worker)), fast, memories)
+        _work(settings, run, _device(device, int(worker)), fast, more)
         return
     if settings.prefix and (not settings.prefix.startswith("/") or settings.prefix.endswith("/")):
         raise ConfigError(f"--prefix: {settings.prefix} must start with / and not end with it, such as /weft")
@@ -104,12 +109,19 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool, memori
     if settings.workers > 1 or settings.engines:
         server: Workers | Server = Workers(settings)
     else:
-        server = Server(settings, Models(locations, device=device, fast=fast, warn=warn, memories=memories))
+        server = Server(settings, Models(locations, device=device, fast=fast, warn=warn, **_located(more)))
     warn(f"{server.address} shows a page to try it; /docs describes the interface for programs")
     server.run()
 
 
-def _work(settings: Settings, run: Sequence[str], device: str, fast: bool, memories: Sequence[str]) -> None:
+def _located(more: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What the models of a server have besides, as `Models` takes it."""
+    from weft.serve.served_models import parse_location
+
+    return {**more, "estimators": [parse_location(text) for text in more["estimators"]]}
+
+
+def _work(settings: Settings, run: Sequence[str], device: str, fast: bool, more: Mapping[str, Sequence[str]]) -> None:
     """Runs one of several processes: one that runs models, or one that serves."""
     from weft.serve.engine_process import Remote, run_engine
     from weft.serve.served_models import Models, parse_location
@@ -119,9 +131,9 @@ def _work(settings: Settings, run: Sequence[str], device: str, fast: bool, memor
     if number := os.environ.get(ENGINE_FD):
         run_engine(int(number), lambda location: Models([location], device=device, fast=fast).served[0], settings.threads)
         return
-    options: dict[str, Any] = {"device": device, "fast": fast, "memories": memories}
+    options: dict[str, Any] = {"device": device, "fast": fast, **_located(more)}
     if path := os.environ.get(ENGINE_PATH):
-        options = {"device": "cpu", "remote": Remote(path), "memories": memories}
+        options = {"device": "cpu", "remote": Remote(path), **_located(more)}
     report = warn if os.environ[WORKER] == "0" else lambda text: None  # once
     Server(settings, Models([parse_location(text) for text in run], warn=report, **options)).run()
 

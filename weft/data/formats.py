@@ -56,7 +56,7 @@ Fields = Sequence[Sequence[str]]
 
 PAIR: Fields = (SOURCES, TARGETS)
 
-COUNTS = {2: "two", 3: "three"}
+COUNTS = {2: "two", 3: "three", 4: "four"}
 
 DELIMITERS = ",;\t|"
 """Delimiters that a .csv may use."""

@@ -200,7 +200,8 @@ async def _translate(service: Service, request: Request, body: TranslateRequest,
     if body.format == "text":
         queries = _queries(body, model, options, await _terms(service, request, body, body.texts))
         cells_limit = limit * (1 if body.attention else ALIGNING)
-        answers: Sequence[Prediction] = await service.answer(request, queries, cells=cells_limit)
+        found = await service.answer(request, queries, cells=cells_limit)
+        answers: Sequence[Prediction] = await service.judged(request, model, body.texts, found)
     else:
         if body.prefixes or body.attention or body.alignment or body.use:
             raise HTTPException(400, f"format {body.format}: a document has no prefix, use, attention and alignment")
@@ -211,7 +212,7 @@ async def _translate(service: Service, request: Request, body: TranslateRequest,
             TranslationQuery(model, each.text, options, terms=wanted, marks=each.marks)
             for each, wanted in zip(segments, terms, strict=True)
         ]
-        answers = await service.answer(request, queries)
+        answers = await service.judged(request, model, [each.text for each in segments], await service.answer(request, queries))
         answers = await service.filled(request, body.texts, body.format, model.target, answers)
     if body.attention and (count := cells(answers)) > limit:
         raise too_many_cells(count, limit)

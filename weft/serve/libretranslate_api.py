@@ -196,7 +196,9 @@ async def _translate_segments(
         for place, segment in enumerate(segments)
         if is_translated(segment)
     }
-    answers = dict(zip(queries, await service.answer(request, list(queries.values())), strict=True))
+    found = await service.answer(request, list(queries.values()))
+    found = await service.judged(request, model, [query.text for query in queries.values()], found)
+    answers = dict(zip(queries, found, strict=True))
     return [answers.get(place) or Translation(segment.text, 0.0) for place, segment in enumerate(segments)]
 
 

@@ -20,6 +20,7 @@ from weft.errors import ConfigError
 from weft.explain.explanation import Explanation
 from weft.explain.html_page import Section
 from weft.runs.run_folder import run_folders
+from weft.runs.translation_confidence import load_estimator
 from weft.runs.translator import Translator, load, open_memory
 from weft.runs.weight_files import share_equal
 from weft.serve.bounded_cache import BoundedCache
@@ -107,7 +108,8 @@ class ServedModel:
     """A loaded model with a unique name. Reloading creates a new object, so cached answers never mix with the old model's.
 
     remote: the process that runs it, and its version there; None if this process does. Attention weights and explanations are
-    computed here in any case · memory: its translation memory, if it has one.
+    computed here in any case · memory: its translation memory, if it has one · estimator: a run of the task quality, which
+    says how good its translations are.
     """
 
     name: str
@@ -117,6 +119,7 @@ class ServedModel:
     translator: Translator = field(repr=False)
     remote: tuple[Remote, ModelVersion] | None = field(default=None, repr=False)
     memory: TranslationMemory | None = field(default=None, repr=False)
+    estimator: ServedModel | None = field(default=None, repr=False)
     _predictors: BoundedCache[Options, Any] = field(default_factory=lambda: BoundedCache(PREDICTORS), repr=False)
 
     def predictor(self, options: Options) -> Predictor[Any, Any]:
@@ -188,7 +191,8 @@ def parse_location(text: str) -> ModelLocation:
 class Models:
     """All models of a server. The old models keep answering while `reload` reads the run folders again.
 
-    remote: the process that runs the models, if this one does not · memories: files of the translation memory.
+    remote: the process that runs the models, if this one does not · memories: files of the translation memory · estimators:
+    runs of the task quality, each for the models of its languages, or of any if it has none.
     """
 
     def __init__(
@@ -200,10 +204,12 @@ class Models:
         warn: Callable[[str], None] = lambda text: None,
         remote: Remote | None = None,
         memories: Sequence[str] = (),
+        estimators: Sequence[ModelLocation] = (),
     ) -> None:
         if not locations:
             raise ConfigError("no run to serve; name at least one run folder")
-        self.device, self.fast, self.warn, self.remote, self.memories = device, fast, warn, remote, memories
+        self.device, self.fast, self.warn, self.remote = device, fast, warn, remote
+        self.memories, self.estimators = memories, estimators
         self.served: list[ServedModel] = []
         for location in locations:
             self.served.append(first := self._open(location, self._free_name(location), self.served))
@@ -246,7 +252,18 @@ class Models:
         memory = open_memory(translator, self.memories) if self.memories else None
         if memory is not None:
             memory.prepare()
-        return ServedModel(name, source, target, location, translator, remote, memory)
+        estimator = self._open_estimator(name, (source, target), translator)
+        return ServedModel(name, source, target, location, translator, remote, memory, estimator)
+
+    def _open_estimator(self, name: str, languages: tuple[str, str], translator: Translator) -> ServedModel | None:
+        """The estimator of a model, which shares the weights that it has from it."""
+        found = next((each for each in self.estimators if each.languages in (None, languages)), None)
+        if found is None:
+            return None
+        trained = load_estimator(found.folders, self.device, self.warn)
+        share_equal(trained.model, [translator.model])
+        remote = None if self.remote is None else (self.remote, self.remote.open(found))
+        return ServedModel(f"{name} quality", *languages, found, trained, remote)
 
     def reload(self, prepare: Callable[[list[ServedModel]], None] = lambda served: None) -> None:
         """Reads every model again. If one fails, all old models stay and the error names the run.

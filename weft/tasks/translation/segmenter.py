@@ -178,7 +178,8 @@ class Translation(Prediction):
     that are markup and parts that are not, if the source has markup · passes: see `Hypothesis` · unplaced: required
     terms for which alignment found no place, so that the text may contain their usual translation too, and forbidden terms for
     which the model has no other word · match: the entry of a translation memory that is most similar to the source ·
-    from_memory: whether the text is that of the match, not of the model.
+    from_memory: whether the text is that of the match, not of the model · quality: the estimate of a run of the task quality,
+    a `weft.tasks.quality.predictor.Quality`.
     """
 
     parts: list[Translation] = field(default_factory=list, repr=False)
@@ -188,13 +189,21 @@ class Translation(Prediction):
     unplaced: list[str] = field(default_factory=list, repr=False)
     match: MemoryMatch | None = field(default=None, repr=False)
     from_memory: bool = field(default=False, repr=False)
+    quality: Any = field(default=None, repr=False)
 
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON. It has the translations of several sentences one by one as well."""
         plain = super().document()
         if self.parts:
             plain["sentences"] = [part.document() for part in self.parts]
-        return {**plain, **self.memory_document()}
+        return {**plain, **self.memory_document(), **self.confidence_document()}
+
+    def confidence_document(self) -> dict[str, Any]:
+        """The part of the document that says how good the translation and its words are, if that is estimated."""
+        if self.quality is None:
+            return {}
+        estimate = self.quality.document()
+        return {"confidence": estimate["confidence"], **({"words": estimate["words"]} if "words" in estimate else {})}
 
     def memory_document(self) -> dict[str, Any]:
         """The part of the document that says what a translation memory has: nothing, this text, or a similar one."""
