@@ -153,6 +153,7 @@ EXAMPLES = {
         "weft translate runs/a input.txt -o output.txt --shard 2/8",
     ],
     "predict": ["weft predict runs/reviews texts.txt -o labels.txt", 'weft predict runs/reviews "A fine film."'],
+    "adapt": ["weft adapt runs/a --memory corrections.tmx", "weft adapt runs/a --memory new.tsv --old train.tsv --time 5m"],
     "serve": ["weft serve runs/a", "weft serve en-de=runs/a de-en=runs/b --host 0.0.0.0 --api-keys keys.txt"],
     "watch": ["weft watch", "weft watch runs --control", "weft watch /shared/runs --host 0.0.0.0 --api-keys keys.txt"],
     "data check": [

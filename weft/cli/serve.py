@@ -42,7 +42,10 @@ def serve(
     ),
     prefix: str = typer.Option("", help="Path of the server behind a proxy, such as /weft.", show_default=False),
     memory: list[str] = typer.Option([], help="Translation memory: its exact matches are the answers.", metavar="FILE"),
-    suggestions: Path = typer.Option(None, help="File for translations that users suggest, as JSON lines."),
+    suggestions: Path = typer.Option(None, help="File for translations that users suggest: a .tmx, or JSON lines."),
+    adapted: bool = typer.Option(
+        True, "--adapted/--no-adapted", help="Use the newest adapter that `weft adapt` made of a run."
+    ),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
     fast: bool = typer.Option(
         True,
@@ -73,7 +76,8 @@ def serve(
     limits |= {"batch_tokens": _batch_tokens(processes["engines"], device) if batch_tokens is None else batch_tokens}
     access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
     access |= {"origins": tuple(cors), "hosts": tuple(allowed_host), "suggestions": str(suggestions or "")}
-    _run(Settings(host=host, port=port, **limits, **processes, **access), run, device, fast, memory)
+    opening: dict[str, Any] = {"device": device, "fast": fast, "memories": memory, "adapted": adapted}
+    _run(Settings(host=host, port=port, **limits, **processes, **access), run, opening)
 
 
 def _check_packages() -> None:
@@ -84,14 +88,15 @@ def _check_packages() -> None:
         raise ConfigError(f"weft serve needs the package {error.name}: {install('serve')}") from None
 
 
-def _run(settings: Settings, run: Sequence[str], device: str, fast: bool, memories: Sequence[str]) -> None:
+def _run(settings: Settings, run: Sequence[str], opening: dict[str, Any]) -> None:
+    """Runs a server, or one of its processes. opening: how models are opened, see `Models`."""
     from weft.serve.access_control import read_keys
     from weft.serve.served_models import Models, parse_location
     from weft.serve.server import Server
     from weft.serve.server_processes import WORKER, Workers
 
     if worker := os.environ.get(WORKER):
-        _work(settings, run, _device(device, int(worker)), fast, memories)
+        _work(settings, run, {**opening, "device": _device(opening["device"], int(worker))})
         return
     if settings.prefix and (not settings.prefix.startswith("/") or settings.prefix.endswith("/")):
         raise ConfigError(f"--prefix: {settings.prefix} must start with / and not end with it, such as /weft")
@@ -104,12 +109,12 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool, memori
     if settings.workers > 1 or settings.engines:
         server: Workers | Server = Workers(settings)
     else:
-        server = Server(settings, Models(locations, device=device, fast=fast, warn=warn, memories=memories))
+        server = Server(settings, Models(locations, warn=warn, **opening))
     warn(f"{server.address} shows a page to try it; /docs describes the interface for programs")
     server.run()
 
 
-def _work(settings: Settings, run: Sequence[str], device: str, fast: bool, memories: Sequence[str]) -> None:
+def _work(settings: Settings, run: Sequence[str], opening: dict[str, Any]) -> None:
     """Runs one of several processes: one that runs models, or one that serves."""
     from weft.serve.engine_process import Remote, run_engine
     from weft.serve.served_models import Models, parse_location
@@ -117,13 +122,13 @@ def _work(settings: Settings, run: Sequence[str], device: str, fast: bool, memor
     from weft.serve.server_processes import ENGINE_FD, ENGINE_PATH, WORKER
 
     if number := os.environ.get(ENGINE_FD):
-        run_engine(int(number), lambda location: Models([location], device=device, fast=fast).served[0], settings.threads)
+        own = {"device": opening["device"], "fast": opening["fast"], "adapted": False}
+        run_engine(int(number), lambda location: Models([location], **own).served[0], settings.threads)
         return
-    options: dict[str, Any] = {"device": device, "fast": fast, "memories": memories}
     if path := os.environ.get(ENGINE_PATH):
-        options = {"device": "cpu", "remote": Remote(path), "memories": memories}
+        opening = {**opening, "device": "cpu", "fast": False, "remote": Remote(path)}
     report = warn if os.environ[WORKER] == "0" else lambda text: None  # once
-    Server(settings, Models([parse_location(text) for text in run], warn=report, **options)).run()
+    Server(settings, Models([parse_location(text) for text in run], warn=report, **opening)).run()
 
 
 def _engines(device: str, workers: int, wanted: bool | None) -> int:

@@ -6,13 +6,16 @@ import mimetypes
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from weft.data.file_formats.tmx_append import append_unit
 from weft.decoding.predictor import Prediction
+from weft.errors import DataError
 from weft.serve.languages import LONGEST_SAMPLE, detect_language, language_name
 from weft.serve.request_and_response import ERRORS, Fields, admitted_fields, body_schema, with_choices
 from weft.serve.served_models import ServedModel, TranslationQuery
@@ -55,7 +58,7 @@ def router(service: Service) -> APIRouter:
     body = with_choices(_object(TRANSLATE, "q", "source", "target"), service.models.choices_with_auto)
 
     @routes.post("/translate", summary="Translate text or HTML", openapi_extra=body_schema(body))
-    async def translate(request: Request) -> Fields:
+    async def translate(request: Request, answer: Response) -> Fields:
         fields = await admitted_fields(request, service)
         texts, is_list = _texts(service, fields)
         source, target = (_language(fields, name) for name in ("source", "target"))
@@ -66,6 +69,7 @@ def router(service: Service) -> APIRouter:
         count = _alternatives(fields, service.settings.beam)
         path = service.models.path(detected["language"] if detected else source, target)
         predictions = await service.attend(request, _translate_texts(service, request, texts, markup, path, count))
+        answer.headers.update(model_headers(path, predictions))
         response = _response(predictions, count, detected)
         return response if is_list else {name: values[0] for name, values in response.items()}
 
@@ -133,6 +137,8 @@ def file_router(service: Service) -> APIRouter:
             raise HTTPException(400, "Invalid request: missing q or s parameter")
         service.check([str(value) for value in texts.values()])
         languages = {name: _language(fields, name) for name in ("source", "target")}
+        if languages["source"] == "auto":
+            languages["source"] = (await _ranked_languages(service, [str(texts["q"])]))[0]["language"]
         await asyncio.to_thread(_append_suggestion, Path(service.settings.suggestions), texts | languages)
         return {"success": True}
 
@@ -198,6 +204,15 @@ async def _translate_segments(
     }
     answers = dict(zip(queries, await service.answer(request, list(queries.values())), strict=True))
     return [answers.get(place) or Translation(segment.text, 0.0) for place, segment in enumerate(segments)]
+
+
+def model_headers(path: Sequence[ServedModel], predictions: Sequence[Prediction]) -> dict[str, str]:
+    """Headers with the models that answered, their versions, and what comes from a memory: fields would surprise clients."""
+    memory = [each.memory_document().get("memory", "none") if isinstance(each, Translation) else "none" for each in predictions]
+    names = {"Weft-Model": [model.name for model in path], "Weft-Version": [model.version for model in path]}
+    return {
+        key: ", ".join(quote(each, safe=" ") for each in values) for key, values in (names | {"Weft-Memory": memory}).items()
+    }
 
 
 def _response(predictions: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
@@ -269,11 +284,14 @@ def write_file(content: bytes, suffix: str, language: str, answers: Sequence[Tra
 
 
 def _append_suggestion(path: Path, suggestion: dict[str, Any]) -> None:
-    """Adds a suggestion to a file of JSON lines."""
+    """Adds a suggestion to a TMX, or to a file of JSON lines."""
     try:
         if path.exists() and path.stat().st_size > MAX_SUGGESTION_BYTES:
             raise HTTPException(503, "the file for suggestions is full")
+        if path.suffix.lower() == ".tmx":
+            append_unit(path, (suggestion["q"], suggestion["s"]), (suggestion["source"], suggestion["target"]))
+            return
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(suggestion, ensure_ascii=False) + "\n")
-    except OSError:
+    except (OSError, DataError):
         raise HTTPException(503, "suggestions cannot be stored at the moment") from None
