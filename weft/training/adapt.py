@@ -161,10 +161,10 @@ def _some(files: Iterable[str], count: int, tell: Report) -> list[Pair]:
 
 def _scores(system: Translator, tests: Mapping[str, Sequence[Pair]], tag: str | None) -> dict[str, float]:
     """The BLEU of each test set, by the search of the run."""
-    scores = {}
+    scores, options = dict[str, float](), dict[str, Any](tag=tag) if tag else {}
     for name, pairs in tests.items():
         references = [target for _, target in pairs]
-        texts = [each.text for each in system.stream([source for source, _ in pairs], **({"tag": tag} if tag else {}))]
+        texts = [each.text for each in system.stream([source for source, _ in pairs], **options)]
         metric = next(each for each in system.metrics(references) + make_metrics(["bleu"]) if each.key() == "bleu")
         scores[name] = round(metric.score(metric.count(texts, references)).value, 2)
     return scores

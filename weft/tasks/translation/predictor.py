@@ -14,6 +14,7 @@ from weft.decoding.score_given_targets import score_texts, teacher_force
 from weft.decoding.search_loop import Cancellation
 from weft.decoding.shortlist import Shortlist
 from weft.models.base import Model
+from weft.tasks.translation.fuzzy_matches import FuzzyMatches
 from weft.tasks.translation.generation_request import attach_terms, check_rules, most_source, translation_request
 from weft.tasks.translation.glossary import NO_TERMS, Terms, whole_word
 from weft.tasks.translation.markup_and_tag_transfer import MarkupSpan, MarkupTransfer, untranslated
@@ -88,6 +89,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         )
         self.markup = MarkupTransfer(model, source, target, config.protect)
         self.terms = TermPlacer(model, source, target, options.search)
+        self.fuzzy = FuzzyMatches(model, source, target, config.fuzzy, most_source=self.max_source)
         check_rules(options, source, target)
 
     @property
@@ -116,6 +118,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
         There are none for an input that a translation memory answers.
         """
+        inputs = self.fuzzy.applied(inputs)
         asked = [(number, each) for number, each in enumerate(inputs) if not each.from_memory]
         texts = [(number, *some) for number, each in asked for some in self.markup.readings(each.text, each.marks)]
         prefixes = [inputs[number].prefix for number, _, _ in texts]
@@ -128,6 +131,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             for segment in segments:
                 segment.masked, segment.prefix = masked, [*self.begin_ids, *segment.prefix]
             groups[number] += segments
+        for given, segments in zip(inputs, groups, strict=True):
+            self.fuzzy.prompt(given, segments)
         return groups
 
     def segments(self, text: str) -> list[TextSegment]:
