@@ -42,6 +42,12 @@ METRIC = typer.Option(
     "Repeatable.",
     metavar="command:'COMMAND'",
 )
+REFERENCE = typer.Option(
+    [],
+    "--reference",
+    help="Further references of the test data: a file with one per line, or other columns, x.tsv#1,3. Repeatable.",
+    metavar="FILE",
+)
 TASK_SET = typer.Option(
     [], "--set", help="Any setting of decoding or of the task, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE"
 )
@@ -65,6 +71,7 @@ def evaluate(
     lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
     test: SignificanceTest = typer.Option(SignificanceTest.randomisation, "--test", help="Significance test."),
     samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
+    reference: list[str] = REFERENCE,
     metric: list[str] = METRIC,
     metric_timeout: float = typer.Option(3600, "--metric-timeout", help="Seconds that each --metric may take."),
     engine: str = ENGINE,
@@ -108,7 +115,13 @@ def evaluate(
             return _predict_on_engine(name, sources, engine, actors, device=device, options=options, output=file)
         return _predict(name, system, sources, options=options, output=file)
 
-    scoring: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "test": test.value, "samples": samples}
+    scoring: dict[str, Any] = {
+        "reference": reference,
+        "tokenize": tokenize,
+        "lowercase": lowercase,
+        "test": test.value,
+        "samples": samples,
+    }
     _show_evaluation(evaluate_systems([*systems.items()], data, predict, outputs=theirs, added=added, **scoring), as_json)
 
 
