@@ -68,8 +68,8 @@ def router(service: Service) -> APIRouter:
             raise HTTPException(400, "Invalid request: format must be text or html")
         count = _alternatives(fields, service.settings.beam)
         path = service.models.path(detected["language"] if detected else source, target)
-        predictions = await service.attend(request, _translate_texts(service, request, texts, markup, path, count))
-        answer.headers.update(model_headers(path, predictions))
+        predictions, memory = await service.attend(request, _translate_texts(service, request, texts, markup, path, count))
+        answer.headers.update(_headers(path, memory))
         response = _response(predictions, count, detected)
         return response if is_list else {name: values[0] for name, values in response.items()}
 
@@ -180,16 +180,25 @@ def _named(code: str) -> Fields:
 
 async def _translate_texts(
     service: Service, request: Request, texts: list[str], markup: str, path: Sequence[ServedModel], count: int
-) -> Sequence[Prediction]:
-    """Translates texts by one model after the other, the last of which gives alternatives."""
+) -> tuple[Sequence[Prediction], list[str]]:
+    """Translates texts by one model after the other, the last of which gives alternatives; and what its memory had of each."""
     predictions: Sequence[Prediction] = [Prediction(text, 0.0) for text in texts]
+    memory: list[str] = ["none"] * len(texts)
     for model in path:
         texts = [each.text for each in predictions]
         documents = await service.segments(request, texts, markup, None)
         segments = [segment for document in documents for segment in document]
         answers = await _translate_segments(service, request, model, segments, count if model is path[-1] else 0)
         predictions = await service.filled(request, texts, markup, None, answers)
-    return predictions
+        each = iter(zip(segments, answers, strict=True))
+        memory = [_memory([next(each) for _ in document]) for document in documents]
+    return predictions, memory
+
+
+def _memory(parts: Sequence[tuple[Segment, Translation]]) -> str:
+    """What a translation memory had of the segments of a text: exact matches of all that are translated, or fuzzy ones."""
+    known = {answer.memory_document().get("memory", "none") for segment, answer in parts if is_translated(segment)}
+    return "exact" if known == {"exact"} else "fuzzy" if known - {"none"} else "none"
 
 
 async def _translate_segments(
@@ -206,13 +215,10 @@ async def _translate_segments(
     return [answers.get(place) or Translation(segment.text, 0.0) for place, segment in enumerate(segments)]
 
 
-def model_headers(path: Sequence[ServedModel], predictions: Sequence[Prediction]) -> dict[str, str]:
-    """Headers with the models that answered, their versions, and what comes from a memory: fields would surprise clients."""
-    memory = [each.memory_document().get("memory", "none") if isinstance(each, Translation) else "none" for each in predictions]
-    names = {"Weft-Model": [model.name for model in path], "Weft-Version": [model.version for model in path]}
-    return {
-        key: ", ".join(quote(each, safe=" ") for each in values) for key, values in (names | {"Weft-Memory": memory}).items()
-    }
+def _headers(path: Sequence[ServedModel], memory: Sequence[str]) -> dict[str, str]:
+    """Headers with the models that answered, their versions, and what came from a memory: fields would surprise clients."""
+    values = {"Model": [model.name for model in path], "Version": [model.version for model in path], "Memory": memory}
+    return {f"Weft-{name}": ", ".join(quote(each, safe=" ") for each in some) for name, some in values.items()}
 
 
 def _response(predictions: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
