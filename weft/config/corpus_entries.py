@@ -62,6 +62,7 @@ class CopyOptions(Options):
     typo: Share = Field(default=0.0, description="with typing errors in the source")
     emoji: Share = Field(default=0.0, description="with an emoji at an end of both sides")
     merge: Share = Field(default=0.0, description="joined with one or two pairs before")
+    context: Share = Field(default=0.0, description="with the source before it in front of the source, for decode.context")
     placeholder: Share = Field(default=0.0, description="with a placeholder for a word that both sides have")
     terms: Share = Field(default=0.0, description="with the translations of terms shown in the source; needs glossary")
     glossary: str | None = Field(default=None, description="pairs of terms, in any data format")

@@ -1,8 +1,9 @@
 """Changed copies of training pairs, for models that should read more than clean sentences.
 
 Beside each pair, a copy of each kind appears with its probability: in capitals, with typing errors, with an emoji, joined with
-the pairs before it, with a placeholder, or with terms of a glossary shown inline (Dinu et al. 2019). Typing errors change the
-source only; the rest changes both sides alike, so that the model learns to carry it over. The copies follow from the data and
+the pairs before it, behind the source before it (document context), with a placeholder, or with terms of a glossary shown
+inline (Dinu et al. 2019). Typing errors, context and terms change the source only; the rest changes both sides alike, so that
+the model learns to carry it over. The copies follow from the data and
 the settings, and are tokenised and cached with the pairs.
 """
 
@@ -12,7 +13,7 @@ import json
 import random
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from weft.data.formats import Pairs, combine, open_pairs
@@ -27,8 +28,8 @@ PLACEHOLDERS = ("{0}", "{name}", "%s", "%d", "%1", "%1$s", "${value}", "{{item}}
 MOST_MERGED, MOST_CHARACTERS = 3, 400
 """The most pairs that are joined, and the most characters of a joined source."""
 
-TERM = "⟦{}⟧"
-"""A target term, as it stands behind its source term."""
+TERM, CONTEXT = "⟦{}⟧", "⟫"
+"""A target term, as it stands behind its source term; what stands between the sources before a source and itself."""
 
 WORD = re.compile(r"\w+")
 EAST_ASIAN = re.compile("[\u2e80-\u312f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]")
@@ -51,6 +52,7 @@ class ChangedCopies(Pairs):
             "typo": lambda pair: (mistyped(pair[0], chance), pair[1]),
             "emoji": lambda pair: with_emoji(pair, chance),
             "merge": lambda pair: merged([*before][-chance.randint(1, MOST_MERGED - 1) :], pair),
+            "context": lambda pair: (with_context(before[-1][0], pair[0]), pair[1]) if before else None,
             "placeholder": lambda pair: with_placeholder(pair, chance),
             "terms": self._with_terms,
         }
@@ -76,7 +78,12 @@ class ChangedCopies(Pairs):
         return (shown, pair[1]) if shown != pair[0] else None
 
 
-def inline_terms(text: str, terms: list[Pair]) -> str:
+def with_context(before: str, text: str) -> str:
+    """A source behind those before it (Tiedemann & Scherrer 2017)."""
+    return f"{before} {CONTEXT} {text}"
+
+
+def inline_terms(text: str, terms: Iterable[Pair]) -> str:
     """A source with the translation of each of its terms behind it."""
     for source, target in terms:
         if found := re.search(rf"(?i)(?<!\w){re.escape(source)}(?!\w)", text):

@@ -35,9 +35,10 @@ LEAST_WORDS, MOST_TERMS = 2, 4
 
 
 class FuzzyMatches:
-    """Turns the fuzzy matches of inputs into what the search can use."""
+    """Turns the fuzzy matches of inputs into what the search can use. tags: ids that begin each source."""
 
-    def __init__(self, model: Model, source: Tokenizer, target: Tokenizer, use: Use, *, most_source: int) -> None:
+    def __init__(self, model: Model, source: Tokenizer, target: Tokenizer, use: Use, *, most_source: int, tags: int) -> None:
+        self.tags = tags
         self.model, self.source, self.target, self.use, self.most_source = model, source, target, use, most_source
 
     def applied(self, inputs: Sequence[TranslationInput]) -> Sequence[TranslationInput]:
@@ -62,9 +63,7 @@ class FuzzyMatches:
         room = self.model.max_target
         if len(before) + len(segment.ids) > self.most_source or 2 * len(start) + len(segment.ids) >= (room or math.inf):
             return
-        segment.ids = [*before, *segment.ids]
-        segment.prefix = [*segment.prefix, *start]
-        segment.context = (len(before), len(segment.prefix))
+        segment.put_before(before, self.tags, start)
 
     @staticmethod
     def _applies(each: TranslationInput) -> bool:

@@ -19,6 +19,7 @@ from weft.tasks.translation.generation_request import attach_terms, check_rules,
 from weft.tasks.translation.glossary import NO_TERMS, Terms, whole_word
 from weft.tasks.translation.markup_and_tag_transfer import MarkupSpan, MarkupTransfer, untranslated
 from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, detokenize, join_segments
+from weft.tasks.translation.source_additions import SourceAdditions
 from weft.tasks.translation.term_placement import TermPlacer
 from weft.tasks.translation.translation_memory import MemoryMatch
 
@@ -29,7 +30,7 @@ class TranslationInput:
 
     prefix: how the translation has to begin · terms: words it must use or avoid · attention: whether to add attention weights
     · marks: the markup of the text, which the translation must have as well · match: the entry of a translation memory that
-    is most similar to the text.
+    is most similar to the text · context: the texts before it, for decode.context.
     """
 
     text: str
@@ -38,6 +39,7 @@ class TranslationInput:
     attention: bool = False
     marks: tuple[MarkupSpan, ...] = ()
     match: MemoryMatch | None = None
+    context: str = ""
 
     @property
     def from_memory(self) -> bool:
@@ -89,7 +91,9 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         )
         self.markup = MarkupTransfer(model, source, target, config.protect)
         self.terms = TermPlacer(model, source, target, options.search)
-        self.fuzzy = FuzzyMatches(model, source, target, config.fuzzy, most_source=self.max_source)
+        self.fuzzy = FuzzyMatches(model, source, target, config.fuzzy, most_source=self.max_source, tags=len(self.reader.tags))
+        self.additions = SourceAdditions(model, source, config, most_source=self.max_source, tags=len(self.reader.tags))
+        self.context_lines = config.context
         check_rules(options, source, target)
 
     @property
@@ -105,10 +109,11 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         attention: bool = False,
         marks: tuple[MarkupSpan, ...] = (),
         match: MemoryMatch | None = None,
+        context: str = "",
         **fields: Any,
     ) -> TranslationInput:
         refuse(fields, "a text to translate has no such field")
-        return TranslationInput(line, prefix, terms, attention, marks, match)
+        return TranslationInput(line, prefix, terms, attention, marks, match, context)
 
     def sentences(self, text: str) -> list[str]:
         return [each.text for each in self.reader.sentences(text)] or [text]
@@ -118,7 +123,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
         There are none for an input that a translation memory answers.
         """
-        inputs = self.fuzzy.applied(inputs)
+        inputs = self.fuzzy.applied(self.additions.with_terms(inputs))
         asked = [(number, each) for number, each in enumerate(inputs) if not each.from_memory]
         texts = [(number, *some) for number, each in asked for some in self.markup.readings(each.text, each.marks)]
         prefixes = [inputs[number].prefix for number, _, _ in texts]
@@ -133,6 +138,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             groups[number] += segments
         for given, segments in zip(inputs, groups, strict=True):
             self.fuzzy.prompt(given, segments)
+            self.additions.put_context(given, segments)
         return groups
 
     def segments(self, text: str) -> list[TextSegment]:

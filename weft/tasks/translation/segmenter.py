@@ -83,6 +83,12 @@ class TextSegment(BatchItem):
     context: tuple[int, int] = (0, 0)
     unplaced: list[str] = field(default_factory=list)
 
+    def put_before(self, ids: Sequence[int], tags: int, start: Sequence[int] = ()) -> None:
+        """Puts another text before the source, behind its tags, and `start`, its translation, behind the prefix."""
+        self.ids = [*self.ids[:tags], *ids, *self.ids[tags:]]
+        self.prefix = [*self.prefix, *start]
+        self.context = tags + len(ids), len(self.prefix) if start else 0
+
     @property
     def seed(self) -> int:
         """The seed of the sentence for sampling."""
