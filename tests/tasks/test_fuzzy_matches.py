@@ -56,9 +56,9 @@ def test_what_the_search_receives(
     match = MemoryMatch("a b c d e", "a b c d e", 0.8)
     monkeypatch.setattr(FuzzyMatches, "_aligned", lambda *_: [pair(match.source, match.target, links)])
     predictor, given = inputs(translator, "a b c h e", match, "prefix")
-    assert predictor.fuzzy.applied([given])[0].prefix == prefix
+    assert predictor.additions.applied([given])[0].prefix == prefix
     predictor, given = inputs(translator, "a b c h e", match, "terms")
-    assert predictor.fuzzy.applied([given])[0].terms.use == terms
+    assert predictor.additions.applied([given])[0].terms.use == terms
 
 
 def test_what_a_user_requires_comes_first(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,9 +66,9 @@ def test_what_a_user_requires_comes_first(translator: Translator, monkeypatch: p
     match = MemoryMatch("a b c d", "d c b a", 0.75)
     for fields in ({"prefix": "h"}, {"attention": True}):
         predictor, given = inputs(translator, "a b c h", match, "prefix", **fields)
-        assert predictor.fuzzy.applied([given]) == [given]
+        assert predictor.additions.applied([given]) == [given]
     predictor, given = inputs(translator, "a b c h", match, "report")
-    assert predictor.fuzzy.applied([given]) == [given]
+    assert predictor.additions.applied([given]) == [given]
 
 
 def test_a_prompt_is_read_and_not_shown(translator: Translator) -> None:
@@ -87,6 +87,6 @@ def test_real_attention_finds_the_beginning(translator: Translator) -> None:
     # The run reverses, so the end of a text is the beginning of its translation, and nothing is forced for another end.
     match = MemoryMatch("a b c d e f", "f e d c b a", 5 / 6)
     predictor, given = inputs(translator, "a b c d e h", match, "prefix")
-    assert predictor.fuzzy.applied([given])[0].prefix == ""
+    assert predictor.additions.applied([given])[0].prefix == ""
     (shown,) = translator.stream(["a b c d e h"], matches=[match], fuzzy="prefix")
     assert shown.text == "h e d c b a" and shown.match == match

@@ -42,6 +42,7 @@ METRIC = typer.Option(
     "Repeatable.",
     metavar="command:'COMMAND'",
 )
+LOWERCASE = typer.Option(False, "--lowercase", help="Ignore case.")
 REFERENCE = typer.Option(
     [],
     "--reference",
@@ -68,7 +69,7 @@ def evaluate(
     beam: int = BEAM,
     tag: str = TAG,
     tokenize: str = TOKENIZE,
-    lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
+    lowercase: bool = LOWERCASE,
     test: SignificanceTest = typer.Option(SignificanceTest.randomisation, "--test", help="Significance test."),
     samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
     reference: list[str] = REFERENCE,
@@ -115,14 +116,9 @@ def evaluate(
             return _predict_on_engine(name, sources, engine, actors, device=device, options=options, output=file)
         return _predict(name, system, sources, options=options, output=file)
 
-    scoring: dict[str, Any] = {
-        "reference": reference,
-        "tokenize": tokenize,
-        "lowercase": lowercase,
-        "test": test.value,
-        "samples": samples,
-    }
-    _show_evaluation(evaluate_systems([*systems.items()], data, predict, outputs=theirs, added=added, **scoring), as_json)
+    scoring: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "test": test.value, "samples": samples}
+    scoring |= {"reference": reference, "outputs": theirs, "added": added}
+    _show_evaluation(evaluate_systems([*systems.items()], data, predict, **scoring), as_json)
 
 
 def _check(

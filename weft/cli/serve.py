@@ -14,6 +14,10 @@ from weft.errors import ConfigError
 from weft.serve.settings import Settings
 from weft.version import install
 
+ADAPTED = typer.Option(True, "--adapted/--no-adapted", help="Use the newest adapter that `weft adapt` made of a run.")
+THREADS = typer.Option(0, help="CPU threads of a model; 0: its share of the cores, less one while requests wait.", min=0)
+CACHE = typer.Option(64, help="MiB of translations kept in the cache.", min=0)
+
 
 def serve(
     run: list[str] = typer.Argument(
@@ -33,7 +37,7 @@ def serve(
     batch_tokens: int = typer.Option(
         None, help="Source tokens per batch; 0: no batches. Default: 4096, on a GPU usually 32768.", min=0
     ),
-    cache: int = typer.Option(64, help="MiB of translations kept in the cache.", min=0),
+    cache: int = CACHE,
     max_beam: int = typer.Option(16, help="The widest beam that a request may ask for.", min=1),
     cors: list[str] = typer.Option([], help="Site whose pages may send requests, or *. Repeatable.", metavar="ORIGIN"),
     proxy: str = typer.Option("", help="Address of a proxy whose X-Forwarded-For header is trusted.", show_default=False),
@@ -43,9 +47,7 @@ def serve(
     prefix: str = typer.Option("", help="Path of the server behind a proxy, such as /weft.", show_default=False),
     memory: list[str] = typer.Option([], help="Translation memory: its exact matches are the answers.", metavar="FILE"),
     suggestions: Path = typer.Option(None, help="File for translations that users suggest: a .tmx, or JSON lines."),
-    adapted: bool = typer.Option(
-        True, "--adapted/--no-adapted", help="Use the newest adapter that `weft adapt` made of a run."
-    ),
+    adapted: bool = ADAPTED,
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
     fast: bool = typer.Option(
         True,
@@ -59,9 +61,7 @@ def serve(
         "--model-process/--no-model-process",
         help="Run the models in a separate process that all workers share. Default: on a GPU.",
     ),
-    threads: int = typer.Option(
-        0, help="CPU threads of a model; 0: its share of the cores, less one while requests wait.", min=0
-    ),
+    threads: int = THREADS,
 ) -> None:
     """Serve trained runs over HTTP: a web page, LibreTranslate's interface, and a JSON interface with all search options.
 
@@ -76,7 +76,7 @@ def serve(
     limits |= {"batch_tokens": _batch_tokens(processes["engines"], device) if batch_tokens is None else batch_tokens}
     access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
     access |= {"origins": tuple(cors), "hosts": tuple(allowed_host), "suggestions": str(suggestions or "")}
-    opening: dict[str, Any] = {"device": device, "fast": fast, "memories": memory, "adapted": adapted}
+    opening = {"device": device, "fast": fast, "memories": memory, "adapted": adapted}
     _run(Settings(host=host, port=port, **limits, **processes, **access), run, opening)
 
 

@@ -97,7 +97,7 @@ class Metric(ABC):
             raise ConfigError(f"{self.name} compares with one reference; leave out --reference, or this metric")
         self.references = references
 
-    def split(self, reference: str) -> list[str]:
+    def references_of(self, reference: str) -> list[str]:
         """The references of a text."""
         return reference.split("\n") if self.references > 1 else [reference]
 
@@ -141,7 +141,7 @@ class SacreMetric(Metric):
         return str(self.inner.get_signature().format())
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        streams = [list(stream) for stream in zip(*map(self.split, references), strict=True)]
+        streams = [list(stream) for stream in zip(*map(self.references_of, references), strict=True)]
         return np.array(self.inner._extract_corpus_statistics(list(hypotheses), streams), np.float64)
 
 
@@ -231,7 +231,7 @@ class ExactMatch(Metric):
     signature = "sentences equal to their reference|strip:yes"
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        pairs = zip(hypotheses, map(self.split, references))
+        pairs = zip(hypotheses, map(self.references_of, references))
         return np.array([[ours.strip() in map(str.strip, theirs), 1] for ours, theirs in pairs], np.float64)
 
 
@@ -243,7 +243,7 @@ class TokenAccuracy(Metric):
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
         counts = []
-        for ours, theirs in zip(map(str.split, hypotheses), map(self.split, references)):
+        for ours, theirs in zip(map(str.split, hypotheses), map(self.references_of, references)):
             each = [(sum(a == b for a, b in zip(ours, one)), max(len(ours), len(one))) for one in map(str.split, theirs)]
             counts.append(max(each, key=lambda count: count[0] / max(1, count[1])))  # the reference that is nearest
         return np.array(counts, np.float64)

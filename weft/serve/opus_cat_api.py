@@ -73,6 +73,13 @@ def router(service: Service) -> APIRouter:
         await service.attend(request, _translate(service, request, query, texts))
         return JSONResponse({})
 
+    _add_lists(routes, service)
+    return routes
+
+
+def _add_lists(routes: APIRouter, service: Service) -> None:
+    """Adds the routes that say which models there are, and Login."""
+
     @routes.get("/ListSupportedLanguagePairs", summary="The language pairs")
     async def pairs(request: Request) -> list[str]:
         await _admitted(request, service)
@@ -94,8 +101,6 @@ def router(service: Service) -> APIRouter:
         fields = await read_fields(request)
         service.admit(request, fields.get("password"))
         return PlainTextResponse(str(fields.get("password") or "0"))
-
-    return routes
 
 
 async def _admitted(request: Request, service: Service) -> Fields:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -23,10 +23,8 @@ from weft.tasks.translation.attention_alignment import units
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.segmenter import TextSegment, Translation
 from weft.tasks.translation.term_placement import AlignedPair, align
+from weft.tasks.translation.translation_input import TranslationInput
 from weft.tasks.translation.translation_memory import MemoryMatch
-
-if TYPE_CHECKING:
-    from weft.tasks.translation.predictor import TranslationInput
 
 Use = Literal["report", "prefix", "terms", "prompt"]
 
@@ -77,7 +75,7 @@ class FuzzyMatches:
         texts = [Translation(each.target, 0.0, [*self.target.encode(each.target), EOS]) for each in matches]
         return align(self.model, self.source, self.target, segments, texts)
 
-    def _fields(self, kept: Sequence[bool], pair: AlignedPair) -> dict[str, object]:
+    def _fields(self, kept: Sequence[bool], pair: AlignedPair) -> dict[str, Any]:
         """The field of an input that the kept words of a match's translation become."""
         spans, text = pair.target_units, pair.target
         if self.use == "prefix":
