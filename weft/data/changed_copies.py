@@ -68,12 +68,12 @@ class ChangedCopies(Pairs):
         return combine("changed copies 1", json.dumps(self.shares), glossary, self.pairs.digest())
 
     @cached_property
-    def _glossary(self) -> dict[str, str]:
-        return {source.lower(): target for source, target in open_pairs(self.terms)} if self.terms else {}
+    def _glossary(self) -> list[Pair]:
+        return list(open_pairs(self.terms)) if self.terms else []
 
     def _with_terms(self, pair: Pair) -> Pair | None:
         """A pair whose source shows the translations of its terms, those that the target has."""
-        found = [(term, target) for term, target in self._glossary.items() if target.lower() in pair[1].lower()]
+        found = [(term, target) for term, target in self._glossary if target.lower() in pair[1].lower()]
         shown = inline_terms(pair[0], found)
         return (shown, pair[1]) if shown != pair[0] else None
 

@@ -90,7 +90,8 @@ def adapt(
     """Trains an adapter of `run` on the pairs of a translation memory, in the folder RUN/adapted/NUMBER.
 
     memory: files of any data format · old: data that is mixed in, by default that of `run`, if it is still there · tag: the tag
-    of the corrections, if the run has several languages · time: the most that training may take · set: settings of training
+    of the corrections, if the run has several languages · time: the most that training may take · set: settings of training ·
+    device: where it is trained and scored
     """
     run, began = Path(run), clock.monotonic()
     if not run.is_dir():
@@ -109,7 +110,7 @@ def adapt(
         before = _scores(base, material.scored, tag)
         steps = _steps(base, material)
         del base
-        request = _request(run, out, material, steps, tag, override_texts(set))
+        request = _request(run, out, material, steps, tag, [f"train.device={device}", *override_texts(set)])
         train_run(replace(request, seconds=seconds_of(time)), out, report=tell)
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
         after = _scores(load(out, device=device), material.scored, tag)
@@ -215,6 +216,7 @@ def _request(run: Path, out: Path, material: _Material, steps: int, tag: str | N
         "train.keep_last": 1,
         "train.patience": 0,
         "train.log_every": every,
+        "train.compile": False,
         "train.trackers": [],
         "train.tensorboard": False,
     }
