@@ -28,6 +28,7 @@ import weft
 from weft.data.formats import open_pairs
 from weft.evaluation.metrics import make_metrics
 from weft.runs.translator import Translator
+from weft.tasks.translation.documents import translate_documents
 from weft.training import adapt as adapting
 
 Pairs = list[tuple[str, str]]
@@ -141,7 +142,7 @@ def markup(run: Path, files: dict[str, str]) -> None:
         "references": [target for _, target in pairs],
         "as plain text, decode.protect off": [each.text for each in system.translate(sources, protect="off")],
         "as plain text, decode.protect auto": [each.text for each in system.translate(sources)],
-        "as HTML, decode.protect auto": [system.translate(source, format="html").text for source in sources],
+        "as HTML, decode.protect auto": [each.text for each in translate_documents(system.stream, sources, "html")],
     }
     for name, texts in ways.items():
         wanted = kept = whole = 0
