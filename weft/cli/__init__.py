@@ -44,6 +44,7 @@ COMMANDS = {
     "bench": "bench_compare_doctor:bench",
     "distill": "distill_and_backtranslate:distill",
     "dictionary": "align_and_dictionary:dictionary",
+    "phrases": "phrases:phrases",
     "vectors": "align_and_dictionary:vectors",
     "iterate": "distill_and_backtranslate:iterate",
     "backtranslate": "distill_and_backtranslate:backtranslate",

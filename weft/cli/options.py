@@ -194,6 +194,10 @@ EXAMPLES = {
         "weft dictionary en-fr.tsv --gold gold.tsv",
         "weft dictionary en-fr.tsv --translate input.txt -o output.txt",
     ],
+    "phrases": [
+        "weft phrases en-fr --data en=english.txt --data fr=french.txt",
+        "weft phrases en-fr --translate input.txt --into fr -o output.txt",
+    ],
     "vectors": [
         "weft vectors text.txt more.txt.gz -o words.vec",
         "weft vectors tokenized.txt -o words.vec.gz --width 128 --spaces",
@@ -326,7 +330,7 @@ def parse_share(shard: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def check_engine(engine: str | None, actors: int | None, shard: str | None = None) -> None:
+def check_engine(engine: str | None, actors: int | None = None, shard: str | None = None) -> None:
     """Raises an error if there is no such engine, or if the options contradict each other."""
     if engine not in (None, "ray"):
         raise ConfigError(f"--engine {engine}: there is no such engine; ray is the only one")

@@ -125,6 +125,10 @@ class TrainSection(Section):
         default=False,
         description="compute the activations of each layer again in the backward pass: less memory, steps a third longer",
     )
+    shard: bool = Field(
+        default=False,
+        description="divide weights, gradients and the optimiser's state among the processes of torchrun, which saves memory",
+    )
     seed: int = Field(default=1, ge=0, lt=1 << 63, description="random seed of initial weights, data order and dropout")
     log_every: PositiveInt = Field(default=50, description="steps between log lines")
     validate_every: int = Field(default=500, ge=0, description="steps between validations; 0: only at the end")
