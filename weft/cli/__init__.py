@@ -32,6 +32,7 @@ COMMANDS = {
     "train": "train:train",
     "translate": "predict:predict",
     "predict": "predict:predict",
+    "adapt": "adapt:adapt",
     "serve": "serve:serve",
     "watch": "watch:watch",
     "evaluate": "evaluate:evaluate",

@@ -155,6 +155,7 @@ EXAMPLES = {
         "weft translate runs/a input.txt --quality runs/quality --json",
     ],
     "predict": ["weft predict runs/reviews texts.txt -o labels.txt", 'weft predict runs/reviews "A fine film."'],
+    "adapt": ["weft adapt runs/a --memory corrections.tmx", "weft adapt runs/a --memory new.tsv --old train.tsv --time 5m"],
     "serve": [
         "weft serve runs/a",
         "weft serve en-de=runs/a --quality runs/quality",

@@ -189,7 +189,10 @@ async def _selected(service: Service, body: TranslateRequest) -> ServedModel:
 
 
 def _document(model: ServedModel, most_beam: int) -> ModelDocument:
-    config, names = model.translator.config, {"name": model.name, "source": model.source, "target": model.target}
+    config, names = (
+        model.translator.config,
+        {"name": model.name, "version": model.version, "source": model.source, "target": model.target},
+    )
     beam = config.decode.search.get("width", 1)
     return ModelDocument(**names, kind=config.model["kind"], beam=beam, most_beam=most_beam)
 
@@ -228,7 +231,9 @@ def _content(body: TranslateRequest, model: ServedModel, translations: Sequence[
         answer.unmet = body.terms(text).unmet(each.text) or None
         answer.unplaced = (isinstance(each, Translation) and each.unplaced) or None
         answers.append(answer)
-    response = TranslateResponse(model=model.name, source=model.source, target=model.target, translations=answers)
+    response = TranslateResponse(
+        model=model.name, version=model.version, source=model.source, target=model.target, translations=answers
+    )
     return response.model_dump_json(exclude_none=True).encode()
 
 

@@ -184,6 +184,7 @@ class TranslateResponse(BaseModel):
     """The model that was used, and one translation for each text."""
 
     model: str = Field(description="name of the model")
+    version: str = Field(description="version of the model: a hash of its weights, and the number of its adaptation")
     source: str = Field(description="source language; the detected one, if it was auto")
     target: str = Field(description="target language")
     translations: list[TranslationDocument] = Field(description="one for each text, in order")
@@ -193,6 +194,7 @@ class ModelDocument(BaseModel):
     """A model of this server."""
 
     name: str = Field(description="name of the model")
+    version: str = Field(description="version of the model: a hash of its weights, and the number of its adaptation")
     source: str = Field(description="source language")
     target: str = Field(description="target language")
     kind: str = Field(description="kind of model")
