@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -263,6 +263,25 @@ class FairQueue:
                     return True
                 batch.add(job)
         return False
+
+    def join(self, seconds: float, tokens: int, running: Sequence[Job], most: int) -> list[Job]:
+        """Removes up to `most` jobs that may run beside the running ones, which are of one group and as many as fit.
+
+        There are none while it is the turn of another group, which has to wait for their end.
+        """
+        batch, joined = Batch(), list[Job]()
+        for job in running:
+            batch.add(job)
+        while len(joined) < most and (ticket := self._next(set())):
+            job = ticket.jobs[0]
+            if job.group != running[0].group or not self._fits(batch, job, seconds, tokens):
+                break
+            batch.add(job)
+            joined.append(job)
+            self._charge(ticket, job)
+            if not ticket.jobs:
+                self.remove(ticket)
+        return joined
 
     def take(self, seconds: float, tokens: int, before: Batch | None = None) -> Batch:
         """Removes the next batch: the job whose turn it is, and those that fit into the limits with it.

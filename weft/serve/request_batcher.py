@@ -20,6 +20,7 @@ from weft.decoding.predictor import BatchItem, Prediction, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.decoding.worker_processes import LINUX
 from weft.serve.bounded_cache import BoundedCache, bytes_of
+from weft.serve.continuous_batch import Done, JobFeed
 from weft.serve.document_reader_processes import Readers
 from weft.serve.fair_queue import SHORT, Batch, BatchTimeModel, FairQueue, Job, Parts, PendingQuery, RequestTicket
 from weft.serve.middleware import Log
@@ -268,15 +269,66 @@ class Batcher:
         self._interludes = 0.0
         tickets = len(batch.tickets)
         self._threads.set(batch, single=tickets == self._served == 1 and not self.length)
-        result = self._decode_batch(batch, began, lambda: self._interlude(batch, began))
-        result = replace(result, seconds=result.seconds - self._interludes)
-        self._ended, self._spent, self._served = time.monotonic(), result.batch_seconds, tickets
-        self._threads.learn(batch, result.seconds)
+        if joinable(batch):
+            self._stream(batch, lane)
+            self._ended = time.monotonic()
+            result = None
+        else:
+            result = self._decode_batch(batch, began, lambda: self._interlude(batch, began))
+            result = replace(result, seconds=result.seconds - self._interludes)
+            self._ended, self._spent, self._served = time.monotonic(), result.batch_seconds, tickets
+            self._threads.learn(batch, result.seconds)
         with self._changed:
             del self._running[lane]
             # The model process runs one batch after the other: that of the other lane begins now.
             self._running.update(dict.fromkeys(self._running, self._ended))
-        self._finish(batch, result)
+        if result is not None:
+            self._finish(batch, result)
+
+    def _stream(self, batch: Batch, lane: int) -> None:
+        """Runs a batch that others join. If that fails, runs each job that is not done alone."""
+        settings, began = self.settings, time.monotonic()
+        model, limits = batch.jobs[0].pending.query.model, (settings.slice, settings.batch_tokens)
+
+        def join(running: Sequence[Job], room: int) -> list[Job]:
+            with self._changed:
+                jobs = self._queue.join(*limits, running, room) if self._queue else []
+            self._begin(model, jobs, len(running))
+            return jobs
+
+        def done(some: Done) -> None:
+            now = time.monotonic()
+            for job, since in zip(some.jobs, some.began, strict=True):
+                self.times.learn(job.kind, some.running.rows, job.cost.steps, now - since, 1 / len(some.running.jobs))
+                self.metrics.observe("batch_seconds", model.name, [now - since])
+            self._spent, self._served = now - some.began[0], len({job.ticket for job in some.jobs})
+            with self._changed:
+                self._running[lane] = now
+            self._deliver(some.jobs, some.results, some.seconds - self._interludes)
+            self._interludes = 0.0
+
+        feed = JobFeed(join, done, lambda running: self._interlude(running, began))
+        self._begin(model, batch.jobs, 0)
+        try:
+            with self._own:
+                batch.jobs[0].pending.predictor.stream(feed.begin(batch.jobs), feed)
+        except Exception:
+            for job in feed.running.jobs:
+                self._deliver([job], run_jobs([job], lambda: None).results, 0.0)
+        except BaseException:
+            for ticket in feed.running.tickets:
+                ticket.settle(RuntimeError("the model's thread ended"))
+            raise
+        if not feed.joined:
+            self._threads.learn(batch, time.monotonic() - began)
+
+    def _begin(self, model: ServedModel, jobs: Sequence[Job], running: int) -> None:
+        """Counts jobs that begin beside running ones."""
+        if jobs:
+            now = time.monotonic()
+            self.metrics.observe("queue_seconds", model.name, [now - job.since for job in jobs])
+            self.metrics.observe("batch_sentences", model.name, [running + len(jobs)])
+            self.metrics.count(batches=1)
 
     def _interlude(self, batch: Batch, began: float) -> None:
         """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile."""
@@ -308,17 +360,23 @@ class Batcher:
     def _finish(self, batch: Batch, result: BatchResult) -> None:
         """Learns from a batch, counts it, and gives the answers to the requests."""
         model, jobs = batch.jobs[0].pending.query.model.name, batch.jobs
-        self._seconds += 0.2 * (result.seconds / len(jobs) - self._seconds)
         if all(job.ticket.wanted for job in jobs):
             self.times.learn(batch.kind, batch.rows * result.together / len(jobs), batch.steps, result.batch_seconds)
         # Count before answering, so that a client with an answer finds it in the metrics.
-        tokens, texts = sum(job.item.size for job in jobs), len({id(job.pending) for job in jobs})
-        self.metrics.count(texts=texts, tokens=tokens, batches=1, busy_seconds=result.seconds)
+        self.metrics.count(batches=1)
         self.metrics.observe("batch_seconds", model, [result.batch_seconds])
         self.metrics.observe("batch_sentences", model, [result.together])
-        if any(not isinstance(answer, Exception) for answer in result.results):
-            self.worked[model] = time.monotonic()
-        for job, answer in zip(jobs, result.results, strict=True):
+        self._deliver(jobs, result.results, result.seconds)
+
+    def _deliver(self, jobs: Sequence[Job], results: Sequence[Any], seconds: float) -> None:
+        """Counts jobs that took these seconds, and gives the answers to the requests."""
+        self._seconds += 0.2 * (seconds / len(jobs) - self._seconds)
+        found = Counter(id(job.pending) for job in jobs)
+        texts = sum(len(each.results) + found[id(each)] >= len(each.items) for each in {job.pending for job in jobs})
+        self.metrics.count(texts=texts, tokens=sum(job.item.size for job in jobs), busy_seconds=seconds)
+        if any(not isinstance(answer, Exception) for answer in results):
+            self.worked[jobs[0].pending.query.model.name] = time.monotonic()
+        for job, answer in zip(jobs, results, strict=True):
             keep_result(job, answer)
 
     def _take(self, lane: int) -> Batch:
@@ -411,6 +469,12 @@ def too_many_cells(count: int, limit: int) -> HTTPException:
     """The refusal of a request that computes more attention weights than the server sends."""
     message = f"about {count:,} attention weights exceed the limit of {limit:,}; send shorter or fewer texts"
     return HTTPException(400, f"{message}, or ask for alignment instead of attention")
+
+
+def joinable(batch: Batch) -> bool:
+    """Whether others may join a batch while it runs."""
+    first = batch.jobs[0]
+    return first.pending.query.model.remote is None and first.pending.predictor.continuous(first.item)
 
 
 def run_jobs(jobs: Sequence[Job], between: Callable[[], None]) -> BatchResult:
