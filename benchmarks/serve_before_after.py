@@ -140,6 +140,8 @@ def main() -> None:
     options = parser.parse_args()
     lines = Path(options.data.partition(",")[0]).read_text("utf-8").splitlines()[: options.most]
     options.run, options.old, options.new = str(Path(options.run).resolve()), options.old.resolve(), options.new.resolve()
+    kept = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept))
     os.chdir("/")  # so that `python -m weft` finds that of the checkout
     options.source = Path(f"/tmp/serve-before-after-{os.getpid()}.txt")
     options.source.write_text("".join(f"{line}\n" for line in lines), "utf-8")

@@ -29,6 +29,9 @@ from weft.models.base import Model
 FEWEST, ADMITTED = 32, 8
 """A step is hardly faster with fewer places, and a beginning with fewer sources."""
 
+CALM = 64
+"""Pairs of steps after which places that nobody needed are given up."""
+
 SHARE = 0.05
 """The share of the device's memory that the places of a search may hold."""
 
@@ -55,8 +58,9 @@ class TensorSlots(Slots):
     """
 
     def __init__(
-        self, model: Model, request: GenerationRequest, runner: StepRunner, longest: int, size: int, few: int = FEWEST
+        self, model: Model, request: GenerationRequest, runner: StepRunner, longest: int, size: int, few: int | None = None
     ) -> None:
+        few = FEWEST if few is None else few
         self.model, self._request, self._runner, self._few = model, request, runner, few
         self._room = PREFIX + longest + MARGIN
         decoder, selector = request.search.wrap_decoder(model.decoder), request.search.selector(request.n_best)
@@ -64,6 +68,7 @@ class TensorSlots(Slots):
         self._count = 0  # steps so far
         self._busy: set[int] = set()
         self._flags: Flags | None = None
+        self._calm = 0  # how often more places than needed have made steps
         self._now = self._open(few)
         self.size = max(few, size if model.device.type != "cuda" else min(size, self._affordable()))
         self._began = [0] * self.size  # after which step the row of each place began
@@ -88,16 +93,22 @@ class TensorSlots(Slots):
         return self._now.owner.numel()
 
     def admit(self, places: Sequence[int], sources: Sequence[Sequence[int]], request: GenerationRequest) -> None:
+        first = not self._busy
         self._busy.update(places)
-        if max(self._busy) >= self._width:
-            self._resize(power_of_two(max(self._busy) + 1))
+        needed = self._needed()
+        if needed > self._width or (first and needed < self._width):
+            self._resize(needed)
         self._write(places, sources, request)
+
+    def _needed(self) -> int:
+        return max(self._few, power_of_two(max(self._busy) + 1))
 
     def advance(self) -> list[int]:
         """Makes two steps, and says what was complete before them."""
-        width = max(self._few, power_of_two(max(self._busy) + 1))
-        if 4 * width <= self._width:
-            self._resize(width)
+        needed = self._needed()
+        self._calm = self._calm + 1 if needed < self._width else 0
+        if self._calm > CALM:
+            self._resize(needed)
         self._park()
         flags = self._flags
         self._forward()
@@ -142,6 +153,7 @@ class TensorSlots(Slots):
 
     def close(self) -> None:
         self._busy.clear()
+        self._flags = None
 
     def _to_device(self, numbers: Tensor) -> Tensor:
         """Copied from pinned memory, which does not wait for the device."""
@@ -195,6 +207,7 @@ class TensorSlots(Slots):
 
     def _resize(self, width: int) -> None:
         """Goes on with more places or fewer. All that are in use must be among them."""
+        self._calm, self._flags = 0, None
         old, count = self._now, min(width, self._width)
         self._began[self._width :] = [self._count] * (self.size - self._width)
         self._now = self._open(width)
@@ -207,6 +220,7 @@ class TensorSlots(Slots):
         self._now.t[:count] = old.t[:count]
         for table, other in ((self._now.tables.tokens, old.tables.tokens), (self._now.tables.parents, old.tables.parents)):
             table[:, :count] = other[:, :count]
+        self._forward()  # so that it is in the tensors of a graph
 
     def _park(self) -> None:
         """Begins empty texts in places that have been free until their stores are nearly full."""

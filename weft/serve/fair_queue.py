@@ -250,6 +250,12 @@ class FairQueue:
     def newest(self, client: str) -> RequestTicket:
         return self._clients[client][-1]
 
+    def head(self) -> Job:
+        """The job whose turn it is."""
+        ticket = self._next(set())
+        assert ticket is not None
+        return ticket.jobs[0]
+
     def oldest(self) -> float:
         """When the job that has waited longest was added."""
         return min(ticket.jobs[0].since for ticket in self._got)
@@ -283,8 +289,12 @@ class FairQueue:
                 self.remove(ticket)
         return joined
 
-    def take(self, seconds: float, tokens: int, before: Batch | None = None) -> Batch:
+    def take(
+        self, seconds: float, tokens: int, before: Batch | None = None, most: int | None = None, *, alone: bool = False
+    ) -> Batch:
         """Removes the next batch: the job whose turn it is, and those that fit into the limits with it.
+
+        most: jobs of the batch; None: any number · alone: whether they must be of one ticket.
 
         before: a running batch of one client. Only jobs of others may come before its end, only if they fit, and only until
         they have got as much more than this client as the batch takes.
@@ -302,6 +312,10 @@ class FairQueue:
                 continue
             batch.add(job)
             self._charge(ticket, job)
+            if len(batch.jobs) == most:
+                break
+            if alone:
+                passed = set(self._got) - {ticket}
         for ticket in batch.tickets:
             if not ticket.jobs:
                 self.remove(ticket)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 from weft.data.sentence_splitting import SentenceSplitter
 from weft.data.tokenizers import Tokenizer
@@ -75,7 +75,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         super().__init__(model, options, warn)
         config = options.config
         self.source, self.target, self.shortlist, self.begin_ids = source, target, shortlist, begin
-        self.runner = options.runner(model, self.warn)
+        self.runner, self._kept = options.runner(model, self.warn), cast("Slots | None", None)
         self.request = partial(translation_request, options, source, target, runner=self.runner)
         self.max_source = most_source(options, model)
         options.check_decoder(model, self.warn, narrow=shortlist is not None)
@@ -201,8 +201,14 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         def ask(parts: Sequence[TextSegment]) -> tuple[list[list[int]], GenerationRequest]:
             return [part.ids for part in parts], self.request(parts)
 
-        with self.arithmetic(), closing(opener(self.places)) as slots:
-            search_continuously(slots, first, feed, ask, self._detokenize)
+        # Those of a GPU are used again, since their tensors take long to make.
+        slots, self._kept = self._kept, None
+        with self.arithmetic():
+            slots = slots or opener(self.places)
+            with closing(slots):
+                search_continuously(slots, first, feed, ask, self._detokenize)
+        if self.runner is not None:
+            self._kept = slots
 
     def _reranked(self, results: list[Translation], scores: list[float]) -> list[Translation]:
         """The n best by these scores, each text once."""
