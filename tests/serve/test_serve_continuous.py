@@ -6,16 +6,21 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers.serving import Running, wait_for
-from weft.decoding import continuous_search
+from tests.serve.test_serve_engine import LOCATION, start
+from weft.decoding import continuous_search, tensor_slots
 from weft.decoding.continuous_search import CppSlots
+from weft.decoding.cuda_graph_search import SearchGraphs
+from weft.decoding.tensor_slots import TensorSlots
 from weft.layers.kernels import cpp
 from weft.layers.kernels.cpp import CannotBuild
+from weft.serve import engine_process
 from weft.serve.served_models import ModelLocation, Models
 
 
@@ -99,3 +104,37 @@ def test_texts_and_scores_are_those_of_the_translator(fast: Models, serve: Calla
             continue
         plain = translator.translate(text, beam=body["beam"], n_best=body["n_best"])
         assert answer["text"] == plain.text and answer["score"] == pytest.approx(plain.score, abs=1e-4)
+
+
+def test_tasks_join_each_other_in_the_process_of_the_models(
+    reverse_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, with a recorder that runs the work again. A cancelled row does not hold up its task."""
+    (model,) = Models([ModelLocation((str(reverse_run),))], device="cpu").served
+    predictor: Any = model.predictor(())
+    predictor.runner = SearchGraphs(lambda work: work).runner("one")
+    predictor.request = partial(predictor.request, runner=predictor.runner)
+    monkeypatch.setattr(tensor_slots, "FEWEST", 2)
+    monkeypatch.setattr(engine_process, "WORDS", ())
+    admitted = list[int]()
+    admit = TensorSlots.admit
+
+    def noted(slots: TensorSlots, places: Any, sources: Any, request: Any) -> None:
+        admitted.append(len(places))
+        admit(slots, places, sources, request)
+
+    monkeypatch.setattr(TensorSlots, "admit", noted)
+    _, remote = start(tmp_path, lambda location: model)
+    version, chance = remote.open(LOCATION), random.Random(2)
+    sizes = [chance.choice([1, 3]) for _ in range(20)]
+    texts = [[" ".join(chance.choices("abcdefghij", k=chance.randint(1, 7))) for _ in range(size)] for size in sizes]
+
+    def ask(some: list[str]) -> list[str]:
+        items = [group[0] for group in predictor.encode_input([predictor.parse_input(text) for text in some], 1)]
+        return [result[0].text for result in remote.run(version, (), predictor.group(items[0]), items, None).results]
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(ask, texts))
+    plain = model.translator.translate([text for some in texts for text in some])
+    assert [text for some in found for text in some] == [each.text for each in plain]
+    assert sum(admitted) == sum(sizes)

@@ -167,8 +167,9 @@ def slots_opener(model: Writer, request: GenerationRequest) -> Callable[[int], S
     if request.runner is not None:
         from weft.decoding.tensor_slots import TensorSlots  # which extends the classes above
 
-        free = isinstance(model, Model) and model.max_target is None and not model.decoder.parallel
-        return partial(TensorSlots, model, request, request.runner, max(request.max_tokens)) if free else None
+        if not isinstance(model, Model) or model.max_target is not None or model.decoder.parallel:
+            return None
+        return partial(TensorSlots, model, request, request.runner, max(request.max_tokens))
     longest = max(request.max_tokens)
     most = longest if model.max_target is None else min(longest, model.max_target - 1)
     decoder, selector = request.search.wrap_decoder(model.decoder), request.search.selector(request.n_best)

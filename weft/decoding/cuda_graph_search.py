@@ -128,11 +128,14 @@ class CapturedStepRunner(StepRunner):
         made: T = without_cached(graph.made[0])
         return made
 
+    def holds(self, now: ActiveHypotheses) -> bool:
+        last = self.recorder.last
+        return last is not None and last[1] is now
+
     def change(
         self, key: Hashable, work: Callable[[ActiveHypotheses, Tensor], None], now: ActiveHypotheses, given: Tensor
     ) -> None:
-        last = self.recorder.last
-        if last is None or last[1] is not now:  # its tensors are not those of the graph of a step, which stay where they are
+        if not self.holds(now):  # its tensors are not those of the graph of a step, which stay where they are
             return super().change(key, work, now, given)
         size = now.owner.numel(), now.tokens.data_ptr()
         graph = self.recorder.find("change", (self.setting, key, size), given, [given], lambda mine: work(now, mine))

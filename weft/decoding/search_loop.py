@@ -166,6 +166,10 @@ class StepRunner:
     def step(self, step: SearchStep, now: ActiveHypotheses) -> ActiveHypotheses:
         return step(now)
 
+    def holds(self, now: ActiveHypotheses) -> bool:
+        """Whether no other search has written over the tensors of this one since its last step."""
+        return True
+
     def change(
         self, key: Hashable, work: Callable[[ActiveHypotheses, Tensor], None], now: ActiveHypotheses, given: Tensor
     ) -> None:

@@ -96,7 +96,10 @@ class TensorSlots(Slots):
         first = not self._busy
         self._busy.update(places)
         needed = self._needed()
-        if needed > self._width or (first and needed < self._width):
+        if first and (needed != self._width or not self._runner.holds(self._now)):
+            self._began, self._now = [self._count] * self.size, self._open(needed)
+            self._forward()
+        elif needed > self._width:
             self._resize(needed)
         self._write(places, sources, request)
 
@@ -124,6 +127,7 @@ class TensorSlots(Slots):
         return done
 
     def _forward(self) -> None:
+        """Makes a step, after which the search is in the tensors of a graph, if its size is captured."""
         self._now = self._runner.step(self._step, self._now)
         self._count += 1
 
@@ -220,7 +224,7 @@ class TensorSlots(Slots):
         self._now.t[:count] = old.t[:count]
         for table, other in ((self._now.tables.tokens, old.tables.tokens), (self._now.tables.parents, old.tables.parents)):
             table[:, :count] = other[:, :count]
-        self._forward()  # so that it is in the tensors of a graph
+        self._forward()
 
     def _park(self) -> None:
         """Begins empty texts in places that have been free until their stores are nearly full."""

@@ -302,8 +302,8 @@ class FairQueue:
         batch, passed = Batch(), set[RequestTicket]()
         if before is not None:
             client = before.jobs[0].ticket.client
-            most = self._used[client] + self.times.seconds(before.kind, before.rows, before.steps)
-            passed = {each for each in self._got if each.client == client or self._used[each.client] > most}
+            limit = self._used[client] + self.times.seconds(before.kind, before.rows, before.steps)
+            passed = {each for each in self._got if each.client == client or self._used[each.client] > limit}
         while ticket := self._next(passed):
             job = next((job for job in ticket.jobs if not batch.jobs or job.group == batch.jobs[0].group), None)
             must = before is None and not batch.jobs

@@ -155,6 +155,7 @@ class Batcher:
                 _ = model.attention_maps  # runs the model, so that no request has to wait for it
                 (pending,) = self._tokenizer.submit(tokenize, [TranslationQuery(model, model.sample(text))]).result()
                 for item in pending.items:
+                    pending.predictor.continuous(item)  # is tried once
                     rows, steps = pending.predictor.expected_cost(item)
                     result = pending.run([item] * copies, None)
                     self.times.learn(kind(pending, item), rows * copies, steps, result.batch_seconds, WARM_UP_WEIGHT)
@@ -319,7 +320,12 @@ class Batcher:
             self._deliver(some.jobs, some.results, some.seconds - self._interludes[lane])
             self._interludes[lane] = 0.0
 
-        feed = JobFeed(join, done, lambda running: self._interlude(running, began, lane))
+        def meanwhile(running: Batch) -> None:
+            # On a GPU a captured search must not run inside another one.
+            if batch.jobs[0].pending.predictor.options.device.type == "cpu":
+                self._interlude(running, began, lane)
+
+        feed = JobFeed(join, done, meanwhile)
         self._begin(model, batch.jobs, 0)
         try:
             # Without processes that read texts, threads do it, which may use the model.

@@ -312,7 +312,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
                 control.stopped.update(left[row] for row in mine.stopped)
         return results
 
-    def _detokenize(self, parts: list[TextSegment], hypotheses: list[list[Hypothesis]]) -> list[list[Translation]]:
+    def _detokenize(self, parts: Sequence[TextSegment], hypotheses: list[list[Hypothesis]]) -> list[list[Translation]]:
         pairs = zip(parts, hypotheses, strict=True)
         return [[detokenize(self.source, self.target, part, each) for each in some] for part, some in pairs]
 
