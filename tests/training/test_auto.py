@@ -123,6 +123,32 @@ def test_five_lines_say_what_was_chosen_and_it_is_in_the_configuration(tmp_path:
     assert (tmp_path / "run" / "train.log").read_text().splitlines() == said
 
 
+def test_large_data_is_filtered_and_the_user_may_say_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write(tmp_path, 600)
+    assert not chosen(tmp_path, data)[0].data.drop_duplicates
+    monkeypatch.setattr(rules, "FILTERED", 570)
+    config, said = chosen(tmp_path, data)
+    assert config.data.drop_duplicates and config.data.max_ratio == rules.UNEVEN
+    assert "filters:    left out are those that occurred before and those with more than 6 times" in said[1]
+    config, said = chosen(tmp_path, data, "data.drop_duplicates=false", "data.max_ratio=null")
+    assert not config.data.drop_duplicates and config.data.max_ratio is None and "none, as set" in said[1]
+
+
+def shape_for(pairs: int, device: str, steps_a_second: float) -> rules.Shape:
+    """The shape that an hour on a device of this speed allows for so many pairs of 20 tokens."""
+    data = rules.DataSurvey(pairs, (10, 10), (60, 60), (False, False), 100)
+    facts = rules.TrainingFacts(data, rules.Lengths(20, 60), 1_000, rules.row_for(pairs), torch.device(device))
+    draft = rules.SettingsDraft(load_config("auto").replaced({"train.batch_tokens": 25_000}))
+    return auto._affordable(facts, rules.SHAPES["base"], Speed(0.0, steps_a_second, 0.0), Clock(3600), draft)
+
+
+def test_only_large_data_and_much_time_on_a_gpu_allow_the_big_model() -> None:
+    fast, slow = 20.0, 2.0
+    assert shape_for(1_000_000, "cuda", fast) == shape_for(10**8, "cuda", fast) == rules.SHAPES["big"]
+    others = [(1_000_000, "cuda", slow), (162_000, "cuda", fast), (1_000_000, "cpu", fast)]
+    assert [shape_for(*each) for each in others] == 3 * [rules.SHAPES["base"]]
+
+
 def test_few_validation_pairs_neither_choose_the_weights_nor_stop_training(tmp_path: Path) -> None:
     config, said = chosen(tmp_path, write(tmp_path, 600), valid=write(tmp_path, rules.FEWEST_TO_CHOOSE - 1))
     assert not config.train.keep_best and not config.train.patience and "the last weights are published" in said[4]

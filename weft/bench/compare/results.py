@@ -17,9 +17,8 @@ from rich.table import Table
 from weft.bench.compare.plan import Comparison, ComparisonRun, training
 from weft.bench.compare.training_jobs import Job
 from weft.bench.machine import about
-from weft.runs.open_run import build_task
 from weft.runs.run_folder import records
-from weft.tasks.base import LOSS
+from weft.tasks.base import LOSS, build_task
 
 FORMAT = 1
 """The version of the document. It changes when a key changes its meaning or is removed, not when one is added."""
