@@ -27,7 +27,7 @@ from weft.serve.request_and_response import (
     with_choices,
 )
 from weft.serve.request_batcher import too_many_cells
-from weft.serve.served_models import Options, ServedModel, TranslationQuery
+from weft.serve.served_model import Options, ServedModel, TranslationQuery
 from weft.serve.server_processes import reload_others
 from weft.serve.service import Service, client_of, note
 from weft.tasks.translation.documents import Format

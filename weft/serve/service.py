@@ -21,7 +21,8 @@ from weft.serve.fair_queue import SHORT
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
 from weft.serve.request_batcher import Batcher
-from weft.serve.served_models import Models, ServedModel, TranslationQuery
+from weft.serve.served_model import ServedModel, TranslationQuery
+from weft.serve.served_models import Models
 from weft.serve.server_processes import shared_folder
 from weft.serve.settings import Settings
 from weft.tasks.translation.documents import SUFFIXES, fill_all, open_document
