@@ -175,6 +175,12 @@ CHOICES = {
         "siamese",
         "pairs-attention",
     ),
+    "estimators": Choice(
+        "What reads a source and its translation to estimate quality; see [Quality estimation](quality.md).",
+        f"{TRAIN} task.estimator={{}}",
+        "esim",
+        "quality",
+    ),
     "readers": Choice(
         "How a passage and a question meet; see [Reading](tasks.md#reading).",
         f"{TRAIN} task.reader={{}}",

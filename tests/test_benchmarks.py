@@ -24,6 +24,7 @@ from weft.attention.mixers import MIXERS
 from weft.config.registry import build
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs
+from weft.data.phrases.ngram_language_model import LEAST
 from weft.evaluation.contrastive_pairs import read_contrasts
 from weft.layers.lora import Lora, add_adapters
 from weft.models import POOLINGS
@@ -471,7 +472,7 @@ def test_a_floor_of_bigrams_equals_its_formula() -> None:
     def discounts(counts: Any) -> list[float]:
         n = [sum(count == times for count in counts) or 1 for times in range(5)]
         y = n[1] / (n[1] + 2 * n[2])
-        return [0, *(max(ngrams.LEAST, k - (k + 1) * y * n[k + 1] / n[k]) for k in (1, 2, 3))]
+        return [0, *(max(LEAST, k - (k + 1) * y * n[k + 1] / n[k]) for k in (1, 2, 3))]
 
     def smoothed(counts: dict[str, int], letter: str, lower: float) -> float:
         total, d = sum(counts.values()), discounts_of

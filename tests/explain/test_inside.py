@@ -16,12 +16,11 @@ import weft as package
 from tests.helpers import tiny
 from weft.attention.bahdanau import AdditiveAttention
 from weft.attention.base import Site
-from weft.attention.core.weight_recorder import record_inside
 from weft.data.batch import Layout, Source
 from weft.decoding.score_given_targets import teacher_force
 from weft.errors import ConfigError
 from weft.explain.explanation import Explanation
-from weft.explain.inside import Inside
+from weft.explain.inside import Inside, record_inside
 from weft.explain.inside_view import inside_data
 from weft.layers.recurrent import RecurrentLayer
 from weft.layers.step_recorder import record, record_steps
