@@ -23,9 +23,8 @@ from weft.data.word_noise import text_of
 from weft.data.word_vectors.bilingual_dictionary import nearest
 from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import make_metrics, score
-from weft.runs.open_run import build_task
 from weft.runs.weight_files import read_tensors
-from weft.tasks.base import decoded_texts, optimizer_groups
+from weft.tasks.base import build_task, decoded_texts, optimizer_groups
 from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.unsupervised.data import TOKENS, WORDS, UnpairedBatch, foreign_tokens
 from weft.tasks.unsupervised.losses import back_translations, denoising_loss

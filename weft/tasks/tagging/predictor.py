@@ -13,7 +13,7 @@ from weft.data.batch import TagBatch
 from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
-from weft.explain.html_page import meter, notes
+from weft.explain.html_page import head_images, meter, notes
 from weft.tasks.edges_between_words import with_graph
 from weft.tasks.tagging.data import TaggedEncoding, join_tags, make_tagged, split_words
 from weft.tasks.tagging.metrics import convert
@@ -134,6 +134,11 @@ class TaggingPredictor(TextPredictor[Tagged]):
         tagged.attention, tagged.uses = first_row(self.model, recorded)
         subwords = [subword for each in part.subwords for subword in each]
         tagged.source_tokens = tagged.words[: len(part.ids)] if self.reader.whole else self.reader.tokenizer.tokens(subwords)
+
+
+def tagging_page(tagged: Tagged, *, sequence: bool) -> str:
+    """The probabilities of tags, and the heads of the encoder."""
+    return tag_table(tagged, sequence=sequence) + head_images(tagged.attention, tagged.uses)
 
 
 def tag_table(tagged: Tagged, *, sequence: bool) -> str:

@@ -17,7 +17,6 @@ from weft.data.formats import Pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import Metric, score
-from weft.explain.html_page import head_images
 from weft.models.base import Network, Sizes
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.classification.data import Labels
@@ -47,7 +46,7 @@ from weft.tasks.tagging.metrics import (
     types_of,
 )
 from weft.tasks.tagging.model import Output, PerWord, Tagger, build_tagger
-from weft.tasks.tagging.predictor import Tagged, TaggingPredictor, tag_table
+from weft.tasks.tagging.predictor import Tagged, TaggingPredictor, tagging_page
 
 SHOWN = 10
 """The most tags that a message lists."""
@@ -211,8 +210,7 @@ class TaggingTask(CorpusTask):
         return TaggingPredictor(model, self.reader, resolved, warn)
 
     def explanation(self, predictor: TaggingPredictor, prediction: Tagged, text: str) -> str:
-        heads = head_images(prediction.attention, prediction.uses)
-        return tag_table(prediction, sequence=predictor.model.chain is not None) + heads
+        return tagging_page(prediction, sequence=predictor.model.chain is not None)
 
     def describe(self) -> dict[str, Any]:
         return {"words": len(self.lexicon.counts), "tags": len(self.tags), **super().describe()}
