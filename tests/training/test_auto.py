@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,12 @@ class Clock(TimeBudget):
 
     def left(self) -> float:
         return self.seconds - 8
+
+
+@pytest.fixture(autouse=True)
+def _idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice of threads does not depend on what else this machine does."""
+    monkeypatch.setattr(auto.os, "getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
 
 
 CPU = World(0, 1, torch.device("cpu"))
@@ -237,12 +244,12 @@ def _timed(
 def test_a_time_is_the_length_of_training_and_the_steps_are_an_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, said, tried = _timed(tmp_path, monkeypatch, 100, 4.0)
+    config, said, tried = _timed(tmp_path, monkeypatch, 100, 5.0)
     assert tried == [192]
     train, validations = config.train, config.train.steps / config.train.validate_every
-    assert (train.seconds, train.budget, train.patience) == (92, "time", 0) and 0.6 * 4 * train.seconds < train.steps
-    assert train.steps / 4 + validations * 0.5 * 3 < train.seconds
-    assert "as many as fit into 1:40, at 4 steps per second now" in said[3]
+    assert (train.seconds, train.budget, train.patience) == (92, "time", 0) and 0.6 * 5 * train.seconds < train.steps
+    assert train.steps / 5 + validations * 0.5 * 3 < train.seconds
+    assert "as many as fit into 1:40, at 5 steps per second now" in said[3]
 
 
 def test_a_short_time_gets_a_smaller_model_and_a_long_one_that_of_the_table(
@@ -252,6 +259,17 @@ def test_a_short_time_gets_a_smaller_model_and_a_long_one_that_of_the_table(
     assert tried == [192, 128] == [192, config.model["dim"]] and "smaller, to suit the time" in said[2]
     config, said, tried = _timed(tmp_path, monkeypatch, 20_000, 8.0)
     assert config.model["dim"] == rules.SHAPES[rules.row_for(3_000).shape].dim == 256
+
+
+def test_few_pairs_get_a_model_that_a_time_allows_enough_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many passes over few short pairs are few updates."""
+    config, _, _ = _timed(tmp_path, monkeypatch, 200, 4.0)
+    train = config.train
+    assert train.batch_tokens == rules.CPU_BATCH and config.model["dim"] == 192
+    assert train.steps >= rules.ENOUGH_UPDATES
+    monkeypatch.setattr(rules, "ENOUGH_UPDATES", 1)
+    config, _, _ = _timed(tmp_path, monkeypatch, 200, 4.0)
+    assert config.model["dim"] == 256
 
 
 def test_updates_that_would_take_much_of_the_time_become_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,6 +355,21 @@ def test_a_time_that_is_too_short_is_said_first_with_one_that_would_do(tmp_path:
     assert said[0].startswith("data:")
 
 
+@pytest.mark.parametrize(("device", "speeds"), [("cuda", 100.0), ("cpu", 0.5)])
+def test_a_gpu_that_was_still_loading_its_kernels_is_measured_again(
+    device: str, speeds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [[{"step": 5, "seconds": 10.0}], [{"step": 5 * n, "seconds": 0.05 * n} for n in range(1, 9)]]
+
+    def train(*given: Any) -> SimpleNamespace:
+        return SimpleNamespace(lines=lines.pop(0), validation=1.0)
+
+    monkeypatch.setattr(speed_probe, "_train", train)
+    monkeypatch.setattr(speed_probe, "choose_device", lambda name: torch.device(device))
+    monkeypatch.setattr(speed_probe, "PROBED_BATCH", 1)
+    assert speed_probe.probe(load_config("transformer-tiny"), 2.0).steps_a_second == pytest.approx(speeds)
+
+
 def test_threads_are_those_that_are_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = torch.get_num_threads()
     set_threads: list[int] = []
@@ -348,6 +381,13 @@ def test_threads_are_those_that_are_faster(tmp_path: Path, monkeypatch: pytest.M
     assert any(line.startswith(f"threads:    {usual + 1}, which are faster here than {usual}") for line in said)
     config, _ = chosen(tmp_path, write(tmp_path, 3_000), "train.threads=3", seconds=600)
     assert config.train.threads == 3
+
+
+def test_a_busy_machine_measures_its_threads_without_a_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto.os, "getloadavg", lambda: (1e6, 0.0, 0.0), raising=False)
+    monkeypatch.setattr(auto, "fastest_threads", lambda *given: torch.get_num_threads() + 1)
+    monkeypatch.setattr(auto.torch, "set_num_threads", lambda count: None)
+    assert chosen(tmp_path, write(tmp_path, 300))[0].train.threads == torch.get_num_threads() + 1
 
 
 def test_one_thread_is_taken_if_more_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,9 +47,9 @@ def bench(
     FLOPs and bytes are counted as operations run, on random tokens, so no data is needed. The limits are measured in the same
     call: products of large matrices, and copies of memory.
     """
+    from weft.bench.benchmarked_model import open_benchmarked_model
     from weft.bench.speed_report import bench as measured
     from weft.bench.speed_report import check_figure_name, heading, profile_figure, save_figure, speed_table
-    from weft.bench.workloads import open_benchmarked_model
 
     if profile is not None:
         check_figure_name(profile)

@@ -235,6 +235,18 @@ class DecodeSection(Section):
     protect: Literal["auto", "off"] | list[Literal["placeholders", "urls", "emails", "numbers"]] = Field(
         default="auto", description="what translations repeat as it is; auto: [placeholders, urls, emails]"
     )
+    fuzzy: Literal["report", "prefix", "terms", "prompt"] = Field(
+        default="report",
+        description="use of the fuzzy matches of --memory: report: none; prefix: what both texts begin with is forced; terms: "
+        "what they share is required; prompt: the match stands before the text, and its translation before the translation",
+    )
+    context: int = Field(
+        default=0, ge=0, description="lines before a line that the model reads with it, if it was trained so (copies.context)"
+    )
+    term_use: Literal["required", "inline"] = Field(
+        default="required",
+        description="terms of glossaries; inline: shown in the source instead, for models trained so (copies.terms)",
+    )
     min_length: int = Field(default=0, ge=0, description="fewest tokens of a translation")
     into: str | None = Field(
         default=None, description="language to translate into, for models of two languages; default: the second one"

@@ -281,7 +281,8 @@ class Session:
             stopped = "steps"
         progress = self.progress
         passes = self.task.passes(progress.position) if isinstance(self.task, CorpusTask) and self.floor else 0.0
-        words = verdict(self.floor, scores, passes=passes, seconds=progress.seconds)
+        settled = stopped == "patience" or bool(progress.start)
+        words = verdict(self.floor, scores, passes=passes, seconds=progress.seconds, settled=settled)
         result = Result(progress.update, stopped, weights, scores, progress.skipped, progress.seconds, words)
         facts = {"step": result.update, "stopped": result.stopped, "weights": weights, "run": str(self.run)}
         self.log.summary({**facts, "seconds": result.seconds, "peak_memory": self.progress.memory, **scores})

@@ -30,7 +30,7 @@ from weft.config import yaml_document
 from weft.config.registry import Among, nested, options_of, suggest
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
-from weft.runs.open_run import build_task
+from weft.tasks.base import build_task
 from weft.training.auto.plan_for_time import parse_duration
 from weft.training.prepare_run import lower_to_steps
 

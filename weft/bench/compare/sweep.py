@@ -23,8 +23,9 @@ from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, T
 from weft.config.sections import override_texts
 from weft.errors import Interrupted
 from weft.runs.distillation_and_backtranslation import OpenTeacher
-from weft.runs.open_run import Report, build_task, silent
+from weft.runs.open_run import Report, silent
 from weft.runs.run_folder import RunLock, complete, records
+from weft.tasks.base import build_task
 from weft.training.log_text import duration
 from weft.training.validate_and_save import Interrupts
 

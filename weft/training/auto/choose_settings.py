@@ -87,8 +87,9 @@ pairs use the row of 29,000."""
 CPU_SHAPE, CPU_BATCH, CPU_TOKENS = "tiny", 3_072, 8_000_000
 """Without a GPU: the largest shape unless --time allows more, the largest batch, and the most tokens unless --time is given."""
 
-ENOUGH_PASSES, TOKENS_PER_WEIGHT = 25, 2
-"""--time suffices for a shape if it allows this many passes or this many tokens per weight; else a smaller one is taken."""
+ENOUGH_PASSES, TOKENS_PER_WEIGHT, ENOUGH_UPDATES = 25, 2, 400
+"""--time suffices for a shape if it allows this many passes or this many tokens per weight, and this many updates; else a
+smaller one is taken."""
 
 FILTERED, UNEVEN = 500_000, 6.0
 """From this many pairs on, a corpus was collected by programs: pairs that occurred before are left out, and those of which one
@@ -377,9 +378,12 @@ def choose_training(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, *
     choose_steps(choice, facts, max(FEWEST_STEPS, round(tokens / (train.batch_tokens * train.accumulate))))
 
 
-def enough_tokens(facts: TrainingFacts, shape: Shape) -> float:
-    """Training tokens from which on a shape is worth its size."""
-    return min(ENOUGH_PASSES * facts.pass_tokens, TOKENS_PER_WEIGHT * shape.weights)
+def enough_tokens(pass_tokens: float, weights: float, update_tokens: float) -> float:
+    """Training tokens from which on a model is worth its size.
+
+    pass_tokens: of one pass over the data · weights: without embeddings · update_tokens: of one update
+    """
+    return max(ENOUGH_UPDATES * update_tokens, min(ENOUGH_PASSES * pass_tokens, TOKENS_PER_WEIGHT * weights))
 
 
 def choose_steps(
