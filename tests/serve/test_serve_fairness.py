@@ -75,6 +75,7 @@ def test_the_batch_of_the_other_lane_begins_when_this_one_ends(monkeypatch: pyte
     tested = batcher.Batcher(Settings(), Metrics())
     monkeypatch.setattr(tested, "_decode_batch", lambda batch, began, between: BatchResult([None], 1, 0.0))
     monkeypatch.setattr(tested, "_finish", lambda batch, result: None)
+    monkeypatch.setattr(batcher, "joins", lambda job: False)
     monkeypatch.setattr(tested, "_threads", SimpleNamespace(set=lambda *_, **__: None, learn=lambda *_: None))
     tested._running[1] = 5.0  # sent long ago, while the model process ran the batch of lane 0
     batch = Batch()

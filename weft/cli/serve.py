@@ -74,6 +74,7 @@ def serve(
     cores = threads or max(1, (os.cpu_count() or 2) // workers)
     processes: dict[str, Any] = {"workers": workers, "threads": threads or max(1, cores - 1), "alone": cores}
     processes |= {"engines": _engines(device, workers, model_process), "prefix": prefix, "proxies": proxy, "log_text": log_text}
+    processes["lanes"] = _lanes(device, cores)
     limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout, "beam": max_beam}
     limits |= {"window": window / 1000, "slice": batch_time / 1000, "cache": cache << 20}
     limits |= {"batch_tokens": _batch_tokens(processes["engines"], device) if batch_tokens is None else batch_tokens}
@@ -141,6 +142,11 @@ def _work(settings: Settings, run: Sequence[str], opening: dict[str, Any]) -> No
         opening = {**opening, "device": "cpu", "fast": False, "remote": Remote(path)}
     report = warn if os.environ[WORKER] == "0" else lambda text: None  # once
     Server(settings, Models([parse_location(text) for text in run], warn=report, **_located(opening))).run()
+
+
+def _lanes(device: str, cores: int) -> int:
+    """Searches side by side. On a CPU, two with half of the cores each are faster than one that leaves a core for requests."""
+    return 2 if cores > 1 and not _on_gpu(device) else 1
 
 
 def _engines(device: str, workers: int, wanted: bool | None) -> int:

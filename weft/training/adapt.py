@@ -29,7 +29,8 @@ from weft.runs.translator import Translator, load, memory_languages
 from weft.runs.warm_start import started_config
 from weft.tasks.translation.translation_memory import memory_pairs
 from weft.training.auto.plan_for_time import seconds_of
-from weft.training.train_run import TrainingRequest, train_run
+from weft.training.train_run import train_run
+from weft.training.training_request import TrainingRequest
 
 Pair = tuple[str, str]
 

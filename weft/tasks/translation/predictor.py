@@ -1,12 +1,15 @@
 """Translation: lines of text to lines of text. The text of a sentence does not depend on its batch."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, cast
 
 from weft.data.tokenizers import Tokenizer
+from weft.decoding.continuous_search import PREFIX, SOURCE, Feed, Slots, search_continuously, slots_opener
 from weft.decoding.decoding_options import DecodingOptions, Warn
+from weft.decoding.generate import GenerationRequest
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
 from weft.decoding.predictor import ExpectedCost, Predictor, refuse
 from weft.decoding.score_given_targets import score_texts, teacher_force
@@ -53,7 +56,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         super().__init__(model, options, warn)
         config = options.config
         self.source, self.target, self.shortlist, self.begin_ids = source, target, shortlist, begin
-        self.runner = options.runner(model, self.warn)
+        self.runner, self._kept = options.runner(model, self.warn), cast("Slots | None", None)
         self.request = partial(translation_request, options, source, target, runner=self.runner)
         self.max_source = most_source(options, model)
         options.check_decoder(model, self.warn, narrow=shortlist is not None)
@@ -77,6 +80,10 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     @property
     def rounds(self) -> bool:
         return self.runner is not None
+
+    @property
+    def places(self) -> int:
+        return super().places if self.runner is None else 4 * super().places
 
     def parse_input(self, line: str, **fields: Any) -> TranslationInput:
         unknown = {name: value for name, value in fields.items() if name not in INPUT_FIELDS}
@@ -112,9 +119,12 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         """The segments of a text that is not split into sentences: none if it is blank, several if it is too long."""
         return self.reader([text], [""], [1], whole=True)[0]
 
-    def group(self, part: TextSegment) -> tuple[bool, bool]:
-        """Required terms need another search, and terms exclude shortlists and captured graphs, so they are batched apart."""
-        return bool(part.terms.use), bool(part.terms.avoid)
+    def group(self, part: TextSegment) -> tuple[bool, bool, bool]:
+        """Required terms need another search, and terms exclude shortlists and captured graphs, so they are batched apart.
+
+        So are those that a place of a continuous search has no room for.
+        """
+        return bool(part.terms.use), bool(part.terms.avoid), not self._fits(part)
 
     def expected_cost(self, part: TextSegment) -> ExpectedCost:
         """Counts hypotheses, which terms multiply, and the tokens of a translation that is as long as its source."""
@@ -133,6 +143,50 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             return super().begin(parts, control)
         hypotheses, _ = self._generate(parts, control=control)
         return lambda: self._detokenize(parts, hypotheses)
+
+    def continuous(self, part: TextSegment) -> bool:
+        """Terms and long prefixes need batches, and so do decoding options that work on whole batches."""
+        return self._streams and not part.terms and self._fits(part)
+
+    def _fits(self, part: TextSegment) -> bool:
+        """Whether a place of a continuous search has room for it."""
+        return len(part.prefix) < PREFIX and (self.runner is None or len(part.ids) <= SOURCE)
+
+    @cached_property
+    def _streams(self) -> bool:
+        if self.options.rerank is not None or self.shortlist is not None or self.options.config.rules:
+            return False
+        opener = self._slots()
+        if opener is None:
+            return False
+        with self.arithmetic(), closing(opener(1)) as slots:
+            return slots.possible()
+
+    def _slots(self) -> Callable[[int], Slots] | None:
+        """Opens places of a search; None if the texts need batches."""
+        if self.model.copies:
+            return None
+        with self.arithmetic():
+            longest = [self.options.config.max_length]
+            return slots_opener(self.model, replace(self.options.request([]), max_tokens=longest, runner=self.runner))
+
+    def stream(self, first: Sequence[TextSegment], feed: Feed[TextSegment]) -> None:
+        opener = self._slots() if all(map(self.continuous, first)) else None
+        if opener is None:
+            super().stream(first, feed)
+            return
+
+        def ask(parts: Sequence[TextSegment]) -> tuple[list[list[int]], GenerationRequest]:
+            return [part.ids for part in parts], self.request(parts)
+
+        # Those of a GPU are used again, since their tensors take long to make.
+        slots, self._kept = self._kept, None
+        with self.arithmetic():
+            slots = slots or opener(self.places)
+            with closing(slots):
+                search_continuously(slots, first, feed, ask, self._detokenize)
+        if self.runner is not None:
+            self._kept = slots
 
     def _reranked(self, results: list[Translation], scores: list[float]) -> list[Translation]:
         """The n best by these scores, each text once."""
@@ -236,7 +290,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
                 control.stopped.update(left[row] for row in mine.stopped)
         return results
 
-    def _detokenize(self, parts: list[TextSegment], hypotheses: list[list[Hypothesis]]) -> list[list[Translation]]:
+    def _detokenize(self, parts: Sequence[TextSegment], hypotheses: list[list[Hypothesis]]) -> list[list[Translation]]:
         pairs = zip(parts, hypotheses, strict=True)
         return [[detokenize(self.source, self.target, part, each) for each in some] for part, some in pairs]
 
