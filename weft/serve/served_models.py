@@ -195,6 +195,7 @@ class Models:
         memory = open_memory(translator, self.memories) if self.memories else None
         if memory is not None:
             memory.prepare()
+        version = opened.version
         estimator = self._open_estimator(name, (source, target), translator)
         return ServedModel(name, source, target, location, opened, opened.version, translator, remote, memory, estimator)
 
