@@ -29,8 +29,7 @@ from tests.helpers.serving import running
 from tests.helpers.watching import watching
 from weft import load
 from weft.explain.html_page import page
-from weft.serve.model_locations import parse_location
-from weft.serve.served_models import Models
+from weft.serve.served_models import Models, parse_location
 
 COLOURS = 128
 """Palette size. The pages have few colours, and a palette reduces a file to a third."""

@@ -12,8 +12,7 @@ import weft as library
 from tests.helpers import labelled_translations
 from tests.helpers.chromium import wait
 from tests.helpers.serving import running
-from weft.serve.model_locations import ModelLocation
-from weft.serve.served_models import Models
+from weft.serve.served_models import ModelLocation, Models
 
 
 @pytest.fixture

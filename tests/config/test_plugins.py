@@ -21,8 +21,7 @@ from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Sizes
 from weft.models.encoder_decoder import build_model
 from weft.serve.json_api import explain_text
-from weft.serve.model_locations import ModelLocation
-from weft.serve.served_models import Models
+from weft.serve.served_models import ModelLocation, Models
 
 CODE = """
 from weft.attention.full import FullAttention

@@ -12,8 +12,7 @@ from tests.helpers import tiny
 from weft.config.sections import DecodeSection
 from weft.data.formats import open_pairs
 from weft.decoding.decoding_options import FAST, resolve_options
-from weft.serve.model_locations import parse_location
-from weft.serve.served_models import Models
+from weft.serve.served_models import Models, parse_location
 
 CPU = torch.device("cpu")
 

@@ -23,8 +23,7 @@ from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, WeftError
 from weft.serve import engine_process as engine
 from weft.serve.engine_process import Engine, Remote, name_version
-from weft.serve.model_locations import ModelLocation
-from weft.serve.served_models import BatchResult, Models
+from weft.serve.served_models import BatchResult, ModelLocation, Models
 
 LOCATION = ModelLocation(("run",))
 

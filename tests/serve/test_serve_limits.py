@@ -16,8 +16,7 @@ import pytest
 
 from tests.helpers.serving import Slow, connected, post, wait_for
 from weft.decoding.search_loop import Cancellation
-from weft.serve.model_locations import ModelLocation
-from weft.serve.served_models import Models
+from weft.serve.served_models import ModelLocation, Models
 from weft.tasks.translation.predictor import TranslationPredictor
 
 

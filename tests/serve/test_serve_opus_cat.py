@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.serving import running
-from weft.serve.model_locations import ModelLocation
-from weft.serve.served_models import Models
+from weft.serve.served_models import ModelLocation, Models
 
 PAIR = {"srcLangCode": "en", "trgLangCode": "de", "tokenCode": ""}
 

@@ -12,8 +12,7 @@ from tests.helpers.serving import running
 from tests.helpers.tiny import Shell, once
 from weft.errors import ConfigError
 from weft.runs.translation_confidence import load_estimator
-from weft.serve.model_locations import ModelLocation
-from weft.serve.served_models import Models
+from weft.serve.served_models import ModelLocation, Models
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.helpers.serving import running
-from weft.serve.model_locations import ModelLocation
-from weft.serve.served_models import Models
+from weft.serve.served_models import ModelLocation, Models
 
 
 def test_weblate(served: Any) -> None:

@@ -10,8 +10,7 @@ import weft
 from tests.helpers.monolingual_pair import settings, write_texts
 from tests.helpers.serving import running
 from weft.errors import ConfigError
-from weft.serve.model_locations import parse_location
-from weft.serve.served_models import Models
+from weft.serve.served_models import Models, parse_location
 
 TEXT = "red dog sees cat at house"
 

@@ -95,8 +95,7 @@ def _check_packages() -> None:
 def _run(settings: Settings, run: Sequence[str], opening: dict[str, Any]) -> None:
     """Runs a server, or one of its processes. opening: how models are opened, see `Models`."""
     from weft.serve.access_control import read_keys
-    from weft.serve.model_locations import parse_location
-    from weft.serve.served_models import Models
+    from weft.serve.served_models import Models, parse_location
     from weft.serve.server import Server
     from weft.serve.server_processes import WORKER, Workers
 
@@ -121,7 +120,7 @@ def _run(settings: Settings, run: Sequence[str], opening: dict[str, Any]) -> Non
 
 def _located(opening: dict[str, Any]) -> dict[str, Any]:
     """How models are opened, with the places of the estimators."""
-    from weft.serve.model_locations import parse_location
+    from weft.serve.served_models import parse_location
 
     return {**opening, "estimators": [parse_location(text) for text in opening["estimators"]]}
 
@@ -129,8 +128,7 @@ def _located(opening: dict[str, Any]) -> dict[str, Any]:
 def _work(settings: Settings, run: Sequence[str], opening: dict[str, Any]) -> None:
     """Runs one of several processes: one that runs models, or one that serves."""
     from weft.serve.engine_process import Remote, run_engine
-    from weft.serve.model_locations import parse_location
-    from weft.serve.served_models import Models
+    from weft.serve.served_models import Models, parse_location
     from weft.serve.server import Server
     from weft.serve.server_processes import ENGINE_FD, ENGINE_PATH, WORKER
 

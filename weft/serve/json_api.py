@@ -27,9 +27,9 @@ from weft.serve.request_and_response import (
     with_choices,
 )
 from weft.serve.request_batcher import too_many_cells
-from weft.serve.served_models import Options, ServedModel
+from weft.serve.served_models import Options, ServedModel, TranslationQuery
+from weft.serve.server_processes import reload_others
 from weft.serve.service import Service, client_of, note
-from weft.serve.translation_query import TranslationQuery
 from weft.tasks.translation.documents import Format
 from weft.tasks.translation.glossary import NO_TERMS, Glossary, Terms
 from weft.tasks.translation.segmenter import Translation
@@ -171,7 +171,8 @@ def router(service: Service) -> APIRouter:
         if not service.access.keys:
             raise HTTPException(403, "a server without API keys does not reload over HTTP; send it the signal SIGHUP instead")
         service.admit(request, admin=True)
-        await service.reload(everywhere=True)
+        await service.reload()
+        reload_others()
         return await models()
 
     return routes

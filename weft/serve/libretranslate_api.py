@@ -18,9 +18,8 @@ from weft.decoding.predictor import Prediction
 from weft.errors import DataError
 from weft.serve.languages import LONGEST_SAMPLE, detect_language, language_name
 from weft.serve.request_and_response import ERRORS, Fields, admitted_fields, body_schema, with_choices
-from weft.serve.served_models import ServedModel
+from weft.serve.served_models import ServedModel, TranslationQuery
 from weft.serve.service import Service, check_segments, client_of, is_translated, note, suffix_of, suffixes
-from weft.serve.translation_query import TranslationQuery
 from weft.tasks.translation.documents import open_file
 from weft.tasks.translation.documents.html import Segment
 from weft.tasks.translation.segmenter import Translation

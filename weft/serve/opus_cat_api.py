@@ -15,9 +15,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from weft.decoding.predictor import Prediction
 from weft.serve.request_and_response import ERRORS, Fields, read_fields
-from weft.serve.served_models import ServedModel
+from weft.serve.served_models import ServedModel, TranslationQuery
 from weft.serve.service import Service
-from weft.serve.translation_query import TranslationQuery
 from weft.tasks.translation.segmenter import Translation
 
 PATH = "/MTRestService"

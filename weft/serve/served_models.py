@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from starlette.exceptions import HTTPException
@@ -17,12 +19,15 @@ from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
 from weft.explain.explanation import Explanation
 from weft.explain.html_page import Section
+from weft.runs.adapted_runs import model_version, newest_adapted
+from weft.runs.run_folder import run_folders
 from weft.runs.translation_confidence import load_estimator
 from weft.runs.translator import Translator, load, open_memory
 from weft.runs.weight_files import share_equal
 from weft.serve.bounded_cache import BoundedCache
 from weft.serve.languages import UNKNOWN, known_code, languages_of
-from weft.serve.model_locations import ModelLocation, ModelVersion
+from weft.tasks.translation.glossary import NO_TERMS, Terms
+from weft.tasks.translation.markup_and_tag_transfer import MarkupSpan
 from weft.tasks.translation.task import TranslationTask
 
 if TYPE_CHECKING:
@@ -33,6 +38,29 @@ Options = tuple[tuple[str, Any], ...]
 
 PREDICTORS = 32
 """Predictors that a model keeps, each with other options."""
+
+CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
+PAIR = re.compile(rf"({CODE.pattern}):({CODE.pattern})|([A-Za-z]{{2,3}})-([A-Za-z]{{2,3}})")
+
+
+@dataclass(frozen=True)
+class ModelLocation:
+    """The source of a model: its run folders (several form an ensemble), and its languages if they were named."""
+
+    folders: tuple[str, ...]
+    languages: tuple[str, str] | None = None
+
+    def adapted(self) -> ModelLocation:
+        """The newest adapted run of this run; this location itself if there is none, and for ensembles."""
+        found = newest_adapted(Path(self.folders[0])) if len(self.folders) == 1 else None
+        return self if found is None else ModelLocation((str(found),), self.languages)
+
+
+class ModelVersion(NamedTuple):
+    """One state of a model: its run folders, and the times and sizes of their files."""
+
+    location: ModelLocation
+    files: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -47,6 +75,34 @@ class BatchResult:
     def batch_seconds(self) -> float:
         """The seconds of the whole batch."""
         return self.seconds * self.together / len(self.results)
+
+
+@dataclass(frozen=True)
+class TranslationQuery:
+    """A text for a model. Equal queries have equal answers, so a query is the key of the answer cache.
+
+    options: options of the `decode` section that differ from the run's configuration, sorted by name · prefix, terms,
+    attention, marks: fields of the predictor's input.
+    """
+
+    model: ServedModel
+    text: str
+    options: Options = ()
+    prefix: str = ""
+    terms: Terms = NO_TERMS
+    attention: bool = False
+    marks: tuple[MarkupSpan, ...] = ()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that are set."""
+        return {name: value for name in ("prefix", "terms", "attention", "marks") if (value := getattr(self, name))}
+
+    @property
+    def input_fields(self) -> dict[str, Any]:
+        """The fields of the predictor's input: those that are set, and what the model's translation memory has."""
+        match = None if self.model.memory is None else self.model.memory.find(self.text)
+        return self.fields | ({} if match is None else {"match": match})
 
 
 _PLACES: WeakValueDictionary[int, ServedModel] = WeakValueDictionary()
@@ -128,6 +184,19 @@ def _model_at(place: int) -> ServedModel:
     return _PLACES[place]
 
 
+def parse_location(text: str) -> ModelLocation:
+    """Parses `RUN`, or `RUN,RUN` for an ensemble; either may start with its languages: `en-de=RUN`, `zh-Hans:en=RUN`."""
+    pair, equals, rest = text.partition("=")
+    if not equals or os.path.exists(text):
+        return ModelLocation(tuple(run_folders(text)))
+    match = PAIR.fullmatch(pair.strip())
+    if match is None:
+        run = rest or "RUN"
+        raise ConfigError(f"{text}: {pair!r} is not a language pair; write en-de={run}, or zh-Hans:en={run}")
+    source, target = [code for code in match.groups() if code]
+    return ModelLocation(tuple(run_folders(rest)), (source, target))
+
+
 class Models:
     """All models of a server. The old models keep answering while `reload` reads the run folders again.
 
@@ -195,9 +264,9 @@ class Models:
         memory = open_memory(translator, self.memories) if self.memories else None
         if memory is not None:
             memory.prepare()
-        version = opened.version
+        version = model_version(opened.folders)
         estimator = self._open_estimator(name, (source, target), translator)
-        return ServedModel(name, source, target, location, opened, opened.version, translator, remote, memory, estimator)
+        return ServedModel(name, source, target, location, opened, version, translator, remote, memory, estimator)
 
     def _open_estimator(self, name: str, languages: tuple[str, str], translator: Translator) -> ServedModel | None:
         """The estimator of a model, which shares the weights that it has from it."""
@@ -207,7 +276,7 @@ class Models:
         trained = load_estimator(found.folders, self.device, self.warn)
         share_equal(trained.model, [translator.model])
         remote = None if self.remote is None else (self.remote, self.remote.open(found))
-        return ServedModel(f"{name} quality", *languages, found, found, found.version, trained, remote)
+        return ServedModel(f"{name} quality", *languages, found, found, model_version(found.folders), trained, remote)
 
     def _present(self, location: ModelLocation) -> ModelLocation:
         """The run to open for a location."""

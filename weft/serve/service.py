@@ -3,7 +3,6 @@
 import asyncio
 import re
 import secrets
-import sys
 import time
 from collections.abc import Coroutine, Sequence
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weft.decoding.predictor import Prediction
+from weft.decoding.worker_processes import LINUX
 from weft.errors import DataError, WeftError
 from weft.runs.translation_confidence import question, with_quality
 from weft.serve.access_control import AccessControl
@@ -21,10 +21,9 @@ from weft.serve.fair_queue import SHORT
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
 from weft.serve.request_batcher import Batcher
-from weft.serve.served_models import Models, ServedModel
-from weft.serve.server_processes import reload_others, shared_folder
+from weft.serve.served_models import Models, ServedModel, TranslationQuery
+from weft.serve.server_processes import shared_folder
 from weft.serve.settings import Settings
-from weft.serve.translation_query import TranslationQuery
 from weft.tasks.translation.documents import SUFFIXES, fill_all, open_document
 from weft.tasks.translation.documents.html import Segment
 from weft.tasks.translation.segmenter import Translation
@@ -100,7 +99,7 @@ class Service:
     def __init__(self, settings: Settings, models: Models, log: Log = lambda facts: None) -> None:
         self.settings, self.models, self.metrics = settings, models, Metrics()
         # A forked process cannot use a GPU.
-        forks = sys.platform == "linux" and all(model.translator.model.device.type == "cpu" for model in models.served)
+        forks = LINUX and all(model.translator.model.device.type == "cpu" for model in models.served)
         self.batcher = Batcher(settings, self.metrics, log, forks=forks)
         self.readers = self.batcher.readers
         self.health = Health(self.batcher, models)
@@ -180,11 +179,8 @@ class Service:
             if not task.done():
                 task.cancel()
 
-    async def reload(self, *, everywhere: bool = False) -> None:
-        """Reloads the models while the old ones keep answering. Batches in progress finish with the old models.
-
-        everywhere: also in the other processes of this server.
-        """
+    async def reload(self) -> None:
+        """Reloads the models while the old ones keep answering. Batches in progress finish with the old models."""
         async with self._reloading:
             try:
                 self.access.reload()
@@ -195,8 +191,6 @@ class Service:
             self.batcher.clear_cache()
             self.readers.restart()
             self.metrics.count(reloads=1)
-        if everywhere:
-            reload_others()
 
 
 def client_of(request: Request) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, cast
 
+from weft.data.sentence_splitting import SentenceSplitter
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.continuous_search import PREFIX, SOURCE, Feed, Slots, search_continuously, slots_opener
 from weft.decoding.decoding_options import DecodingOptions, Warn
@@ -18,15 +19,7 @@ from weft.decoding.shortlist import Shortlist
 from weft.models.base import Model
 from weft.tasks.translation.generation_request import attach_terms, check_rules, most_source, translation_request
 from weft.tasks.translation.markup_and_tag_transfer import MarkupTransfer, untranslated
-from weft.tasks.translation.segmenter import (
-    Segmenter,
-    Splitter,
-    TextSegment,
-    Translation,
-    best_first,
-    detokenize,
-    join_segments,
-)
+from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, detokenize, join_segments
 from weft.tasks.translation.source_additions import SourceAdditions
 from weft.tasks.translation.term_placement import TermPlacer
 from weft.tasks.translation.translation_input import INPUT_FIELDS, TranslationInput
@@ -50,7 +43,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         *,
         warn: Warn | None = None,
         shortlist: Shortlist | None = None,
-        split: Splitter | None = None,
+        split: SentenceSplitter | None = None,
         begin: Sequence[int] = (),
     ) -> None:
         super().__init__(model, options, warn)

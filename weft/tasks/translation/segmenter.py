@@ -63,10 +63,6 @@ def _fit(word: str, tokenizer: Encodes, room: int) -> list[str]:
     return _fit(word[:middle], tokenizer, room) + _fit(word[middle:], tokenizer, room)
 
 
-Splitter = SentenceSplitter
-"""What splits lines into sentences."""
-
-
 @dataclass(eq=False)
 class TextSegment(BatchItem):
     """A line, a sentence of it, or a part of a sentence that is too long. Its ids end with EOS.
@@ -115,7 +111,7 @@ class Segmenter:
         room: int,
         most: int | None,
         copies: bool,
-        split: Splitter | None,
+        split: SentenceSplitter | None,
         warn: Callable[[str], None],
         tags: Sequence[int] = (),
     ) -> None:
