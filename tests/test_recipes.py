@@ -19,7 +19,10 @@ from weft.models.encoder_decoder import build_model
 from weft.training.result_files import read_samples
 
 RECIPES = sorted(recipes())
-LARGE = {name: {"model.encoder_layers": 1, "model.decoder_layers": 1} for name in ("transformer-base", "transformer-2017-base")}
+LARGE = {
+    name: {"model.encoder_layers": 1, "model.decoder_layers": 1}
+    for name in ("transformer-base", "transformer-big", "transformer-2017-base")
+}
 """Settings for recipes whose models would take long to train and to save."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

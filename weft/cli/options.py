@@ -155,6 +155,7 @@ EXAMPLES = {
         "weft translate runs/a input.txt --quality runs/quality --json",
     ],
     "predict": ["weft predict runs/reviews texts.txt -o labels.txt", 'weft predict runs/reviews "A fine film."'],
+    "adapt": ["weft adapt runs/a --memory corrections.tmx", "weft adapt runs/a --memory new.tsv --old train.tsv --time 5m"],
     "serve": [
         "weft serve runs/a",
         "weft serve en-de=runs/a --quality runs/quality",
@@ -203,6 +204,10 @@ EXAMPLES = {
         "weft dictionary en-fr.tsv --data en=english.txt --data fr=french.txt",
         "weft dictionary en-fr.tsv --gold gold.tsv",
         "weft dictionary en-fr.tsv --translate input.txt -o output.txt",
+    ],
+    "phrases": [
+        "weft phrases en-fr --data en=english.txt --data fr=french.txt",
+        "weft phrases en-fr --translate input.txt --into fr -o output.txt",
     ],
     "vectors": [
         "weft vectors text.txt more.txt.gz -o words.vec",
@@ -336,7 +341,7 @@ def parse_share(shard: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def check_engine(engine: str | None, actors: int | None, shard: str | None = None) -> None:
+def check_engine(engine: str | None, actors: int | None = None, shard: str | None = None) -> None:
     """Raises an error if there is no such engine, or if the options contradict each other."""
     if engine not in (None, "ray"):
         raise ConfigError(f"--engine {engine}: there is no such engine; ray is the only one")

@@ -516,6 +516,11 @@ def has_file_format(path: str | Path) -> bool:
     return _kind(str(path)) in FILE_FORMATS
 
 
+def holds_pairs(spec: str) -> bool:
+    """Whether a name means data of pairs rather than a file of lines."""
+    return "#" in spec or "," in spec or bool(_kind(spec))
+
+
 def find_key(record: Any, names: Sequence[str]) -> str:
     """The first of the names that a record has; the first of all if it has none."""
     return next((name for name in names if isinstance(record, dict) and name in record), names[0])

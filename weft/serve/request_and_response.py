@@ -21,7 +21,7 @@ from weft.data.term_automata import token_texts
 from weft.decoding.predictor import Prediction
 from weft.explain.attention_heatmap import cross_attention
 from weft.explain.explanation import Side, join_words, make_side
-from weft.serve.served_models import ServedModel
+from weft.serve.served_model import ServedModel
 from weft.tasks.translation.segmenter import Translation
 
 if TYPE_CHECKING:
@@ -184,6 +184,7 @@ class TranslateResponse(BaseModel):
     """The model that was used, and one translation for each text."""
 
     model: str = Field(description="name of the model")
+    version: str = Field(description="version of the model: a hash of its weights, and the number of its adaptation")
     source: str = Field(description="source language; the detected one, if it was auto")
     target: str = Field(description="target language")
     translations: list[TranslationDocument] = Field(description="one for each text, in order")
@@ -193,6 +194,7 @@ class ModelDocument(BaseModel):
     """A model of this server."""
 
     name: str = Field(description="name of the model")
+    version: str = Field(description="version of the model: a hash of its weights, and the number of its adaptation")
     source: str = Field(description="source language")
     target: str = Field(description="target language")
     kind: str = Field(description="kind of model")

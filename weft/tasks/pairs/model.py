@@ -19,10 +19,13 @@ from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.embeddings_and_rotary_positions import embedding_table
 from weft.layers.linear_norm_dropout import dropout
-from weft.models.base import Encoder, Network
-from weft.models.encoder_decoder import VectorEncoder
+from weft.models.base import Encoder, Network, Sizes
+from weft.models.encoder_decoder import VectorEncoder, build_encoder
 from weft.models.pooling import Pooled, Pooling, build_pooling
 from weft.tasks.classification.model import ClassifierOutput
+
+ComparisonSpec = Annotated[dict[str, Any], Among("weft.tasks.pairs:COMPARISONS")]
+"""A comparison and its options, as configurations write them."""
 
 BETWEEN = ("first", "second")
 """The names of the attention weights of each text over the other one."""
@@ -269,7 +272,9 @@ def _half(limit: int | None) -> int | None:
     return None if limit is None else limit // 2
 
 
-def pair_model(encoder: Encoder, comparison: Mapping[str, Any], outputs: int, hidden: int, dropout: float) -> PairModel:
-    """An encoder with a comparison (task.comparison) and an output layer."""
-    compared = build("weft.tasks.pairs:COMPARISONS", comparison, encoder, dropout, where="task.comparison")
+def build_pair_model(
+    spec: Mapping[str, Any], sizes: Sizes, comparison: Mapping[str, Any], outputs: int, hidden: int, dropout: float
+) -> PairModel:
+    """The encoder that `spec` (the section model) describes, a comparison (task.comparison) and an output layer."""
+    compared = build("weft.tasks.pairs:COMPARISONS", comparison, build_encoder(spec, sizes), dropout, where="task.comparison")
     return PairModel(compared, max(1, outputs), hidden, dropout)

@@ -70,7 +70,8 @@ class TextSegment(BatchItem):
     prefix: ids of the forced prefix · words: unknown words of the source, if the model can copy them; the first has the first
     id beyond the vocabulary, and so on · text: the text of the ids · gap: the white space before it in its line · masked:
     whether protected parts are left out of the text · unplaced: required terms
-    that have no place in its translation, and forbidden ones that the model has no other word for.
+    that have no place in its translation, and forbidden ones that the model has no other word for · context: the numbers of
+    ids at the beginning of the source and of the prefix that belong to another text and its translation, and are not shown.
     """
 
     prefix: list[int]
@@ -79,7 +80,14 @@ class TextSegment(BatchItem):
     text: str = ""
     gap: str = ""
     masked: bool = False
+    context: tuple[int, int] = (0, 0)
     unplaced: list[str] = field(default_factory=list)
+
+    def put_before(self, ids: Sequence[int], tags: int, start: Sequence[int] = ()) -> None:
+        """Puts another text before the source, behind its tags, and `start`, its translation, behind the prefix."""
+        self.ids = [*self.ids[:tags], *ids, *self.ids[tags:]]
+        self.prefix = [*self.prefix, *start]
+        self.context = tags + len(ids), len(self.prefix) if start else 0
 
     @property
     def seed(self) -> int:
@@ -217,10 +225,11 @@ class Translation(Prediction):
 
 def detokenize(source: Tokenizer, target: Tokenizer, segment: TextSegment, hypothesis: Hypothesis) -> Translation:
     """A hypothesis for a segment as text, after the forced prefix."""
-    ids = [*segment.prefix, *hypothesis.tokens]
+    before, hidden = segment.context
+    ids = [*segment.prefix[hidden:], *hypothesis.tokens]
     source, target = source.named(segment.words), target.named(segment.words)
     text = target.decode([token for token in ids if token != EOS])
-    names = target.tokens(ids), source.tokens(segment.ids)
+    names = target.tokens(ids), source.tokens(segment.ids[before:])
     translation = Translation(text, hypothesis.score, ids, *names, source=segment.text, passes=hypothesis.passes)
     translation.unplaced = list(segment.unplaced)
     return translation
