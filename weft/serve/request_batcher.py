@@ -269,6 +269,7 @@ class Batcher:
                 ticket.settle(RuntimeError("the model's thread ended"))
             with self._changed:
                 self._running.pop(lane, None)
+                self._joined.pop(lane, None)
             self._lanes[lane] = self._start(lane)
 
     def _run(self, batch: Batch, lane: int) -> None:
