@@ -8,8 +8,8 @@ several tables share is done once. It is followed by its scores (BLEU and chrF2,
 by length) in the same process, and by a line in FILE, which a later call continues: what has scores there is not repeated, and
 failures come last. The groups of one budget come seed by seed, then the others: `contrastive`, systems that are known already,
 for their preferences; `agreement` in generated phrases; `brown`, agreement in real sentences; `tagging` by an LSTM, or by
-self-attention with convolutions; `alone`, self-attention alone over embeddings; `little`, subsets, the same as in `fit.py`.
-Start `nvidia-cuda-mps-control -d` before, so that the trainings share the GPU.
+self-attention with convolutions; `alone`, self-attention alone over embeddings; `distance`, copying and recall; `little`,
+subsets, the same as in `fit.py`. Start `nvidia-cuda-mps-control -d` before, so that the trainings share the GPU.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 
 import agreement
 import brown
+import distance
 import fit
 import labels
 import tagging
@@ -143,6 +144,13 @@ def generated(seed: int, options: argparse.Namespace) -> Iterator[Job]:
         yield Job(agreement.plan(name, seed, tests, options), [f"agreement/{name}"])
 
 
+def distances(seed: int, options: argparse.Namespace) -> Iterator[Job]:
+    """Copying and recall over distance."""
+    for task in distance.TASKS:
+        for name in distance.NAMES:
+            yield Job(distance.plan(task, name, seed, options), [f"distance/{task}-{name}"])
+
+
 def real(seed: int, options: argparse.Namespace) -> Iterator[Job]:
     """Agreement in sentences of the Brown corpus, whose words have the tags that they have most often in UD English EWT."""
     out = options.out / "brown"
@@ -182,7 +190,7 @@ def alone(seed: int, options: argparse.Namespace) -> Iterator[Job]:
             yield Job(run, [f"alone/{name}"])
 
 
-OTHERS = {"agreement": generated, "brown": real, "tagging": taggers, "alone": alone, "little": little}
+OTHERS = {"agreement": generated, "brown": real, "tagging": taggers, "alone": alone, "distance": distances, "little": little}
 
 
 def with_seed(seed: int, options: argparse.Namespace) -> argparse.Namespace:
@@ -302,13 +310,47 @@ def read_results(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def table(results: Mapping[str, dict[str, Any]]) -> str:
-    """A row for each name and test, with the figures of all seeds."""
-    rows: dict[tuple[str, str], list[str]] = {}
+    """A table for each group, with the figures of all seeds, and what failed."""
+    rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for line in results.values():
-        for test, scores in line.get("scores", {"failed": {"": float("nan")}}).items():
-            for row in line["rows"]:
-                rows.setdefault((row, test), []).append(" ".join(f"{value:.2f}" for value in [*scores.values()][:2]))
-    return markdown(["system", "test", "seeds"], [[*key, ", ".join(values)] for key, values in sorted(rows.items())])
+        for row in line["rows"] if "scores" in line else ():
+            group, _, name = row.partition("/")
+            rows.setdefault(group, {}).setdefault(name, []).append(line)
+    tables = [f"{group}\n\n{group_table(group, names)}" for group, names in rows.items()]
+    failed = [f"{name}: {line['error']}\n{line['log']}\n" for name, line in results.items() if "scores" not in line]
+    return "\n".join([*tables, *failed])
+
+
+def group_table(group: str, names: Mapping[str, list[dict[str, Any]]]) -> str:
+    """A row for each name: titles, parameters, and every score of interest, seed by seed."""
+    systems, columns = (
+        GROUPS.get(group, {}),
+        dict.fromkeys(
+            (test, metric) for lines in names.values() for line in lines for test, metric in interesting(line["scores"])
+        ),
+    )
+    rows = []
+    for name in (*(name for name in systems if name in names), *(name for name in names if name not in systems)):
+        lines, system = sorted(names[name], key=lambda line: str(line["system"]).rpartition("@")[2]), systems.get(name)
+        own = {test: f"{test} {name}" for test in TESTS if f"{test} {name}" in lines[0]["scores"]}
+        cells = [
+            ", ".join(f"{line['scores'][own.get(test, test)][metric]:.2f}" for line in lines if test in line["scores"])
+            for test, metric in columns
+        ]
+        about_it = [f"`{name}`", system.title if system else "", f"{lines[0]['parameters'] / 1e6:.1f}M"]
+        rows.append([*about_it, *cells, (system.published if system else "") or "–"])
+    return markdown(["system", "", "parameters", *(f"{test} {metric}" for test, metric in columns), "published"], rows)
+
+
+def interesting(scores: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, str]]:
+    """The scores that a table shows: BLEU and chrF2 of texts, the first figure of other tests, and all groups of pairs."""
+    for test, metrics in scores.items():
+        if "BLEU" in metrics and test in TESTS:
+            yield from ((test, "BLEU"), (test, "chrF2"))
+        elif "BLEU" in metrics and " " not in test:
+            yield test, "accuracy"
+        elif "BLEU" not in metrics:
+            yield from ((test, metric) for metric in (metrics if "accuracy" in metrics else [*metrics][:2]))
 
 
 def parser() -> argparse.ArgumentParser:

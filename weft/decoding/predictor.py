@@ -134,6 +134,9 @@ class Predictor(ABC, Generic[In, Out]):
 
     forks: ClassVar[bool] = True
 
+    context_lines: int = 0
+    """Lines before an input that are read with it."""
+
     def __init__(self, model: Any, options: DecodingOptions, warn: Warn | None = None) -> None:
         self.model, self.options, self.warn = model, options, warn or (lambda message: None)
 

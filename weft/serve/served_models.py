@@ -19,7 +19,9 @@ from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
 from weft.explain.explanation import Explanation
 from weft.explain.html_page import Section
+from weft.runs.adapted_runs import model_version, newest_adapted
 from weft.runs.run_folder import run_folders
+from weft.runs.translation_confidence import load_estimator
 from weft.runs.translator import Translator, load, open_memory
 from weft.runs.weight_files import share_equal
 from weft.serve.bounded_cache import BoundedCache
@@ -47,6 +49,11 @@ class ModelLocation:
 
     folders: tuple[str, ...]
     languages: tuple[str, str] | None = None
+
+    def adapted(self) -> ModelLocation:
+        """The newest adapted run of this run; this location itself if there is none, and for ensembles."""
+        found = newest_adapted(Path(self.folders[0])) if len(self.folders) == 1 else None
+        return self if found is None else ModelLocation((str(found),), self.languages)
 
 
 class ModelVersion(NamedTuple):
@@ -106,17 +113,22 @@ _PLACES: WeakValueDictionary[int, ServedModel] = WeakValueDictionary()
 class ServedModel:
     """A loaded model with a unique name. Reloading creates a new object, so cached answers never mix with the old model's.
 
-    remote: the process that runs it, and its version there; None if this process does. Attention weights and explanations are
-    computed here in any case · memory: its translation memory, if it has one.
+    location: its source as it was named · opened: the run that was opened, which may be an adapted one of that source ·
+    version: the version of that run · remote: the process that runs it, and its version there; None if this process does.
+    Attention weights and explanations are computed here in any case · memory: its translation memory, if it has one ·
+    estimator: a run of the task quality, which says how good its translations are.
     """
 
     name: str
     source: str
     target: str
     location: ModelLocation
+    opened: ModelLocation
+    version: str
     translator: Translator = field(repr=False)
     remote: tuple[Remote, ModelVersion] | None = field(default=None, repr=False)
     memory: TranslationMemory | None = field(default=None, repr=False)
+    estimator: ServedModel | None = field(default=None, repr=False)
     _predictors: BoundedCache[Options, Any] = field(default_factory=lambda: BoundedCache(PREDICTORS), repr=False)
 
     def predictor(self, options: Options) -> Predictor[Any, Any]:
@@ -188,7 +200,9 @@ def parse_location(text: str) -> ModelLocation:
 class Models:
     """All models of a server. The old models keep answering while `reload` reads the run folders again.
 
-    remote: the process that runs the models, if this one does not · memories: files of the translation memory.
+    remote: the process that runs the models, if this one does not · memories: files of the translation memory · estimators:
+    runs of the task quality, each for the models of its languages, or of any if it has none · adapted: whether the newest
+    adapted run takes the place of a run.
     """
 
     def __init__(
@@ -200,10 +214,13 @@ class Models:
         warn: Callable[[str], None] = lambda text: None,
         remote: Remote | None = None,
         memories: Sequence[str] = (),
+        estimators: Sequence[ModelLocation] = (),
+        adapted: bool = True,
     ) -> None:
         if not locations:
             raise ConfigError("no run to serve; name at least one run folder")
-        self.device, self.fast, self.warn, self.remote, self.memories = device, fast, warn, remote, memories
+        self.device, self.fast, self.warn, self.remote = device, fast, warn, remote
+        self.memories, self.estimators, self.adapted = memories, estimators, adapted
         self.served: list[ServedModel] = []
         for location in locations:
             self.served.append(first := self._open(location, self._free_name(location), self.served))
@@ -224,16 +241,17 @@ class Models:
 
     def _open(self, location: ModelLocation, name: str, others: Sequence[ServedModel]) -> ServedModel:
         """Loads a model. It shares equal weights with the others, such as those of a run that both adapt."""
+        opened = self._present(location)
         run, named = location.folders[0], zip(("source", "target"), location.languages or (), strict=False)
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
-        translator = load(location.folders, device=self.device, set=sets)
+        translator = load(opened.folders, device=self.device, set=sets)
         if translator.task.data_format.suffixes:
             problem = f"its task, {translator.config.task['kind']}, reads files, which a server does not accept"
             raise ConfigError(f"{run}: {problem}; use weft predict {run} FILE")
         share_equal(translator.model, (other.translator.model for other in others))
         source, target = languages_of(translator.config, two := translator.languages, run)
         if two:
-            location = ModelLocation(location.folders, (source, target))
+            location, opened = (ModelLocation(each.folders, (source, target)) for each in (location, opened))
             translator.config = translator.config.replaced({"decode.into": target})
         elif isinstance(translator.task, TranslationTask) and target in translator.task.tags:
             translator.config = translator.config.replaced({"decode.tag": target})
@@ -242,11 +260,33 @@ class Models:
                 f"{run}: the languages of this run are not known, so it is served as {source} to {target}; set them with "
                 f"en-de={run}, or with data.source_language and data.target_language"
             )
-        remote = None if self.remote is None else (self.remote, self.remote.open(location))
+        remote = None if self.remote is None else (self.remote, self.remote.open(opened))
         memory = open_memory(translator, self.memories) if self.memories else None
         if memory is not None:
             memory.prepare()
-        return ServedModel(name, source, target, location, translator, remote, memory)
+        version = model_version(opened.folders)
+        estimator = self._open_estimator(name, (source, target), translator)
+        return ServedModel(name, source, target, location, opened, version, translator, remote, memory, estimator)
+
+    def _open_estimator(self, name: str, languages: tuple[str, str], translator: Translator) -> ServedModel | None:
+        """The estimator of a model, which shares the weights that it has from it."""
+        found = next((each for each in self.estimators if each.languages in (None, languages)), None)
+        if found is None:
+            return None
+        trained = load_estimator(found.folders, self.device, self.warn)
+        share_equal(trained.model, [translator.model])
+        remote = None if self.remote is None else (self.remote, self.remote.open(found))
+        return ServedModel(f"{name} quality", *languages, found, found, model_version(found.folders), trained, remote)
+
+    def _present(self, location: ModelLocation) -> ModelLocation:
+        """The run to open for a location."""
+        return location.adapted() if self.adapted else location
+
+    @property
+    def newer(self) -> list[tuple[str, ...]]:
+        """The runs to open if one of those in use has a newer adapted run, or was one that was removed; otherwise empty."""
+        present = [self._present(model.location).folders for model in self.served]
+        return [] if present == [model.opened.folders for model in self.served] else present
 
     def reload(self, prepare: Callable[[list[ServedModel]], None] = lambda served: None) -> None:
         """Reads every model again. If one fails, all old models stay and the error names the run.

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from weft.decoding.predictor import Prediction
 from weft.decoding.worker_processes import LINUX
 from weft.errors import DataError, WeftError
+from weft.runs.translation_confidence import question, with_quality
 from weft.serve.access_control import AccessControl
 from weft.serve.fair_queue import SHORT
 from weft.serve.middleware import Log
@@ -135,6 +136,17 @@ class Service:
         if queries:
             note(request, model=queries[0].model.name)
         return await self.batcher.answer(queries, client_of(request), cells)
+
+    async def judged(
+        self, request: Request, model: ServedModel, texts: Sequence[str], answers: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """The answers with their estimated quality, if the model has an estimator. It is asked like any other model."""
+        if model.estimator is None:
+            return list(answers)
+        asked = {place: question(text, each) for place, (text, each) in enumerate(zip(texts, answers, strict=True))}
+        queries = {place: TranslationQuery(model.estimator, text) for place, text in asked.items() if text}
+        found = dict(zip(queries, await self.batcher.answer([*queries.values()], client_of(request)), strict=True))
+        return [with_quality(each, found[place]) if place in found else each for place, each in enumerate(answers)]
 
     async def segments(self, request: Request, texts: Sequence[str], form: str, language: str | None) -> list[list[Segment]]:
         """The segments of documents in this format. Long ones and markup are read by another process."""

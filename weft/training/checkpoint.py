@@ -39,6 +39,7 @@ from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.data.batch import Position
 from weft.errors import ConfigError, DataError, RunError
 from weft.file_access import replace_file, sync
+from weft.runs.distributed_tensors import fill
 from weft.runs.migrations import find_file, write_format
 from weft.runs.run_folder import CHECKPOINTS, CONFIG, MODEL
 from weft.runs.weight_files import (
@@ -49,10 +50,12 @@ from weft.runs.weight_files import (
     read_metadata,
     read_tensors,
     replacing,
+    send_tensors,
     write_tensors,
 )
 from weft.training.ema import Ema
 from weft.training.optimizer import named_state, names_of, restore_state
+from weft.training.sharding import PlainCopy
 from weft.version import VERSION
 
 OPTIMIZER, EMA, CARRIED = "optimizer.safetensors", "ema.safetensors", "carried.safetensors"
@@ -88,11 +91,23 @@ class Progress:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The model, its optimisers and its moving average: everything that training changes."""
+    """The model, its optimisers and its moving average: everything that training changes.
+
+    plain: makes whole copies of a model that is divided among processes
+    """
 
     model: nn.Module
     optimizers: Mapping[str, Optimizer]
     ema: Ema | None = None
+    plain: PlainCopy | None = None
+
+    def files(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors of each file of a checkpoint."""
+        names = names_of(self.model)
+        states = {kind: named_state(optimizer, names) for kind, optimizer in self.optimizers.items()}
+        optimizers = {f"{kind}/{key}": value for kind, state in states.items() for key, value in state.items()}
+        averages = {EMA: self.ema.average} if self.ema is not None else {}
+        return {MODEL: named_weights(self.model), OPTIMIZER: optimizers, **averages}
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -120,19 +135,21 @@ def save(run: Path, trained: TrainingState, progress: Progress, carried: Mapping
     return final
 
 
+def send(trained: TrainingState) -> None:
+    """Sends what this process holds of a sharded model, its optimisers and its average to the one that saves a checkpoint."""
+    if trained.plain is not None:
+        for tensors in trained.files().values():
+            send_tensors(tensors)
+
+
 def _write(folder: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor]) -> None:
-    tensors, names = named_weights(trained.model), names_of(trained.model)
-    states = {kind: named_state(optimizer, names) for kind, optimizer in trained.optimizers.items()}
-    write_tensors(folder / MODEL, tensors)
-    write_tensors(
-        folder / OPTIMIZER, {f"{kind}/{key}": value for kind, state in states.items() for key, value in state.items()}
-    )
-    if trained.ema is not None:
-        write_tensors(folder / EMA, trained.ema.average)
+    tensors = trained.files()
+    for name, named in tensors.items():
+        write_tensors(folder / name, named)
     if carried:
         write_tensors(folder / CARRIED, carried)
     files = {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)} for file in sorted(folder.iterdir())}
-    state = {"weft": VERSION, "fingerprint": fingerprint(tensors), "files": files, "progress": asdict(progress)}
+    state = {"weft": VERSION, "fingerprint": fingerprint(tensors[MODEL]), "files": files, "progress": asdict(progress)}
     with open(folder / STATE, "w", encoding="utf-8") as out:
         json.dump(state, out, indent=1)
     sync(folder / STATE)
@@ -152,7 +169,7 @@ def load(folder: Path, trained: TrainingState) -> Progress:
         # A run that had no average so far, or did not train these weights, starts from the loaded weights.
         average = weights(folder)
         for name, tensor in trained.ema.average.items():
-            tensor.copy_(average[name])
+            fill(tensor, average[name])
     progress = dict(state["progress"])
     return Progress(**{**progress, "position": Position(*progress["position"])})
 

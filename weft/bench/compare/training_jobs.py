@@ -117,6 +117,9 @@ class Processes:
             process = subprocess.Popen(command, stdout=output, stderr=errors, env=self._environment())
             try:
                 stopped = self._wait(process)
+            except KeyboardInterrupt:  # Ray cancels a task in this way
+                self.stop()
+                stopped = self._wait(process)
             finally:
                 process.kill()
                 process.wait()

@@ -16,13 +16,14 @@ from weft.config.corpus_entries import TrainingCorpus
 from weft.data.batch import EOS, PAD, Batch, FertilityBatch, Layout, PairBatch
 from weft.data.batching import spread
 from weft.data.corpus import Corpus, Rows
+from weft.data.ibm_model_2 import Ids
 from weft.data.word_noise import CorpusNoise
 from weft.errors import ConfigError, RunError
 from weft.losses.ctc_loss import alignable, best_alignment, ctc_loss
 from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.tasks.base import Loss, Share, TaskContext
-from weft.tasks.nonautoregressive.fertility import COLUMN, Count, Ids, TranslationTable, attach, linked
+from weft.tasks.nonautoregressive.fertility import COLUMN, Count, attach, counted_alignment, linked
 from weft.tasks.seq2seq_task import Seq2SeqObjective
 from weft.tasks.translation.attention_alignment import CharacterCounter
 from weft.tasks.translation.task import TranslationTask
@@ -135,7 +136,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         """Counts fertilities by the attention of the teacher, or without one by an alignment of the training data."""
         self.report("aligning the training data")
         if not self.config.data.teacher or self.teacher is None:
-            return TranslationTable.count(self.train, self.target.size)
+            return counted_alignment(self.train, self.target.size)
         align, source, target = self.teacher.aligner(self.config), CharacterCounter(self.source), CharacterCounter(self.target)
 
         def count(pairs: Sequence[tuple[Ids, Ids]]) -> list[Ids]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -18,37 +18,11 @@ from weft.decoding.search_loop import Cancellation
 from weft.decoding.shortlist import Shortlist
 from weft.models.base import Model
 from weft.tasks.translation.generation_request import attach_terms, check_rules, most_source, translation_request
-from weft.tasks.translation.glossary import NO_TERMS, Terms, whole_word
-from weft.tasks.translation.markup_and_tag_transfer import MarkupSpan, MarkupTransfer, untranslated
+from weft.tasks.translation.markup_and_tag_transfer import MarkupTransfer, untranslated
 from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, detokenize, join_segments
+from weft.tasks.translation.source_additions import SourceAdditions
 from weft.tasks.translation.term_placement import TermPlacer
-from weft.tasks.translation.translation_memory import MemoryMatch
-
-
-@dataclass(frozen=True)
-class TranslationInput:
-    """A text to translate.
-
-    prefix: how the translation has to begin · terms: words it must use or avoid · attention: whether to add attention weights
-    · marks: the markup of the text, which the translation must have as well · match: the entry of a translation memory that
-    is most similar to the text.
-    """
-
-    text: str
-    prefix: str = ""
-    terms: Terms = NO_TERMS
-    attention: bool = False
-    marks: tuple[MarkupSpan, ...] = ()
-    match: MemoryMatch | None = None
-
-    @property
-    def from_memory(self) -> bool:
-        """Whether the match is the translation: it is exact, and has what the translation must have."""
-        if self.match is None or not self.match.exact or self.marks:
-            return False
-        target, avoided = self.match.target, self.terms.avoid
-        kept = target.startswith(self.prefix) and not self.terms.unmet(target)
-        return kept and not any(whole_word(term, any_case=False).search(target) for term in avoided)
+from weft.tasks.translation.translation_input import INPUT_FIELDS, TranslationInput
 
 
 class TranslationPredictor(Predictor[TranslationInput, Translation]):
@@ -91,6 +65,9 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         )
         self.markup = MarkupTransfer(model, source, target, config.protect)
         self.terms = TermPlacer(model, source, target, options.search)
+        room = {"most_source": self.max_source, "tags": len(self.reader.tags)}
+        self.additions = SourceAdditions(model, source, target, config, **room)
+        self.context_lines = config.context
         check_rules(options, source, target)
 
     @property
@@ -101,19 +78,10 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     def places(self) -> int:
         return super().places if self.runner is None else 4 * super().places
 
-    def parse_input(
-        self,
-        line: str,
-        *,
-        prefix: str = "",
-        terms: Terms = NO_TERMS,
-        attention: bool = False,
-        marks: tuple[MarkupSpan, ...] = (),
-        match: MemoryMatch | None = None,
-        **fields: Any,
-    ) -> TranslationInput:
-        refuse(fields, "a text to translate has no such field")
-        return TranslationInput(line, prefix, terms, attention, marks, match)
+    def parse_input(self, line: str, **fields: Any) -> TranslationInput:
+        unknown = {name: value for name, value in fields.items() if name not in INPUT_FIELDS}
+        refuse(unknown, "a text to translate has no such field")
+        return TranslationInput(line, **fields)
 
     def sentences(self, text: str) -> list[str]:
         return [each.text for each in self.reader.sentences(text)] or [text]
@@ -123,6 +91,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
         There are none for an input that a translation memory answers.
         """
+        inputs = self.additions.applied(inputs)
         asked = [(number, each) for number, each in enumerate(inputs) if not each.from_memory]
         texts = [(number, *some) for number, each in asked for some in self.markup.readings(each.text, each.marks)]
         prefixes = [inputs[number].prefix for number, _, _ in texts]
@@ -135,6 +104,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             for segment in segments:
                 segment.masked, segment.prefix = masked, [*self.begin_ids, *segment.prefix]
             groups[number] += segments
+        for given, segments in zip(inputs, groups, strict=True):
+            self.additions.put_before(given, segments)
         return groups
 
     def segments(self, text: str) -> list[TextSegment]:
