@@ -138,8 +138,13 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         return lambda: self._detokenize(parts, hypotheses)
 
     def continuous(self, part: TextSegment) -> bool:
+        return self.joinable(part) and self._fits(part) and self._streams
+
+    def joinable(self, part: TextSegment) -> bool:
         """Terms and long prefixes need batches, and so do decoding options that work on whole batches."""
-        return self._streams and not part.terms and self._fits(part)
+        if self.options.rerank is not None or self.shortlist is not None or self.options.config.rules or self.model.copies:
+            return False
+        return self.options.search.continuous and not part.terms and len(part.prefix) < PREFIX
 
     def _fits(self, part: TextSegment) -> bool:
         """Whether a place of a continuous search has room for it."""
@@ -147,8 +152,6 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     @cached_property
     def _streams(self) -> bool:
-        if self.options.rerank is not None or self.shortlist is not None or self.options.config.rules:
-            return False
         opener = self._slots()
         if opener is None:
             return False
@@ -157,8 +160,6 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     def _slots(self) -> Callable[[int], Slots] | None:
         """Opens places of a search; None if the texts need batches."""
-        if self.model.copies:
-            return None
         with self.arithmetic():
             longest = [self.options.config.max_length]
             return slots_opener(self.model, replace(self.options.request([]), max_tokens=longest, runner=self.runner))
