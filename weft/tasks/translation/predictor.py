@@ -10,7 +10,6 @@ from weft.data.sentence_splitting import SentenceSplitter
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.continuous_search import PREFIX, SOURCE, Feed, Slots, search_continuously, slots_opener
 from weft.decoding.decoding_options import DecodingOptions, Warn
-from weft.decoding.generate import GenerationRequest
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
 from weft.decoding.predictor import ExpectedCost, Predictor, refuse
 from weft.decoding.score_given_targets import score_texts, teacher_force
@@ -170,15 +169,12 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             super().stream(first, feed)
             return
 
-        def ask(parts: Sequence[TextSegment]) -> tuple[list[list[int]], GenerationRequest]:
-            return [part.ids for part in parts], self.request(parts)
-
         # Those of a GPU are used again, since their tensors take long to make.
         slots, self._kept = self._kept, None
         with self.arithmetic():
             slots = slots or opener(self.places)
             with closing(slots):
-                search_continuously(slots, first, feed, ask, self._detokenize)
+                search_continuously(slots, first, feed, self.request, self._detokenize)
         if self.runner is not None:
             self._kept = slots
 
