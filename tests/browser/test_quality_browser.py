@@ -12,7 +12,8 @@ import weft as library
 from tests.helpers import labelled_translations
 from tests.helpers.chromium import wait
 from tests.helpers.serving import running
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from weft.decoding.tensor_slots import TensorSlots
 from weft.layers.kernels import cpp
 from weft.layers.kernels.cpp import CannotBuild
 from weft.serve import engine_process
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, WeftError
 from weft.serve import engine_process as engine
 from weft.serve.engine_process import Engine, Remote, name_version
-from weft.serve.served_models import BatchResult, ModelLocation, Models
+from weft.serve.served_model import BatchResult, ModelLocation
+from weft.serve.served_models import Models
 
 LOCATION = ModelLocation(("run",))
 

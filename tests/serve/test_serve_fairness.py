@@ -20,7 +20,7 @@ from weft.serve import request_batcher as batcher
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue, Job, RequestTicket
 from weft.serve.prometheus import Metrics
 from weft.serve.request_batcher import CpuThreads, tokenize
-from weft.serve.served_models import BatchResult, TranslationQuery
+from weft.serve.served_model import BatchResult, TranslationQuery
 from weft.serve.settings import Settings
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.predictor import TranslationPredictor

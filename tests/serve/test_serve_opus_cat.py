@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.helpers.serving import running
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 
 PAIR = {"srcLangCode": "en", "trgLangCode": "de", "tokenCode": ""}
 

@@ -12,7 +12,8 @@ from tests.helpers.serving import running
 from tests.helpers.tiny import Shell, once
 from weft.errors import ConfigError
 from weft.runs.translation_confidence import load_estimator
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.helpers.serving import running
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 
 
 def test_weblate(served: Any) -> None:

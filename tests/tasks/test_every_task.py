@@ -22,7 +22,8 @@ from weft.config.registry import find_table, load
 from weft.errors import ConfigError
 from weft.explain.html_page import Section, explain_page, png
 from weft.runs.weight_files import read_tensors
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 from weft.training.result_files import read_samples
 
 TASKS = find_table("weft.tasks:TASKS")

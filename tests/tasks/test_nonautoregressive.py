@@ -18,7 +18,8 @@ from weft.errors import ConfigError
 from weft.explain.html_page import document
 from weft.runs.translator import Translator, load
 from weft.runs.weight_files import read_tensors
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 from weft.tasks.corpus_task import DISTILLED
 from weft.tasks.nonautoregressive.fertility import FILE
 from weft.tasks.translation.glossary import Terms

@@ -16,7 +16,8 @@ from tests.helpers.tiny import Shell
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError, DataError
 from weft.runs.adapted_runs import model_version, newest_adapted
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 from weft.training.adapt import adapt
 
 

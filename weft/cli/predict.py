@@ -97,7 +97,7 @@ def predict(
 ) -> None:
     """Run a trained model on a file, a text, or standard input line by line: translations, labels, captions, transcripts, …"""
     with paused_at_startup():
-        from weft.cli.input_and_output import check_input, open_input
+        from weft.cli.input_and_output import check_input, is_raw, open_input
         from weft.data.text_lines import check_file, read_lines
         from weft.runs.translator import load_trained
         from weft.tasks.translation.glossary import read_glossary
@@ -120,7 +120,7 @@ def predict(
             raise ConfigError(f"--stream writes plain text; leave {NOT_LIVE} out")
         return _write_live(trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options), output)
     written = trained.task.data_format
-    source = open_input(text, read_lines if _is_raw(text, format) else written.inputs, written.suffixes)
+    source = open_input(text, read_lines if is_raw(text, format is Format.text) else written.inputs, written.suffixes)
     check_kept(output, *filter(None, (source.file,)))
     format = format or Format(format_of(trained.task, source.file))
     if format is not Format.text and (prefix or as_json):
@@ -229,13 +229,6 @@ def _write_live(parts: Iterable[str], output: Path | None) -> None:
             target.write(part)
             target.flush()
         write_line(target, "")
-
-
-def _is_raw(text: str | None, format: Format | None) -> bool:
-    """Whether the lines of a file are to be read as they are, although the end of its name says that it has a structure."""
-    from weft.data.formats import has_file_format
-
-    return format is Format.text and has_file_format(text or "")
 
 
 def _read(text: str | None) -> str:

@@ -30,7 +30,7 @@ from weft.decoding.predictor import BatchItem, ListFeed, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.serve.document_reader_processes import Failure
 from weft.serve.middleware import log_line
-from weft.serve.served_models import BatchResult, ModelLocation, ModelVersion, Options, ServedModel
+from weft.serve.served_model import BatchResult, ModelLocation, ModelVersion, Options, ServedModel
 from weft.serve.server_processes import report_ready
 from weft.tasks.translation.predictor import TranslationPredictor
 

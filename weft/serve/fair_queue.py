@@ -13,7 +13,7 @@ from typing import Any
 from weft.decoding.predictor import BatchItem, ExpectedCost, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.serve.bounded_cache import BoundedCache
-from weft.serve.served_models import BatchResult, TranslationQuery
+from weft.serve.served_model import BatchResult, TranslationQuery
 
 KINDS, CLIENTS = 1000, 10_000
 """Kinds of work whose time, and clients whose work, is remembered."""

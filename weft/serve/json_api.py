@@ -27,7 +27,7 @@ from weft.serve.request_and_response import (
     with_choices,
 )
 from weft.serve.request_batcher import too_many_cells
-from weft.serve.served_models import Options, ServedModel, TranslationQuery
+from weft.serve.served_model import Options, ServedModel, TranslationQuery
 from weft.serve.server_processes import reload_others
 from weft.serve.service import Service, client_of, note
 from weft.tasks.translation.documents import Format
@@ -208,7 +208,7 @@ async def _translate(service: Service, request: Request, body: TranslateRequest,
     else:
         if body.prefixes or body.attention or body.alignment or body.use:
             raise HTTPException(400, f"format {body.format}: a document has no prefix, use, attention and alignment")
-        documents = await service.segments(request, body.texts, body.format, model.target)
+        documents = await service.documents.segments(client_of(request), body.texts, body.format, model.target)
         segments = [segment for document in documents for segment in document]
         terms = await _terms(service, request, body, [segment.text for segment in segments])
         queries = [
@@ -216,7 +216,7 @@ async def _translate(service: Service, request: Request, body: TranslateRequest,
             for each, wanted in zip(segments, terms, strict=True)
         ]
         answers = await service.judged(request, model, [each.text for each in segments], await service.answer(request, queries))
-        answers = await service.filled(request, body.texts, body.format, model.target, answers)
+        answers = await service.documents.filled(client_of(request), body.texts, body.format, model.target, answers)
     if body.attention and (count := cells(answers)) > limit:
         raise too_many_cells(count, limit)
     large = body.attention or body.alignment or body.glossary or len(answers) > FEW

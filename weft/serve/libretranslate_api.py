@@ -18,8 +18,9 @@ from weft.decoding.predictor import Prediction
 from weft.errors import DataError
 from weft.serve.languages import LONGEST_SAMPLE, detect_language, language_name
 from weft.serve.request_and_response import ERRORS, Fields, admitted_fields, body_schema, with_choices
-from weft.serve.served_models import ServedModel, TranslationQuery
-from weft.serve.service import Service, check_segments, client_of, is_translated, note, suffix_of, suffixes
+from weft.serve.request_documents import check_segments, is_translated, suffix_of, suffixes
+from weft.serve.served_model import ServedModel, TranslationQuery
+from weft.serve.service import Service, client_of, note
 from weft.tasks.translation.documents import open_file
 from weft.tasks.translation.documents.html import Segment
 from weft.tasks.translation.segmenter import Translation
@@ -186,10 +187,10 @@ async def _translate_texts(
     memory: list[str] = ["none"] * len(texts)
     for model in path:
         texts = [each.text for each in predictions]
-        documents = await service.segments(request, texts, markup, None)
+        documents = await service.documents.segments(client_of(request), texts, markup, None)
         segments = [segment for document in documents for segment in document]
         answers = await _translate_segments(service, request, model, segments, count if model is path[-1] else 0)
-        predictions = await service.filled(request, texts, markup, None, answers)
+        predictions = await service.documents.filled(client_of(request), texts, markup, None, answers)
         each = iter(zip(segments, answers, strict=True))
         memory = [_memory([next(each) for _ in document]) for document in documents]
     return predictions, memory

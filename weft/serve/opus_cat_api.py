@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from weft.decoding.predictor import Prediction
 from weft.serve.request_and_response import ERRORS, Fields, read_fields
-from weft.serve.served_models import ServedModel, TranslationQuery
+from weft.serve.served_model import ServedModel, TranslationQuery
 from weft.serve.service import Service
 from weft.tasks.translation.segmenter import Translation
 

@@ -21,7 +21,7 @@ from weft.data.term_automata import token_texts
 from weft.decoding.predictor import Prediction
 from weft.explain.attention_heatmap import cross_attention
 from weft.explain.explanation import Side, join_words, make_side
-from weft.serve.served_models import ServedModel
+from weft.serve.served_model import ServedModel
 from weft.tasks.translation.segmenter import Translation
 
 if TYPE_CHECKING:

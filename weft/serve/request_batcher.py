@@ -25,7 +25,7 @@ from weft.serve.document_reader_processes import Readers
 from weft.serve.fair_queue import SHORT, Batch, BatchTimeModel, FairQueue, Job, Parts, PendingQuery, RequestTicket
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
-from weft.serve.served_models import BatchResult, ServedModel, TranslationQuery
+from weft.serve.served_model import BatchResult, ServedModel, TranslationQuery
 from weft.serve.settings import Settings
 
 WARM_UP = (("a b", 1), ("a b c d", 1), ("a b c d e f g h", 1), ("a b c d", 8), ("a b c d e f g h", 8))

@@ -9,13 +9,12 @@ from typing import Any
 from weft.runs.open_run import Report
 from weft.runs.run_folder import locked_folder
 from weft.runs.warm_start import resolve_start, start_model, starts_with_a_model
-from weft.training import checkpoint
 from weft.training.auto.plan_for_time import chooser
-from weft.training.checkpoint import check_identity, check_resumable, save_settings
 from weft.training.distributed import World
 from weft.training.log import open_log
 from weft.training.model_card import write_card
 from weft.training.prepare_run import Prepared, lower_to_steps, prepare_in_turn, prepare_run, summary
+from weft.training.resumption import begun, check_identity, check_resumable, save_settings, seconds_trained
 from weft.training.time_budget import TimeBudget
 from weft.training.training_loop import fit
 from weft.training.training_request import TrainingRequest
@@ -49,7 +48,7 @@ def train_in_folder(
 
         task, model = prepare_in_turn(world, prepare_first, lambda resolved: prepare_run(resolved, out, world.device))
         train, floor = task.config.train, find_floor(task, model) if world.first else None
-        begins = world.broadcast(checkpoint.latest(out) is None)  # also if a resumed run has not saved anything yet
+        begins = world.broadcast(not begun(out))  # also if a resumed run has not saved anything yet
         notes += start_model(model, task.config, out, begins=begins)
         if resume and world.first:
             notes += check_identity(out, task.identity())
@@ -78,6 +77,4 @@ def _time_left(clock: TimeBudget, out: Path, resume: bool) -> dict[str, Any]:
     """The settings of the time left after the preparations, plus the time that a resumed run has already used."""
     if not resume:
         return {"train.seconds": clock.left()}
-    newest = checkpoint.latest(out)
-    before = checkpoint.check(newest)["progress"]["seconds"] if newest else 0.0
-    return {"train.seconds": before + clock.left(), "train.budget": "time"}
+    return {"train.seconds": seconds_trained(out) + clock.left(), "train.budget": "time"}

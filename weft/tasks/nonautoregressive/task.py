@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.config.corpus_entries import TrainingCorpus
 from weft.data.batch import EOS, PAD, Batch, FertilityBatch, Layout, PairBatch
 from weft.data.batching import spread
 from weft.data.corpus import Corpus, Rows
-from weft.data.ibm_model_2 import Ids
 from weft.data.word_noise import CorpusNoise
 from weft.errors import ConfigError, RunError
 from weft.losses.ctc_loss import alignable, best_alignment, ctc_loss
@@ -139,7 +139,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
             return counted_alignment(self.train, self.target.size)
         align, source, target = self.teacher.aligner(self.config), CharacterCounter(self.source), CharacterCounter(self.target)
 
-        def count(pairs: Sequence[tuple[Ids, Ids]]) -> list[Ids]:
+        def count(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> list[NDArray[Any]]:
             texts = [(self.source.decode(ids.tolist()), self.target.decode(other.tolist())) for ids, other in pairs]
             fertilities = []
             for (ids, other), (before, after), each in zip(pairs, texts, align(texts), strict=True):

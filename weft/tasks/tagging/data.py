@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -36,7 +36,7 @@ from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 from weft.file_access import plain_name
 from weft.tasks.classification.data import Labels, reading
-from weft.tasks.edges_between_words import read_edges
+from weft.tasks.edges_between_words import read_edges, with_graph
 from weft.tasks.tagging.metrics import Scheme, convert, split_tags
 
 TAGS, WORDS = "tags.json", "words.json"
@@ -346,6 +346,11 @@ def make_tagged(
     labels = spread(tags, layout).where(layout.mask, NO_LABEL)
     numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
     return TagBatch(numbers, source, layout, starts, labels)
+
+
+def with_edges(batch: TagBatch, places: Rows | Sequence[int], counts: Rows | Sequence[int]) -> TagBatch:
+    """A batch with the edges between its words; see `with_graph`."""
+    return replace(batch, source=with_graph(batch.source, places, counts))
 
 
 def random_tagged(length: int, rows: int, words: int, subwords: int, *, whole: bool, rounded: bool) -> TagBatch:

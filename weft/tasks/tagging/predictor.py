@@ -1,7 +1,7 @@
 """Tagging: sentences to a tag for each word."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
@@ -14,8 +14,7 @@ from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredic
 from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
 from weft.explain.html_page import head_images, meter, notes
-from weft.tasks.edges_between_words import with_graph
-from weft.tasks.tagging.data import TaggedEncoding, join_tags, make_tagged, split_words
+from weft.tasks.tagging.data import TaggedEncoding, join_tags, make_tagged, split_words, with_edges
 from weft.tasks.tagging.metrics import convert
 
 
@@ -107,7 +106,7 @@ class TaggingPredictor(TextPredictor[Tagged]):
         batch = make_tagged(words, subwords, sizes, np.zeros_like(words), lengths, whole=self.reader.whole)
         if self.reader.graph:
             places, counts = [place for part in parts for place in part.edges], [len(part.edges) for part in parts]
-            batch = replace(batch, source=with_graph(batch.source, places, counts))
+            batch = with_edges(batch, places, counts)
         return batch.to(self.model.device)
 
     def _scores(self, batch: TagBatch) -> Tensor:

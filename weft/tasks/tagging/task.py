@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Literal
@@ -21,7 +20,6 @@ from weft.models.base import Network, Sizes
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.classification.data import Labels
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.edges_between_words import check_model, with_graph
 from weft.tasks.tagging.data import (
     TAGS,
     WORDS,
@@ -33,6 +31,7 @@ from weft.tasks.tagging.data import (
     random_tagged,
     spaced_words,
     tagged_format,
+    with_edges,
 )
 from weft.tasks.tagging.metrics import (
     EntityF1,
@@ -143,10 +142,7 @@ class TaggingTask(CorpusTask):
         return Sizes(words, reads="words", pieces=subwords) if self.per_word == "front" else Sizes(subwords)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        model = build_tagger(spec, sizes, self.tags, self.per_word, self.output, self.scheme, self.dropout)
-        if self.graph:
-            check_model(model)
-        return model
+        return build_tagger(spec, sizes, self.tags, self.per_word, self.output, self.scheme, self.dropout, graph=self.graph)
 
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
@@ -187,7 +183,7 @@ class TaggingTask(CorpusTask):
         subwords, sizes, tags = (corpus.gather(name, rows)[0] for name in ("piece", "size", "tag"))
         sizes, whole = sizes.astype(np.int64), self.reader.whole
         batch = make_tagged(words, subwords, sizes, tags, lengths, rows, whole=whole, budget=budget, rounded=rounded)
-        return replace(batch, source=with_graph(batch.source, *corpus.gather("edges", rows))) if self.graph else batch
+        return with_edges(batch, *corpus.gather("edges", rows)) if self.graph else batch
 
     def losses(self, model: Tagger, batch: TagBatch, update: int) -> Iterator[Loss]:
         scores, real = model(batch.source, batch.words, batch.starts), batch.labels != NO_LABEL
@@ -217,4 +213,4 @@ class TaggingTask(CorpusTask):
 
     def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> TagBatch:
         batch = random_tagged(length, rows, sizes.source, sizes.pieces, whole=self.per_word == "front", rounded=rounded)
-        return replace(batch, source=with_graph(batch.source, [], [0] * rows)) if self.graph else batch
+        return with_edges(batch, [], [0] * rows) if self.graph else batch
