@@ -81,8 +81,8 @@ def request(some: Sequence[Sentence], kind: str, **options: Any) -> GenerationRe
     )
 
 
-def ask(kind: str) -> Callable[[Sequence[Sentence]], tuple[list[list[int]], GenerationRequest]]:
-    return lambda some: ([each.ids for each in some], request(some, kind))
+def ask(kind: str) -> Callable[[Sequence[Sentence]], GenerationRequest]:
+    return lambda some: request(some, kind)
 
 
 @dataclass(eq=False)

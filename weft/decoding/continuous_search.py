@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -30,7 +30,14 @@ PREFIX = 64
 SOURCE = 128
 """The most tokens of a source where all places have the same size, as on a GPU; longer ones are searched in batches."""
 
-Part = TypeVar("Part")
+
+class HasIds(Protocol):
+    """A source that waits: its token ids."""
+
+    ids: list[int]
+
+
+Part = TypeVar("Part", bound=HasIds)
 Texts = Callable[[], list[list[Hypothesis]]]
 """Waits for the texts of some sources, best first."""
 
@@ -84,15 +91,11 @@ class Slots(ABC):
         """Frees the memory of the search, once."""
 
 
-Ask = Callable[[Sequence[Part]], tuple[Sequence[Sequence[int]], GenerationRequest]]
-"""The ids of some sources, and the request for their texts."""
-
-
 def search_continuously(
     slots: Slots,
     first: Sequence[Part],
     feed: Feed[Part],
-    ask: Ask[Part],
+    request: Callable[[Sequence[Part]], GenerationRequest],
     read: Callable[[Sequence[Part], list[list[Hypothesis]]], Sequence[Any]],
 ) -> None:
     """Searches for the texts of the first sources, and of those that the feed gives. read: turns hypotheses into results."""
@@ -104,7 +107,7 @@ def search_continuously(
         if parts:
             waiting = waiting[len(free) :]
             places = [heappop(free) for _ in parts]  # the lowest, so that few places are in use
-            slots.admit(places, *ask(parts))
+            slots.admit(places, [part.ids for part in parts], request(parts))
             running.update(zip(places, parts, strict=True))
         if not running:
             return

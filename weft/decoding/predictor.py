@@ -193,6 +193,10 @@ class Predictor(ABC, Generic[In, Out]):
         results = self.run(parts, control)
         return lambda: results
 
+    def joinable(self, part: Any) -> bool:
+        """Whether the options, and what the part asks for, let it join others; a model on another device may do it."""
+        return False
+
     def continuous(self, part: Any) -> bool:
         """Whether `stream` gives the place of a part like this one to another as soon as its result is known."""
         return False

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -170,16 +171,16 @@ class TensorSlots(Slots):
             self._began[place] = self._count
         prefixes, longest = request.prefixes or [[BOS]] * len(places), max_tokens(self.model, request)
         extent = 1 if max(map(len, prefixes)) == 1 else PREFIX
-        lines = []
-        for place, source, prefix, most, seed in zip(
-            places, sources, prefixes, longest, request.seeds or [0] * len(places), strict=True
-        ):
-            head = [place, len(source), len(prefix), most, min(request.min_tokens, most - 1), seed]
-            lines.append(
-                [*head, *prefix, *[PAD] * (extent - len(prefix)), *source, *[PAD] * (SOURCE - len(source))],
-            )
-        lines += lines[:1] * (max(ADMITTED, power_of_two(len(lines))) - len(lines))
-        self._runner.change(("admit", len(lines), extent), self._insert, self._now, self._to_device(torch.tensor(lines)))
+        count = max(ADMITTED, power_of_two(len(places)))
+        table = np.full((count, HEAD + extent + SOURCE), PAD, dtype=np.int64)
+        seeds = request.seeds or [0] * len(places)
+        for row, (place, source, prefix, most, seed) in enumerate(zip(places, sources, prefixes, longest, seeds, strict=True)):
+            table[row, :HEAD] = place, len(source), len(prefix), most, min(request.min_tokens, most - 1), seed
+            table[row, HEAD : HEAD + len(prefix)] = prefix
+            table[row, HEAD + extent : HEAD + extent + len(source)] = source
+        table[len(places) :] = table[0]
+        given = self._to_device(torch.from_numpy(table))
+        self._runner.change(("admit", count, extent), self._insert, self._now, given)
 
     def _insert(self, now: ActiveHypotheses, given: Tensor) -> None:
         """Begins the sources of a table [N, HEAD + P + S] in their places of a search."""

@@ -99,6 +99,11 @@ class WaitingTask:
     cancelled: set[int] = field(default_factory=set)
     answered: bool = False
 
+    @property
+    def continuous(self) -> bool:
+        """Whether its rows may join others."""
+        return all(map(self.predictor.continuous, self.task.items))
+
     def fits(self, other: WaitingTask) -> bool:
         mine, theirs = self.task, other.task
         return (mine.model, mine.options, mine.group) == (theirs.model, theirs.options, theirs.group)
@@ -184,7 +189,7 @@ class Engine:
             self._receive(None if self._parent is None else PARENT_CHECK)
             while self._waiting:
                 first = self._waiting[0]
-                if first.predictor.continuous(first.task.items[0]):
+                if first.continuous:
                     self._running = [self._waiting.pop(0)]
                     self._stream(first)
                 else:
@@ -276,7 +281,7 @@ class Engine:
 
     def joining(self, first: WaitingTask) -> WaitingTask | None:
         """Takes the task that came first of those that wait, if it may join a running one."""
-        if not self._waiting or not self._waiting[0].fits(first):
+        if not self._waiting or not self._waiting[0].fits(first) or not self._waiting[0].continuous:
             return None
         task = self._waiting.pop(0)
         self._running.append(task)

@@ -21,6 +21,9 @@ KINDS, CLIENTS = 1000, 10_000
 DECAY = 0.9
 """The weight of an older batch when the next one is added."""
 
+SLOWER = 8
+"""How many times as long as alone a job may take beside those that it joins, if that is longer than a batch may take."""
+
 GROWTH = 4
 """How many times as large as the largest batch so far the next may be."""
 
@@ -280,7 +283,8 @@ class FairQueue:
             batch.add(job)
         while len(joined) < most and (ticket := self._next(set())):
             job = ticket.jobs[0]
-            if job.group != running[0].group or not self._fits(batch, job, seconds, tokens):
+            limit = max(seconds, SLOWER * self.times.seconds(job.kind, *job.cost))
+            if job.group != running[0].group or not self._fits(batch, job, limit, tokens):
                 break
             batch.add(job)
             joined.append(job)

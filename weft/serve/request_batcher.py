@@ -269,6 +269,7 @@ class Batcher:
                 ticket.settle(RuntimeError("the model's thread ended"))
             with self._changed:
                 self._running.pop(lane, None)
+                self._joined.pop(lane, None)
             self._lanes[lane] = self._start(lane)
 
     def _run(self, batch: Batch, lane: int) -> None:
@@ -507,7 +508,8 @@ def too_many_cells(count: int, limit: int) -> HTTPException:
 
 def joins(job: Job) -> bool:
     """Whether a job may join others while they run."""
-    return job.pending.predictor.continuous(job.item)
+    predictor = job.pending.predictor
+    return predictor.continuous(job.item) if job.pending.query.model.remote is None else predictor.joinable(job.item)
 
 
 def run_jobs(jobs: Sequence[Job], between: Callable[[], None]) -> BatchResult:

@@ -10,7 +10,6 @@ from weft.data.sentence_splitting import SentenceSplitter
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.continuous_search import PREFIX, SOURCE, Feed, Slots, search_continuously, slots_opener
 from weft.decoding.decoding_options import DecodingOptions, Warn
-from weft.decoding.generate import GenerationRequest
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
 from weft.decoding.predictor import ExpectedCost, Predictor, refuse
 from weft.decoding.score_given_targets import score_texts, teacher_force
@@ -138,8 +137,13 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         return lambda: self._detokenize(parts, hypotheses)
 
     def continuous(self, part: TextSegment) -> bool:
+        return self.joinable(part) and self._fits(part) and self._streams
+
+    def joinable(self, part: TextSegment) -> bool:
         """Terms and long prefixes need batches, and so do decoding options that work on whole batches."""
-        return self._streams and not part.terms and self._fits(part)
+        if self.options.rerank is not None or self.shortlist is not None or self.options.config.rules or self.model.copies:
+            return False
+        return self.options.search.continuous and not part.terms and len(part.prefix) < PREFIX
 
     def _fits(self, part: TextSegment) -> bool:
         """Whether a place of a continuous search has room for it."""
@@ -147,8 +151,6 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     @cached_property
     def _streams(self) -> bool:
-        if self.options.rerank is not None or self.shortlist is not None or self.options.config.rules:
-            return False
         opener = self._slots()
         if opener is None:
             return False
@@ -157,8 +159,6 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     def _slots(self) -> Callable[[int], Slots] | None:
         """Opens places of a search; None if the texts need batches."""
-        if self.model.copies:
-            return None
         with self.arithmetic():
             longest = [self.options.config.max_length]
             return slots_opener(self.model, replace(self.options.request([]), max_tokens=longest, runner=self.runner))
@@ -169,15 +169,12 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             super().stream(first, feed)
             return
 
-        def ask(parts: Sequence[TextSegment]) -> tuple[list[list[int]], GenerationRequest]:
-            return [part.ids for part in parts], self.request(parts)
-
         # Those of a GPU are used again, since their tensors take long to make.
         slots, self._kept = self._kept, None
         with self.arithmetic():
             slots = slots or opener(self.places)
             with closing(slots):
-                search_continuously(slots, first, feed, ask, self._detokenize)
+                search_continuously(slots, first, feed, self.request, self._detokenize)
         if self.runner is not None:
             self._kept = slots
 
