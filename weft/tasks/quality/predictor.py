@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from weft.decoding.decoding_options import DecodingOptions, Warn
@@ -67,7 +68,10 @@ class QualityPart(TextPart):
 
 
 class QualityPredictor(PairPredictor):
-    """A model of the quality of translations. An input has a source and its translation with a tab between them."""
+    """A model of the quality of translations. An input has a source and its translation with a tab between them.
+
+    run: the folder with its calibration, if it has one.
+    """
 
     columns = INPUT
     reader: QualityReader
@@ -81,11 +85,11 @@ class QualityPredictor(PairPredictor):
         options: DecodingOptions,
         output: Output,
         *,
-        calibration: Calibration,
+        run: Path,
         warn: Warn | None = None,
     ) -> None:
         super().__init__(model, reader, labels, options, warn=warn)  # type: ignore[arg-type]
-        self.output, self.calibration, self.counter = output, calibration, CharacterCounter(reader.target)
+        self.output, self.calibration, self.counter = output, Calibration.load(run), CharacterCounter(reader.target)
 
     def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[TextPart]]:
         found: list[list[TextPart]] = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any
 
@@ -18,30 +18,23 @@ from weft.data.batch import NO_LABEL, QualityBatch
 from weft.data.corpus import Corpus, Encoding, Rows
 from weft.data.formats import Pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn
-from weft.errors import ConfigError
-from weft.evaluation.metrics import Metric, score
 from weft.models.base import Network, Sizes
 from weft.tasks.base import Loss, Share, TaskContext, TaskInfo, measures_of
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.pairs.data import NUMBERS, Numbers, find_numbers
-from weft.tasks.quality.calibration import Calibration
 from weft.tasks.quality.data import (
     Output,
     QualityReader,
     both_texts,
     gather_quality,
-    join_label,
     quality_format,
     random_quality,
     scores_only,
-    split_label,
 )
-from weft.tasks.quality.labels import words_of
 from weft.tasks.quality.metrics import METRICS
 from weft.tasks.quality.model import QualityModel, forces, quality_model
 from weft.tasks.quality.predictor import Quality, QualityPredictor, quality_page
-from weft.tasks.run_tokenizers import TokenizerPair, learn_tokenizers, tokenizers_of
-from weft.tasks.two_texts import split_texts
+from weft.tasks.quality.tokenizers_and_floors import TokenizerPair, check_shared, floors, quality_tokenizers
 
 
 class QualityTask(CorpusTask):
@@ -80,7 +73,7 @@ class QualityTask(CorpusTask):
         self.tags_weight = 0.0 if output == "number" else tags_weight
         self.numbers = Numbers()
         self.data_format = quality_format(output)
-        self.measures = measures_of(METRICS[output])
+        self.measures, self.info = measures_of(METRICS[output]), replace(self.info, metric_types=METRICS[output])
 
     def learn(self, train: list[Pairs]) -> None:
         """Finds the mean and the deviation of the scores as well."""
@@ -94,24 +87,15 @@ class QualityTask(CorpusTask):
 
     def tokenizers(self, train: list[Pairs]) -> TokenizerPair:
         """Those of sources and of translations; the same ones for an estimator with one encoder for both."""
-        if self.config.data.tokenizer_of:
-            self.config, *pair = tokenizers_of(self.config)
-            return pair[0], pair[1]
-        if not (forces(self.estimator) or self.config.start.run):
-            self.config = self.config.replaced({"data.shared_vocabulary": True})
-        return learn_tokenizers(self.config, train, self.report)
+        self.config, pair = quality_tokenizers(self.config, train, self.report, apart=forces(self.estimator))
+        return pair
 
     def reopen(self) -> Sizes:
         super().reopen()
         self.numbers = Numbers.load(self.run / NUMBERS)
-        shared = self.source is self.target
-        if not (shared or forces(self.estimator)):
-            raise ConfigError(
-                f"task.estimator: {self.estimator['kind']} reads both texts with one encoder, and the tokenizers of "
-                f"{self.config.start.run or self.config.data.tokenizer_of} are two; choose the estimator translator, or a run "
-                "with data.shared_vocabulary: true"
-            )
-        return Sizes(self.source.size, self.target.size, shared)
+        if not forces(self.estimator):
+            check_shared(self.source, self.target, self.config)
+        return Sizes(self.source.size, self.target.size, self.source is self.target)
 
     @property
     def reader(self) -> QualityReader:
@@ -142,9 +126,6 @@ class QualityTask(CorpusTask):
             total = total + self.tags_weight * (each.where(real, 0.0).sum(1) / real.sum(1).clamp_min(1)).sum()
         return total, torch.tensor(len(batch.labels), device=total.device)
 
-    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
-        return [metric() for metric in METRICS[self.output]]
-
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
             self._remark(pairs, self.report)
@@ -156,24 +137,9 @@ class QualityTask(CorpusTask):
 
     def _remark(self, pairs: Pairs, report: Callable[[str], None]) -> None:
         """Tells how good the simplest estimates are."""
-        for name, scores in self.floors(list(pairs)).items():
+        mean = None if self.output == "tags" else self.numbers.mean
+        for name, scores in floors(list(pairs), mean, self.metrics()).items():
             report(f"{pairs.name}: {name} would have: {', '.join(f'{key} {value:.1f}' for key, value in scores.items())}")
-
-    def floors(self, examples: Sequence[tuple[str, str]]) -> dict[str, dict[str, float]]:
-        """The scores of estimates that do not read: the mean and the most frequent tag, and the number of words."""
-        references = [label for _, label in examples]
-        counts = Counter(tag for label in references for tag in split_label(label)[1])
-        usual = max(counts, key=lambda tag: counts[tag], default="")
-        words = [len(words_of(split_texts(source)[1])) for source, _ in examples]
-        tags = [[usual] * len(split_label(label)[1]) for label in references]
-        means = ["" if self.output == "tags" else f"{self.numbers.mean:.4f}"] * len(references)
-        floors = {"the same for all": [join_label(*each) for each in zip(means, tags, strict=True)]}
-        if self.output != "tags":
-            floors["minus the number of words"] = [join_label(str(-n), own) for n, own in zip(words, tags, strict=True)]
-        return {
-            name: {each.name: each.value for each in score(guesses, references, self.metrics()).values()}
-            for name, guesses in floors.items()
-        }
 
     @property
     def decoded_examples(self) -> list[tuple[str, str]]:  # type: ignore[override]
@@ -181,8 +147,7 @@ class QualityTask(CorpusTask):
         return list(chain.from_iterable(self.references))
 
     def predictor(self, model: QualityModel, resolved: DecodingOptions, warn: Warn | None = None) -> QualityPredictor:
-        calibration = Calibration.load(self.run)
-        return QualityPredictor(model, self.reader, self.numbers, resolved, self.output, calibration=calibration, warn=warn)
+        return QualityPredictor(model, self.reader, self.numbers, resolved, self.output, run=self.run, warn=warn)
 
     def explanation(self, predictor: QualityPredictor, prediction: Quality, text: str) -> str:
         """The confidence in the translation and its words, and the attention between the texts."""
