@@ -7,8 +7,8 @@
 L10N has a folder for each pair of languages, with train.tsv.xz, dev.tsv.xz and test.tsv.xz. Systems train one after the other;
 one that is finished is not trained again, so a call that was stopped is repeated. dev and test are only scored, with beam 5,
 by sacreBLEU (13a) and chrF2; the floors copy the source and answer with the most frequent target. `multilingual`: one model of
-en-de and all small languages, with a tag for each target and a temperature of 5; `fine-tuned` starts from it. Curves are in
-OUT/NAME/results.png.
+en-de and all small languages, with a tag for each target and a temperature of 5; `fine-tuned` starts from it. With --small, dev
+chooses the best weights of each training. Curves are in OUT/NAME/results.png.
 """
 
 from __future__ import annotations
@@ -87,6 +87,13 @@ def show(folder: Path, language: str, name: str, out: Path) -> None:
     print(f"| {language} | {name} | {scores(folder, language, outputs)} | {seconds} |", flush=True)
 
 
+def tagged(folder: Path, languages: Sequence[str], split: str) -> str:
+    """The setting of data.train or data.valid with a tag for the target language of each corpus."""
+    name = "dev" if split == "valid" else split
+    corpora = [f"{{files: '{spec(folder, each, name)}', tag: {each[3:]}}}" for each in languages]
+    return f"data.{split}=[{', '.join(corpora)}]"
+
+
 def large(folder: Path, options: argparse.Namespace) -> None:
     """Systems for en-de. A fixed recipe gets so many steps that the time ends it."""
     language, data = "en-de", [spec(folder, "en-de", "train")]
@@ -113,21 +120,22 @@ def small(folder: Path, options: argparse.Namespace) -> None:
     """Small languages alone, in one model with the large one, and fine-tuned from that model."""
     languages = options.small.split(",")
     together = options.out / f"multilingual-{options.time}"
-    corpora = [f"{{files: '{spec(folder, each, 'train')}', tag: '<2{each[3:]}>'}}" for each in ["en-de", *languages]]
-    sets = [f"data.train=[{', '.join(corpora)}]", f"data.temperature={TEMPERATURE}", *options.set]
+    everything = ["en-de", *languages]
+    sets = [tagged(folder, everything, "train"), tagged(folder, everything, "valid"), f"data.temperature={TEMPERATURE}"]
+    sets += options.set
     train(together, "auto", [], ["--time", options.large_time or options.time, "--set", *sets])
     for language in languages:
         floors(folder, language)
-        tag = f"<2{language[3:]}>"
+        tag = language[3:]
         alone, tuned = (options.out / f"{kind}-{language}-{options.time}" for kind in ("alone", "fine-tuned"))
         data = [spec(folder, language, "train")]
-        train(alone, "auto", data, ["--time", options.time])
+        train(alone, "auto", data, ["--valid", spec(folder, language, "dev"), "--time", options.time])
         translate(alone, folder, language)
         show(folder, language, "alone", alone)
         translate(together, folder, language, tag)
         show(folder, language, "multilingual", together)
-        corpus = f"data.train=[{{files: '{data[0]}', tag: '{tag}'}}]"
-        train(tuned, "", [], ["--from", str(together), "--time", options.time, "--set", corpus])
+        corpora = [tagged(folder, [language], "train"), tagged(folder, [language], "valid")]
+        train(tuned, "", [], ["--from", str(together), "--time", options.time, "--set", *corpora])
         translate(tuned, folder, language, tag)
         show(folder, language, "fine-tuned", tuned)
 

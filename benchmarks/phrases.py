@@ -82,7 +82,7 @@ def rounds(lines: list[list[str]], options: argparse.Namespace) -> list[tuple[st
             translator.save(folder)
         if not (file := folder / "scores.json").exists():
             file.write_text(json.dumps(scores(translator, options)), "utf-8")
-        found.append((f"n-grams, {number} rounds" if number else "n-grams", json.loads(file.read_text("utf-8"))))
+        found.append((f"n-grams, round {number}" if number else "n-grams", json.loads(file.read_text("utf-8"))))
         print(found[-1], f"{time.monotonic() - began:.0f} s", flush=True)
     return found
 

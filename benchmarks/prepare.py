@@ -3,6 +3,7 @@
     python benchmarks/prepare.py pairs.tsv.gz              tokenise a file of pairs with a trained BPE into a cache
     python benchmarks/prepare.py --synthetic 2000000       the same with random pairs
     python benchmarks/prepare.py --synthetic 1000000 4000000 16000000 --most 2000
+    python benchmarks/prepare.py --rows 1000000 4000000 16000000     caches of random ids: seeking and reading only
 
 Then it reads one epoch of batches, or the first `--most`, begins at the end of an epoch (`seek`), and runs the first step of
 `weft train` twice: with a cold and with a warm cache. Several sizes are measured in shards of a million pairs, without the
@@ -14,12 +15,16 @@ Every measurement runs in a new process, so that peak memory is measured separat
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import resource
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +33,7 @@ import numpy as np
 import weft
 from weft.data.batch import Position
 from weft.data.batching import Batches
-from weft.data.corpus import Corpus
+from weft.data.corpus import Corpus, CorpusReport
 from weft.data.formats import open_pairs
 from weft.data.sentence_pairs import collate_pairs, prepare_pairs
 from weft.data.tokenizers import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
@@ -98,6 +103,43 @@ def first_step(spec: str, folder: Path) -> Figures:
     seconds = time.perf_counter() - begin
     weights = (out / "model.safetensors").stat().st_size
     return {"seconds to the first step": seconds, "MB of weights, gradients, optimiser and average": 5 * weights / 1e6}
+
+
+def write_cache(folder: Path, count: int) -> None:
+    """A cache of random ids with the lengths of translated text, as tokenising would leave it."""
+    random, columns = np.random.default_rng(0), ("source", "target")
+    folder.mkdir()
+    ends = dict.fromkeys(columns, 0)
+    with ExitStack() as stack:
+        names = [*columns, *(f"{column}.offsets" for column in columns), "lengths"]
+        files = {name: stack.enter_context(open(folder / name, "wb")) for name in names}
+        for column in columns:
+            files[f"{column}.offsets"].write(np.zeros(1, np.uint64).data)
+        for start in range(0, count, SHARD):
+            amount = min(SHARD, count - start)
+            lengths = np.clip(np.exp(random.normal(3.3, 0.5, (amount, 2))), 1, 250).astype(np.uint32)
+            files["lengths"].write(lengths.data)
+            for column, sizes in zip(columns, lengths.T.astype(np.uint64), strict=True):
+                files[column].write(random.integers(4, 8000, int(sizes.sum()), np.uint16).data)
+                files[f"{column}.offsets"].write((ends[column] + sizes.cumsum()).data)
+                ends[column] += int(sizes.sum())
+    about = {"report": asdict(CorpusReport(read=count, kept=count)), "length": "uint32", "sized": 2}
+    (folder / "about.json").write_text(json.dumps({**about, "columns": dict.fromkeys(columns, "uint16")}))
+
+
+def reread(folder: Path, budget: int, most: int) -> Figures:
+    """Opens a cache, begins at the last window of the third epoch, and reads batches on from there."""
+    begin = time.perf_counter()
+    corpus = Corpus(folder)
+    batches = Batches(corpus.lengths, budget, seed=1)
+    opened = time.perf_counter() - begin
+    stream = batches.stream(Position(2, batches.windows - 1, 0))
+    collate_pairs(corpus, next(stream)[0])
+    sought, pairs = time.perf_counter() - begin - opened, 0
+    for rows, _ in islice(stream, most):
+        pairs += len(collate_pairs(corpus, rows).rows)
+    seconds = time.perf_counter() - begin - opened - sought
+    return {"seconds to open": opened, "seconds to the batch": sought, "pairs/s": pairs / seconds}
 
 
 def measure(function: Callable[..., Figures], *arguments: Any) -> Figures:
@@ -190,7 +232,15 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=8192, help="tokens per batch")
     parser.add_argument("--most", type=int, default=0, help="batches to read; 0: those of an epoch")
     parser.add_argument("--duplicates", action="store_true", help="of several sizes: drop duplicates too")
+    parser.add_argument("--rows", type=int, nargs="+", metavar="COUNT", help="only read: caches of so many random pairs")
     options = parser.parse_args()
+    for count in options.rows or []:
+        with tempfile.TemporaryDirectory() as place:
+            write_cache(Path(place) / "corpus", count)
+            print(f"{count:,} pairs", flush=True)
+            measure(reread, Path(place) / "corpus", options.budget, options.most or 2000)
+    if options.rows:
+        return
     if (options.pairs is None) == (options.synthetic is None):
         parser.error("give a file of pairs or --synthetic COUNT")
     if options.synthetic and len(options.synthetic) > 1:

@@ -87,6 +87,9 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--run", type=Path)
+    parser.add_argument(
+        "--only", nargs="*", metavar="NAME", help="some of: plain, ray, 'one killed', 'all killed', 'begun again'"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     run = options.run or options.out / "run"
@@ -96,9 +99,17 @@ def main() -> None:
     source = options.out / "lines.txt"
     write_lines(source, options.lines)
     ray = ("--engine", "ray", "--actors", "2")
-    kinds = [("plain", (), ""), ("one process", ("--shard", "1/1"), ""), ("ray", ray, ""), ("an actor killed", ray, "actor")]
+    kinds = [
+        ("plain", (), ""),
+        ("ray", ray, ""),
+        ("one killed", ray, "actor"),
+        ("all killed", ray, "all"),
+        ("begun again", ray, ""),
+    ]
     whole = b""
-    for name, extra, kill in [*kinds, ("all killed", ray, "all"), ("begun again", ray, "")]:
+    for name, extra, kill in kinds:
+        if options.only and name not in options.only:
+            continue
         out = options.out / f"{'killed' if name in ('all killed', 'begun again') else name.replace(' ', '-')}.txt"
         seconds, between, shards = translate(run, source, out, *extra, kill=kill)
         whole = whole or out.read_bytes()

@@ -585,3 +585,12 @@ def test_golden_numbers_are_those_of_another_call_and_every_difference_is_found(
     del after["lm-tiny"]["scores"]
     assert {*golden.compare(before, after)[0]} == {"lm-tiny · log", "lm-tiny · scores"}
     assert golden.unsound(after) == ["lm-tiny: resumed log differs from the whole run"]
+
+
+def test_labels_of_a_caption_are_words_of_the_others_and_groups_are_ranked_by_themselves() -> None:
+    few = importlib.import_module("few_shot_labels")
+    found = list(few.labelled(("p", ["A red dog runs.", "a red dog", "The dog barks"]), {"a", "the"}))
+    assert [labels for *_, labels in found] == [["dog"], ["dog"], ["dog", "red"]]
+    ranked, test = [["a", "b", "c", "d", "e", "f", "g"]] * 2, [("p", "", ["g", "a"]), ("p", "", ["f"])]
+    assert few.recall(ranked, test, set("abcdefg")) == pytest.approx(25)  # of the best five a, but neither g nor f
+    assert few.recall(ranked, test, set("cdefg")) == pytest.approx(100)

@@ -73,4 +73,4 @@ def test_what_cannot_have_a_memory(weft: Shell, reverse_run: Path, memory: Path,
     weft.fails("translate", reverse_run, "a b", "--memory", tmp_path / "no.tsv", says=["no.tsv"])
     (tmp_path / "in.txt").write_text("a b c\n", encoding="utf-8")
     arguments = ("translate", reverse_run, tmp_path / "in.txt", "-o", tmp_path / "out.txt", "--memory", memory)
-    weft.fails(*arguments, "--shard", "1/2", says=["without --prefix, --memory and --stream"])
+    weft.fails(*arguments, "--shard", "1/2", says=["without --prefix, --memory, --quality and --stream"])

@@ -115,12 +115,14 @@ def exhaustive(text: Sequence[str], table: PhraseTable, model: NgramModel, weigh
     return best[1]
 
 
-@pytest.mark.parametrize("reach", [99, 2])
-def test_the_decoder_finds_what_an_exhaustive_search_finds(reach: int) -> None:
-    model = NgramModel([[draw % 4 for draw in text[:-1]] + [ENDING] for text in random_texts(30, seed=3)], SIZE, 3)
-    draw = Random(5)
-    for seed in range(6):
-        table, weights = random_table(seed), replace(EXACT, reach=reach)
+@pytest.mark.parametrize(("reach", "language"), [(99, 0.5), (2, 0.5), (99, 4.0)])
+def test_the_decoder_finds_what_an_exhaustive_search_finds(reach: int, language: float) -> None:
+    """The language model has seen words in a circle, so what a hypothesis ends with decides what may follow."""
+    texts = [[*((first + step) % 4 for step in range(length)), ENDING] for first in range(4) for length in range(2, 9)]
+    model = NgramModel([*texts, *random_texts(10, seed=3)], SIZE, 3)
+    draw, weights = Random(5), replace(EXACT, reach=reach, language=language)
+    for seed in range(8):
+        table = random_table(seed)
         texts = [draw.choices(WORDS, k=length) for length in (1, 2, 4, 4)]
         found = StackDecoder(table, model, IDS, 4, ENDING, weights).translate([*texts, []])
         assert found == [*(exhaustive(text, table, model, weights) for text in texts), []]

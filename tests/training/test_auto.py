@@ -65,7 +65,6 @@ def chosen(
     given = ["data.cache=" + str(folder / "cache"), *sets]
     config = load_config("auto", given).replaced({"data.train": [data], "data.valid": [valid] if valid else []})
     choose = chooser(True, given, Clock(seconds) if seconds else None, said.append)
-    assert choose is not None
     return choose(config, run, world), [line for line in said if ":  " in line or line.startswith("validation: ")]
 
 
@@ -302,15 +301,15 @@ def test_a_time_limits_a_fixed_recipe(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(auto, "probe", lambda *given: pytest.fail("nothing needs to be measured"))
     said: list[str] = []
     choose = chooser(False, [], Clock(120.0), said.append)
-    assert choose is not None
     recipe = load_config("transformer-tiny")
     assert choose(recipe, tmp_path, CPU) == recipe.replaced({"train.seconds": 112.0})
     (line,) = said
     assert line.startswith(f"training:   up to {recipe.train.steps:,} steps, in at most 2:00")
 
 
-def test_there_is_nothing_to_choose_without_auto_and_time() -> None:
-    assert chooser(False, ["train.steps=5"], None, print) is None
+def test_there_is_nothing_to_choose_without_auto_and_time(tmp_path: Path) -> None:
+    recipe = load_config("transformer-tiny")
+    assert chooser(False, ["train.steps=5"], None, pytest.fail)(recipe, tmp_path, CPU) == recipe
 
 
 @pytest.mark.parametrize(

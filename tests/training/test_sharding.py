@@ -24,20 +24,20 @@ from weft.training.distributed import World
 from weft.training.prepare_run import untrained_model
 from weft.training.sharding import PlainCopy, check_shardable, own_layers, shards
 
-RECOMPUTED = {"train.recompute": True, "train.clip": 0}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "recomputed": {"train.recompute": True, "train.clip": 0},
+    "recurrent": {"model.decoder_self": "recurrent", "model.wiring": "mix", "model.share_embeddings": "none"},
+    "reversible": {"model.reversible": True},
+}
 
 
 def jobs(folder: Path) -> list[dict[str, Any]]:
     """All that is done in one process and in two, because starting processes takes longest."""
-    named = {name: str(folder / name) for name in ("plain", "recomputed", "run", "adapted")}
-    for name in ("plain", "recomputed"):
+    for name in VARIANTS:
         (folder / name).mkdir(parents=True)
-    return [
-        {"out": named["plain"], "gradients": True},
-        {"out": named["recomputed"], "gradients": True, "set": RECOMPUTED},
-        {"out": named["run"]},
-        {"out": named["adapted"], "start": named["run"]},
-    ]
+    gradients = [{"out": str(folder / name), "gradients": True, "set": changes} for name, changes in VARIANTS.items()]
+    return [*gradients, {"out": str(folder / "run")}, {"out": str(folder / "adapted"), "start": str(folder / "run")}]
 
 
 def here(todo: list[dict[str, Any]]) -> None:
@@ -75,7 +75,7 @@ def distance(first: Path, second: Path) -> float:
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
-@pytest.mark.parametrize("name", ["plain", "recomputed"])
+@pytest.mark.parametrize("name", VARIANTS)
 def test_gradients_are_those_of_one_process(name: str, trained: Path) -> None:
     one, two = (read_tensors(trained / count / name / f"gradients-{n}.safetensors") for n, count in ((1, "one"), (2, "two")))
     held = {key: float(two.pop(key)) for key in ("share of weights", "share of moments")}

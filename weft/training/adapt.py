@@ -218,6 +218,7 @@ def _request(run: Path, out: Path, material: _Material, steps: int, tag: str | N
         "train.patience": 0,
         "train.log_every": every,
         "train.compile": False,
+        "train.shard": False,
         "train.trackers": [],
         "train.tensorboard": False,
     }

@@ -14,7 +14,7 @@ import copy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from weft.config.sections import TrainSection
 from weft.data.batch import Batch
 from weft.errors import ConfigError
-from weft.layers.decoder_state import leaves
+from weft.layers.decoder_state import State, leaves
 from weft.models.transformer_blocks import DecoderLayer
 from weft.runs.distributed_tensors import each_whole
 from weft.tasks.base import Loss, MultiOptimizerTask, Task
@@ -144,23 +144,33 @@ def _sum(module: FSDPModule) -> Any:
 
 
 def _enter_with_one_tensor(layer: nn.Module) -> None:
-    """Lets FSDP see the first argument of a layer only. A decoder layer also reads the source, before it is called."""
+    """Lets FSDP see the first argument of a layer only, also where a decoder layer is entered before it is called."""
     forward: Callable[..., Any] = layer.forward
     layer.forward = lambda x, held: forward(x, *held.values, **held.named)  # type: ignore[method-assign]
     layer.register_forward_pre_hook(
         lambda module, given, named: ((given[0], _Held(*given[1:], **named)), {}), prepend=True, with_kwargs=True
     )
-    if isinstance(layer, DecoderLayer) and layer.cross is not None:
-        read = layer.read_source
+    if isinstance(layer, DecoderLayer):
+        if layer.cross is not None:
+            _gather_for(layer, "read_source")
+        if any(isinstance(leaf, DTensor) for leaf in leaves(layer.init_state())):
+            _gather_for(layer, "init_state")  # it is made of weights, or like them
 
-        def read_gathered(memory: Tensor, held: _Held) -> tuple[list[Tensor], _Held]:
-            state = read(memory, *held.values)
-            return leaves(state), _Held(state)
 
-        entrance = cast(Any, layer)
-        entrance.read_gathered = read_gathered
-        register_fsdp_forward_method(layer, "read_gathered")
-        entrance.read_source = lambda memory, layout: entrance.read_gathered(memory, _Held(layout))[1].values[0]
+def _gather_for(layer: nn.Module, name: str) -> None:
+    """Gathers the weights of a layer for a method that returns a state, too."""
+    method, gathering = getattr(layer, name), f"gathered_{name}"
+
+    def run(held: _Held, *first: Tensor) -> tuple[list[Tensor], _Held]:
+        state = method(*first, *held.values, **held.named)
+        return leaves(state), _Held(state)
+
+    def enter(*given: Any, **named: Any) -> State:
+        return getattr(layer, gathering)(_Held(*given[1:], **named), *given[:1])[1].values[0]
+
+    setattr(layer, gathering, run)
+    register_fsdp_forward_method(layer, gathering)
+    setattr(layer, name, enter)
 
 
 def _reversible(settings: Mapping[str, Any]) -> bool:
