@@ -78,7 +78,7 @@ $(VENV)/.weft-torch-installed: $(INPUTS)
 	@touch $@
 
 $(VENV)/.weft-installed: $(VENV)/.weft-torch-installed
-	$(PIP) install --quiet -c constraints.txt -e .
+	$(PIP) install --quiet -c constraints.txt -e '.[dates,plots]'
 	@touch $@
 
 $(VENV)/.weft-dev-installed: $(VENV)/.weft-torch-installed

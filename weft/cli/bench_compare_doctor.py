@@ -48,8 +48,9 @@ def bench(
     call: products of large matrices, and copies of memory.
     """
     from weft.bench.speed_report import bench as measured
-    from weft.bench.speed_report import check_figure_name, heading, profile_figure, save_figure, speed_table
+    from weft.bench.speed_report import check_figure_name, heading, profile_figure, speed_table
     from weft.bench.workloads import open_benchmarked_model
+    from weft.explain.figures import save_figure
 
     if profile is not None:
         check_figure_name(profile)

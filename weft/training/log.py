@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from weft.explain.figures import CANNOT_DRAW, can_draw
 from weft.file_access import replace_file
 from weft.runs.run_folder import LOG
 from weft.tasks.base import Sample
@@ -110,14 +111,17 @@ def open_log(
     if not first:
         return Log()
     live = sys.stderr.isatty() if terminal is None else terminal
-    from weft.training.result_files import ResultFiles
+    from weft.training.result_files import PICTURE, ResultFiles
 
     # The result files follow from log.jsonl, so that comes first.
     sinks: list[Sink] = [JsonLines(run / LOG), ResultFiles(run, unit), PlainLines(run / "train.log", steps, unit)]
     sinks.append(LiveLine(steps, unit) if live else PlainLines(None, steps, unit))
     if tensorboard:
         sinks.append(TensorBoard(run / "tensorboard"))
-    return Log([*sinks, *others()])
+    log = Log([*sinks, *others()])
+    if not can_draw():
+        log.note(f"there will be no {PICTURE}: {CANNOT_DRAW}")
+    return log
 
 
 class JsonLines(Sink):
