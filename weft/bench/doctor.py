@@ -132,7 +132,9 @@ def _gpus() -> Iterator[Finding]:
 
     if not torch.cuda.is_available():
         driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-        if not driver:
+        if torch.backends.mps.is_available():
+            yield Finding("GPU", "mps", "Apple's, which weft uses if it is named: --set train.device=mps, --device mps")
+        elif not driver:
             yield Finding("GPU", "none", "weft runs on the CPU")
         elif torch.version.cuda is None:
             advice = "install the CUDA build of torch, see https://pytorch.org/get-started/locally"

@@ -26,7 +26,7 @@ Precision = StrEnum("Precision", ["float32", "bf16", "int8"])
 
 def bench(
     run: str = typer.Argument(help="Folder of a trained run, a recipe or a YAML file; recipes and files use initial weights."),
-    device: str = typer.Option(None, help="auto, cpu, cuda, cuda:1, …", callback=check_device),
+    device: str = typer.Option(None, help="auto, cpu, cuda, cuda:1, mps, …", callback=check_device),
     precision: Precision = typer.Option(
         None, help="Precision of training and decoding, instead of the run's own; int8: of decoding only."
     ),

@@ -26,6 +26,7 @@ from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.multihead import Projections
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, shared, spread
+from weft.layers.kernels import widest_float
 from weft.layers.linear_norm_dropout import accumulation_dtype
 
 NOTHING = -1e30
@@ -137,7 +138,7 @@ def gated_weights(gates: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
     In float64, since only the differences of sums over thousands of tokens matter.
     """
-    gates = gates.double()
+    gates = gates.to(widest_float(gates.device))
     kept = F.logsigmoid(gates)
     if mask is not None:
         kept = torch.where(mask[:, None], kept, 0.0)

@@ -15,6 +15,7 @@ from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resol
 from weft.errors import ConfigError
 from weft.explain.explanation import shown
 from weft.explain.inside import TokenNames
+from weft.layers.kernels import widest_float
 from weft.losses.log_likelihood import decoder_loss
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_model
@@ -200,7 +201,7 @@ class LanguageModelTask(Task):
 
     def score_text(self, model: LanguageModel, text: Text) -> dict[str, float]:
         """The scores of any text; the loss is in nats per token. The first token, which has no context, is not scored."""
-        total = torch.zeros((), dtype=torch.float64, device=model.device)
+        total = torch.zeros((), dtype=widest_float(model.device), device=model.device)
         carried: Any = None
         for inputs, labels in self._blocks(text):
             features, carried = self.scoring.read(model, inputs.to(model.device), carried)
