@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -127,7 +128,9 @@ class RunReader:
         records, config, pid = self.records(folder), self.config(folder), training_process(folder)
         age = time.time() - _modified(folder)
         finished = bool(records) and records[-1]["event"] == "summary"
-        state = "training" if pid else "finished" if finished else "elsewhere" if age < FRESH and records else "stopped"
+        here = _owner(folder / LOCK)[1] == platform.node()  # then it was stopped or killed, however young its log is
+        fresh = age < FRESH and bool(records) and not here
+        state = "training" if pid else "finished" if finished else "elsewhere" if fresh else "stopped"
         trained: dict[str, Any] = next((each for each in reversed(records) if each["event"] == "train"), {})
         valid: dict[str, Any] = next((each for each in reversed(records) if each["event"] == "validation"), {})
         train = config.get("train", {})
@@ -240,8 +243,8 @@ def training_process(folder: Path) -> int:
     """
     lock = folder / LOCK
     try:
-        pid = int(lock.read_text("utf-8").strip() or 0)
-        if not pid:
+        pid, machine = _owner(lock)
+        if not pid or machine not in ("", platform.node()):
             return 0
         if not Path("/proc/self/fd").exists():
             os.kill(pid, 0)
@@ -250,6 +253,15 @@ def training_process(folder: Path) -> int:
         return pid if any(_same_file(each, wanted) for each in opened) else 0
     except (OSError, ValueError):
         return 0
+
+
+def _owner(lock: Path) -> tuple[int, str]:
+    """The process that locked a run last, and its machine, which runs of earlier versions do not name; 0 if none is known."""
+    try:
+        pid, _, machine = lock.read_text("utf-8").strip().partition(" ")
+        return int(pid or 0), machine
+    except (OSError, ValueError):
+        return 0, ""
 
 
 def _same_file(path: str, wanted: os.stat_result) -> bool:
