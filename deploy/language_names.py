@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import babel
 from babel import Locale
 
 from weft.data.column_checks_and_listed_files import OTHER_HEADINGS
 from weft.data.language_names import FILE
+
+SOURCE = f"Unicode CLDR, as in Babel {babel.__version__}; Unicode License V3"
 
 
 def names() -> dict[str, dict[str, str]]:
@@ -26,5 +29,5 @@ def names() -> dict[str, dict[str, str]]:
 
 
 if __name__ == "__main__":
-    text = json.dumps({"source": "Unicode CLDR, by Babel; Unicode License V3", **names()}, ensure_ascii=False, indent=0)
+    text = json.dumps({"source": SOURCE, "names": names()}, ensure_ascii=False, indent=0)
     Path(FILE).write_text(text + "\n", "utf-8")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from deploy.language_names import names
+from deploy.language_names import SOURCE, names
 from tests.helpers import tiny
 from weft.data.column_checks_and_listed_files import _header
 from weft.data.formats import open_pairs
-from weft.data.language_names import language_names
+from weft.data.language_names import FILE, language_names
 from weft.errors import DataError
 from weft.explain.html_page import png
 
@@ -52,6 +53,8 @@ def test_headings_are_known_without_babel(bare: None) -> None:
 
 
 def test_names_of_languages_are_those_of_babel() -> None:
+    if json.loads(FILE.read_text("utf-8"))["source"] != SOURCE:
+        pytest.skip("they were made from another version of Babel")
     assert {language: dict(language_names(language)) for language in names()} == names()
 
 

@@ -12,5 +12,5 @@ FILE = Path(__file__).with_suffix(".json")
 @cache
 def language_names(language: str = "en") -> Mapping[str, str]:
     """Names of languages in a language, by code, such as de or pt_BR. Empty for a language that the file does not have."""
-    found: dict[str, dict[str, str]] = json.loads(FILE.read_text("utf-8"))
+    found: dict[str, dict[str, str]] = json.loads(FILE.read_text("utf-8"))["names"]
     return found.get(language, {})

@@ -106,6 +106,7 @@ class RunReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self._logs: dict[Path, RunLog] = {}
+        self._curves: dict[Path, tuple[list[dict[str, Any]], int, dict[str, Any]]] = {}
         self._configs: dict[Path, tuple[float, dict[str, Any]]] = {}
 
     def folders(self) -> dict[str, Path]:
@@ -167,9 +168,16 @@ class RunReader:
         return self._configs[folder][1]
 
     def curves(self, name: str) -> dict[str, Any]:
-        """The curves of a run by panel and name, with at most `POINTS` points each."""
-        panels = curves(self.records(self.folder_of(name)))
-        return {panel: {key: thinned(points, POINTS) for key, points in lines.items()} for panel, lines in panels.items()}
+        """The curves of a run by panel and name, with at most `POINTS` points each; computed anew if the log has changed."""
+        folder = self.folder_of(name)
+        found = self.records(folder)
+        known, count, drawn = self._curves.get(folder, (None, 0, {}))
+        if known is found and count == len(found):  # a log that is read anew has another list
+            return drawn
+        panels = curves(found)
+        drawn = {panel: {key: thinned(points, POINTS) for key, points in lines.items()} for panel, lines in panels.items()}
+        self._curves[folder] = found, len(found), drawn
+        return drawn
 
     def details(self, name: str) -> dict[str, Any]:
         """Everything of one run besides its curves: state, samples, notes (what auto chose, the verdict) and settings."""
