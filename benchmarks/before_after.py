@@ -36,8 +36,8 @@ TINY = {"dim": 32, "feedforward": 64, "heads": 2, "encoder_layers": 1, "decoder_
 
 def start(checkout: Path, log: Path, gpu: bool) -> subprocess.Popen[str]:
     """Starts a process that imports weft from the checkout."""
-    paths = f"{checkout.resolve()}{os.pathsep}{Path(__file__).resolve().parent}"
-    environment = os.environ | {"PYTHONPATH": paths, "XDG_CACHE_HOME": f"{log}.cache"}
+    places = [str(checkout.resolve()), str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places)), "XDG_CACHE_HOME": f"{log}.cache"}
     environment |= {} if gpu else {"OMP_NUM_THREADS": "1"}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log.open("w"), "cwd": log.parent}
     command = [sys.executable, "-c", "from before_after_worker import work; work()"]

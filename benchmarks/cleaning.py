@@ -17,6 +17,7 @@ import argparse
 import json
 import random
 import subprocess
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -134,7 +135,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def run(*words: object) -> None:
-    subprocess.run(["weft", *map(str, words)], check=True)
+    subprocess.run([sys.executable, "-m", "weft", *map(str, words)], check=True)
 
 
 def main() -> None:

@@ -47,6 +47,8 @@ ALONE = (
 POSITIONS = "model.encoder.position=sinusoidal"
 REVIEWS = ("data.max_length=1000", "train.batch_tokens=16384")
 FIVE_EPOCHS = {"sst2": "train.steps=100", "movies": "train.steps=350"}
+CELLS = ("rnn", "gru", "lstm", "sru")
+RECURRENT = "kind: rnn, dim: 128, layers: 1, embedding: 128, dropout: 0.4"
 SYSTEMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "movies-han": ("movies", "han", ()),
     "movies-subwords": ("movies", "classifier", REVIEWS),
@@ -60,6 +62,9 @@ SYSTEMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "sst2-alone": ("sst2", "classifier", (*ALONE, FIVE_EPOCHS["sst2"])),
     "sst2-alone-positions": ("sst2", "classifier", (*ALONE, FIVE_EPOCHS["sst2"], POSITIONS)),
     "sst2-cnn": ("sst2", "text-cnn", ()),
+    "sst2-channels": ("sst2", "classifier", (*PLAIN, "task.pooling={kind: channel_attentive}")),
+    "sst2-sliced": ("sst2", "classifier", (PLAIN[0], "model.encoder={kind: sliced_rnn}")),
+    **{f"sst2-{cell}": ("sst2", "classifier", (PLAIN[0], f"model.encoder={{{RECURRENT}, cell: {cell}}}")) for cell in CELLS},
     "agnews-cnn": ("agnews", "text-cnn", ()),
 }
 """System → data, recipe, changes to it."""

@@ -2,8 +2,11 @@
 
     python benchmarks/prepare.py pairs.tsv.gz              tokenise a file of pairs with a trained BPE into a cache
     python benchmarks/prepare.py --synthetic 2000000       the same with random pairs
+    python benchmarks/prepare.py --synthetic 1000000 4000000 16000000 --most 2000
 
-Then it reads one epoch of batches, and runs the first step of `weft train` twice: with a cold and with a warm cache.
+Then it reads one epoch of batches, or the first `--most`, begins at the end of an epoch (`seek`), and runs the first step of
+`weft train` twice: with a cold and with a warm cache. Several sizes are measured in shards of a million pairs, without the
+first step, and a line through the figures says what a billion pairs would take.
 
 Every measurement runs in a new process, so that peak memory is measured separately. It includes importing torch.
 """
@@ -25,9 +28,10 @@ import numpy as np
 import weft
 from weft.data.batch import Position
 from weft.data.batching import Batches
+from weft.data.corpus import Corpus
 from weft.data.formats import open_pairs
 from weft.data.sentence_pairs import collate_pairs, prepare_pairs
-from weft.data.tokenizers import load_tokenizers, save_tokenizers, train_tokenizers
+from weft.data.tokenizers import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
 
 Figures = dict[str, float]
 
@@ -38,32 +42,51 @@ def train(spec: str, folder: Path, vocabulary: int) -> Figures:
     return {"seconds to train the BPE": time.perf_counter() - begin}
 
 
-def build(spec: str, folder: Path) -> Figures:
-    """Tokenises and writes the cache, and drops duplicates, which is the most expensive setting."""
+def prepare(spec: str, source: Tokenizer, target: Tokenizer, folder: Path, duplicates: bool) -> Corpus:
+    pairs = [open_pairs(spec)]
+    return prepare_pairs(pairs, source, target, folder=folder / "cache", max_length=256, drop_duplicates=duplicates)
+
+
+def build(spec: str, folder: Path, duplicates: bool) -> Figures:
+    """Tokenises and writes the cache. Dropping duplicates is the most expensive setting: it remembers a hash of each pair."""
     source, target = load_tokenizers(folder, "bpe")
     begin = time.perf_counter()
-    corpus = prepare_pairs([open_pairs(spec)], source, target, folder=folder / "cache", max_length=256, drop_duplicates=True)
+    corpus = prepare(spec, source, target, folder, duplicates)
     seconds = time.perf_counter() - begin
+    size = sum(file.stat().st_size for file in corpus.folder.iterdir())
     print(corpus.report.describe())
-    return {"pairs": corpus.report.read, "seconds": seconds, "pairs/s": corpus.report.read / seconds}
+    return {"pairs": corpus.report.read, "seconds": seconds, "pairs/s": corpus.report.read / seconds, "MB on disk": size / 1e6}
 
 
-def read(spec: str, folder: Path, budget: int) -> Figures:
-    """Opens the finished cache as training does, and reads one epoch of batches."""
+def read(spec: str, folder: Path, budget: int, duplicates: bool, most: int) -> Figures:
+    """Opens the finished cache as training does, and reads the batches of one epoch, at most `most`."""
     begin = time.perf_counter()
     source, target = load_tokenizers(folder, "bpe")
-    corpus = prepare_pairs([open_pairs(spec)], source, target, folder=folder / "cache", max_length=256, drop_duplicates=True)
+    corpus = prepare(spec, source, target, folder, duplicates)
     first, pairs, real, padded, count = 0.0, 0, 0, 0, 0
     for rows, position in Batches(corpus.lengths, budget, seed=1).stream(Position()):
         batch = collate_pairs(corpus, rows)
         first = first or time.perf_counter() - begin
         count, pairs = count + 1, pairs + len(rows)
+        if count == most:
+            break
         real += int(batch.source.layout.mask.sum() + batch.target_layout.mask.sum())
         padded += batch.source.values.numel() + batch.target.numel()
         if position.epoch:
             break
     seconds = time.perf_counter() - begin
     return {"seconds to the first batch": first, "pairs": pairs, "batches/s": count / seconds, "real tokens": real / padded}
+
+
+def seek(spec: str, folder: Path, budget: int, duplicates: bool) -> Figures:
+    """Opens the finished cache and begins at the last window of the third epoch, as a resumed training does."""
+    source, target = load_tokenizers(folder, "bpe")
+    begin = time.perf_counter()
+    corpus = prepare(spec, source, target, folder, duplicates)
+    opened = time.perf_counter() - begin
+    batches = Batches(corpus.lengths, budget, seed=1)
+    collate_pairs(corpus, next(batches.stream(Position(2, batches.windows - 1, 0)))[0])
+    return {"seconds to open": opened, "seconds to the batch": time.perf_counter() - begin - opened}
 
 
 def first_step(spec: str, folder: Path) -> Figures:
@@ -77,19 +100,24 @@ def first_step(spec: str, folder: Path) -> Figures:
     return {"seconds to the first step": seconds, "MB of weights, gradients, optimiser and average": 5 * weights / 1e6}
 
 
-def measure(function: Callable[..., Figures], *arguments: Any) -> None:
+def measure(function: Callable[..., Figures], *arguments: Any) -> Figures:
     """Runs a function in a new process and prints its figures."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         figures = process.submit(_with_memory, function, *arguments).result()
     print(
         f"{function.__name__:6}",
         "  ".join(f"{name} {value:,.4g}" if value < 100 else f"{name} {value:,.0f}" for name, value in figures.items()),
+        flush=True,
     )
+    return figures
 
 
 def _with_memory(function: Callable[..., Figures], *arguments: Any) -> Figures:
     figures = function(*arguments)
-    return {**figures, "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    own = int(status["RssAnon"].split()[0]) / 1024
+    return {**figures, "CPU seconds": used.ru_utime + used.ru_stime, "peak MB": used.ru_maxrss / 1024, "MB without files": own}
 
 
 def write_synthetic(path: Path, count: int, words: int = 50_000) -> None:
@@ -110,23 +138,73 @@ def write_synthetic(path: Path, count: int, words: int = 50_000) -> None:
                 file.write("\t".join(text) + "\n")
 
 
+SHARD = 1_000_000
+
+
+def write_shards(folder: Path, count: int) -> str:
+    """Random pairs in shards of a million: the targets of each further one are those of the first, moved by as many lines."""
+    write_synthetic(folder / "shard-000.tsv", min(count, SHARD))
+    sides = [line.rstrip("\n").split("\t") for line in (folder / "shard-000.tsv").open()] if count > SHARD else []
+    for number in range(1, -(-count // SHARD)):
+        with (folder / f"shard-{number:03}.tsv").open("w") as file:
+            for place in range(min(SHARD, count - number * SHARD)):
+                file.write(f"{sides[place][0]}\t{sides[place - number][1]}\n")
+    return str(folder / "shard-*.tsv")
+
+
+def grow(counts: list[int], vocabulary: int, budget: int, most: int, duplicates: bool) -> None:
+    """Measures several sizes, and draws a line through them."""
+    found: dict[str, list[float]] = {}
+    for count in counts:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            spec = write_shards(folder, count)
+            print(f"{count:,} pairs, {sum(file.stat().st_size for file in folder.glob('*.tsv')) / 1e6:,.0f} MB", flush=True)
+            steps = {
+                "train": measure(train, spec, folder, vocabulary),
+                "build": measure(build, spec, folder, duplicates),
+                "read": measure(read, spec, folder, budget, duplicates, most),
+                "seek": measure(seek, spec, folder, budget, duplicates),
+            }
+            for step, figures in steps.items():
+                for name in (
+                    "CPU seconds",
+                    "peak MB",
+                    "MB without files",
+                    "MB on disk",
+                    "seconds to open",
+                    "seconds to the batch",
+                ):
+                    if name in figures:
+                        found.setdefault(f"{step}: {name}", []).append(figures[name])
+    for name, values in found.items():
+        slope, start = np.polyfit(counts, values, 1) if len(counts) > 1 else (0.0, values[0])
+        print(f"{name:30} {slope * 1e6:+10.3f} per million pairs, {start + slope * 1e9:14,.0f} for a billion")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pairs", nargs="?", help="pairs, in any format that weft reads")
-    parser.add_argument("--synthetic", type=int, metavar="COUNT", help="generate this many pairs")
+    parser.add_argument("--synthetic", type=int, nargs="+", metavar="COUNT", help="generate this many pairs")
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--budget", type=int, default=8192, help="tokens per batch")
+    parser.add_argument("--most", type=int, default=0, help="batches to read; 0: those of an epoch")
+    parser.add_argument("--duplicates", action="store_true", help="of several sizes: drop duplicates too")
     options = parser.parse_args()
     if (options.pairs is None) == (options.synthetic is None):
         parser.error("give a file of pairs or --synthetic COUNT")
+    if options.synthetic and len(options.synthetic) > 1:
+        grow(options.synthetic, options.vocabulary, options.budget, options.most, options.duplicates)
+        return
     with tempfile.TemporaryDirectory() as place:
         folder, spec = Path(place), options.pairs
         if options.synthetic:
             spec = str(folder / "synthetic.tsv")
-            write_synthetic(Path(spec), options.synthetic)
+            write_synthetic(Path(spec), options.synthetic[0])
         measure(train, spec, folder, options.vocabulary)
-        measure(build, spec, folder)
-        measure(read, spec, folder, options.budget)
+        measure(build, spec, folder, True)
+        measure(read, spec, folder, options.budget, True, options.most)
+        measure(seek, spec, folder, options.budget, True)
         for _ in range(2):  # the first one trains a tokenizer and fills the cache
             measure(first_step, spec, folder)
 

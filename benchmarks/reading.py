@@ -137,18 +137,18 @@ def _log(share: float) -> float:
     return log(max(share, 1e-30))
 
 
-def cloze_rows(run: Path, rows: Sequence[Mapping[str, Any]], language_model: str) -> list[tuple[str, ...]]:
+def cloze_rows(runs: Sequence[Path], rows: Sequence[Mapping[str, Any]], language_model: str) -> list[tuple[str, ...]]:
     """The accuracies among candidates: of all questions, and of those for a name."""
     counts = [Counter(word.lower() for word in row["passage"].split()) for row in rows]
     systems = {
         "*most frequent candidate*": [max(r["candidates"], key=lambda w, c=c: c[w.lower()]) for r, c in zip(rows, counts)]
     }
-    reader = weft.load(run)
-    found = reader.translate([f"{row['passage']}\t{row['question']}" for row in rows])
-    systems["attention-sum"] = [
-        max(row["candidates"], key=lambda w, e=each: e.probabilities.get(w.lower(), 0.0))
-        for row, each in zip(rows, found, strict=True)
-    ]
+    for run in runs:
+        found = weft.load(run).translate([f"{row['passage']}\t{row['question']}" for row in rows])
+        systems[f"attention-sum, {run.name}"] = [
+            max(row["candidates"], key=lambda w, e=each: e.probabilities.get(w.lower(), 0.0))
+            for row, each in zip(rows, found, strict=True)
+        ]
     if language_model:
         generator = load_generator(language_model)
         systems["language model"] = [likeliest(generator, row) for row in rows]
@@ -164,17 +164,19 @@ def run_cloze(options: argparse.Namespace) -> tuple[str, list[Outcome]]:
     sets = (
         *common_settings(options.out.absolute()),
         *ATTENTION_SUM,
-        "data.max_length=600",
-        "train.batch_tokens=8192",
+        *("data.max_length=600", "train.batch_tokens=8192"),
         *options.set,
     )
     sets = (*sets, scale_steps(RECIPE, sets, options.steps_scale))
-    run = Run("cloze", RECIPE, str(files["train"]), sets, {"test": str(files["test"])}, beam=0, valid=str(files["valid"]))
-    outcomes = sweep([run], options)
-    if outcomes[0].error:
-        return "", outcomes
+    train, valid, tests = str(files["train"]), str(files["valid"]), {"test": str(files["test"])}
+    runs = [
+        Run(f"cloze-{seed}", RECIPE, train, (*sets, f"train.seed={seed}"), tests, beam=0, valid=valid)
+        for seed in options.seeds.split(",")
+    ]
+    outcomes = sweep(runs, options)
+    done = [options.out / each.run.name for each in outcomes if not each.error]
     headings = (f"{len(rows)} questions, {sum(row['named'] for row in rows)} for a name", "all, %", "names, %")
-    return "\n" + markdown(headings, cloze_rows(options.out / "cloze", rows, options.language_model)), outcomes
+    return "\n" + markdown(headings, cloze_rows(done, rows, options.language_model)), outcomes
 
 
 def main() -> None:

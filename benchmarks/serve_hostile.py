@@ -1,6 +1,6 @@
 """Honest clients beside hostile ones: nothing that the hostile ones do may lose, delay or change an honest answer.
 
-    python benchmarks/serve_load.py RUN --hostile [--minutes 30] [--clients 64]
+    python benchmarks/serve_load.py RUN --hostile [--minutes 30] [--clients 64] [--cores 2]
 
 Each honest client has its own address and keeps one connection. It sends a sentence, compares the answer with that of Python,
 and waits about a second. A tenth of the time is quiet. Then hostile clients join, each kind from an address of its own:
@@ -13,14 +13,16 @@ and waits about a second. A tenth of the time is quiet. Then hostile clients joi
 - hard to read: markup with many or deep elements, placeholders, dots and digits without end, explanations with a wide beam.
 
 Meanwhile the models are reloaded once a minute, and in the middle the server is replaced by a new process (SIGUSR2), which
-stops the old one by SIGTERM. The exit status says whether an honest request was lost or wrong. A connection that the server
-has closed while it was idle is opened again, as every HTTP client does.
+stops the old one by SIGTERM. The hostile clients are a process of their own, so that the honest ones measure the server and not
+them; with --cores N, the server gets N cores that no client uses. The exit status says whether an honest request was lost or
+wrong. A connection that the server has closed while it was idle is opened again, as every HTTP client does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -166,6 +168,17 @@ async def attack(kind: Attack, url: str, texts: list[str], end: float, counts: C
         task.cancel()
 
 
+def attack_all(url: str, texts: list[str], end: float, counts: multiprocessing.SimpleQueue[Counter[str]]) -> None:
+    """Runs all kinds of attacks in this process until `end`, as time.monotonic() tells it to all processes of a machine."""
+
+    async def run() -> None:
+        found = Counter[str]()
+        await asyncio.gather(*(attack(kind, url, texts, end, found) for kind in ATTACKS))
+        counts.put(found)
+
+    asyncio.run(run())
+
+
 async def operate(server: Server, end: float, memory: list[str]) -> None:
     """Reloads the models once a minute, and replaces the server in the middle."""
     middle, pause = (time.monotonic() + end) / 2, min(60.0, (end - time.monotonic()) / 6)
@@ -205,28 +218,35 @@ def row(name: str, load: Load, memory: str) -> str:
 
 
 async def drive(server: Server, expected: dict[str, str], minutes: float, clients: int) -> bool:
-    counts, memory, loads = Counter[str](), [f"{server.memory():.0f}"], (Load(), Load())
-    texts, begun = list(expected), time.monotonic()
+    memory, loads = [f"{server.memory():.0f}"], (Load(), Load())
+    texts, context = list(expected), multiprocessing.get_context("spawn")
+    counts: multiprocessing.SimpleQueue[Counter[str]] = context.SimpleQueue()
     print(await send_bodies(server), flush=True)
     print("\n| load | requests | lost or wrong | p50 ms | p99 ms | slowest ms | memory MiB |\n|---|---|---|---|---|---|---|")
+    begun = time.monotonic()
     for name, load, end in zip(("quiet", "hostile"), loads, (begun + 6 * minutes, begun + 60 * minutes), strict=True):
         tasks = [honest(server.url, number, expected, load, end) for number in range(clients)]
         if name == "hostile":
-            tasks += [attack(kind, server.url, texts, end, counts) for kind in ATTACKS]
+            context.Process(target=attack_all, args=(server.url, texts, end, counts), daemon=True).start()
             tasks.append(operate(server, end, memory))
         await asyncio.gather(*tasks)
         print(row(name, load, " · ".join([*memory, f"{server.memory():.0f}"])), flush=True)
     reloads = sum(event["event"] == "reloaded" for event in server.events)
     ratio = loads[1].at(0.99) / loads[0].at(0.99)
-    print(f"\np99 {ratio:.1f} × the quiet one (goal < 5); {reloads} reloads; attacks: {dict(counts)}")
+    print(f"\np99 {ratio:.1f} × the quiet one (goal < 5); {reloads} reloads; attacks: {dict(counts.get())}")
     for error in [error for load in loads for error in load.errors][:5]:
         print(error)
     return not any(load.errors for load in loads)
 
 
-def hostile(run: str, texts: list[str], minutes: float, clients: int, flags: list[str]) -> int:
-    """Runs everything; returns an exit status."""
+def hostile(run: str, texts: list[str], minutes: float, clients: int, flags: list[str], cores: int = 0) -> int:
+    """Runs everything; returns an exit status. cores: how many only the server uses; 0: all processes share all."""
     found = load_run(run, device="cpu").translate(texts)
     expected = {text: each.text for text, each in zip(texts, found, strict=True)}
+    here = sorted(os.sched_getaffinity(0))
+    if cores >= len(here):
+        raise SystemExit(f"--cores {cores}: this machine has {len(here)}, and the clients need one")
+    os.sched_setaffinity(0, here[:cores] or here)  # the server inherits it
     with serving(run, *flags) as server:
+        os.sched_setaffinity(0, here[cores:])
         return not asyncio.run(drive(server, expected, minutes, clients))

@@ -1,7 +1,7 @@
 """Measures a server under load on this machine: sentences per second with and without batching of requests.
 
     python benchmarks/serve_load.py RUN [--data FILE] [--clients 64] [--seconds 60] [--beam 4] [--no-fast]
-    python benchmarks/serve_load.py RUN --fuzz | --same 200 | --single 200 | --hostile [--minutes 30]
+    python benchmarks/serve_load.py RUN --fuzz | --same 200 | --single 200 | --hostile [--minutes 30] [--cores 2]
 
 Starts `weft serve` twice, without a cache: with its defaults, and with --batch-tokens 0, which decodes every text alone. Each
 client keeps one connection and requests one sentence after the other. The table gives sentences per second, the median and the
@@ -168,9 +168,11 @@ def main() -> None:
     parser.add_argument("--single", type=int, default=0, help="only measure this many single requests")
     parser.add_argument("--hostile", action="store_true", help="honest and hostile clients together")
     parser.add_argument("--minutes", type=float, default=30.0, help="how long --hostile lasts")
+    parser.add_argument("--cores", type=int, default=0, help="cores for the server of --hostile alone (default: all share)")
+    parser.add_argument("--device", default="auto", help="of the servers")
     parser.add_argument("--no-fast", action="store_true", help="start the servers with --no-fast")
     options = parser.parse_args()
-    flags = ["--no-fast"] * options.no_fast
+    flags = ["--device", options.device, *["--no-fast"] * options.no_fast]
     if options.fuzz:
         with serving(options.run) as server:
             sys.exit(fuzz(server, options.cases))
@@ -178,7 +180,7 @@ def main() -> None:
     if options.same:
         sys.exit(not same_everywhere(options.run, texts[: options.same], options.beam))
     if options.hostile:
-        sys.exit(hostile(options.run, texts[:500], options.minutes, options.clients, flags))
+        sys.exit(hostile(options.run, texts[:500], options.minutes, options.clients, flags, options.cores))
     if options.single:
         single(options.run, texts[: options.single], options.beam, flags)
         return

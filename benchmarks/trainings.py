@@ -118,7 +118,7 @@ class Sweep:
         try:
             outcome.command = self._train(run)
             outcome.parameters = open_run(self.out / run.name).model.count_parameters()
-            outcome.seconds = _training_seconds(self.out / run.name)
+            outcome.seconds = training_seconds(self.out / run.name)
             for test, pairs in run.tests.items():
                 outcome.scores[test] = self._evaluate(run, test, pairs)
             for test, file in run.contrasts.items():
@@ -251,7 +251,7 @@ def select(systems: Mapping[str, Any], only: str) -> list[str]:
     return [name for name in systems if name in wanted]
 
 
-def _training_seconds(folder: Path) -> float:
+def training_seconds(folder: Path) -> float:
     """The training time of a run, from the last record of its log that has one."""
     return max((record["seconds"] for record in records(folder) if "seconds" in record), default=0.0)
 

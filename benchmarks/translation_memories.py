@@ -52,6 +52,8 @@ def main() -> None:
     parser.add_argument("--units", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()
+    if arguments.folder:
+        arguments.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         files = write(Path(folder), arguments.units)
         for name in ("small.tmx", "large.tmx", "large.tsv"):

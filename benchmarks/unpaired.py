@@ -57,6 +57,7 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "adversarial": ("task.adversarial_weight=1.0",),
     "language-model": ("task.language_model_steps=2000",),
     "two-decoders": ("task.decoders=2",),
+    "phrases": ("task.phrase_rounds=2",),
     "vectors-of-all": (),
     "supervised-100": ("data.vocabulary=1000",),
     "supervised-1000": ("data.vocabulary=2000",),

@@ -59,6 +59,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "sinkhorn": {"block": 4, "max_length": 128},
     "lsh": {"buckets": 4, "window": 4},
     "routing": {"clusters": 4, "window": 4},
+    "gat": {"distance": 3},
 }
 """Options for sentences of 15 tokens, which the default window of 64 would cover."""
 
@@ -77,6 +78,7 @@ BYTES: dict[str, dict[str, Any]] = {
     "sinkhorn": {"block": 16, "max_length": 384},
     "lsh": {"buckets": 16, "window": 16},
     "routing": {"clusters": 16, "window": 16},
+    "gat": {"distance": 16},
 }
 """Options for texts of 200 bytes, whose words have about 6."""
 
@@ -158,7 +160,7 @@ PARTS = {
         "AG News, bytes",
         "classifier-bytes",
         "model.encoder_self",
-        (*ARENA, *SIMPLE, "fnet", "xl_relative", "mlp_mixer", "isab", "recurrent", "convolution"),
+        (*ARENA, *SIMPLE, "fnet", "xl_relative", "mlp_mixer", "isab", "recurrent", "convolution", "gat"),
         BYTES,
         2000,
         ("agnews.train.tsv", "agnews.valid.tsv"),
@@ -181,7 +183,7 @@ PARTS = {
         "model.encoder_self",
         (
             *(*ARENA, *SIMPLE, "fnet", "xl_relative", "fixed", "global", "random", "mlp_mixer"),
-            *("isab", "recurrent", "convolution"),
+            *("isab", "recurrent", "convolution", "gat"),
         ),
         SHORT,
         900,

@@ -24,6 +24,7 @@ from weft.attention.mixers import MIXERS
 from weft.config.registry import build
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs
+from weft.data.phrases.ngram_language_model import LEAST
 from weft.evaluation.contrastive_pairs import read_contrasts
 from weft.layers.lora import Lora, add_adapters
 from weft.models import POOLINGS
@@ -101,6 +102,48 @@ def test_the_documentation_shows_the_rules_of_auto() -> None:
     assert text.partition("<!-- rules -->\n")[2].partition("<!-- /rules -->")[0] == table, (
         "run `python benchmarks/fit.py --write-rules docs/recipes.md`"
     )
+
+
+def test_layers_cost_what_the_formulas_say_and_translators_see_as_far() -> None:
+    complexity = importlib.import_module("complexity")
+    for name, (kind, _, formula) in complexity.LAYERS.items():
+        part, x = complexity.layer(kind, 32), torch.randn(1, 300, 32)
+        counted = complexity.operations(lambda part=part, x=x: complexity.call(part, x))
+        assert counted == pytest.approx(formula(300, 32), rel=0.05), name
+    recipe, sets, _ = complexity.TRANSLATORS["ConvS2S, 5 layers in the decoder"]
+    assert complexity.reach(complexity.translator(recipe, sets), 40) == (40, 11)
+
+
+def test_a_training_that_several_tables_share_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    comparisons = importlib.import_module("comparisons")
+    monkeypatch.setattr(comparisons, "write_ambiguous", lambda folder, out: {})
+    options = comparisons.parser().parse_args([str(tmp_path), "--out", str(tmp_path), "--groups", "ladder,choices,agreement"])
+    jobs = {job.run.name: job for job in comparisons.jobs(options)}
+    assert jobs["ladder-transformer@2"].rows == ["ladder/transformer", "choices/rotary", "choices/wiring-last"]
+    assert list(jobs["choices-fed-truth@1"].decodings) == ["noise", "greedy"]
+    assert len({job.key for job in jobs.values()}) == len(jobs)
+    order = [*jobs]
+    assert order.index("choices-doubly@1") < order.index("ladder-cnn-0@1") < order.index("choices-doubly@2")
+    assert order.index("choices-doubly@2") < order.index("agreement-rnn@1")
+
+
+def test_results_prefer_scores_to_a_failure_and_rows_have_their_own_decoding(tmp_path: Path) -> None:
+    comparisons = importlib.import_module("comparisons")
+    facts = {"parameters": 8.6e6, "log": "", "rows": ["choices/fed-truth", "choices/greedy"]}
+    scores = {"test": {"BLEU": 12.5, "chrF2": 30.0}, "test greedy": {"BLEU": 11.0, "chrF2": 29.0}}
+    lines = [
+        {"system": "a@1", "error": "no memory", **facts},
+        {"system": "a@1", "scores": scores, **facts},
+        {"system": "a@1", "error": "stopped", **facts},
+        {"system": "a@2", "scores": {**scores, "test": {"BLEU": 13.5, "chrF2": 31.0}}, **facts},
+        {"system": "b@1", "error": "too wide", **facts},
+    ]
+    file = tmp_path / "results.jsonl"
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    table = comparisons.table(comparisons.read_results(file))
+    assert "| 8.6M | 12.50, 13.50 | 30.00, 31.00 |" in table
+    assert "| 8.6M | 11.00, 11.00 | 29.00, 29.00 |" in table
+    assert "b@1: too wide" in table and "stopped" not in table
 
 
 SWEEPS = [("families", "SYSTEMS"), ("ladder", "LADDER"), ("single_choices", "CHOICES")]
@@ -429,7 +472,7 @@ def test_a_floor_of_bigrams_equals_its_formula() -> None:
     def discounts(counts: Any) -> list[float]:
         n = [sum(count == times for count in counts) or 1 for times in range(5)]
         y = n[1] / (n[1] + 2 * n[2])
-        return [0, *(max(ngrams.LEAST, k - (k + 1) * y * n[k + 1] / n[k]) for k in (1, 2, 3))]
+        return [0, *(max(LEAST, k - (k + 1) * y * n[k + 1] / n[k]) for k in (1, 2, 3))]
 
     def smoothed(counts: dict[str, int], letter: str, lower: float) -> float:
         total, d = sum(counts.values()), discounts_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
@@ -38,6 +39,17 @@ CHOICES = script("choices")
 
 def test_the_page_is_up_to_date() -> None:
     assert CHOICES.PAGE.read_text("utf-8") == CHOICES.page(), "run `python docs/choices.py`"
+
+
+def test_a_figure_stands_beside_its_part() -> None:
+    for name, choice in CHOICES.CHOICES.items():
+        for measured in choice.measured:
+            found = measured.figures()
+            assert any(found.get(kind) for kind in CHOICES.parts(name)), (name, measured)
+    (scores,) = CHOICES.CHOICES["mixers"].measured
+    assert scores.figures()["convolution"] == "37.21"
+    with pytest.raises(AssertionError, match=r"results\.md: no speed"):
+        replace(scores, column="speed").figures()
 
 
 def test_every_table_is_listed() -> None:

@@ -74,6 +74,8 @@ INTERFACES = {"base", "nonautoregressive", "ensembles_and_wrapped_decoders"}
 """Modules of models that decoding and losses may know."""
 SHARED = {"transformer_blocks", "encoder_decoder", "frontends", "language_model", "pooling"}
 """Modules that model families share."""
+MOST = 14
+"""Other modules of weft that one may import."""
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 
 
@@ -132,6 +134,12 @@ def problem(importer: tuple[str, ...], imported: tuple[str, ...]) -> str | None:
         if room(importer) in ("decoding", "losses"):
             return f"{importer[0]} must know no model family, only {', '.join('models.' + each for each in sorted(INTERFACES))}"
     return None
+
+
+def fan_out(file: Path, package: Path) -> set[str]:
+    """The other modules that a file imports."""
+    known = {name for _, name in imports(file, package)}
+    return {name for name in known if not any(other.startswith(f"{name}.") for other in known)}
 
 
 def breaches(package: Path) -> list[str]:
@@ -269,3 +277,10 @@ def _defined(node: ast.stmt) -> Iterator[str]:
         yield from (alias.asname or alias.name for alias in node.names)
     elif isinstance(node, ast.Assign):
         yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+@pytest.mark.parametrize("package", [PACKAGE, PACKAGE.parent / STUDIES], ids=lambda path: path.name)
+def test_no_module_imports_many_others(package: Path) -> None:
+    """A module that needs everything does too much; the worst once imported 28."""
+    counts = {file.relative_to(package.parent): len(fan_out(file, package)) for file in package.rglob("*.py")}
+    assert {str(file): count for file, count in counts.items() if count > MOST} == {}

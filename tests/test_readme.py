@@ -237,6 +237,17 @@ def test_the_architecture_page_names_files_that_exist_and_walks_past_each_once()
     assert [name for name in named if not any(file.endswith(f"/{name}") for file in known)] == []
 
 
+def test_the_tree_of_the_architecture_page_has_each_room_once() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    tree = page.split("## The tree")[1].split("```")[1]
+    found = [("weft/" if indent else "") + name for indent, name in re.findall(r"^(  )?([\w.]+/?)\s", tree, re.MULTILINE)]
+    packages = [each.parent for each in ROOT.glob("weft*/__init__.py")] + [
+        each.parent for each in ROOT.glob("weft/*/__init__.py")
+    ]
+    assert [name for name in found if found.count(name) > 1 or not (ROOT / name).exists()] == []
+    assert [room.name for room in packages if f"{room.relative_to(ROOT)}/" not in found] == []
+
+
 TABLES = [pytest.param(file, id=str(file.relative_to(ROOT))) for file in DOCUMENTS]
 
 

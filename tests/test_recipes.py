@@ -11,7 +11,7 @@ import torch
 from jsonschema import Draft202012Validator
 
 import weft
-from tests.helpers import shapes, tones
+from tests.helpers import labelled_translations, shapes, tones
 from weft.config import yaml_document
 from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
 from weft.models.base import Sizes
@@ -19,7 +19,10 @@ from weft.models.encoder_decoder import build_model
 from weft.training.result_files import read_samples
 
 RECIPES = sorted(recipes())
-LARGE = {name: {"model.encoder_layers": 1, "model.decoder_layers": 1} for name in ("transformer-base", "transformer-2017-base")}
+LARGE = {
+    name: {"model.encoder_layers": 1, "model.decoder_layers": 1}
+    for name in ("transformer-base", "transformer-big", "transformer-2017-base")
+}
 """Settings for recipes whose models would take long to train and to save."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -106,6 +109,8 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
     if load_config(recipe).task["kind"] == "pairs":
         data = valid = str(tmp_path / "pairs.tsv")
         Path(data).write_text("a dog\tan animal\tyes\na dog\ta cat\tno\n" * 20)
+    if load_config(recipe).task["kind"] == "quality":
+        data = valid = labelled_translations.write(tmp_path / "quality.jsonl", 20)
     if load_config(recipe).task["kind"] == "reading":
         data = valid = "generated:passages?count=20"
     if load_config(recipe).task["kind"] == "bits":

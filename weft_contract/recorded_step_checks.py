@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.attention.core.weight_recorder import record_inside
 from weft.data.batch import Layout, Source
-from weft.explain.inside import Inside, StepOperand
+from weft.explain.inside import Inside, StepOperand, record_inside
 from weft.layers.step_recorder import StepRecorder
 from weft_contract.language_model_checks import LanguageEntry
 from weft_contract.mechanism_entries import LENGTHS, Entry

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.bench import flop_counter as formulas
+from weft.bench.benchmarked_model import open_benchmarked_model
 from weft.bench.flop_counter import Cost, FlopCounter
 from weft.bench.machine import Ceilings
 from weft.bench.profiler import OUTPUT, OVERHEAD, profile_step
 from weft.bench.speed_report import amount, count, duration
-from weft.bench.workloads import TrainingWorkload, inference_work, open_benchmarked_model
+from weft.bench.workloads import TrainingWorkload, inference_work
 from weft.data.batch import PAD
 from weft.layers.int8 import in_int8
 

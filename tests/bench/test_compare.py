@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from weft.bench.compare import training_jobs
 from weft.bench.compare.measure_run import Measurements, exponent, measure_growth
@@ -26,7 +28,7 @@ from weft.bench.compare.plan import (
     split,
     training,
 )
-from weft.bench.compare.results import collect, interval, mean_with_interval, pooled_spread, rank, ranks
+from weft.bench.compare.results import collect, interval, mean_with_interval, pooled_spread, rank, ranks, terminal_table
 from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, work
 from weft.config.registry import build
 from weft.config.sections import Config
@@ -299,8 +301,32 @@ def test_a_warm_up_is_shortened_as_in_training(tmp_path: Path) -> None:
     data = {"data": ("a.tsv",), "valid": ("b.tsv",)}
     entries = tuple(labelled([parse_entry("transformer-tiny,train.schedule.warmup=500")]))
     (note,) = check(Comparison(entries, tmp_path, parse_budget("40-steps"), **data))
-    assert note.endswith("train.schedule.warmup: 20, because there are 40 steps")
+    assert note.endswith("train.schedule.warmup: 20, because train.steps is 40")
     entries = tuple(labelled([parse_entry("transformer-tiny,train.schedule.warmup=30")]))
     (note,) = check(Comparison(entries, tmp_path, parse_budget("40-steps"), **data))
     assert "30 of 40 steps are warm-up" in note
     assert check(Comparison(entries, tmp_path, parse_budget("1s"), **data)) == []
+
+
+def test_words_of_the_table_are_not_broken_at_80_columns() -> None:
+    def row(label: str, mean: float) -> dict[str, Any]:
+        some = {"mean": mean, "low": None, "high": None, "values": [mean]}
+        sizes = {"parameters": {**some, "mean": 350_000}, "speed": {**some, "mean": 1369.0}, "memory": {**some, "mean": 5e8}}
+        return {"label": label, "error": "", "quality": some, "near_floor": True, **sizes, "runs": []}
+
+    document = {
+        "headline": {"title": "BLEU", "key": "bleu", "higher_is_better": True, "data": "valid"},
+        "counts": "target tokens",
+        "settings": {"at_once": 1, "budget": "20s", "lengths": []},
+        "about": {"device": "CPU"},
+        "entries": [
+            row(label, 0.15) | {"decoding": 17.7, "growth": None, "seconds": None, "steps": None, "scores": {}}
+            for label in ("rnn-luong", "transformer-tiny")
+        ],
+    }
+    console = Console(width=80, file=io.StringIO())
+    console.print(terminal_table(document, 80))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for word in ("transformer-tiny", "0.15 (near floor)", "tokens/s", "decoded/s", "parameters"):
+        assert f" {word} " in shown, shown
+    assert all(len(line) <= 80 for line in shown.splitlines())

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,8 @@ def test_trainings_side_by_side_are_timed_afterwards_and_scored_on_the_test(
     weft: tiny.Shell, tmp_path: Path, begun: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("weft.bench.compare.measure_run.MOMENT", 0.2)
-    monkeypatch.setattr("weft.bench.compare.sweep.ThreadPoolExecutor", one_thread)
+    pools: list[int] = []
+    monkeypatch.setattr("weft.bench.compare.sweep.ThreadPoolExecutor", partial(one_thread, pools))
     labels = tmp_path / "texts.tsv"
     labels.write_text("".join(f"{'a b ' * (number % 5)}{'c' if number % 2 else 'd'}\t{number % 2}\n" for number in range(60)))
     sets = settings(task__kind="classification", train__best_by="accuracy")
@@ -180,14 +182,14 @@ def test_trainings_side_by_side_are_timed_afterwards_and_scored_on_the_test(
     for row in found["entries"]:
         assert row["quality"]["mean"] == row["runs"][0]["test"]["accuracy"]
         assert row["speed"]["mean"] != row["runs"][0]["speed"], "measured alone, not while others were trained"
-    assert begun[-1] == "measure"
+    assert begun[-1] == "measure" and pools == [2, 1], "trainings side by side, measurements one after the other"
 
 
-def one_thread(at_once: int) -> Any:
+def one_thread(pools: list[int], at_once: int) -> Any:
     """A pool of one thread: in this process, trainings cannot share standard error."""
     from concurrent.futures import ThreadPoolExecutor
 
-    assert at_once == 2
+    pools.append(at_once)
     return ThreadPoolExecutor(1)
 
 

@@ -13,7 +13,8 @@ from weft.config.sections import DataSection, TrainSection, load_config
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError
 from weft.runs.weight_files import read_metadata
-from weft.training.checkpoint import FIXED, HISTORY, INEXACT, reason
+from weft.training.checkpoint import HISTORY
+from weft.training.resumption import FIXED, INEXACT, reason
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Sizes
 from weft.models.encoder_decoder import build_model
 from weft.serve.json_api import explain_text
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 
 CODE = """
 from weft.attention.full import FullAttention

@@ -16,9 +16,10 @@ from weft.data.batch import Position
 from weft.data.batching import Batches
 from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
 from weft.errors import ConfigError
-from weft.runs.open_run import build_task
 from weft.runs.weight_files import read_tensors
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
+from weft.tasks.base import build_task
 from weft.tasks.translation.task import TranslationTask
 from weft.training import checkpoint, train_run
 from weft.training.training_loop import updates

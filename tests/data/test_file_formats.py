@@ -376,6 +376,14 @@ def test_subtitles_are_paired_by_their_times(tmp_path: Path) -> None:
     assert "no cues" in message(f"{first},{write(tmp_path / 'b.srt', 'words')}")
 
 
+def test_cues_are_those_that_players_show(tmp_path: Path) -> None:
+    """Without a blank line between two cues, the number of the second is no text; a blank line inside a cue does not end it."""
+    first = "1\n00:00:01,000 --> 00:00:02,000\na b\n2\n00:00:03,000 --> 00:00:04,000\nc\n\nd\n"
+    second = "WEBVTT\n\n00:01.000 --> 00:02.000\ne\n\nNOTE f\n\n00:03.000 --> 00:04.000\n42\n"
+    name = f"{write(tmp_path / 'a.srt', first)},{write(tmp_path / 'b.vtt', second)}"
+    assert list(open_pairs(name)) == [("a b", "e"), ("c d", "42")]
+
+
 def test_tables_of_other_dialects(tmp_path: Path) -> None:
     pairs = [("a, b", 'c "d"'), ("e", "f")]
     for number, text in enumerate(

@@ -16,15 +16,15 @@ import weft as package
 from tests.helpers import tiny
 from weft.attention.bahdanau import AdditiveAttention
 from weft.attention.base import Site
-from weft.attention.core.weight_recorder import record_inside
 from weft.data.batch import Layout, Source
 from weft.decoding.score_given_targets import teacher_force
 from weft.errors import ConfigError
 from weft.explain.explanation import Explanation
-from weft.explain.inside import Inside
+from weft.explain.inside import Inside, record_inside
 from weft.explain.inside_view import inside_data
 from weft.layers.recurrent import RecurrentLayer
 from weft.layers.step_recorder import record, record_steps
+from weft_contract.mechanism_entries import Entry, entries
 from weft_contract.model_entries import cross_variants, decoders, ids
 
 RNN = {
@@ -199,6 +199,16 @@ def test_calls_are_joined_and_only_the_last_run_is_kept() -> None:
     np.testing.assert_allclose(inside["context"].values, whole[0], atol=1e-6)
     assert inside["weights"].values.shape == (3, 5)
     holds(inside)
+
+
+@pytest.mark.parametrize("entry", [each for each in entries() if not (each.variant or each.wrapped)], ids=str)
+def test_every_mechanism_names_its_steps(entry: Entry) -> None:
+    """Not only its linear layers, which are recorded by themselves."""
+    part = entry.make()
+    with torch.no_grad(), record_inside(nn.ModuleDict({"part": part.part})) as recorder:
+        part.attend(part.keys(1, 9), need_weights=True)
+    own = [step for step in recorder.found() if not step.automatic]
+    assert sum(bool(step.formula) for step in own) > 2
 
 
 def test_other_threads_are_not_recorded() -> None:

@@ -138,7 +138,7 @@ def random_run(
     from weft.data.tokenizers.added_tokens import save_extended
     from weft.models.base import Sizes
     from weft.runs.migrations import write_format
-    from weft.runs.open_run import build_network, build_task
+    from weft.runs.open_run import initial_network
     from weft.runs.weight_files import named_weights, write_tensors
 
     kind = tokenizer or {"kind": "sentencepiece"}
@@ -155,7 +155,7 @@ def random_run(
     write_format(folder)
     save_extended(folder, sides[0], sides[-1])
     save_config(config, folder / "config.yaml")
-    network = build_network(build_task(config, folder), config, Sizes(sides[0].size, sides[-1].size, shared))
+    network = initial_network(config, folder, Sizes(sides[0].size, sides[-1].size, shared))
     fixed = {name: weight[:2].clone() for name, weight in network.named_parameters() if "table" in name or "output" in name}
     randomise(network, 3)
     with torch.no_grad():

@@ -20,7 +20,8 @@ import pytest
 
 from weft.decoding.predictor import Wanted
 from weft.decoding.search_loop import Cancellation
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 from weft.serve.server import Server
 from weft.serve.settings import Settings
 from weft.tasks.translation.predictor import TranslationPredictor

@@ -11,7 +11,8 @@ import weft
 from tests.helpers import tiny
 from tests.helpers.serving import running
 from weft.runs.translator import Translator
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 from weft_studies.couplets import score_couplets
 
 FIRST, SECOND = "天山花风春红日", "地水鸟月秋绿夜"

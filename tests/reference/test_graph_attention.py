@@ -13,7 +13,7 @@ from weft.attention.base import Site
 from weft.attention.mixers import build_self
 from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.tasks.classification.edges import with_graph
+from weft.tasks.edges_between_words import with_graph
 
 DIM, HEADS, LENGTHS = 8, 2, (5, 3, 6)
 EDGES = [[(0, 4), (1, 2), (4, 2)], [], [(5, 0), (0, 0)]]

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tests.helpers.loops_over_words import embed, linear, mean, relu, softmax, sources
 from weft.models.base import Sizes
-from weft.models.encoder_decoder import build_encoder
-from weft.tasks.classification.model import LabelAttentiveClassifier, classifier
+from weft.tasks.classification.model import LabelAttentiveClassifier, build_classifier
 
 WORDS, WIDTH = 11, 6
 TEXTS = [[4, 5, 6], [8], [4, 9, 10, 5, 6]]
@@ -21,8 +20,9 @@ LABELS = [[7], [5, 9, 4], [6, 6]]
 
 def make(queries: str) -> LabelAttentiveClassifier:
     torch.manual_seed(0)
-    encoder = build_encoder({"kind": "composed", "encoder": {"kind": "identity", "dim": WIDTH}}, Sizes(WORDS))
-    model = classifier(encoder, {"kind": "label_attentive", "queries": queries}, len(LABELS), 0.5, lambda: LABELS)
+    encoder, pooling = {"kind": "identity", "dim": WIDTH}, {"kind": "label_attentive", "queries": queries}
+    spec = {"kind": "composed", "encoder": encoder}
+    model = build_classifier(spec, Sizes(WORDS), pooling, len(LABELS), 0.5, lambda: LABELS)
     assert isinstance(model, LabelAttentiveClassifier)
     model.double().eval()
     with torch.no_grad():

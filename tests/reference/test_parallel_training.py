@@ -17,7 +17,7 @@ from weft.decoding.ctc_decoding import collapse, path_logits
 from weft.losses.ctc_loss import best_alignment
 from weft.models.nonautoregressive import LengthClassifier
 from weft.tasks.base import TaskContext
-from weft.tasks.nonautoregressive.fertility import TranslationTable, linked
+from weft.tasks.nonautoregressive.fertility import counted_alignment, linked
 from weft.tasks.nonautoregressive.task import (
     NonAutoregressiveTranslationTask,
     decoder_pass,
@@ -137,9 +137,11 @@ def test_fertilities_of_a_corpus_follow_its_words() -> None:
             target = [each + more for each in source if each != 4 for more in (0, 10)]
             return np.array([*(source if name == "source" else target), EOS], np.int32)
 
-    lexicon = TranslationTable.count(Columns(), 40)  # type: ignore[arg-type]
-    assert lexicon.fertilities(np.array([5, 4, 7, 8]), np.array([5, 15, 7, 17, 8, 18])).tolist() == [2, 0, 2, 2]
-    assert lexicon.fertilities(np.array([9, 39]), np.array([38, 9])).sum() == 2, "unknown words are aligned as well"
+    count = counted_alignment(Columns(), 40)  # type: ignore[arg-type]
+    pairs = [([5, 4, 7, 8], [5, 15, 7, 17, 8, 18]), ([9, 39], [38, 9])]
+    known, unknown = count([(np.array(source), np.array(target)) for source, target in pairs])
+    assert known.tolist() == [2, 0, 2, 2]
+    assert unknown.sum() == 2, "unknown words are aligned as well"
 
 
 def test_weights_of_a_teacher_are_projected_to_other_tokens() -> None:

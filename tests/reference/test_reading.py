@@ -13,8 +13,7 @@ from torch import Tensor
 
 from tests.helpers.loops_over_words import both_ways, embed, linear, mean, normalise, relu, softmax, sources
 from weft.models.base import Sizes
-from weft.models.encoder_decoder import build_encoder
-from weft.tasks.reading.model import ReadingModel, answer_loss, best_span, reading_model
+from weft.tasks.reading.model import ReadingModel, answer_loss, best_span, build_reading_model
 
 WORDS, WIDTH = 11, 4
 IDENTITY = {"kind": "identity", "dim": WIDTH}
@@ -25,7 +24,8 @@ PAIRS = [([4, 5, 6, 4], [7, 5]), ([8, 9], [4, 9, 10, 5, 6]), ([6, 6, 5], [6])]
 
 def make(reader: dict[str, Any], encoder: dict[str, Any] = IDENTITY) -> ReadingModel:
     torch.manual_seed(0)
-    model = reading_model(build_encoder({"kind": "composed", "encoder": encoder}, Sizes(WORDS)), reader, 0.5).double().eval()
+    spec = {"kind": "composed", "encoder": encoder}
+    model = build_reading_model(spec, Sizes(WORDS), reader, 0.5).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64) / 2)

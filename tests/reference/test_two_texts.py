@@ -12,8 +12,7 @@ from torch import Tensor
 
 from tests.helpers.loops_over_words import both_ways, embed, largest, linear, mean, relu, softmax, sources
 from weft.models.base import Sizes
-from weft.models.encoder_decoder import build_encoder
-from weft.tasks.pairs.model import PairModel, pair_model
+from weft.tasks.pairs.model import PairModel, build_pair_model
 
 WORDS, LABELS, HIDDEN, WIDTH = 11, 3, 5, 6
 IDENTITY = {"kind": "identity", "dim": WIDTH}
@@ -24,8 +23,8 @@ PAIRS = [([4, 5, 6], [7, 5]), ([8], [4, 9, 10, 5, 6]), ([6, 6], [6])]
 
 def make(comparison: dict[str, Any], encoder: dict[str, Any] = IDENTITY) -> PairModel:
     torch.manual_seed(0)
-    built = build_encoder({"kind": "composed", "encoder": encoder}, Sizes(WORDS))
-    model = pair_model(built, comparison, LABELS, HIDDEN, 0.5).double().eval()
+    spec = {"kind": "composed", "encoder": encoder}
+    model = build_pair_model(spec, Sizes(WORDS), comparison, LABELS, HIDDEN, 0.5).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64) / 2)

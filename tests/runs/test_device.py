@@ -41,14 +41,12 @@ def apple(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import weft.attention.core.feature_maps
     import weft.decoding.ctc_decoding
     import weft.decoding.length_and_coverage_penalty
-    import weft.tasks.language_modeling.task
     import weft.training.update_step
 
     for module in (
         weft.attention.core.feature_maps,
         weft.decoding.ctc_decoding,
         weft.decoding.length_and_coverage_penalty,
-        weft.tasks.language_modeling.task,
         weft.training.update_step,
     ):
         monkeypatch.setattr(module, "widest_float", widest)

@@ -26,7 +26,8 @@ from weft.runs.migrations import (
 from weft.runs.open_run import open_run
 from weft.runs.weight_files import read_tensors
 from weft.tasks.run_tokenizers import tokenizers_of
-from weft.training.checkpoint import published, published_by_command, trained_config
+from weft.training.checkpoint import published, published_by_command
+from weft.training.resumption import trained_config
 from weft.version import VERSION
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_runs"

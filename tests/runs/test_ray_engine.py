@@ -11,23 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import tiny
+from tests.helpers.ray_cluster import cluster  # noqa: F401 — a fixture of this module
 from weft.errors import DataError, WeftError
 from weft.runs import sharded_prediction
 from weft.runs.ray_engine import predict_on_ray
 from weft.runs.sharded_prediction import InputFile, PredictionWork
 
-ray = pytest.importorskip("ray", reason="needs Ray")
 pytest.importorskip("ray.data", reason="needs Ray Data")
 
 LINES = ["a b c", "", "d e f g", "b \u2028 c", "  ", "g f\tc", "e e e", "", "c a\u00a0b d e.  A b c. G f e!", "zzz ü 😀 a"] * 3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Reading weight files that weft did not write."""
+"""Weight files: those that weft writes, which others read, and those of others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from weft.errors import RunError
-from weft.runs.weight_files import read_metadata, zero_initialized
+from weft.runs.weight_files import DTYPES, read_metadata, write_tensors, zero_initialized
 
 
 def test_metadata_of_another_program_is_an_error_that_says_so(tmp_path):
@@ -20,6 +20,20 @@ def test_metadata_of_another_program_is_an_error_that_says_so(tmp_path):
         read_metadata(tmp_path / "model.safetensors")
     save_file({"a": torch.zeros(2)}, tmp_path / "plain.safetensors")
     assert read_metadata(tmp_path / "plain.safetensors") == {}
+
+
+def test_files_of_weft_are_safetensors_of_every_type(tmp_path):
+    torch.manual_seed(0)
+    given = {f"{number}.ü": (10 * torch.rand(number % 3 + 1, 3)).to(dtype) for number, dtype in enumerate(DTYPES)}
+    given |= {"none": torch.zeros(0, 4), "step": torch.tensor(7.0), "turned": torch.rand(3, 5).T, "tie": given["0.ü"]}
+    write_tensors(tmp_path / "weft.safetensors", given, {"by": "train"})
+    del given["tie"]
+    found = load_file(tmp_path / "weft.safetensors")
+    assert found.keys() == given.keys()
+    assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in given.items())
+    assert read_metadata(tmp_path / "weft.safetensors") == {"by": "train"}
+    write_tensors(tmp_path / "again.safetensors", dict(reversed(given.items())), {"by": "train"})
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "weft.safetensors").read_bytes()
 
 
 def test_no_random_weights_for_a_model_that_loads_a_file():

@@ -18,7 +18,8 @@ from tests.helpers import tiny
 from weft import load
 from weft.errors import ConfigError
 from weft.serve.languages import languages_of
-from weft.serve.served_models import ModelLocation, Models, parse_location
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models, parse_location
 from weft.tasks.translation.glossary import Terms
 
 

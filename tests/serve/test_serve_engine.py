@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 
 from tests.helpers.serving import running, wait_for
+from weft.decoding import tensor_slots
 from weft.decoding.cuda_graph_search import SearchGraphs
 from weft.decoding.predictor import BatchItem
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, WeftError
 from weft.serve import engine_process as engine
 from weft.serve.engine_process import Engine, Remote, name_version
-from weft.serve.served_models import BatchResult, ModelLocation, Models
+from weft.serve.served_model import BatchResult, ModelLocation
+from weft.serve.served_models import Models
 
 LOCATION = ModelLocation(("run",))
 
@@ -34,6 +36,9 @@ class Doubles:
     """
 
     budget = 30
+
+    def continuous(self, part: BatchItem) -> bool:
+        return False
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -236,6 +241,8 @@ def test_searches_of_usual_sizes_are_recorded_before_the_first_request(
     predictor.request = partial(predictor.request, runner=predictor.runner)
     monkeypatch.setattr(engine, "WORDS", (3,))
     monkeypatch.setattr(engine, "COPIES", (2, 4))
+    monkeypatch.setattr(tensor_slots, "FEWEST", 2)
     engine.warm_up(model)
     sizes = {shapes[0][0][0] for what, _, shapes in recorder.graphs if what == "step"}
     assert recorder.counts()["refused"] == 0 and {2, 4} <= sizes
+    assert any(what == "change" for what, _, _ in recorder.graphs)

@@ -20,7 +20,7 @@ from weft.serve import request_batcher as batcher
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue, Job, RequestTicket
 from weft.serve.prometheus import Metrics
 from weft.serve.request_batcher import CpuThreads, tokenize
-from weft.serve.served_models import BatchResult, TranslationQuery
+from weft.serve.served_model import BatchResult, TranslationQuery
 from weft.serve.settings import Settings
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.predictor import TranslationPredictor
@@ -74,6 +74,7 @@ def test_the_batch_of_the_other_lane_begins_when_this_one_ends(monkeypatch: pyte
     tested = batcher.Batcher(Settings(), Metrics())
     monkeypatch.setattr(tested, "_decode_batch", lambda batch, began, between: BatchResult([None], 1, 0.0))
     monkeypatch.setattr(tested, "_finish", lambda batch, result: None)
+    monkeypatch.setattr(batcher, "joins", lambda job: False)
     monkeypatch.setattr(tested, "_threads", SimpleNamespace(set=lambda *_, **__: None, learn=lambda *_: None))
     tested._running[1] = 5.0  # sent long ago, while the model process ran the batch of lane 0
     batch = Batch()

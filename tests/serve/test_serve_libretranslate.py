@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from weft.serve.languages import known_code
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 
 
 def test_a_text_in_the_target_language_or_without_letters_is_returned(served: Any) -> None:

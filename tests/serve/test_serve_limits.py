@@ -16,7 +16,8 @@ import pytest
 
 from tests.helpers.serving import Slow, connected, post, wait_for
 from weft.decoding.search_loop import Cancellation
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 from weft.tasks.translation.predictor import TranslationPredictor
 
 

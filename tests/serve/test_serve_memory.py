@@ -9,7 +9,8 @@ import pytest
 from tests.helpers.serving import running
 from tests.helpers.tiny import Shell
 from weft.errors import ConfigError, DataError
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 
 TMX = """<tmx version="1.4"><header srclang="en"/><body>
 <tu><tuv xml:lang="en"><seg>a b c</seg></tuv><tuv xml:lang="de"><seg>{0}</seg></tuv></tu>

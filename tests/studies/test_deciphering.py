@@ -17,8 +17,8 @@ from weft.config.sections import TrainSection, load_config
 from weft.data.batch import Position
 from weft.decoding.decoding_options import resolve_options
 from weft.errors import ConfigError, DataError
-from weft.runs.open_run import build_task
 from weft.runs.weight_files import read_tensors
+from weft.tasks.base import build_task
 from weft.training.gradual_unfreezing import LayerGroups
 from weft.training.optimizer import take_step
 from weft_studies.deciphering.cipher_gan import CipherGan, Tables, gradient_penalty, replay_fakes, straight_through_sample

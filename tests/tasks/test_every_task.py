@@ -16,13 +16,14 @@ import torch
 import yaml
 
 import weft as library
-from tests.helpers import shapes, tiny, tones
+from tests.helpers import labelled_translations, shapes, tiny, tones
 from weft.bench.compare.measure_run import Measurements, measure
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
 from weft.explain.html_page import Section, explain_page, png
 from weft.runs.weight_files import read_tensors
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 from weft.training.result_files import read_samples
 
 TASKS = find_table("weft.tasks:TASKS")
@@ -99,6 +100,16 @@ SMALL = {
             "data.tokenizer": "words",
         },
         "a dog\ta cat",
+        "<table class=weights><caption>the first text looks at the second",
+    ),
+    "quality": Small(
+        lambda folder: labelled_translations.write(folder / "quality.jsonl", 30),
+        {
+            "task": {"kind": "quality", "estimator": {"kind": "esim", "composition": RNN}},
+            "model": {"kind": "composed", "encoder": RNN},
+            "data.tokenizer": "words",
+        },
+        "red green\trot weiss",
         "<table class=weights><caption>the first text looks at the second",
     ),
     "reading": Small(
@@ -251,7 +262,7 @@ def test_metrics_are_added_to_validation_evaluation_and_the_choice_of_the_best(t
 
 def test_the_run_is_used_from_the_command_line(trained: Trained, tmp_path: Path, weft: tiny.Shell) -> None:
     said = weft("predict", trained.run, trained.input, "--json")
-    assert json.loads(said)["score"] <= 0 or trained.name == "bits"
+    assert json.loads(said)["score"] <= 0 or trained.name in ("bits", "quality")
     scores = json.loads(weft("evaluate", trained.run, "--data", trained.data, "--json"))
     assert scores.get("metrics") or scores["scores"]
 
@@ -303,7 +314,7 @@ def test_a_server_answers_texts_and_refuses_files(trained: Trained) -> None:
             Models([place])
         return
     (served,) = Models([place]).served
-    assert trained.name not in ("pairs", "reading") or served.attention_maps == 2
+    assert trained.name not in ("pairs", "quality", "reading") or served.attention_maps == 2
     predictor = served.predictor(())
     given = predictor.parse_input(trained.input)
     (parts,) = predictor.encode_input([given], 1)

@@ -17,7 +17,7 @@ from weft.data.corpus import Rows
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
 from weft.runs.open_run import open_run
-from weft.tasks.classification.edges import read_edges
+from weft.tasks.edges_between_words import read_edges
 from weft.training import train_run
 from weft.training.validate_and_save import Result
 

@@ -216,6 +216,8 @@ def test_placeholders_come_back_with_the_space_around_them() -> None:
         ("网址https://a.org/b在这里", "https://a.org/b"),
         ("50% discount, 5 %, 100 %d’accord is { not } one: a@b 3.5 12:30 e.g. this/that", "%d"),
         ("v%s takes %dMB, 10%of it", "%s %d"),
+        ("%1 of %L2 (%10), %n file(s): 50 %3, %%4, 20%5 %1$S %s1 %lu", "%1 %L2 %10 %n %3 %1$S %s1 %lu"),
+        ("$1 pages for $9.99, $12 or US$2 <_:list-1/> <_a>", "$1 <_:list-1/>"),
     ],
 )
 def test_what_is_protected(text: str, found: str) -> None:
@@ -468,3 +470,8 @@ def test_deep_nesting_is_refused_in_words() -> None:
     with pytest.raises(DataError, match="more than 100 inline elements are inside one another"):
         open_document(deep, "html")
     assert open_document("<p>" * 2000 + "a" + "</p>" * 2000, "html").segments[0].text == "a"
+
+
+def test_placeholders_of_fluent_have_spaces() -> None:
+    text = "{ $count } new in { -brand-name }, { not } { 3 }"
+    assert [text[start:end] for start, end in find(text, AUTO)] == ["{ $count }", "{ -brand-name }"]

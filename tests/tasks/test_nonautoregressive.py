@@ -13,13 +13,15 @@ import torch
 
 from tests.helpers import tiny
 from tests.helpers.serving import running
+from weft.data.ibm_model_2 import TranslationTable
 from weft.errors import ConfigError
 from weft.explain.html_page import document
 from weft.runs.translator import Translator, load
 from weft.runs.weight_files import read_tensors
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 from weft.tasks.corpus_task import DISTILLED
-from weft.tasks.nonautoregressive.fertility import FILE, TranslationTable
+from weft.tasks.nonautoregressive.fertility import FILE
 from weft.tasks.translation.glossary import Terms
 from weft.training import train_run
 

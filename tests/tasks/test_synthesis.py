@@ -19,7 +19,8 @@ from tests.helpers import tiny, tones
 from tests.helpers.serving import running
 from weft.errors import ConfigError
 from weft.explain.html_page import explain_page
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 from weft.tasks.synthesis.griffin_lim import InvertibleLogMel, wav_content
 from weft.tasks.transcription.log_mel import read_wav
 

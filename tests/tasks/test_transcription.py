@@ -19,7 +19,8 @@ from weft.evaluation.metrics import score
 from weft.models.base import Sizes
 from weft.models.frontends.base import FrontendSite, PyramidFrontend
 from weft.runs.weight_files import read_tensors
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 from weft.tasks.transcription.metrics import CharacterErrorRate, WordErrorRate
 
 Train = Callable[..., Any]

@@ -23,11 +23,10 @@ from weft.data.word_noise import text_of
 from weft.data.word_vectors.bilingual_dictionary import nearest
 from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import make_metrics, score
-from weft.runs.open_run import build_task
 from weft.runs.weight_files import read_tensors
-from weft.tasks.base import decoded_texts, optimizer_groups
+from weft.tasks.base import build_task, decoded_texts, optimizer_groups
 from weft.tasks.translation.predictor import TranslationPredictor
-from weft.tasks.unsupervised.data import TOKENS, UnpairedBatch, foreign_tokens
+from weft.tasks.unsupervised.data import TOKENS, WORDS, UnpairedBatch, foreign_tokens
 from weft.tasks.unsupervised.losses import back_translations, denoising_loss
 from weft.tasks.unsupervised.model import BilingualModel
 from weft.tasks.unsupervised.task import UnsupervisedTask
@@ -411,3 +410,16 @@ def test_parallel_data_is_refused(tmp_path: Path) -> None:
 def test_an_ensemble_is_refused(recurrent: Path) -> None:
     with pytest.raises(RunError, match="cannot form an ensemble"):
         weft.load([recurrent, recurrent], device="cpu")
+
+
+def test_first_translations_may_be_by_phrases(files: list[str], tmp_path: Path) -> None:
+    """Each text has the translation of the phrases that are learnt from the same texts, in both directions."""
+    task, _ = prepared(files, tmp_path / "run", **{"task.phrase_rounds": 1})
+    phrases, corpus = task.words.phrases, task.train
+    assert [language.name for language in phrases.languages] == task.languages
+    for row in (0, 1, len(corpus) - 2, len(corpus) - 1):
+        text, words = (corpus.row(text_of(name), row).tobytes().decode() for name in (TOKENS, WORDS))
+        other = task.languages[1 - int(corpus.row("language", row)[0])]
+        assert phrases.translate([text], other) == [words] and words != text
+    with pytest.raises(ConfigError, match="dictionary_steps"):
+        prepared(files, tmp_path / "none", **{"task.phrase_rounds": 1, "task.dictionary_steps": 0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,12 @@ class Clock(TimeBudget):
 
     def left(self) -> float:
         return self.seconds - 8
+
+
+@pytest.fixture(autouse=True)
+def _idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice of threads does not depend on what else this machine does."""
+    monkeypatch.setattr(auto.os, "getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
 
 
 CPU = World(0, 1, torch.device("cpu"))
@@ -114,6 +121,32 @@ def test_five_lines_say_what_was_chosen_and_it_is_in_the_configuration(tmp_path:
     assert f"{config.train.steps:,} steps" in said[3] and f"every {config.train.validate_every} steps" in said[4]
     assert config.train.best_by == "chrf2"
     assert (tmp_path / "run" / "train.log").read_text().splitlines() == said
+
+
+def test_large_data_is_filtered_and_the_user_may_say_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write(tmp_path, 600)
+    assert not chosen(tmp_path, data)[0].data.drop_duplicates
+    monkeypatch.setattr(rules, "FILTERED", 570)
+    config, said = chosen(tmp_path, data)
+    assert config.data.drop_duplicates and config.data.max_ratio == rules.UNEVEN
+    assert "filters:    left out are those that occurred before and those with more than 6 times" in said[1]
+    config, said = chosen(tmp_path, data, "data.drop_duplicates=false", "data.max_ratio=null")
+    assert not config.data.drop_duplicates and config.data.max_ratio is None and "none, as set" in said[1]
+
+
+def shape_for(pairs: int, device: str, steps_a_second: float) -> rules.Shape:
+    """The shape that an hour on a device of this speed allows for so many pairs of 20 tokens."""
+    data = rules.DataSurvey(pairs, (10, 10), (60, 60), (False, False), 100)
+    facts = rules.TrainingFacts(data, rules.Lengths(20, 60), 1_000, rules.row_for(pairs), torch.device(device))
+    draft = rules.SettingsDraft(load_config("auto").replaced({"train.batch_tokens": 25_000}))
+    return auto._affordable(facts, rules.SHAPES["base"], Speed(0.0, steps_a_second, 0.0), Clock(3600), draft)
+
+
+def test_only_large_data_and_much_time_on_a_gpu_allow_the_big_model() -> None:
+    fast, slow = 20.0, 2.0
+    assert shape_for(1_000_000, "cuda", fast) == shape_for(10**8, "cuda", fast) == rules.SHAPES["big"]
+    others = [(1_000_000, "cuda", slow), (162_000, "cuda", fast), (1_000_000, "cpu", fast)]
+    assert [shape_for(*each) for each in others] == 3 * [rules.SHAPES["base"]]
 
 
 def test_few_validation_pairs_neither_choose_the_weights_nor_stop_training(tmp_path: Path) -> None:
@@ -211,12 +244,12 @@ def _timed(
 def test_a_time_is_the_length_of_training_and_the_steps_are_an_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, said, tried = _timed(tmp_path, monkeypatch, 100, 4.0)
+    config, said, tried = _timed(tmp_path, monkeypatch, 100, 5.0)
     assert tried == [192]
     train, validations = config.train, config.train.steps / config.train.validate_every
-    assert (train.seconds, train.budget, train.patience) == (92, "time", 0) and 0.6 * 4 * train.seconds < train.steps
-    assert train.steps / 4 + validations * 0.5 * 3 < train.seconds
-    assert "as many as fit into 1:40, at 4 steps per second now" in said[3]
+    assert (train.seconds, train.budget, train.patience) == (92, "time", 0) and 0.6 * 5 * train.seconds < train.steps
+    assert train.steps / 5 + validations * 0.5 * 3 < train.seconds
+    assert "as many as fit into 1:40, at 5 steps per second now" in said[3]
 
 
 def test_a_short_time_gets_a_smaller_model_and_a_long_one_that_of_the_table(
@@ -226,6 +259,17 @@ def test_a_short_time_gets_a_smaller_model_and_a_long_one_that_of_the_table(
     assert tried == [192, 128] == [192, config.model["dim"]] and "smaller, to suit the time" in said[2]
     config, said, tried = _timed(tmp_path, monkeypatch, 20_000, 8.0)
     assert config.model["dim"] == rules.SHAPES[rules.row_for(3_000).shape].dim == 256
+
+
+def test_few_pairs_get_a_model_that_a_time_allows_enough_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many passes over few short pairs are few updates."""
+    config, _, _ = _timed(tmp_path, monkeypatch, 200, 4.0)
+    train = config.train
+    assert train.batch_tokens == rules.CPU_BATCH and config.model["dim"] == 192
+    assert train.steps >= rules.ENOUGH_UPDATES
+    monkeypatch.setattr(rules, "ENOUGH_UPDATES", 1)
+    config, _, _ = _timed(tmp_path, monkeypatch, 200, 4.0)
+    assert config.model["dim"] == 256
 
 
 def test_updates_that_would_take_much_of_the_time_become_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,6 +355,21 @@ def test_a_time_that_is_too_short_is_said_first_with_one_that_would_do(tmp_path:
     assert said[0].startswith("data:")
 
 
+@pytest.mark.parametrize(("device", "speeds"), [("cuda", 100.0), ("cpu", 0.5)])
+def test_a_gpu_that_was_still_loading_its_kernels_is_measured_again(
+    device: str, speeds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [[{"step": 5, "seconds": 10.0}], [{"step": 5 * n, "seconds": 0.05 * n} for n in range(1, 9)]]
+
+    def train(*given: Any) -> SimpleNamespace:
+        return SimpleNamespace(lines=lines.pop(0), validation=1.0)
+
+    monkeypatch.setattr(speed_probe, "_train", train)
+    monkeypatch.setattr(speed_probe, "choose_device", lambda name: torch.device(device))
+    monkeypatch.setattr(speed_probe, "PROBED_BATCH", 1)
+    assert speed_probe.probe(load_config("transformer-tiny"), 2.0).steps_a_second == pytest.approx(speeds)
+
+
 def test_threads_are_those_that_are_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = torch.get_num_threads()
     set_threads: list[int] = []
@@ -322,6 +381,13 @@ def test_threads_are_those_that_are_faster(tmp_path: Path, monkeypatch: pytest.M
     assert any(line.startswith(f"threads:    {usual + 1}, which are faster here than {usual}") for line in said)
     config, _ = chosen(tmp_path, write(tmp_path, 3_000), "train.threads=3", seconds=600)
     assert config.train.threads == 3
+
+
+def test_a_busy_machine_measures_its_threads_without_a_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto.os, "getloadavg", lambda: (1e6, 0.0, 0.0), raising=False)
+    monkeypatch.setattr(auto, "fastest_threads", lambda *given: torch.get_num_threads() + 1)
+    monkeypatch.setattr(auto.torch, "set_num_threads", lambda count: None)
+    assert chosen(tmp_path, write(tmp_path, 300))[0].train.threads == torch.get_num_threads() + 1
 
 
 def test_one_thread_is_taken_if_more_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,10 +105,9 @@ def test_a_full_disk_while_publishing_leaves_the_former_model(tmp_path: Path, mo
     file = tmp_path / "model.safetensors"
 
     def full(*_: object) -> None:
-        (tmp_path / ".tmp-model.safetensors").write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(weights, "save_file", full)
+    monkeypatch.setattr(weights, "sync", full)
     with pytest.raises(RunError, match=r"could not save .*model.safetensors: .*No space left"):
         publish(tmp_path, {"a": torch.zeros(3)}, {"step": "2"})
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.safetensors", "published.jsonl"]

@@ -3,52 +3,20 @@
 import contextlib
 import io
 import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.helpers import small_task
+from tests.helpers.process_group import launch
 from tests.helpers.tiny import once
 from weft.runs.weight_files import read_tensors
 from weft.training import checkpoint
 
 OPTIONS = {"steps": 8, "accumulate": 4, "double": True, "save_every": 8, "validate_every": 4}
 FROZEN = {**OPTIONS, "freeze": ["rnn.*"], "steps": 3, "save_every": 3}
-
-
-def free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])
-
-
-def launch(jobs: list[list[str]]) -> list[str]:
-    """Runs jobs of `small_task` in two processes, started as torchrun starts them, and returns their outputs."""
-    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, small_task.__file__, json.dumps(jobs)]
-    processes = [
-        subprocess.Popen(
-            command,
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        ended = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert all(process.returncode == 0 for process in processes), "\n".join(errors for _, errors in ended)
-    return [out for out, _ in ended]
 
 
 def training(run: Path, *flags: str, **options: object) -> list[str]:
@@ -73,7 +41,7 @@ def train_together(folder: Path) -> None:
         training(folder / "moved", "--resume", interrupt_at=20),  # the signal reaches only one process, but both stop
         training(folder / "frozen", **FROZEN),
     ]
-    assert all("stopped at step 6" in out for out in launch(jobs))
+    assert all("stopped at step 6" in out for out in launch(small_task.__file__, jobs))
 
 
 @pytest.fixture

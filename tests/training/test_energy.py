@@ -11,7 +11,7 @@ import torch
 
 from tests.helpers import small_task
 from weft.runs.run_folder import records
-from weft.training import energy, validate_and_save
+from weft.training import distributed, energy
 from weft.training.energy import EnergyMeter, gpu_counters
 from weft.training.log import open_log
 from weft.training.model_card import training_facts
@@ -54,7 +54,7 @@ def test_the_energy_of_a_resumed_run_goes_on(tmp_path: Path, monkeypatch: pytest
         def since(self) -> float:
             return 10.0
 
-    monkeypatch.setattr(validate_and_save, "EnergyMeter", Steady)
+    monkeypatch.setattr(distributed, "EnergyMeter", Steady)
     joules = []
     for steps in (3, 6):
         log = open_log(tmp_path, steps, tensorboard=False, terminal=False)

@@ -20,7 +20,8 @@ from weft.runs.open_run import open_run, run_config
 from weft.runs.run_folder import records
 from weft.runs.warm_start import resolve_start, started_config
 from weft.runs.weight_files import read_tensors
-from weft.serve.served_models import ModelLocation, Models
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 from weft.tasks.base import LOSS, Measure
 from weft.training import checkpoint, train_run
 from weft.training.auto.choose_settings import SettingsDraft

@@ -109,7 +109,7 @@ def test_a_warm_up_that_never_ends_and_a_long_average_are_shortened() -> None:
     train = lower_to_steps(load_config("transformer-small", sets), said.append).train
     assert (train.schedule["warmup"], train.average_last) == (50, 3)
     assert said == [
-        "train.schedule.warmup: 50, because there are 100 steps",
+        "train.schedule.warmup: 50, because train.steps is 100",
         "train.average_last: 3, because 100 steps give no more checkpoints",
     ]
     assert lower_to_steps(load_config("transformer-small"), said.append) == load_config("transformer-small")

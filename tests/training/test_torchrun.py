@@ -1,4 +1,4 @@
-"""torchrun starts all processes again after one was lost: the training continues, and ends as if nothing had happened."""
+"""torchrun starts all sharded processes again after one was lost: the training goes on as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ def workers(parent: int) -> list[int]:
 
 
 def start(out: Path) -> subprocess.Popen[bytes]:
-    settings = {**tiny.SETTINGS, "train.steps": 40, "train.save_every": 5, "train.accumulate": 2, "train.log_every": 1}
+    settings = {
+        **tiny.SETTINGS,
+        "train.shard": True,
+        "train.steps": 40,
+        "train.save_every": 5,
+        "train.accumulate": 2,
+        "train.log_every": 1,
+    }
     sets = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
     data = ("--data", tiny.generated("reverse", 500), "--out", str(out), "--set", *sets)

@@ -36,6 +36,7 @@ def test_answers_that_a_metric_cannot_read_are_left_out() -> None:
         (16.0, 2, "has learnt nothing useful (chrF2 16.0, and the same answer to every input gives 15.0)"),
         (16.0, 0.1, "it has read the data 0.1 times: give about 17 hours"),
         (16.0, 2, "it has read the data 2 times: give about 50 minutes"),
+        (16.0, 24, "it has read the data 24 times: give about 8 minutes"),
         (24.0, 40, "has learnt little"),
         (24.0, 40, "more time alone will hardly help"),
         (60.0, 2, "has learnt from the data (chrF2 60.0, and the same answer to every input gives 15.0)"),
@@ -43,6 +44,11 @@ def test_answers_that_a_metric_cannot_read_are_left_out() -> None:
 )
 def test_a_verdict_compares_with_the_floor_and_says_what_to_do(score: float, passes: float, says: str) -> None:
     assert says in verdict(FLOOR, {"chrf2": score}, passes=passes, seconds=240)
+
+
+def test_more_time_is_no_advice_for_training_that_stopped_improving() -> None:
+    words = verdict(FLOOR, {"chrf2": 16.0}, passes=2, seconds=240, settled=True)
+    assert "more time alone will hardly help" in words and "give about" not in words
 
 
 def test_there_is_no_verdict_without_a_floor_or_a_score() -> None:

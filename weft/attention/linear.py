@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.attention.base import Attended, Attention, Site
+from weft.attention.base import Attended, Attention, Site, join_heads
+from weft.attention.core.dot_product import PAIRS, record_context
+from weft.attention.core.feature_map_steps import NOTHING, up_to_own
 from weft.attention.core.feature_maps import (
-    NOTHING,
     FeatureAttention,
     MemorySums,
     ScaledFeatures,
@@ -20,6 +21,8 @@ from weft.attention.core.multihead import Projections
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, spread
 from weft.layers.kernels.cpp_plan import Keys, PlanBuilder, Register
+from weft.layers.linear_norm_dropout import accumulation_dtype
+from weft.layers.step_recorder import record, recording
 
 
 class LinearAttention(FeatureAttention):
@@ -35,6 +38,10 @@ class LinearAttention(FeatureAttention):
 
     def phi(self, x: Tensor) -> ScaledFeatures:
         return ScaledFeatures(_EluPlusOne.apply(x))
+
+    def record_phi(self, side: str, x: Tensor, found: ScaledFeatures) -> None:
+        axes = f"row head {side} feature"
+        record(f"{side} features", found.phi, axes, "exp(-relu(-x)) + relu(x)", self, x=(x, axes))
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         layers, heads = self.heads, self.site.heads
@@ -70,8 +77,8 @@ MAX_EXPONENT = 60.0
 
 @dataclass
 class RunningMeans:
-    """The past in float32. values [B, H, D, D]: per key channel, the mean of values weighted by exp(key) · level [B, H, D]: the
-    logarithm of the sum of these weights."""
+    """The past in float32 at least. values [B, H, D, D]: per key channel, the mean of values weighted by exp(key) · level
+    [B, H, D]: the logarithm of the sum of these weights."""
 
     values: Tensor
     level: Tensor
@@ -95,7 +102,10 @@ class EfficientAttention(Attention):
         self.heads = Projections(site, bias=bias)
 
     def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
-        return _means(*self.heads.keys_values(memory, values), layout)
+        joint = self.heads.joint_key_value(memory, values)
+        if recording():
+            self.heads.record_heads(("keys", "values"), memory, self.heads.key_value, joint, self)
+        return self._means(*self.heads.halves(joint), layout)
 
     def begin(self, rows: int, room: int | None) -> State:
         weight, width = self.heads.out.weight, self.heads.width
@@ -107,20 +117,56 @@ class EfficientAttention(Attention):
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         if append is None:
-            context = _mix(self.heads.queries(query), state)
-        elif self.site.use == "encoder":
-            q, k, v = self.heads.own(append)
-            context = _mix(q, _means(k, v, layout))
+            q = self.heads.queries(query)
+            if recording():
+                self.heads.record_heads(("queries",), query, self.heads.query, join_heads(q))
+            return Attended(self.heads.join(self._mix(q, state)), state)
+        q, k, v = self.heads.own(append)
+        if recording():
+            joint = torch.cat([join_heads(part) for part in (q, k, v)], -1)
+            self.heads.record_heads(("queries", "keys", "values"), append, self.heads.query_key_value, joint)
+        if self.site.use == "encoder":
+            context = self._mix(q, self._means(k, v, layout))
         else:
-            context, state = self._recur(*self.heads.own(append), state, layout)
+            fresh, (context, after) = not state.values.any(), self._recur(q, k, v, state, layout)
+            state = after
+            if recording() and fresh:
+                _record_pairs(q, k, v, layout, context)
         return Attended(self.heads.join(context), state)
+
+    def _means(self, k: Tensor, v: Tensor, layout: Layout | None) -> MemorySums:
+        """The mean of all real values for each key channel."""
+        k, v = _real(k, v, layout)
+        # A softmax over the last axis is several times faster on a GPU than over any other.
+        weights = k.transpose(-1, -2).softmax(-1).to(v.dtype)
+        means = weights @ v
+        if recording():
+            axes, cells = "row head feature key", "row head feature channel"
+            operands = {"k": (k, "row head key feature")}
+            record("weights of channels", weights, axes, "softmax(k, key)", self, **operands)
+            record("means", means, cells, "sum(w * v, key)", self, w=(weights, axes), v=(v, "row head key channel"))
+        return MemorySums(means)
+
+    def _mix(self, q: Tensor, sums: MemorySums) -> Tensor:
+        shares, means = q.softmax(-1).to(sums.values.dtype), spread(sums.values, q.size(0))
+        context = shares @ means
+        if recording():
+            axes, cells = "row head query feature", "row head feature channel"
+            record("shares of channels", shares, axes, "softmax(q, feature)", q=(q, axes))
+            operands = {"p": (shares, axes), "m": (means, cells)}
+            record("context", context, "row head query channel", "sum(p * m, feature)", **operands)
+        return context
 
     def _recur(self, q: Tensor, k: Tensor, v: Tensor, past: RunningMeans, layout: Layout | None) -> tuple[Tensor, State]:
         """Computes chunk by chunk, as in `feature_maps`, but with one scale per key channel: the level of its past."""
         extent, dtype = q.size(2), q.dtype
         size = min(CHUNK, extent)
         k, v = _real(k, v, layout)
-        q, k, v = into_chunks(q.softmax(-1, torch.float32), size), into_chunks(k, size, NOTHING), into_chunks(v, size)
+        q, k, v = (
+            into_chunks(q.softmax(-1, accumulation_dtype(dtype)), size),
+            into_chunks(k, size, NOTHING),
+            into_chunks(v, size),
+        )
         level = torch.logaddexp(k.flatten(2, 3).logcumsumexp(2), past.level[:, :, None]).view_as(k)
         begin, end = level[..., :1, :], level[..., -1:, :]
         levels = torch.cat([past.level[:, :, None], end[..., 0, :]], 2)
@@ -129,7 +175,7 @@ class EfficientAttention(Attention):
             scaled_q = (q * (begin - level).clamp_min(-MAX_EXPONENT).exp()).to(dtype)
             scaled_k = (k - begin).clamp_max(MAX_EXPONENT).exp().to(dtype)
             inside = (scaled_q @ scaled_k.transpose(-1, -2)).tril() @ v
-            means = ((k - end).exp().to(dtype).transpose(-1, -2) @ v).float()
+            means = ((k - end).exp().to(dtype).transpose(-1, -2) @ v).to(levels.dtype)
             each = torch.cat([past.values[:, :, None], means], 2)
             run = accumulate(each.transpose(2, 3), levels.transpose(2, 3))[0].transpose(2, 3)
             before = (q * (levels[:, :, :-1, None] - level).exp()).to(dtype)
@@ -137,20 +183,22 @@ class EfficientAttention(Attention):
         return context.flatten(2, 3)[:, :, :extent], RunningMeans(run[:, :, -1].contiguous(), levels[:, :, -1].contiguous())
 
 
-def _means(k: Tensor, v: Tensor, layout: Layout | None) -> MemorySums:
-    """The mean of all real values for each key channel."""
-    k, v = _real(k, v, layout)
-    # A softmax over the last axis is several times faster on a GPU than over any other.
-    return MemorySums(k.transpose(-1, -2).softmax(-1).to(v.dtype) @ v)
-
-
-def _mix(q: Tensor, means: MemorySums) -> Tensor:
-    return q.softmax(-1).to(means.values.dtype) @ spread(means.values, q.size(0))
+def _record_pairs(q: Tensor, k: Tensor, v: Tensor, layout: Layout | None, context: Tensor) -> None:
+    """Records the context of queries q [B, H, T, D] that see the keys up to their own, all from the first token on."""
+    axes, extent = "row head query feature", k.size(2)
+    shares = q.softmax(-1)
+    seen = up_to_own(k.size(0), extent, None if layout is None else layout.mask, k.device)[:, None, ..., None]
+    means = k[:, :, None].expand(-1, -1, extent, -1, -1).masked_fill(~seen, -torch.inf).softmax(3)
+    weights = torch.einsum("bhtd,bhtsd->bhts", shares, means)
+    record("shares of channels", shares, axes, "softmax(q, feature)", q=(q, axes))
+    operands = {"p": (shares, axes), "w": (means, "row head query key feature")}
+    record("weights", weights, PAIRS, "sum(p * w, feature)", **operands)
+    record_context(context, weights, v)
 
 
 def _real(k: Tensor, v: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
-    """Keys in float32. Padding gets no weight in the softmax, and no value."""
-    k = k.float()
+    """Keys in float32 at least. Padding gets no weight in the softmax, and no value."""
+    k = k.to(accumulation_dtype(k.dtype))
     if layout is None:
         return k, v
     here = layout.mask[:, None, :, None]

@@ -6,12 +6,13 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Site
+from weft.attention.base import Attended, Attention, Site, join_heads
 from weft.attention.core.dot_product import attend_memory
 from weft.attention.core.kv_cache import CrossAttentionMemory
 from weft.attention.core.multihead import Projections
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
+from weft.layers.step_recorder import record, recording
 
 
 class LinformerAttention(Attention):
@@ -49,13 +50,21 @@ class LinformerAttention(Attention):
         self.mix = nn.Parameter(torch.randn(1 if share == "key_value" else 2, heads, rank, max_length) * rank**-0.5)
 
     def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
-        return self._shorten(*self.heads.keys_values(memory, values), layout)
+        joint = self.heads.joint_key_value(memory, values)
+        if recording():
+            self.heads.record_heads(("keys", "values"), memory, self.heads.key_value, joint, self)
+        return self._shorten(*self.heads.halves(joint), layout)
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         if append is None:
             q, memory = self.heads.queries(query), state
+            if recording():
+                self.heads.record_heads(("queries",), query, self.heads.query, join_heads(q))
         else:
             q, k, v = self.heads.own(append)
+            if recording():
+                joint = torch.cat([join_heads(part) for part in (q, k, v)], -1)
+                self.heads.record_heads(("queries", "keys", "values"), append, self.heads.query_key_value, joint)
             memory = self._shorten(k, v, layout)
         context, _ = attend_memory(q, memory, layout=None, dropout=self.dropped)
         return Attended(self.heads.join(context), state)
@@ -67,5 +76,11 @@ class LinformerAttention(Attention):
         if layout is not None:
             here = layout.mask[:, None, :, None]
             k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)
-        mix = self.mix[..., :length]
-        return CrossAttentionMemory(mix[0] @ k[:, :, :length], mix[-1] @ v[:, :, :length])
+        mix, k, v = self.mix[..., :length], k[:, :, :length], v[:, :, :length]
+        mixed = mix[0] @ k, mix[-1] @ v
+        if recording():
+            axes = "row head slot channel"
+            for name, shares, whole, part in (("keys", mix[0], k, mixed[0]), ("values", mix[-1], v, mixed[1])):
+                operands = {"E": (shares.expand(k.size(1), -1, -1), "head slot key"), "x": (whole, "row head key channel")}
+                record(f"mixed {name}", part, axes, "sum(E * x, key)", self, **operands)
+        return CrossAttentionMemory(*mixed)

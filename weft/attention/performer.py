@@ -9,6 +9,7 @@ from torch import Tensor
 
 from weft.attention.base import Site
 from weft.attention.core.feature_maps import FeatureAttention, RedrawnBuffer, ScaledFeatures
+from weft.layers.step_recorder import record
 
 
 class PerformerAttention(FeatureAttention):
@@ -37,6 +38,19 @@ class PerformerAttention(FeatureAttention):
 
     def phi(self, x: Tensor) -> ScaledFeatures:
         return ScaledFeatures(*_Positive.apply(x, self.directions()))
+
+    def record_phi(self, side: str, x: Tensor, found: ScaledFeatures) -> None:
+        axes, cells = f"row head {side} feature", f"row head {side}"
+        directions = x.size(-1) ** -0.25 * self.directions().to(x.dtype)
+        power = x @ directions.T
+        top = power.amax(-1)
+        operands = {"W": (directions, "feature channel"), "x": (x, f"{cells} channel")}
+        record(f"{side} projections", power, axes, "sum(W * x, channel)", self, **operands)
+        record(f"{side} features", found.phi, axes, "exp(x - max(x, feature))", self, x=(power, axes))
+        assert found.log_scale is not None
+        lengths = {"x": (x, f"{cells} channel"), "half": x.size(-1) ** -0.5 / 2}
+        formula = "top - half * sum(x * x, channel)"
+        record(f"{side} log weights", found.log_scale, cells, formula, self, top=(top, cells), **lengths)
 
 
 class _Positive(torch.autograd.Function):

@@ -5,11 +5,13 @@ import math
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
 from weft.attention.core.feature_maps import FeatureAttention, RedrawnBuffer, ScaledFeatures
+from weft.layers.step_recorder import record
 
 SHARPEST = math.sqrt(2)
 """The reciprocal of the smallest kernel width. A narrower kernel is smaller than its estimation error for most pairs."""
@@ -44,6 +46,19 @@ class RandomFeatureAttention(FeatureAttention):
     def phi(self, x: Tensor) -> ScaledFeatures:
         """The features without the factor 1/√m, which cancels."""
         return ScaledFeatures(_Waves.apply(x, self.sigma() * self.directions()))
+
+    def record_phi(self, side: str, x: Tensor, found: ScaledFeatures) -> None:
+        axes, cells = f"row head {side} feature", f"row head {side} channel"
+        unit, waves = F.normalize(x, dim=-1), (self.sigma() * self.directions()).to(x.dtype)
+        record(f"{side} directions", unit, cells, "x / norm(x, channel)", self, x=(x, cells))
+        angles = unit @ waves.transpose(-1, -2)
+        operands = {"W": (waves, "head feature channel"), "x": (unit, cells)}
+        record(f"{side} angles", angles, axes, "sum(W * x, channel)", self, **operands)
+        sines, cosines = found.phi.chunk(2, -1)
+        record(f"{side} sines", sines, axes, "sin(x)", self, x=(angles, axes))
+        record(f"{side} cosines", cosines, axes, "cos(x)", self, x=(angles, axes))
+        parts = {"sines": (sines, axes), "cosines": (cosines, axes)}
+        record(f"{side} features", found.phi, axes, "join(sines, cosines, feature)", self, **parts)
 
     def least(self) -> Tensor:
         """The kernel's minimum: unit vectors are at most 2 apart."""

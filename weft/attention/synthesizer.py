@@ -13,16 +13,17 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
-from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.dot_product import PAIRS, masked_softmax, record_context
 from weft.attention.core.rnn_attention import CountedSource, SourceStates
 from weft.data.batch import Layout
-from weft.layers.decoder_state import History, State
+from weft.layers.decoder_state import History, State, spread
 from weft.layers.linear_norm_dropout import dropout
+from weft.layers.step_recorder import StepsOfCaller, record, recording
 
 Form = Literal["dense", "random", "fixed", "factored_dense", "factored_random"]
 
 
-class SyntheticScores(nn.Module, ABC):
+class SyntheticScores(nn.Module, StepsOfCaller, ABC):
     """Scores of all positions."""
 
     @abstractmethod
@@ -53,7 +54,12 @@ class FactoredRandomScores(SyntheticScores):
         self.left, self.right = (nn.Parameter(torch.randn(heads, length, rank) * rank**-0.25) for _ in range(2))
 
     def forward(self, query: Tensor, place: Tensor) -> Tensor:
-        return self.left[:, place].transpose(0, 1) @ self.right.transpose(-1, -2)
+        left = self.left[:, place].transpose(0, 1)
+        scores = left @ self.right.transpose(-1, -2)
+        if recording():
+            operands = {"left": (left, "row head query rank"), "right": (self.right, "head number rank")}
+            record("numbers", scores, "row head query number", "sum(left * right, rank)", **operands)
+        return scores
 
 
 class TokenNetwork(nn.Module):
@@ -70,11 +76,20 @@ class TokenNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] → [B, H, T, size]."""
+        axes = "row head query input"
         if self.hidden is None:
             x = x[:, None]
         else:
-            x = F.relu(self.hidden(x)).unflatten(-1, (self.heads, self.width)).transpose(1, 2)
-        return x @ self.weight + self.bias
+            before = split_heads(self.hidden(x), self.heads)
+            x = F.relu(before)
+            if recording():
+                record("rectified", x, axes, "relu(x)", x=(before, axes))
+        numbers = x @ self.weight + self.bias
+        if recording():
+            operands = {"W": (self.weight, "head input number"), "b": (self.bias[:, 0], "head number")}
+            formula = "sum(W * x, input) + b"
+            record("numbers", numbers, "row head query number", formula, x=(x.expand(-1, self.heads, -1, -1), axes), **operands)
+        return numbers
 
 
 class DenseScores(SyntheticScores):
@@ -98,7 +113,13 @@ class FactoredDenseScores(SyntheticScores):
         self.inner = TokenNetwork(dim, heads, -(-length // outer), layers)
 
     def forward(self, query: Tensor, place: Tensor) -> Tensor:
-        return (self.outer(query)[..., :, None] * self.inner(query)[..., None, :]).flatten(-2)[..., : self.length]
+        outer, inner = self.outer(query), self.inner(query)
+        products = outer[..., :, None] * inner[..., None, :]
+        if recording():
+            axes = "row head query"
+            operands = {"a": (outer, f"{axes} first"), "b": (inner, f"{axes} second")}
+            record("products", products, f"{axes} first second", "a * b", **operands)
+        return products.flatten(-2)[..., : self.length]
 
 
 class SynthesizerAttention(Attention):
@@ -174,6 +195,8 @@ class SynthesizerAttention(Attention):
             context = used @ values
         else:  # the beams of a source share its values
             context = (used.unflatten(0, (values.size(0), -1)) @ values[:, None]).flatten(0, 1)
+        if recording():
+            record_context(context, weights, spread(values, rows))
         return Attended(self.out(join_heads(context).to(query.dtype)), state, weights if need_weights else None)
 
     def _own(self, x: Tensor, state: State, layout: Layout | None) -> tuple[SourceStates, Tensor, State]:
@@ -199,4 +222,6 @@ class SynthesizerAttention(Attention):
             key = source.places(rows).clamp_max(self.max_length - 1)
             key = key[:, None, None].expand(rows, scores.size(1), scores.size(2), count)
             scores = scores.expand(rows, -1, -1, -1).gather(-1, key)
+        if recording():
+            record("scores", scores.expand(rows, -1, -1, -1), PAIRS)
         return masked_softmax(scores, mask).expand(rows, -1, -1, -1)

@@ -24,9 +24,9 @@ from weft.bench.speed_report import COMPUTATION
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.explain.figures import can_draw, empty_figure, save_figure, style_axes
 from weft.file_access import replace_file
-from weft.runs.open_run import Report, build_task, silent
+from weft.runs.open_run import Report, silent
 from weft.runs.run_folder import RunLock, complete, records
-from weft.tasks.base import Measure, find_measure
+from weft.tasks.base import Measure, build_task, find_measure
 from weft.version import install
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"

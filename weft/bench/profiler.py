@@ -13,8 +13,9 @@ import torch
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity
 
+from weft.bench.benchmarked_model import BenchmarkedModel
 from weft.bench.machine import finish
-from weft.bench.workloads import BenchmarkedModel, Workload
+from weft.bench.workloads import Workload
 
 RECURRENT, OPTIMISER, ELEMENTWISE = "recurrent", "optimiser", "elementwise"
 OUTPUT, OVERHEAD = "loss and output layer", "Python and launching"

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.table import Table
 
+from weft.bench.benchmarked_model import BenchmarkedModel
 from weft.bench.flop_counter import Cost, FlopCounter
 from weft.bench.machine import Ceilings, about, measure_copies, measure_products, timed
 from weft.bench.profiler import GROUPS, OVERHEAD, Profile, profile_step
-from weft.bench.workloads import BenchmarkedModel, TrainingWorkload, Workload, inference_work
+from weft.bench.workloads import TrainingWorkload, Workload, inference_work
 from weft.errors import ConfigError
 from weft.explain.figures import CANNOT_DRAW, can_draw, empty_figure, style_axes
 from weft.runs.open_run import Report, silent

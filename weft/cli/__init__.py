@@ -32,6 +32,7 @@ COMMANDS = {
     "train": "train:train",
     "translate": "predict:predict",
     "predict": "predict:predict",
+    "adapt": "adapt:adapt",
     "serve": "serve:serve",
     "watch": "watch:watch",
     "evaluate": "evaluate:evaluate",
@@ -43,6 +44,7 @@ COMMANDS = {
     "bench": "bench_compare_doctor:bench",
     "distill": "distill_and_backtranslate:distill",
     "dictionary": "align_and_dictionary:dictionary",
+    "phrases": "phrases:phrases",
     "vectors": "align_and_dictionary:vectors",
     "iterate": "distill_and_backtranslate:iterate",
     "backtranslate": "distill_and_backtranslate:backtranslate",
@@ -62,11 +64,15 @@ COMMANDS = {
 }
 """The module and the function of each command."""
 
-GROUPS = {"data": {"check": "data:check", "clean": "data:clean"}}
+GROUPS = {
+    "data": {"check": "data:check", "clean": "data:clean"},
+    "quality": {"data": "quality:data", "calibrate": "quality:calibrate"},
+}
 """The same for commands with two words, by the first of them."""
 
 HELP = {
     "data": "Check and clean parallel data before training.",
+    "quality": "Make data for quality estimation, and calibrate what it learns.",
     "translate": "Translate a file, a text, or standard input line by line as it comes.",
 }
 """Help texts of commands that share a function with another one."""

@@ -93,7 +93,8 @@ def shortlist(
     data: list[str] = typer.Option([], "--data", help="Pairs to count; default: the run's training data.", metavar="FILES"),
 ) -> None:
     """Count the likely target tokens of each source token, for faster decoding with decode.shortlist."""
-    from weft.runs.open_run import build_task, run_config
+    from weft.runs.open_run import run_config
+    from weft.tasks.base import build_task
     from weft.tasks.translation.task import TranslationTask
 
     config = run_config(run).replaced({"data.valid": [], **({"data.train": data} if data else {})})

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from weft.cli.input_and_output import StatusLine, tell
-from weft.cli.options import ANY_SET, FAST, check_device
+from weft.cli.options import ANY_SET, FAST, check_device, check_engine
 from weft.errors import ConfigError, Interrupted, RunError, WeftError
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def bench(
     FLOPs and bytes are counted as operations run, on random tokens, so no data is needed. The limits are measured in the same
     call: products of large matrices, and copies of memory.
     """
+    from weft.bench.benchmarked_model import open_benchmarked_model
     from weft.bench.speed_report import bench as measured
     from weft.bench.speed_report import check_figure_name, heading, profile_figure, speed_table
-    from weft.bench.workloads import open_benchmarked_model
     from weft.explain.figures import save_figure
 
     if profile is not None:
@@ -123,6 +123,11 @@ def compare(
     at_once: int = typer.Option(
         1, help="Trainings in parallel on one device (budget in steps); speeds are measured afterwards.", min=1
     ),
+    engine: str = typer.Option(
+        None,
+        metavar="NAME",
+        help="ray: trainings on this machine or on the cluster at RAY_ADDRESS, each with a GPU or else a core of its own.",
+    ),
     lengths: str = typer.Option(LENGTHS, help="Text lengths at which time and memory are measured; none: skip."),
     sentences: int = typer.Option(
         200, help="Validation sentences that are decoded to measure the speed if there is no --test; 0: none.", min=0
@@ -143,12 +148,14 @@ def compare(
     if redraw is not None:
         _write(read_results(redraw), out)
         return
+    check_engine(engine)
     if budget is None:
         raise ConfigError("give a training budget with --budget, such as 10m or 2k-steps")
     with StatusLine() as line:
         entries = parse_entries(recipes or [], slot, kinds, line.say)
         given = tuple(data), tuple(valid), tuple(test), tuple(set)
-        comparison = Comparison(entries, out, parse_budget(budget), *given, repeat, at_once, _lengths(lengths), sentences)
+        limits = repeat, at_once, _lengths(lengths), sentences, engine
+        comparison = Comparison(entries, out, parse_budget(budget), *given, *limits)
         document = _sweep(comparison, line)
     _finish(document, out)
 

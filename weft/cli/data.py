@@ -177,8 +177,7 @@ def _print_counts(counts: dict[str, int], pairs: int) -> None:
 
 
 def _warn_without_identifier() -> None:
-    from weft.data.cleaning.learnt_statistics import identifier
-    from weft.version import install
+    from weft.data.cleaning.learnt_statistics import missing_identifier
 
-    if identifier() is None:
-        tell(f"weft: texts in a third language were not looked for; this needs the package py3langid: {install('languages')}")
+    if missing := missing_identifier():
+        tell(f"weft: {missing}")

@@ -56,11 +56,13 @@ def translate_document(
     terms_of: Callable[[str], Terms] | None,
     output: Path | None,
     lookup: Lookup | None = None,
+    estimator: Trained | None = None,
     **options: Any,
 ) -> None:
-    """Writes the translation of a whole document."""
+    """Writes the translation of a whole document. estimator: a run of the task quality that says how good translations are."""
     from weft.data.sentence_splitting import language_of
     from weft.decoding.worker_processes import cores
+    from weft.runs.translation_confidence import judged
     from weft.tasks.translation.documents import open_content
 
     if format is Format.docx and output is None:
@@ -72,6 +74,8 @@ def translate_document(
     terms = None if terms_of is None else map(terms_of, texts)
     matches = None if lookup is None else map(lookup.find, texts)
     answers = list(trained.stream(texts, terms=terms, marks=marks, matches=matches, auto_workers=cores(), **options))
+    if estimator is not None:
+        answers = list(judged(estimator, texts, answers))
     if lookup is not None:
         lookup.count(answers)
     with opened(output) as target:

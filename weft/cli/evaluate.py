@@ -42,6 +42,13 @@ METRIC = typer.Option(
     "Repeatable.",
     metavar="command:'COMMAND'",
 )
+LOWERCASE = typer.Option(False, "--lowercase", help="Ignore case.")
+REFERENCE = typer.Option(
+    [],
+    "--reference",
+    help="Further references of the test data: a file with one per line, or other columns, x.tsv#1,3. Repeatable.",
+    metavar="FILE",
+)
 TASK_SET = typer.Option(
     [], "--set", help="Any setting of decoding or of the task, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE"
 )
@@ -62,9 +69,10 @@ def evaluate(
     beam: int = BEAM,
     tag: str = TAG,
     tokenize: str = TOKENIZE,
-    lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
+    lowercase: bool = LOWERCASE,
     test: SignificanceTest = typer.Option(SignificanceTest.randomisation, "--test", help="Significance test."),
     samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
+    reference: list[str] = REFERENCE,
     metric: list[str] = METRIC,
     metric_timeout: float = typer.Option(3600, "--metric-timeout", help="Seconds that each --metric may take."),
     engine: str = ENGINE,
@@ -109,7 +117,8 @@ def evaluate(
         return _predict(name, system, sources, options=options, output=file)
 
     scoring: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "test": test.value, "samples": samples}
-    _show_evaluation(evaluate_systems([*systems.items()], data, predict, outputs=theirs, added=added, **scoring), as_json)
+    scoring |= {"reference": reference, "outputs": theirs, "added": added}
+    _show_evaluation(evaluate_systems([*systems.items()], data, predict, **scoring), as_json)
 
 
 def _check(

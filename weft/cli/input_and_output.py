@@ -71,6 +71,13 @@ def open_input(text: str | None, read: Read = read_lines, whole: Sequence[str] =
     return Input(text.split("\n"))
 
 
+def is_raw(text: str | None, lines: bool) -> bool:
+    """Whether a file whose name says that it has a structure is to be read as `lines`, as they are."""
+    from weft.data.formats import has_file_format
+
+    return lines and has_file_format(text or "")
+
+
 def check_input(text: str | None) -> None:
     """Raises an error if `text` names a file that is missing or cannot be read; it is found before a model is loaded."""
     if text is None or text == "-" or ".zip/" in text:

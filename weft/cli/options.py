@@ -45,6 +45,7 @@ LISTS = {
     "canvases": PartList("weft.models:CANVASES", ("model.decoder.canvas",)),
     "poolings": PartList("weft.models:POOLINGS", ("task.pooling",)),
     "comparisons": PartList("weft.tasks.pairs:COMPARISONS", ("task.comparison",)),
+    "estimators": PartList("weft.tasks.quality:ESTIMATORS", ("task.estimator",)),
     "readers": PartList("weft.tasks.reading:READERS", ("task.reader",)),
     "tasks": PartList("weft.tasks:TASKS", ("task",)),
     "searches": PartList("weft.decoding:SEARCHES", ("decode.search",)),
@@ -151,9 +152,15 @@ EXAMPLES = {
         'weft translate runs/a "A dog runs."',
         "cat input.txt | weft translate runs/a --beam 5 --json",
         "weft translate runs/a input.txt -o output.txt --shard 2/8",
+        "weft translate runs/a input.txt --quality runs/quality --json",
     ],
     "predict": ["weft predict runs/reviews texts.txt -o labels.txt", 'weft predict runs/reviews "A fine film."'],
-    "serve": ["weft serve runs/a", "weft serve en-de=runs/a de-en=runs/b --host 0.0.0.0 --api-keys keys.txt"],
+    "adapt": ["weft adapt runs/a --memory corrections.tmx", "weft adapt runs/a --memory new.tsv --old train.tsv --time 5m"],
+    "serve": [
+        "weft serve runs/a",
+        "weft serve en-de=runs/a --quality runs/quality",
+        "weft serve en-de=runs/a de-en=runs/b --host 0.0.0.0 --api-keys keys.txt",
+    ],
     "watch": ["weft watch", "weft watch runs --control", "weft watch /shared/runs --host 0.0.0.0 --api-keys keys.txt"],
     "data check": [
         "weft data check train.en,train.de --report page.html",
@@ -163,6 +170,11 @@ EXAMPLES = {
         "weft data clean memory.tmx#en,de web.en,web.de -o clean.tsv --report page.html",
         "weft data clean web.jsonl.zst -o clean-2.jsonl --shard 2/8 --choices choices.yaml --test test.tsv",
         "weft data clean web.tsv -o clean.tsv --models runs/ende,runs/deen --train-models 10m",
+    ],
+    "quality calibrate": ["weft quality calibrate runs/quality --data quality-val.jsonl --test quality-test.jsonl"],
+    "quality data": [
+        "weft quality data transformer-small --data train.en,train.de --valid val.en,val.de --out quality.jsonl",
+        "weft quality data --run runs/a --data val.en,val.de --out quality-val.jsonl",
     ],
     "evaluate": [
         "weft evaluate runs/a --data test.en,test.de",
@@ -192,6 +204,10 @@ EXAMPLES = {
         "weft dictionary en-fr.tsv --data en=english.txt --data fr=french.txt",
         "weft dictionary en-fr.tsv --gold gold.tsv",
         "weft dictionary en-fr.tsv --translate input.txt -o output.txt",
+    ],
+    "phrases": [
+        "weft phrases en-fr --data en=english.txt --data fr=french.txt",
+        "weft phrases en-fr --translate input.txt --into fr -o output.txt",
     ],
     "vectors": [
         "weft vectors text.txt more.txt.gz -o words.vec",
@@ -325,7 +341,7 @@ def parse_share(shard: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def check_engine(engine: str | None, actors: int | None, shard: str | None = None) -> None:
+def check_engine(engine: str | None, actors: int | None = None, shard: str | None = None) -> None:
     """Raises an error if there is no such engine, or if the options contradict each other."""
     if engine not in (None, "ray"):
         raise ConfigError(f"--engine {engine}: there is no such engine; ray is the only one")

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 LIST = "list.tsv"
 """The list of the files in a folder of outputs."""
 
+NO_SHARDS = "name both, without --prefix, --memory, --quality and --stream"
+NOT_LIVE = "--prefix, --glossary, --memory, --quality, --n-best, --json and --format"
+
 INPUT = typer.Argument(
     None,
     help="File with one input per line, also .gz or JSON lines, the text itself, an image or a wav file; default: standard "
@@ -59,6 +62,9 @@ MEMORY = typer.Option(
     help="Translation memory: a .tmx, .tsv or any other data. Its exact matches are the translations; similar ones "
     "are reported. Repeatable; the last one counts.",
     metavar="FILE",
+)
+QUALITY = typer.Option(
+    None, "--quality", help="Run of the task quality; JSON lines and XLIFF then have the confidence in each text and word."
 )
 FORMAT = typer.Option(
     None, help="Lines of text, or a whole document; default: by the end of the file's name, such as .html, else text."
@@ -78,6 +84,7 @@ def predict(
     prefix: Path = typer.Option(None, help="File with a forced prefix for each line."),
     glossary: Path = GLOSSARY,
     memory: list[str] = MEMORY,
+    quality: str = QUALITY,
     format: Format = FORMAT,
     as_json: bool = typer.Option(False, "--json", help="JSON lines with source, text, score and tokens instead of plain text."),
     stream: bool = STREAM,
@@ -90,7 +97,7 @@ def predict(
 ) -> None:
     """Run a trained model on a file, a text, or standard input line by line: translations, labels, captions, transcripts, …"""
     with paused_at_startup():
-        from weft.cli.input_and_output import check_input, open_input
+        from weft.cli.input_and_output import check_input, is_raw, open_input
         from weft.data.text_lines import check_file, read_lines
         from weft.runs.translator import load_trained
         from weft.tasks.translation.glossary import read_glossary
@@ -101,33 +108,31 @@ def predict(
     check_engine(engine, actors, shard)
     as_json, lines = as_json or bool(n_best), format in (None, Format.text)
     if shard or engine:
-        named = text is not None and output is not None
-        if not (named and lines) or stream or prefix or memory:
-            alone = "name both, without --prefix, --memory and --stream"
-            raise ConfigError(f"--shard and --engine read lines of a file and write one: {alone}")
+        if text is None or output is None or not lines or stream or prefix or memory or quality:
+            raise ConfigError(f"--shard and --engine read lines of a file and write one: {NO_SHARDS}")
         work = work_of(run, Path(str(text)), output, glossary, as_json, device, options)
         return predict_in_shards(work, share=parse_share(shard), engine=engine, actors=actors)
     terms_of = None if glossary is None else read_glossary(glossary).terms
     with paused_at_startup():
         trained = load_trained(run_folders(run), device=device, warn=warn)
     if stream:
-        if prefix or glossary or memory or as_json or not lines:
-            others = "--prefix, --glossary, --memory, --n-best, --json and --format"
-            raise ConfigError(f"--stream writes plain text; leave {others} out")
+        if prefix or glossary or memory or quality or as_json or not lines:
+            raise ConfigError(f"--stream writes plain text; leave {NOT_LIVE} out")
         return _write_live(trained.listen(sys.stdin.buffer if text in (None, "-") else text, **options), output)
     written = trained.task.data_format
-    source = open_input(text, read_lines if _is_raw(text, format) else written.inputs, written.suffixes)
+    source = open_input(text, read_lines if is_raw(text, format is Format.text) else written.inputs, written.suffixes)
     check_kept(output, *filter(None, (source.file,)))
     format = format or Format(format_of(trained.task, source.file))
     if format is not Format.text and (prefix or as_json):
         advice = "leave them out, or translate lines with --format text"
         raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; {advice}")
+    estimator = _open_estimator(quality, as_json or format is Format.xliff, device)
     with memory_lookup(trained, memory, **options) as lookup:
         if format is not Format.text:
-            name = str(source.file or "standard input")
-            return translate_document(trained, content(text, source.file), name, format, terms_of, output, lookup, **options)
+            document = content(text, source.file), str(source.file or "standard input"), format
+            return translate_document(trained, *document, terms_of, output, lookup, estimator, **options)
         options |= {"prefixes": None if prefix is None else read_lines(prefix), "as_json": as_json}
-        _write_predictions(trained, source, terms_of, output, lookup=lookup, **options)
+        _write_predictions(trained, source, terms_of, output, lookup=lookup, estimator=estimator, **options)
 
 
 def _write_predictions(
@@ -138,10 +143,12 @@ def _write_predictions(
     *,
     as_json: bool,
     lookup: Lookup | None,
+    estimator: Trained | None,
     **options: Any,
 ) -> None:
     """Writes the predictions for the inputs, as they come: a line for each, with its input if it is JSON, or files."""
     from weft.decoding.worker_processes import cores
+    from weft.runs.translation_confidence import judged
 
     if trained.task.info.output_suffix and not as_json:
         return _write_files(trained, source.lines, output, terms=terms_of, **options)
@@ -157,6 +164,9 @@ def _write_predictions(
         matches = map(lookup.find, again)
     workers = 1 if source.prompts else cores()  # whoever types is answered sooner by all threads than by one worker
     predictions = trained.stream(lines, terms=terms, matches=matches, ready=source.ready, auto_workers=workers, **options)
+    if estimator is not None:
+        inputs, again = tee(inputs)
+        predictions = judged(estimator, again, predictions, source.ready)
     total = source.count() if output is not None else None
     with opened(output) as target, Counter("done", "lines", shown=output is not None, total=total) as counter:
         for each, line in zip(predictions, inputs):
@@ -165,6 +175,17 @@ def _write_predictions(
             plain = {"source": line, **each.document()}
             write_line(target, json.dumps(plain, ensure_ascii=False) if as_json else each.lines())
             counter.advance()
+
+
+def _open_estimator(run: str | None, shown: bool, device: str) -> Trained | None:
+    """The run of --quality. shown: whether the output has a place for a confidence."""
+    from weft.runs.translation_confidence import load_estimator
+
+    if run is None:
+        return None
+    if not shown:
+        raise ConfigError("--quality: plain text has no place for a confidence; add --json, or translate an XLIFF file")
+    return load_estimator(run_folders(run), device, warn)
 
 
 def _write_files(
@@ -208,13 +229,6 @@ def _write_live(parts: Iterable[str], output: Path | None) -> None:
             target.write(part)
             target.flush()
         write_line(target, "")
-
-
-def _is_raw(text: str | None, format: Format | None) -> bool:
-    """Whether the lines of a file are to be read as they are, although the end of its name says that it has a structure."""
-    from weft.data.formats import has_file_format
-
-    return format is Format.text and has_file_format(text or "")
 
 
 def _read(text: str | None) -> str:

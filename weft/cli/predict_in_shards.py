@@ -33,10 +33,11 @@ def work_of(
     run: str, file: Path, output: Path, glossary: Path | None, as_json: bool, device: str, options: dict[str, Any]
 ) -> PredictionWork:
     """The work of predicting the lines of a file, for `--shard` and `--engine`."""
-    from weft.runs.open_run import build_task, run_config
+    from weft.runs.open_run import run_config
     from weft.runs.packed_run import unpacked
     from weft.runs.run_folder import run_folders
     from weft.runs.sharded_prediction import InputFile, PredictionWork
+    from weft.tasks.base import build_task
 
     folders = [unpacked(Path(folder)) for folder in run_folders(run)]
     task = build_task(run_config(folders[0]), folders[0])

@@ -14,6 +14,10 @@ from weft.errors import ConfigError
 from weft.serve.settings import Settings
 from weft.version import install
 
+ADAPTED = typer.Option(True, "--adapted/--no-adapted", help="Use the newest adapter that `weft adapt` made of a run.")
+THREADS = typer.Option(0, help="CPU threads of a model; 0: its share of the cores, less one while requests wait.", min=0)
+CACHE = typer.Option(64, help="MiB of translations kept in the cache.", min=0)
+
 
 def serve(
     run: list[str] = typer.Argument(
@@ -33,7 +37,7 @@ def serve(
     batch_tokens: int = typer.Option(
         None, help="Source tokens per batch; 0: no batches. Default: 4096, on a GPU usually 32768.", min=0
     ),
-    cache: int = typer.Option(64, help="MiB of translations kept in the cache.", min=0),
+    cache: int = CACHE,
     max_beam: int = typer.Option(16, help="The widest beam that a request may ask for.", min=1),
     cors: list[str] = typer.Option([], help="Site whose pages may send requests, or *. Repeatable.", metavar="ORIGIN"),
     proxy: str = typer.Option("", help="Address of a proxy whose X-Forwarded-For header is trusted.", show_default=False),
@@ -42,7 +46,11 @@ def serve(
     ),
     prefix: str = typer.Option("", help="Path of the server behind a proxy, such as /weft.", show_default=False),
     memory: list[str] = typer.Option([], help="Translation memory: its exact matches are the answers.", metavar="FILE"),
-    suggestions: Path = typer.Option(None, help="File for translations that users suggest, as JSON lines."),
+    quality: list[str] = typer.Option(
+        [], help="Run of the task quality, optionally en-de=RUN; answers then have a confidence. Repeatable.", metavar="RUN"
+    ),
+    suggestions: Path = typer.Option(None, help="File for translations that users suggest: a .tmx, or JSON lines."),
+    adapted: bool = ADAPTED,
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
     fast: bool = typer.Option(
         True,
@@ -56,9 +64,7 @@ def serve(
         "--model-process/--no-model-process",
         help="Run the models in a separate process that all workers share. Default: on a GPU.",
     ),
-    threads: int = typer.Option(
-        0, help="CPU threads of a model; 0: its share of the cores, less one while requests wait.", min=0
-    ),
+    threads: int = THREADS,
 ) -> None:
     """Serve trained runs over HTTP: a web page, LibreTranslate's interface, and a JSON interface with all search options.
 
@@ -68,12 +74,14 @@ def serve(
     cores = threads or max(1, (os.cpu_count() or 2) // workers)
     processes: dict[str, Any] = {"workers": workers, "threads": threads or max(1, cores - 1), "alone": cores}
     processes |= {"engines": _engines(device, workers, model_process), "prefix": prefix, "proxies": proxy, "log_text": log_text}
+    processes["lanes"] = _lanes(device, cores)
     limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout, "beam": max_beam}
     limits |= {"window": window / 1000, "slice": batch_time / 1000, "cache": cache << 20}
     limits |= {"batch_tokens": _batch_tokens(processes["engines"], device) if batch_tokens is None else batch_tokens}
     access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
     access |= {"origins": tuple(cors), "hosts": tuple(allowed_host), "suggestions": str(suggestions or "")}
-    _run(Settings(host=host, port=port, **limits, **processes, **access), run, device, fast, memory)
+    opening = {"device": device, "fast": fast, "memories": memory, "estimators": quality, "adapted": adapted}
+    _run(Settings(host=host, port=port, **limits, **processes, **access), run, opening)
 
 
 def _check_packages() -> None:
@@ -84,14 +92,15 @@ def _check_packages() -> None:
         raise ConfigError(f"weft serve needs the package {error.name}: {install('serve')}") from None
 
 
-def _run(settings: Settings, run: Sequence[str], device: str, fast: bool, memories: Sequence[str]) -> None:
+def _run(settings: Settings, run: Sequence[str], opening: dict[str, Any]) -> None:
+    """Runs a server, or one of its processes. opening: how models are opened, see `Models`."""
     from weft.serve.access_control import read_keys
     from weft.serve.served_models import Models, parse_location
     from weft.serve.server import Server
     from weft.serve.server_processes import WORKER, Workers
 
     if worker := os.environ.get(WORKER):
-        _work(settings, run, _device(device, int(worker)), fast, memories)
+        _work(settings, run, {**opening, "device": _device(opening["device"], int(worker))})
         return
     if settings.prefix and (not settings.prefix.startswith("/") or settings.prefix.endswith("/")):
         raise ConfigError(f"--prefix: {settings.prefix} must start with / and not end with it, such as /weft")
@@ -104,12 +113,19 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool, memori
     if settings.workers > 1 or settings.engines:
         server: Workers | Server = Workers(settings)
     else:
-        server = Server(settings, Models(locations, device=device, fast=fast, warn=warn, memories=memories))
+        server = Server(settings, Models(locations, warn=warn, **_located(opening)))
     warn(f"{server.address} shows a page to try it; /docs describes the interface for programs")
     server.run()
 
 
-def _work(settings: Settings, run: Sequence[str], device: str, fast: bool, memories: Sequence[str]) -> None:
+def _located(opening: dict[str, Any]) -> dict[str, Any]:
+    """How models are opened, with the places of the estimators."""
+    from weft.serve.served_models import parse_location
+
+    return {**opening, "estimators": [parse_location(text) for text in opening["estimators"]]}
+
+
+def _work(settings: Settings, run: Sequence[str], opening: dict[str, Any]) -> None:
     """Runs one of several processes: one that runs models, or one that serves."""
     from weft.serve.engine_process import Remote, run_engine
     from weft.serve.served_models import Models, parse_location
@@ -117,13 +133,18 @@ def _work(settings: Settings, run: Sequence[str], device: str, fast: bool, memor
     from weft.serve.server_processes import ENGINE_FD, ENGINE_PATH, WORKER
 
     if number := os.environ.get(ENGINE_FD):
-        run_engine(int(number), lambda location: Models([location], device=device, fast=fast).served[0], settings.threads)
+        own = {"device": opening["device"], "fast": opening["fast"], "adapted": False}
+        run_engine(int(number), lambda location: Models([location], **own).served[0], settings.threads)
         return
-    options: dict[str, Any] = {"device": device, "fast": fast, "memories": memories}
     if path := os.environ.get(ENGINE_PATH):
-        options = {"device": "cpu", "remote": Remote(path), "memories": memories}
+        opening = {**opening, "device": "cpu", "fast": False, "remote": Remote(path)}
     report = warn if os.environ[WORKER] == "0" else lambda text: None  # once
-    Server(settings, Models([parse_location(text) for text in run], warn=report, **options)).run()
+    Server(settings, Models([parse_location(text) for text in run], warn=report, **_located(opening))).run()
+
+
+def _lanes(device: str, cores: int) -> int:
+    """Searches side by side. On a CPU, two with half of the cores each are faster than one that leaves a core for requests."""
+    return 2 if cores > 1 and not _on_gpu(device) else 1
 
 
 def _engines(device: str, workers: int, wanted: bool | None) -> int:

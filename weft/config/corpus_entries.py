@@ -54,6 +54,31 @@ class NoiseOptions(Options):
         return bool(self.drop or self.blank or self.shuffle or self.subword is not None)
 
 
+class CopyOptions(Options):
+    """Changed copies of training pairs beside the pairs, each with its probability; see `weft.data.changed_copies`."""
+
+    upper: Share = Field(default=0.0, description="in capitals, both sides")
+    title: Share = Field(default=0.0, description="each word with a capital, both sides")
+    typo: Share = Field(default=0.0, description="with typing errors in the source")
+    emoji: Share = Field(default=0.0, description="with an emoji at an end of both sides")
+    merge: Share = Field(default=0.0, description="joined with one or two pairs before")
+    context: Share = Field(default=0.0, description="with the source before it in front of the source, for decode.context")
+    placeholder: Share = Field(default=0.0, description="with a placeholder for a word that both sides have")
+    terms: Share = Field(default=0.0, description="with the translations of terms shown in the source; needs glossary")
+    glossary: str | None = Field(default=None, description="pairs of terms, in any data format")
+
+    @model_validator(mode="after")
+    def _complete(self) -> "CopyOptions":
+        if bool(self.terms) != bool(self.glossary):
+            raise PydanticCustomError("glossary", "terms and glossary belong together: give both, or none")
+        return self
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The probability of each kind."""
+        return {name: value for name, value in self.model_dump().items() if name != "glossary" and value}
+
+
 class ValidationCorpus(Options):
     """Validation data of one kind, such as one direction of a multilingual model, which is scored by itself."""
 
@@ -99,6 +124,7 @@ class TrainingCorpus(ValidationCorpus):
         default=None, description="share of the pairs to draw from it, next to the other weights; by default see temperature"
     )
     noise: NoiseOptions = Field(default_factory=NoiseOptions)
+    copies: CopyOptions = Field(default_factory=CopyOptions)
     max_length: PositiveInt | None = Field(default=None, description="instead of data.max_length, which must not be lower")
     max_ratio: PositiveFloat | None = Field(default=None, description="instead of data.max_ratio")
     drop_duplicates: bool | None = Field(default=None, description="instead of data.drop_duplicates")
@@ -191,6 +217,9 @@ def _files(spec: Mapping[str, Any] | ValidationCorpus) -> list[str]:
 
 
 def _renamed(spec: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    copies = spec.get("copies")
+    if isinstance(copies, dict) and isinstance(glossary := copies.get("glossary"), str):
+        spec = {**spec, "copies": {**copies, "glossary": change(glossary)}}
     return {**spec, "files": [change(name) for name in files]} if (files := _files(spec)) else spec
 
 

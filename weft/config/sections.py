@@ -125,6 +125,10 @@ class TrainSection(Section):
         default=False,
         description="compute the activations of each layer again in the backward pass: less memory, steps a third longer",
     )
+    shard: bool = Field(
+        default=False,
+        description="divide weights, gradients and the optimiser's state among the processes of torchrun, which saves memory",
+    )
     seed: int = Field(default=1, ge=0, lt=1 << 63, description="random seed of initial weights, data order and dropout")
     log_every: PositiveInt = Field(default=50, description="steps between log lines")
     validate_every: int = Field(default=500, ge=0, description="steps between validations; 0: only at the end")
@@ -230,6 +234,18 @@ class DecodeSection(Section):
     )
     protect: Literal["auto", "off"] | list[Literal["placeholders", "urls", "emails", "numbers"]] = Field(
         default="auto", description="what translations repeat as it is; auto: [placeholders, urls, emails]"
+    )
+    fuzzy: Literal["report", "prefix", "terms", "prompt"] = Field(
+        default="report",
+        description="use of the fuzzy matches of --memory: report: none; prefix: what both texts begin with is forced; terms: "
+        "what they share is required; prompt: the match stands before the text, and its translation before the translation",
+    )
+    context: int = Field(
+        default=0, ge=0, description="lines before a line that the model reads with it, if it was trained so (copies.context)"
+    )
+    term_use: Literal["required", "inline"] = Field(
+        default="required",
+        description="terms of glossaries; inline: shown in the source instead, for models trained so (copies.terms)",
     )
     min_length: int = Field(default=0, ge=0, description="fewest tokens of a translation")
     into: str | None = Field(

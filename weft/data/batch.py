@@ -276,6 +276,18 @@ class TwoTextBatch(LabelBatch):
 
 
 @dataclass(frozen=True)
+class QualityBatch(TwoTextBatch):
+    """Sources with translations, and how good these are: a number [B], and a tag for each word.
+
+    spans: [B, W, 2] the first and the last token, exclusive, of each word of a translation · tags: [B, W], 1 for a word that is
+    right, 0 for a wrong one, `NO_LABEL` on padding.
+    """
+
+    spans: Tensor
+    tags: Tensor
+
+
+@dataclass(frozen=True)
 class TagBatch(Batch):
     """Sentences with a tag for each word.
 

@@ -56,7 +56,7 @@ Fields = Sequence[Sequence[str]]
 
 PAIR: Fields = (SOURCES, TARGETS)
 
-COUNTS = {2: "two", 3: "three"}
+COUNTS = {2: "two", 3: "three", 4: "four"}
 
 DELIMITERS = ",;\t|"
 """Delimiters that a .csv may use."""
@@ -514,6 +514,11 @@ def read_file_sources(path: str) -> Iterator[str]:
 def has_file_format(path: str | Path) -> bool:
     """Whether a file has a format of `FILE_FORMATS`, by its name."""
     return _kind(str(path)) in FILE_FORMATS
+
+
+def holds_pairs(spec: str) -> bool:
+    """Whether a name means data of pairs rather than a file of lines."""
+    return "#" in spec or "," in spec or bool(_kind(spec))
 
 
 def find_key(record: Any, names: Sequence[str]) -> str:

@@ -38,11 +38,11 @@ class TrainingPairs(Pairs):
         super().__init__(pairs.name)
         self.pairs, self.sides, self.held = pairs, sides, held
         self.left_out = pairs.left_out
-        self.sentences = {_normal(pair[side]) for pair in held for side in sides}
+        self.sentences = {normal_form(pair[side]) for pair in held for side in sides}
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         sentences, sides = self.sentences, self.sides
-        return (pair for pair in self.pairs if not any(_normal(pair[side]) in sentences for side in sides))
+        return (pair for pair in self.pairs if not any(normal_form(pair[side]) in sentences for side in sides))
 
     def digest(self) -> str:
         return combine("remaining", self.pairs.digest(), self.held.digest(), *map(str, self.sides))
@@ -66,7 +66,7 @@ def choose(pairs: Sequence[Pairs], count: int, seed: int, sides: Sequence[int] =
 
     def lost(pair: tuple[str, str]) -> int:
         """At most this many other pairs have a sentence of this one."""
-        return sum(shared[sentence] - 1 for sentence in {_normal(pair[side]) for side in sides})
+        return sum(shared[sentence] - 1 for sentence in {normal_form(pair[side]) for side in sides})
 
     chosen: dict[int, tuple[str, str]] = {}
     sources: set[str] = set()
@@ -75,9 +75,9 @@ def choose(pairs: Sequence[Pairs], count: int, seed: int, sides: Sequence[int] =
         cost = 1 + lost(pair)
         if len(chosen) == count or cost > room:
             break
-        if _normal(pair[0]) not in sources:
+        if normal_form(pair[0]) not in sources:
             chosen[rank], room = pair, room - cost
-            sources.add(_normal(pair[0]))
+            sources.add(normal_form(pair[0]))
     if not chosen:
         names = ", ".join(some.name for some in pairs)
         if room < 1:
@@ -95,7 +95,7 @@ def _first(pairs: Sequence[Pairs], most: int, seed: int) -> dict[int, tuple[str,
     candidates: dict[int, tuple[str, str]] = {}
     heap: list[int] = []
     for source, target in chain.from_iterable(pairs):
-        text = f"{seed}\0{_normal(source)}\0{_normal(target)}"
+        text = f"{seed}\0{normal_form(source)}\0{normal_form(target)}"
         rank = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
         if rank in candidates or (len(heap) == most and rank > -heap[0]) or not (source.strip() and target.strip()):
             continue
@@ -110,16 +110,16 @@ def _occurrences(
     pairs: Sequence[Pairs], candidates: Iterable[tuple[str, str]], sides: Sequence[int]
 ) -> tuple[Counter[str], int]:
     """For each sentence of the candidates the number of pairs that have it, and the number of all pairs."""
-    wanted = {_normal(pair[side]) for pair in candidates for side in sides}
+    wanted = {normal_form(pair[side]) for pair in candidates for side in sides}
     counts: Counter[str] = Counter()
     total = 0
     for pair in chain.from_iterable(pairs):
         total += 1
-        for sentence in {_normal(pair[side]) for side in sides} & wanted:
+        for sentence in {normal_form(pair[side]) for side in sides} & wanted:
             counts[sentence] += 1
     return counts, total
 
 
-def _normal(text: str) -> str:
+def normal_form(text: str) -> str:
     """The form in which equal sentences are equal."""
     return " ".join(text.casefold().split())

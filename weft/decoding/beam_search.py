@@ -57,7 +57,7 @@ class BeamSelector(TokenSelector):
 
     def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
         top, parent, token = candidates(logits, state.score - norm, 2 * self.width)
-        last = (t + 1 >= limits.max_tokens)[:, None]
+        last = t + 1 >= limits.max_tokens[:, None]
         ends, width = (token == EOS) | last, self.width
         may_end = (logits[:, :, EOS] > NEVER).gather(1, parent)
         rank = torch.arange(top.size(1), device=top.device)
@@ -70,7 +70,7 @@ class BeamSelector(TokenSelector):
         if score.size(1) < width:
             missing = width - score.size(1)
             score, chosen = F.pad(score, (0, missing), value=NEVER), F.pad(chosen, (0, missing))
-        done = state.done | last[:, 0] | self._decided(score.amax(1), kept.best, t, limits)
+        done = state.done | last[:, 0] | self._decided(score.amax(1, keepdim=True), kept.best, t, limits)[:, 0]
         state = replace(kept, score=score, done=done)
         return Selection(token.gather(1, chosen), parent.gather(1, chosen), state, BeamCandidates(top, parent, token))
 
@@ -93,16 +93,17 @@ class BeamSelector(TokenSelector):
         return replace(state, best=best, when=when, parent=merge(state.parent, parent), token=merge(state.token, token))
 
     def _decided(self, lead: Tensor, best: Tensor, t: Tensor, limits: LengthLimits) -> Tensor:
-        """[G]: whether no running hypothesis can enter the table any more."""
-        full = best[:, -1] > NEVER
+        """[G, 1]: whether no running hypothesis, of which the best has the score lead [G, 1], can enter the table any more."""
+        worst = best[:, -1:]
+        full = worst > NEVER
         if self.stop == "first":
             return full | (lead == NEVER)
         if self.stop == "exact" and self.penalty > 0:
-            length = limits.max_tokens
+            length = limits.max_tokens[:, None]
         else:
             length = t + (2 if self.stop == "exact" else 1)
         # The ending of a hypothesis is at most 0, so without it this is the most that it can reach.
-        return (full & (lead / length_penalty(length, lead, self.penalty, self.offset) <= best[:, -1])) | (lead == NEVER)
+        return (full & (lead / length_penalty(length, lead, self.penalty, self.offset) <= worst)) | (lead == NEVER)
 
 
 class BeamSearch(Search):
@@ -117,6 +118,7 @@ class BeamSearch(Search):
     """
 
     kind = "beam"
+    continuous = True
     accepts = frozenset(FEATURES)
 
     def __init__(

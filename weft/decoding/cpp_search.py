@@ -9,8 +9,8 @@ texts may differ. The structs are those of cpp/search.h. Shapes: G sources · K 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from itertools import chain
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from weft.data.batch import EOS, PAD, Layout, Source
 from weft.decoding.hypotheses import BackpointerTables
-from weft.decoding.ngram_blocking_and_rules import ForbidTokens
-from weft.decoding.token_selection import CppSelector, TokenSelector
+from weft.decoding.ngram_blocking_and_rules import Constraint, ForbidTokens
+from weft.decoding.token_selection import CppSelector, LengthLimits, TokenSelector
 from weft.layers.decoder_state import State
 from weft.layers.kernels.cpp import INT, POINTER, Kernels, active, used
 from weft.layers.kernels.cpp_plan import (
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from weft.decoding.search_loop import SearchRequest
 
 Part = TypeVar("Part", bound=nn.Module)
+
+Opened = tuple[list[Keys], list[Tensor | None]]
+"""The keys that a plan reads of encoded sources, and its first states."""
 
 FLOAT = ctypes.c_float
 VERSION = attrgetter("_version")
@@ -221,13 +224,27 @@ def cpp_ctc_paths(decoder: NonAutoregressiveDecoder, source: Encoded, barred: in
     return path, logp.sum(1), lengths
 
 
-def open_cpp_search(decoder: Decoder, source: Any, selector: TokenSelector, request: SearchRequest) -> CppSearch | None:
-    """The search in C++; None if it has to use the ordinary loop."""
-    how, limits, prefix = selector.in_cpp(), request.limits, request.prefix
-    kernels = used(next(decoder.parameters(), prefix))
-    plain = all(type(each) is ForbidTokens for each in request.constraints) and limits.ending is None
-    plain = plain and all(each.dtype == torch.long for each in (prefix, limits.max_tokens, limits.min_tokens, limits.ids))
-    if kernels is None or how is None or not plain or torch.is_autocast_enabled("cpu"):
+@dataclass(frozen=True)
+class CppMethod:
+    """The parts of a search that runs in C++: the plan of its decoder, its selector, and the tokens that it never writes."""
+
+    kernels: Kernels
+    plan: PlannedDecoder
+    decoder: Decoder
+    selector: TokenSelector
+    options: CppSelector
+    banned: Sequence[int]
+
+    def read(self, source: Any) -> Opened:
+        """What the plan reads of encoded sources."""
+        return self.plan.program.open(self.decoder, source)
+
+
+def cpp_method(decoder: Decoder, selector: TokenSelector, constraints: Sequence[Constraint]) -> CppMethod | None:
+    """The parts of a search in C++; None if it has to use the ordinary loop."""
+    options, kernels = selector.in_cpp(), used(next(decoder.parameters(), torch.empty(0)))
+    plain = all(type(each) is ForbidTokens for each in constraints)
+    if kernels is None or options is None or not plain or torch.is_autocast_enabled("cpu"):
         return None
     try:
         plan = plan_decoder(decoder)
@@ -236,49 +253,83 @@ def open_cpp_search(decoder: Decoder, source: Any, selector: TokenSelector, requ
     if plan.output.struct.outputs < 2 * selector.width:
         return None
     body = decoder.decoder if isinstance(decoder, ShortlistDecoder) else decoder
-    return CppSearch(kernels, plan, plan.program.open(body, source), selector, how, request)
+    banned = [token for each in constraints if isinstance(each, ForbidTokens) for token in each.tokens]
+    return CppMethod(kernels, plan, body, selector, options, banned)
+
+
+def open_cpp_search(decoder: Decoder, source: Any, selector: TokenSelector, request: SearchRequest) -> CppSearch | None:
+    """The search in C++ with all sources; None if it has to use the ordinary loop."""
+    prefix, layout, limits = request.prefix, request.prefix_layout, request.limits
+    longs = all(each.dtype == torch.long for each in (prefix, limits.max_tokens, limits.min_tokens, limits.ids))
+    method = cpp_method(decoder, selector, request.constraints) if longs and limits.ending is None else None
+    if method is None:
+        return None
+    (sources, fed), steps = prefix.shape, int(limits.max_tokens.max())
+    search = CppSearch(method, sources, fed, steps, limits.bias)
+    lengths = torch.full((sources,), fed) if layout is None else layout.lengths
+    search.admit(torch.arange(sources), method.read(source), prefix, lengths, limits)
+    return search
 
 
 class CppSearch:
-    """A running search. Its tables are those of the ordinary loop."""
+    """A search with places for sources, each of which starts when it is admitted. Its tables are those of the ordinary loop.
 
-    def __init__(
-        self,
-        kernels: Kernels,
-        plan: PlannedDecoder,
-        opened: tuple[list[Keys], list[Tensor | None]],
-        selector: TokenSelector,
-        how: CppSelector,
-        request: SearchRequest,
-    ) -> None:
-        prefix, layout, limits = request.prefix, request.prefix_layout, request.limits
-        (sources, fed), device = prefix.shape, prefix.device
-        banned = [token for each in request.constraints if isinstance(each, ForbidTokens) for token in each.tokens]
-        steps = int(limits.max_tokens.max())
-        self.tables = BackpointerTables.empty(steps, selector.init_state(sources, device), False)
-        selected, room = self.tables.selector_state, fed + steps
-        self._max_tokens = limits.max_tokens.contiguous()
-        forbidden = torch.tensor(banned, dtype=torch.long)
-        lengths = torch.full((sources,), fed) if layout is None else layout.lengths.long()
-        self._plan, self._inputs = plan, Inputs(plan.program.tables(room), *opened, plan.ids)
-        place = self._inputs.place
+    sources: number of places · prefix, steps: the most tokens of a prefix, and of a text · bias [G, V]: added to the logits ·
+    limits: of the source in each place.
+    """
+
+    def __init__(self, method: CppMethod, sources: int, prefix: int, steps: int, bias: Tensor | None = None) -> None:
+        plan, selector, kernels = method.plan, method.selector, method.kernels
+        none = torch.zeros(sources, dtype=torch.long)
+        self.limits = LengthLimits(none, none.clone(), none.clone())
+        self.tables = BackpointerTables.empty(steps, selector.init_state(sources, none.device), False)
+        self._method, self._prefix, self._lengths = method, torch.zeros(sources, prefix, dtype=torch.long), none.clone()
+        self._held: list[object] = [None] * sources
+        selected, room = self.tables.selector_state, prefix + steps
+        selected.done.fill_(True)
+        self._inputs = Inputs(plan.program.tables(room), ids=plan.ids)
+        place, limits = self._inputs.place, self.limits
         task = TaskStruct(
-            plan.program.struct, self._inputs.struct, plan.output.struct, SelectorStruct(*how),
-            sources, selector.width, room, fed, torch.get_num_threads(),
-            *map(place, (prefix, lengths, self._max_tokens, limits.min_tokens, limits.ids, limits.bias, forbidden)),
-            len(forbidden), PAD, EOS,
+            plan.program.struct, self._inputs.struct, plan.output.struct, SelectorStruct(*method.options),
+            sources, selector.width, room, prefix, torch.get_num_threads(),
+            *map(place, (self._prefix, self._lengths, limits.max_tokens, limits.min_tokens, limits.ids, bias)),
+            place(torch.tensor(method.banned, dtype=torch.long)), len(method.banned), PAD, EOS,
             *map(place, (selected.score, selected.best, selected.when, selected.parent, selected.token, selected.done)),
             place(self.tables.tokens), place(self.tables.parents),
         )  # fmt: skip
-        self._kernels, self._search = kernels, kernels.open_search(ctypes.byref(task))
+        self._search = kernels.open_search(ctypes.byref(task))
+
+    def admit(self, places: Tensor, opened: Opened, prefix: Tensor, lengths: Tensor, limits: LengthLimits) -> None:
+        """Starts sources in these places [N]: prefix [N, P] with its lengths [N], and their limits."""
+        given = Inputs((), *opened)
+        self._prefix[places, : prefix.size(1)] = prefix
+        self._lengths[places] = lengths.long()
+        for name in ("max_tokens", "min_tokens", "ids"):
+            getattr(self.limits, name)[places] = getattr(limits, name)
+        fresh, state = self._method.selector.init_state(len(places), places.device), self.tables.selector_state
+        for part in fields(fresh):
+            getattr(state, part.name)[places] = getattr(fresh, part.name)
+        for number in places.tolist():
+            self._held[number] = given
+        self._method.kernels.admit_sources(self._search, ctypes.byref(given.struct), places.data_ptr(), len(places))
+
+    def run(self, steps: int) -> int:
+        """Makes up to `steps` steps. Returns the number of sources that are not done."""
+        alive: int = self._method.kernels.run_search(self._search, steps)
+        return alive
 
     def finish(self, check: int, stop: Callable[[Tensor, Tensor], None] | None) -> BackpointerTables:
         """Runs to the end, once. Every `check` steps `stop` may end sources (see `Cancellation.stop_unwanted`)."""
-        owner = torch.arange(self._max_tokens.numel())
+        owner = torch.arange(len(self._held))
         try:
-            while self._kernels.run_search(self._search, UNWATCHED if stop is None else check):
+            while self.run(UNWATCHED if stop is None else check):
                 if stop is not None:
-                    stop(owner, self._max_tokens)
+                    stop(owner, self.limits.max_tokens)
         finally:
-            self._kernels.close_search(self._search)
+            self.close()
         return self.tables
+
+    def close(self) -> None:
+        """Frees the memory of the search, once."""
+        self._method.kernels.close_search(self._search)
+        self._held.clear()

@@ -128,6 +128,23 @@ class CapturedStepRunner(StepRunner):
         made: T = without_cached(graph.made[0])
         return made
 
+    def holds(self, now: ActiveHypotheses) -> bool:
+        last = self.recorder.last
+        return last is not None and last[1] is now
+
+    def change(
+        self, key: Hashable, work: Callable[[ActiveHypotheses, Tensor], None], now: ActiveHypotheses, given: Tensor
+    ) -> None:
+        if not self.holds(now):  # its tensors are not those of the graph of a step, which stay where they are
+            return super().change(key, work, now, given)
+        size = now.owner.numel(), now.tokens.data_ptr()
+        graph = self.recorder.find("change", (self.setting, key, size), given, [given], lambda mine: work(now, mine))
+        if graph is None:
+            work(now, given)
+        else:
+            graph([given])
+        return None
+
     def step(self, step: SearchStep, now: ActiveHypotheses) -> ActiveHypotheses:
         recorder, last = self.recorder, self.recorder.last
         if last is not None and last[0] == self.setting and last[1] is now:

@@ -85,33 +85,36 @@ def generate(model: Writer, sources: Sources, request: GenerationRequest) -> Sea
     if request.runner is not None and not isinstance(sources, Encoded | Source):
         sources, request = _padded(sources, request)
     shortlist = request.shortlist
+    decoder: Decoder = model.decoder if shortlist is None else ShortlistDecoder(model.decoder, shortlist.ids)
+    encoded = sources if isinstance(sources, Encoded) else encode_sources(model, sources, request)
+    results, tables = request.search.find(decoder, encoded, search_request(model, request))
+    if shortlist is not None:
+        results = [[replace(text, tokens=shortlist.tokens(text.tokens)) for text in texts] for texts in results]
+    return results[:count], tables
+
+
+def search_request(model: Writer, request: GenerationRequest) -> SearchRequest:
+    """The request as a search takes it: tensors on the device, limits that the positions of the model allow."""
+    shortlist = request.shortlist
     prefixes = request.prefixes or [[BOS]] * len(request.max_tokens)
     if shortlist is not None:
         prefixes = [shortlist.numbers(prefix) for prefix in prefixes]
     lengths, most = [len(prefix) for prefix in prefixes], max_tokens(model, request)
     least = [min(request.min_tokens, each - 1) for each in most]
     longest, shortest, seeds = torch.tensor([most, least, request.seeds or [0] * len(most)], device=model.device)  # one copy
-    decoder: Decoder = model.decoder if shortlist is None else ShortlistDecoder(model.decoder, shortlist.ids)
-    results, tables = request.search.find(
-        decoder,
-        sources if isinstance(sources, Encoded) else _encode(model, sources, request),
-        SearchRequest(
-            prefix=pad(prefixes).to(model.device),
-            prefix_layout=Layout.padded(lengths).to(model.device) if len(set(lengths)) > 1 else None,
-            limits=LengthLimits(longest, shortest, seeds, request.bias if shortlist is None else shortlist.bias),
-            n_best=request.n_best,
-            constraints=[*usual_constraints(request.no_repeat_ngram, max(lengths) + max(most)), *request.constraints],
-            required=request.required,
-            selector=request.selector,
-            runner=request.runner if request.captured and request.runner else EAGER,
-            check=1 if request.trace else CHECK,
-            trace=request.trace,
-            cancellation=request.cancellation,
-        ),
+    return SearchRequest(
+        prefix=pad(prefixes).to(model.device),
+        prefix_layout=Layout.padded(lengths).to(model.device) if len(set(lengths)) > 1 else None,
+        limits=LengthLimits(longest, shortest, seeds, request.bias if shortlist is None else shortlist.bias),
+        n_best=request.n_best,
+        constraints=[*usual_constraints(request.no_repeat_ngram, max(lengths) + max(most)), *request.constraints],
+        required=request.required,
+        selector=request.selector,
+        runner=request.runner if request.captured and request.runner else EAGER,
+        check=1 if request.trace else CHECK,
+        trace=request.trace,
+        cancellation=request.cancellation,
     )
-    if shortlist is not None:
-        results = [[replace(text, tokens=shortlist.tokens(text.tokens)) for text in texts] for texts in results]
-    return results[:count], tables
 
 
 def max_tokens(model: Writer, request: GenerationRequest) -> list[int]:
@@ -142,7 +145,8 @@ def _padded(sources: Sequence[Sequence[int]], request: GenerationRequest) -> tup
     )
 
 
-def _encode(model: Writer, sources: Sequence[Sequence[int]] | Source, request: GenerationRequest) -> Encoded:
+def encode_sources(model: Writer, sources: Sequence[Sequence[int]] | Source, request: GenerationRequest) -> Encoded:
+    """The encoded sources, as the searches of this request read them."""
     assert isinstance(model, Model)
     runner = request.runner
     source = sources if isinstance(sources, Source) else _block(sources, model.device, rounded=runner is not None)

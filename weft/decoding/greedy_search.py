@@ -42,6 +42,7 @@ class GreedySearch(Search):
     """
 
     kind = "greedy"
+    continuous = True
     accepts = frozenset({"prefix", "avoid", "rules", "shortlist", "trace"})
 
     def __init__(self, *, length_penalty: float = 1.0) -> None:

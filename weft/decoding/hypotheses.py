@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.decoding.token_selection import NEVER, WORST_SCORE, BeamCandidates, Selection, SelectorState
+from weft.layers.decoder_state import select
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class BackpointerTables:
         return BackpointerTables(tokens, own, scores, kept)
 
     def write(self, step: Tensor, owner: Tensor, selection: Selection) -> None:
-        """Writes the selection of step number `step`, a scalar on the device."""
-        place = (step.expand_as(owner), owner)
+        """Writes the selection of step number `step`, a scalar on the device or one number per source."""
+        place = (step.flatten().expand_as(owner), owner)
         self.tokens.index_put_(place, selection.tokens)
         if selection.parents is not None:
             self.parents.index_put_(place, selection.parents)
@@ -76,6 +77,12 @@ class BackpointerTables:
         """Stores the results of sources that are dropped, or of all at the end."""
         for part in fields(state):
             getattr(self.selector_state, part.name).index_copy_(0, owner, getattr(state, part.name))
+
+    def at(self, sources: Tensor, steps: int | None = None) -> BackpointerTables:
+        """The tables of some sources, without the beam tree: their first steps, or all."""
+        state = select(self.selector_state, sources)
+        tokens, parents = (each[:steps].index_select(1, sources) for each in (self.tokens, self.parents))
+        return BackpointerTables(tokens, parents, None, state)
 
 
 def backtrace(tables: BackpointerTables, most: int | None = None) -> list[list[Hypothesis]]:

@@ -121,7 +121,7 @@ class ConstrainedBeamSelector(BeamSelector):
         kept = self._keep(state, final, parent, token, t)
         going = torch.where(ends | (value == NEVER), place + order.size(1), place).argsort(1)[:, :width]
         score = torch.where(ends, NEVER, value).gather(1, going)
-        done = state.done | last[:, 0] | self._decided(score.amax(1), kept.best, t, limits)
+        done = state.done | last[:, 0] | self._decided(score.amax(1, keepdim=True), kept.best, t, limits)[:, 0]
         tracked = ConstrainedBeamState(**{**vars(kept), "score": score, "done": done, "at": _of(_of(at, order), going)})
         return Selection(token.gather(1, going), parent.gather(1, going), tracked, BeamCandidates(value, parent, token))
 

@@ -46,6 +46,9 @@ class ForbiddenTokens:
     def select(self, rows: Tensor, groups: Tensor | None) -> ForbiddenTokens:
         return self
 
+    def insert_rows(self, new: ForbiddenTokens, places: Tensor, sources: int) -> None:
+        pass
+
 
 class ForbidTokens:
     """Forbids tokens everywhere."""

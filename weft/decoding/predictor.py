@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -20,6 +21,7 @@ from weft.attention.base import View
 from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import BOS, EOS, Source, power_of_two
 from weft.data.tokenizers import Tokenizer
+from weft.decoding.continuous_search import Feed
 from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.decoding.generate import GenerationRequest, Sources, generate
 from weft.decoding.hypotheses import Hypothesis
@@ -31,6 +33,9 @@ from weft.models.base import Encoded, Model
 
 WINDOWS = (8, 32, 128, 512, 2048)
 """Inputs read at once: few at first, so that the first output comes soon; then more, so that batches fill up."""
+
+PLACES = 128
+"""The most parts that run side by side in a search whose parts come one by one; on a CPU more would not be faster."""
 
 TOGETHER = (8192,)
 """Inputs read at once when nobody waits for the first output."""
@@ -129,6 +134,9 @@ class Predictor(ABC, Generic[In, Out]):
 
     forks: ClassVar[bool] = True
 
+    context_lines: int = 0
+    """Lines before an input that are read with it."""
+
     def __init__(self, model: Any, options: DecodingOptions, warn: Warn | None = None) -> None:
         self.model, self.options, self.warn = model, options, warn or (lambda message: None)
 
@@ -185,6 +193,18 @@ class Predictor(ABC, Generic[In, Out]):
         results = self.run(parts, control)
         return lambda: results
 
+    def continuous(self, part: Any) -> bool:
+        """Whether `stream` gives the place of a part like this one to another as soon as its result is known."""
+        return False
+
+    def stream(self, first: Sequence[Any], feed: Feed[Any]) -> None:
+        """Runs these parts, and those of the same group that the feed gives, until it gives none: here in batches."""
+        parts = list(first)
+        while parts:
+            control = Cancellation(len(parts), partial(_wanted, feed, parts), feed.between)
+            feed.finish(parts, self.begin(parts, control))
+            parts = list(feed.take(self.places))
+
     @abstractmethod
     def join_outputs(self, given: In, parts: list[Any], results: list[Any]) -> Out:
         """The output of an input, from the results of its parts. There are none if the input is blank or was cancelled."""
@@ -197,6 +217,11 @@ class Predictor(ABC, Generic[In, Out]):
     def rounds(self) -> bool:
         """Whether batches are cut to powers of two, the sizes that recorded searches come in."""
         return False
+
+    @property
+    def places(self) -> int:
+        """The most parts that run side by side when they come one by one."""
+        return PLACES
 
     @property
     def workers(self) -> int:
@@ -239,7 +264,14 @@ class Predictor(ABC, Generic[In, Out]):
                     for part in parts:
                         part.number = number
                 results: dict[BatchItem, Any] = {}
-                for batch, outputs in workers.run(self._batches([part for parts in groups for part in parts], wanted)):
+                every = [part for parts in groups for part in parts]
+                if self.rounds and len(every) > self.places // 2:
+                    # On a GPU a step takes about as long for fewer texts, so none of them should be complete already.
+                    flow = ListFeed([part for part in every if self.continuous(part)], wanted)
+                    self.stream(flow.take(self.places), flow)
+                    results = flow.results
+                    every = [part for part in every if part not in results]
+                for batch, outputs in workers.run(self._batches(every, wanted)):
                     results.update(zip(batch, outputs, strict=True))
                 for given, parts in zip(window, groups, strict=True):
                     # Parts are missing if their input was cancelled before they were run.
@@ -269,6 +301,24 @@ class Predictor(ABC, Generic[In, Out]):
             batch.append(part)
         if batch:
             yield batch
+
+
+class ListFeed(Feed[BatchItem]):
+    """Parts that all wait from the beginning, longest first, and their results."""
+
+    def __init__(self, parts: Sequence[BatchItem], wanted: Wanted | None = None) -> None:
+        self._waiting, self._wanted = sorted(parts, key=lambda part: part.size), wanted
+        self.results: dict[BatchItem, Any] = {}
+
+    def take(self, room: int) -> list[BatchItem]:
+        taken = [self._waiting.pop() for _ in range(min(room, len(self._waiting)))]
+        return [part for part in taken if self.wanted(part)]
+
+    def finish(self, parts: Sequence[BatchItem], results: Callable[[], Sequence[Any]]) -> None:
+        self.results.update(zip(parts, results(), strict=True))
+
+    def wanted(self, part: BatchItem) -> bool:
+        return self._wanted is None or self._wanted(part.number)
 
 
 class TextPredictor(Predictor[TextInput, Out]):
@@ -347,6 +397,10 @@ def _window(stream: Iterator[In], most: int, ready: Ready | None) -> Iterator[In
         yield given
         if number < most and ready is not None and not ready():
             return
+
+
+def _wanted(feed: Feed[Any], parts: Sequence[Any], row: int) -> bool:
+    return feed.wanted(parts[row])
 
 
 def refuse(fields: Mapping[str, Any], reason: str) -> None:

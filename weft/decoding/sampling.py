@@ -66,6 +66,7 @@ class SampleSearch(Search):
     """
 
     kind = "sample"
+    continuous = True
     accepts = frozenset(FEATURES) - {"use"}
 
     temperature: Annotated[float, Field(ge=0)] = 1.0

@@ -6,7 +6,7 @@ Shapes: G sources · K hypotheses per source · V vocabulary · P prefix tokens 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -17,7 +17,7 @@ from weft.decoding.cpp_search import open_cpp_search
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis, backtrace
 from weft.decoding.ngram_blocking_and_rules import Constraint
 from weft.decoding.token_selection import NEVER, LengthLimits, Selection, SelectorState, TokenSelector
-from weft.layers.decoder_state import State, grow, select
+from weft.layers.decoder_state import State, clone, grow, select
 from weft.layers.kernels.cpp import used
 from weft.models.base import Decoder
 
@@ -44,7 +44,7 @@ class ActiveHypotheses:
     """The running sources: owner [G] are their numbers in the batch; state and constraints have G·K rows.
 
     tokens [G·K, T]: fed last, with their layout if they were a ragged prefix · hidden [G·K, D]: the decoder's output for them ·
-    t: the number of the step, a scalar on the device.
+    t: the number of the step, a scalar on the device, or [G, 1] if sources have begun at different times.
     """
 
     owner: Tensor
@@ -137,7 +137,7 @@ class SearchStep:
             logits.unflatten(0, (now.owner.numel(), -1)).add_(now.limits.bias[:, None])
         norm = torch.zeros_like(logits[:, 0]) if self.decoder.scores else _norm(logits)
         # No EOS before the least length of a text.
-        early = (now.t < now.limits.min_tokens)[:, None].expand(-1, logits.size(0) // now.limits.min_tokens.numel())
+        early = (now.t.flatten() < now.limits.min_tokens)[:, None].expand(-1, logits.size(0) // now.limits.min_tokens.numel())
         logits[:, EOS].masked_fill_(early.reshape(-1), NEVER)
         for j, constraint in enumerate(self.constraints):
             logits, now.constraint_states[j] = constraint(logits, now.tokens, now.constraint_states[j], now.layout)
@@ -165,6 +165,19 @@ class StepRunner:
 
     def step(self, step: SearchStep, now: ActiveHypotheses) -> ActiveHypotheses:
         return step(now)
+
+    def holds(self, now: ActiveHypotheses) -> bool:
+        """Whether no other search has written over the tensors of this one since its last step."""
+        return True
+
+    def change(
+        self, key: Hashable, work: Callable[[ActiveHypotheses, Tensor], None], now: ActiveHypotheses, given: Tensor
+    ) -> None:
+        """Does `work(now, given)`, which changes the tensors of a search in place."""
+        mine = clone(now)  # tensors of a search may share memory
+        for part in fields(now):
+            setattr(now, part.name, getattr(mine, part.name))
+        work(now, given)
 
 
 EAGER = StepRunner()

@@ -44,11 +44,14 @@ class Search(ABC):
     instead: advice in errors about features that it does not support
     length_penalty: exponent of the length by which it divides scores
     length_offset: added to the length before (Wu et al. 2016 have 5)
+    continuous: its texts may begin at different steps, so that others are searched as soon as one is complete: `find` is that
+      of this class, and the selector takes a number of steps per source
     """
 
     kind: ClassVar[str]
     instead: ClassVar[str] = "set decode.search: beam"
     accepts: ClassVar[frozenset[str]]
+    continuous: ClassVar[bool] = False
     length_penalty: float = 0.0
     length_offset: float = 0.0
 

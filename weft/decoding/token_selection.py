@@ -107,7 +107,10 @@ class TokenSelector(ABC):
 
     @abstractmethod
     def step(self, logits: Tensor, norm: Tensor, state: SelectorState, t: Tensor, limits: LengthLimits) -> Selection:
-        """logits [G, K, V], −inf where a constraint forbids; norm [G, K] = logsumexp before constraints; t counts from 0."""
+        """logits [G, K, V], −inf where a constraint forbids; norm [G, K] = logsumexp before constraints.
+
+        t: the number of the step, from 0: a scalar, or [G, 1] in a `continuous` search, whose sources begin at different times.
+        """
 
     def in_cpp(self) -> CppSelector | None:
         """The same selection in C++; None if there is none."""
@@ -126,7 +129,7 @@ def extend_independently(
     """Extends hypotheses that do not compete: each runs until its EOS or its limit."""
     running = state.best == NEVER
     score = torch.where(running, state.score + logp, state.score)
-    ends = running & ((token == EOS) | (t + 1 >= limits.max_tokens)[:, None])
+    ends = running & ((token == EOS) | (t + 1 >= limits.max_tokens[:, None]))
     own = torch.arange(token.size(1), device=token.device).expand_as(token)
     final = score / length_penalty(t + 1, score, penalty, offset)
     best = torch.where(ends, final if limits.ending is None else final + limits.ending, state.best)

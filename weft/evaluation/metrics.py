@@ -88,6 +88,18 @@ class Metric(ABC):
     """Decimals that tables show."""
     several_references: ClassVar[bool] = False
     """Whether each line of a reference is a reference of its own, as for captions."""
+    references: int = 1
+    """References of each text. If there are more than one, they are the lines of a reference."""
+
+    def read_several(self, references: int) -> None:
+        """Reads so many references of each text from now on, as lines. Raises ConfigError if the metric reads one only."""
+        if not isinstance(self, SacreMetric | ExactMatch | TokenAccuracy):
+            raise ConfigError(f"{self.name} compares with one reference; leave out --reference, or this metric")
+        self.references = references
+
+    def references_of(self, reference: str) -> list[str]:
+        """The references of a text."""
+        return reference.split("\n") if self.references > 1 else [reference]
 
     @classmethod
     def key(cls) -> str:
@@ -125,12 +137,12 @@ class SacreMetric(Metric):
 
     @property
     def signature(self) -> str:
-        # sacreBLEU sets the number of references only when it scores; here it is always one.
-        self.inner.num_refs = 1
+        self.inner.num_refs = self.references  # sacreBLEU sets it only when it scores
         return str(self.inner.get_signature().format())
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        return np.array(self.inner._extract_corpus_statistics(list(hypotheses), [list(references)]), np.float64)
+        streams = [list(stream) for stream in zip(*map(self.references_of, references), strict=True)]
+        return np.array(self.inner._extract_corpus_statistics(list(hypotheses), streams), np.float64)
 
 
 class Bleu(SacreMetric):
@@ -219,7 +231,8 @@ class ExactMatch(Metric):
     signature = "sentences equal to their reference|strip:yes"
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        return np.array([[ours.strip() == theirs.strip(), 1] for ours, theirs in zip(hypotheses, references)], np.float64)
+        pairs = zip(hypotheses, map(self.references_of, references))
+        return np.array([[ours.strip() in map(str.strip, theirs), 1] for ours, theirs in pairs], np.float64)
 
 
 class TokenAccuracy(Metric):
@@ -229,10 +242,11 @@ class TokenAccuracy(Metric):
     signature = "words equal to the reference at the same place|split:whitespace|of:the longer side"
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        pairs = [(ours.split(), theirs.split()) for ours, theirs in zip(hypotheses, references)]
-        equal = [sum(a == b for a, b in zip(ours, theirs)) for ours, theirs in pairs]
-        longest = [max(len(ours), len(theirs)) for ours, theirs in pairs]
-        return np.array([equal, longest], np.float64).T
+        counts = []
+        for ours, theirs in zip(map(str.split, hypotheses), map(self.references_of, references)):
+            each = [(sum(a == b for a, b in zip(ours, one)), max(len(ours), len(one))) for one in map(str.split, theirs)]
+            counts.append(max(each, key=lambda count: count[0] / max(1, count[1])))  # the reference that is nearest
+        return np.array(counts, np.float64)
 
     def value(self, sums: Counts) -> Counts:
         right, words = sums[..., 0], sums[..., 1]

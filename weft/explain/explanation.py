@@ -8,7 +8,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from weft.data.batch import BOS, EOS, SPECIALS
 from weft.data.term_automata import is_unspaced, token_texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.decoding.predictor import Prediction
-from weft.explain.inside import Inside
+
+if TYPE_CHECKING:
+    from weft.explain.inside import Inside
 
 How = Literal["weights", "influence"]
 Fate = Literal["kept", "finished", "dropped"]

@@ -26,6 +26,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": F.softplus,
     "exp": torch.exp,
     "log": torch.log,
+    "sin": torch.sin,
+    "cos": torch.cos,
     "abs": torch.abs,
 }
 """Functions of one number."""

@@ -6,19 +6,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from weft.attention.core.weight_recorder import record
 from weft.errors import ConfigError
+from weft.explain.explanation import shown
 from weft.explain.formulas import Named, evaluate
-from weft.layers.step_recorder import RecordedStep, StepRecorder
+from weft.layers.step_recorder import RecordedStep, StepRecorder, record_steps
 
 Values = NDArray[Any]
+
+
+@contextmanager
+def record_inside(model: nn.Module) -> Iterator[StepRecorder]:
+    """Inside this context every step of the last run of `model` is recorded, also those of attention weights."""
+    with record(model), record_steps(model) as recorder:
+        yield recorder
 
 
 class AxisNames(Protocol):
@@ -40,7 +50,8 @@ class TokenNames:
     def __call__(self, step: str, axis: str, size: int) -> Sequence[str] | None:
         if axis == "vocabulary" and self.vocabulary is not None:
             return self.vocabulary(range(size))
-        return self.tokens if axis in ("query", "key", "token") and size == len(self.tokens) else None
+        fits = axis in ("query", "key", "token") and size == len(self.tokens)
+        return list(map(shown, self.tokens)) if fits else None
 
 
 @dataclass(frozen=True, eq=False)

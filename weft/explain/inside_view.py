@@ -134,8 +134,8 @@ class _Selection:
         return found
 
     def _summary(self, step: Step) -> list[Any] | None:
-        """Norm, mean and deviation of each vector, if only some of its channels are shown or it is a channel at all."""
-        if not step.axes or step.axes[-1] != "channel":
+        """Norm, mean and deviation of each vector of channels; of masked ones, which are not finite, there are none."""
+        if not step.axes or step.axes[-1] != "channel" or not np.isfinite(step.values).all():
             return None
         values = step.values.astype(np.float64)
         columns = np.stack([np.linalg.norm(values, axis=-1), values.mean(-1), values.std(-1)], -1)

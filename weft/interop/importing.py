@@ -18,7 +18,7 @@ from weft.interop.foreign_files import check_readable, find, read_json
 from weft.interop.transformer_weights import Architecture
 from weft.models.base import Sizes
 from weft.runs.migrations import write_format
-from weft.runs.open_run import build_network, build_task
+from weft.runs.open_run import initial_network
 from weft.runs.run_folder import CONFIG, MODEL, create_folder
 from weft.runs.weight_files import copy_weights, named_weights, replacing, write_tensors, zero_initialized
 from weft.version import VERSION
@@ -80,7 +80,7 @@ class ImportedModel:
             save_extended(aside, self.source, self.target)
             sizes = Sizes(self.source.size, self.target.size, self.source.shares_ids(self.target))
             with zero_initialized():
-                model = build_network(build_task(config, aside), config, sizes)
+                model = initial_network(config, aside, sizes)
             copy_weights(model, self.weights, out)
             save_schema(aside)
             save_config(config, aside / CONFIG)

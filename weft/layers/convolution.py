@@ -13,6 +13,7 @@ from torch import Tensor
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.kernels.cpp_plan import PlanBuilder, Register
+from weft.layers.step_recorder import record
 
 
 @dataclass(frozen=True)
@@ -93,3 +94,13 @@ class TokenWindow:
             return row[:, row.size(1) - keep :]
         index = layout.lengths[:, None] + torch.arange(keep, device=row.device)
         return row.gather(1, index[..., None].expand(-1, -1, row.size(-1)))
+
+
+def record_gated_convolution(windows: Tensor, weight: Tensor, bias: Tensor, halves: Tensor, gated: Tensor, width: int) -> None:
+    """Records windows [B, T, width · D] token by token, the two halves of their convolution, and what the gate lets through."""
+    axes, (values, gates) = "row token channel", halves.chunk(2, -1)
+    seen = windows.unflatten(-1, (width, -1)), "row token place input"
+    for name, value, own, added in zip(("values A", "gates B"), (values, gates), weight.chunk(2), bias.chunk(2), strict=True):
+        operands = {"W": (own.unflatten(-1, (width, -1)), "channel place input"), "window": seen, "b": (added, "channel")}
+        record(name, value, axes, "sum(W * window, place, input) + b", **operands)
+    record("gated", gated, axes, "A * sigmoid(B)", A=(values, axes), B=(gates, axes))

@@ -114,6 +114,51 @@ def share_common(states: Sequence[State], kinds: int = 1) -> list[State]:
     return [join(state, (layer % kinds,)) for layer, state in enumerate(states)]
 
 
+def insert_rows(state: State, new: State, places: Tensor, sources: int) -> None:
+    """Writes the sources of `new` over those with the numbers `places` [N] of a state with some sources, in place.
+
+    A store of `new` may be shorter; what lies behind its end becomes 0. Raises ValueError if the state has a tensor without a
+    row for each source or beam, or if anything else in it differs: its sources must have begun together.
+    """
+    done: set[int] = set()
+
+    def walk(old: State, fresh: State) -> None:
+        if id(old) in done:
+            return
+        done.add(id(old))
+        if isinstance(old, Tensor):
+            _insert_leaf(old, fresh, places, sources)
+        elif hasattr(old, "insert_rows"):
+            old.insert_rows(fresh, places, sources)
+        elif is_dataclass(old) and not isinstance(old, type):
+            for part in _fields(type(old)):
+                walk(getattr(old, part.name), getattr(fresh, part.name))
+        elif isinstance(old, dict):
+            for key, value in old.items():
+                walk(value, fresh[key])
+        elif isinstance(old, list | tuple):
+            for value, other in zip(old, fresh, strict=True):
+                walk(value, other)
+        elif old != fresh:
+            raise ValueError(f"sources that begin at different times do not share a state with {old!r} and {fresh!r}")
+
+    walk(state, new)
+
+
+def _insert_leaf(old: Tensor, fresh: Tensor, places: Tensor, sources: int) -> None:
+    each, rest = divmod(old.size(0), sources) if old.dim() else (0, 0)
+    if not isinstance(fresh, Tensor) or not each or rest or fresh.size(0) != each * places.numel():
+        raise ValueError(f"a state with a tensor of {tuple(old.shape)} has no row for each of {sources} sources")
+    rows = places if each == 1 else (places[:, None] * each + torch.arange(each, device=places.device)).flatten()
+    inside = old
+    for axis in range(1, old.dim()):
+        if fresh.size(axis) < old.size(axis):
+            inside = inside.narrow(axis, 0, fresh.size(axis))
+    if inside is not old:
+        old.index_fill_(0, rows, 0)
+    inside.index_copy_(0, rows, fresh)
+
+
 def detach(state: State) -> State:
     """The same state, detached from the graph."""
     return _map(lambda leaf: leaf.detach(), state)

@@ -3,13 +3,14 @@
 Shapes: B rows · T target positions · D width · V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from weft.config.registry import Among, build
 from weft.data.batch import BOS, PAD, Layout, pad
 from weft.layers.linear_norm_dropout import accumulation_dtype
 from weft.losses.cross_entropy import IMPOSSIBLE, CrossEntropy, TokenLoss, label_smoothed_cross_entropy
@@ -19,6 +20,15 @@ CHUNK = 4096
 """Tokens whose logits are held at once; at least one position per row."""
 
 Choice = Literal["best", "drawn"]
+
+LossSpec = Annotated[dict[str, Any], Among("weft.losses:LOSSES")]
+"""A loss of target tokens and its options, as configurations write them."""
+
+
+def build_loss(spec: Mapping[str, Any]) -> TokenLoss:
+    """The loss that task.loss describes."""
+    loss: TokenLoss = build("weft.losses:LOSSES", spec, where="task.loss")
+    return loss
 
 
 def decoder_loss(loss: TokenLoss, decoder: Decoder, hidden: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

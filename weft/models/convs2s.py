@@ -19,7 +19,7 @@ from weft.attention.base import Attention, Site, add_extras, combine_packing
 from weft.config.registry import Among, build
 from weft.data.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.convolution import TokenWindow
+from weft.layers.convolution import TokenWindow, record_gated_convolution
 from weft.layers.decoder_state import State
 from weft.layers.embeddings_and_rotary_positions import (
     LearnedPosition,
@@ -95,20 +95,8 @@ class GatedConvolution(nn.Module):
         halves = self.taps(windows)
         gated = F.glu(halves)
         if recording():
-            self._record(windows, halves, gated)
+            record_gated_convolution(windows, self.taps.weight, self.taps.bias, halves, gated, self.window.width)
         return gated, tail
-
-    def _record(self, windows: Tensor, halves: Tensor, gated: Tensor) -> None:
-        """Records a window token by token, the convolution's two halves, and what the gate lets through."""
-        axes, (values, gates) = "row token channel", halves.chunk(2, -1)
-        seen = windows.unflatten(-1, (self.window.width, -1)), "row token place input"
-        for name, value, weight, bias in zip(
-            ("values A", "gates B"), (values, gates), self.taps.weight.chunk(2), self.taps.bias.chunk(2), strict=True
-        ):
-            taps = weight.unflatten(-1, (self.window.width, -1)), "channel place input"
-            operands = {"W": taps, "window": seen, "b": (bias, "channel")}
-            record(name, value, axes, "sum(W * window, place, input) + b", **operands)
-        record("gated", gated, axes, "A * sigmoid(B)", A=(values, axes), B=(gates, axes))
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:
         return draft.activate("glu", draft.linear(self.taps, self.window.plan(draft, x)))

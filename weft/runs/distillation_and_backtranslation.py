@@ -28,7 +28,7 @@ from weft.file_access import same_file
 from weft.runs.open_run import Report, silent
 from weft.runs.sharded_prediction import PredictionWork, predict_corpus
 from weft.runs.translator import load
-from weft.tasks.base import TeacherRun
+from weft.tasks.teacher_run import TeacherRun
 from weft.tasks.translation.attention_alignment import Align, CharacterCounter, weights_of
 
 

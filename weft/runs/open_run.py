@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.config.plugins import missing_packages
-from weft.config.registry import build
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError, RunError
 from weft.file_access import why_unreadable
@@ -16,7 +15,7 @@ from weft.runs.migrations import FORMAT_FILE, check_format, read_packages
 from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import CONFIG, MODEL
 from weft.runs.weight_files import load_weights, zero_initialized
-from weft.tasks.base import Ensembles, Task, TaskContext, TeacherRun
+from weft.tasks.base import Ensembles, Task, build_task
 
 Report = Callable[[str], None]
 """Receives messages about the progress."""
@@ -55,18 +54,17 @@ def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
         raise
 
 
-def build_task(config: Config, folder: Path, report: Report = silent, teacher: TeacherRun | None = None) -> Task:
-    """The task of a configuration, for a run in `folder`."""
-    task: Task = build("weft.tasks:TASKS", config.task, TaskContext(config, folder, report, teacher), where="task")
-    return task
-
-
 def build_network(task: Task, config: Config, sizes: Sizes) -> Network:
     """The model of a configuration, with its adapters if it has any."""
     model = task.build(config.model, sizes)
     if config.model["lora"] is not None:
         add_adapters(model, Lora(**config.model["lora"]))
     return model
+
+
+def initial_network(config: Config, folder: Path, sizes: Sizes) -> Network:
+    """The model of a configuration with its initial weights, for a run in `folder`."""
+    return build_network(build_task(config, folder), config, sizes)
 
 
 def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> TrainedRun:

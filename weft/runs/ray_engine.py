@@ -47,7 +47,7 @@ def predict_on_ray(
 
     actors: how many; by default one for each GPU of the cluster or, without GPUs, for each core.
     """
-    ray = _started_ray()
+    ray = start_ray()
     folder = ShardFolder(work)
     folder.open(False, report)
     if missing := folder.missing():
@@ -66,7 +66,7 @@ def predict_on_ray(
     folder.join()
 
 
-def _started_ray() -> Any:
+def start_ray() -> Any:
     """Ray, connected to the cluster that RAY_ADDRESS names, or else to one that is started on this machine."""
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     try:

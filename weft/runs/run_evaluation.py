@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.data.formats import holds_pairs, open_pairs
 from weft.data.text_lines import read_lines
 from weft.decoding.reranking import Scorer
 from weft.errors import ConfigError, DataError
@@ -28,8 +29,8 @@ class AddedMetrics:
     commands: Sequence[str] = ()
     timeout: float = TIMEOUT
 
-    def metrics(self, trained: Trained, sources: Sequence[str]) -> list[Metric]:
-        several = trained.task.info.several_references
+    def metrics(self, trained: Trained, sources: Sequence[str], *, several: bool = False) -> list[Metric]:
+        several = several or trained.task.info.several_references
         return [CommandMetric(each, sources, several=several, timeout=self.timeout) for each in self.commands]
 
     def refuse(self, trained: Trained) -> None:
@@ -50,6 +51,7 @@ def evaluate(
     *,
     against: str | Path | Sequence[str | Path] | None = None,
     device: str = "auto",
+    reference: Sequence[str] = (),
     metric: Sequence[str] = (),
     metric_timeout: float = TIMEOUT,
     **options: Any,
@@ -58,8 +60,9 @@ def evaluate(
 
     The result has `scores` (each with value, signature and interval), `table()` and `document()`; for a task without answers to
     compare, such as language modelling, it is a mapping of scores. `against` is another run, compared by a significance test.
-    `metric` are metrics of other programs, each "command:COMMAND", which may take `metric_timeout` seconds; see
-    `weft.evaluation.command_metric`. `options` are those of the section decode: beam=4, …
+    `reference` names further references, see `read_references`. `metric` are metrics of other programs, each "command:COMMAND",
+    which may take `metric_timeout` seconds; see `weft.evaluation.command_metric`. `options` are those of the section decode:
+    beam=4, …
     """
     added = AddedMetrics([command_of(each) for each in metric], metric_timeout)
     files = [data] if isinstance(data, str) else list(data)
@@ -72,7 +75,7 @@ def evaluate(
     def predict(name: str, system: Trained, lines: list[str]) -> list[str]:
         return [each.text for each in system.stream(lines, **options)]
 
-    return evaluate_systems(systems, files, predict, added=added)
+    return evaluate_systems(systems, files, predict, reference=reference, added=added)
 
 
 def evaluate_systems(
@@ -81,6 +84,7 @@ def evaluate_systems(
     predict: Callable[[str, Trained, list[str]], list[str]],
     *,
     outputs: Path | None = None,
+    reference: Sequence[str] = (),
     added: AddedMetrics = NO_METRICS,
     tokenize: str | None = None,
     lowercase: bool = False,
@@ -90,7 +94,8 @@ def evaluate_systems(
 
     A second one, or a file with the outputs of another system, is its baseline.
 
-    predict: the texts of a system for all inputs, given its name, itself and the inputs · added: metrics of other programs,
+    predict: the texts of a system for all inputs, given its name, itself and the inputs · reference: further references, see
+    `read_references` · added: metrics of other programs,
     beside those of the task · tokenize, lowercase: see
     `Trained.metrics` · significance: the test and its samples, see `weft.evaluation.report.evaluate`.
     """
@@ -99,7 +104,12 @@ def evaluate_systems(
     (name, first), *_ = systems
     pairs = first.task.examples(data, first.warn or (lambda message: None))
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
-    metrics = first.metrics(references, tokenize=tokenize, lowercase=lowercase) + added.metrics(first, sources)
+    metrics = first.metrics(references, tokenize=tokenize, lowercase=lowercase)
+    if reference:
+        references = read_references(references, reference, sources)
+        for metric in metrics:
+            metric.read_several(1 + len(reference))
+    metrics += added.metrics(first, sources, several=bool(reference))
     theirs = None if outputs is None else _baseline(outputs, len(pairs))
     ours, *others = [(each, predict(each, system, sources)) for each, system in systems]
     return report.evaluate(
@@ -139,6 +149,28 @@ def evaluate_contrastive(
         scores.append((right, wrong))
         advance()
     return judge(contrasts, scores)
+
+
+def read_references(references: Sequence[str], others: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """The references of each text, one in each line: those of the test data, and those of other files in the same order.
+
+    Another file has one reference per line, or is data of the same sources: `test.tsv#1,3`.
+    """
+    streams = [references]
+    for name in others:
+        if holds_pairs(name):
+            pairs = list(open_pairs(name))
+            if wrong := next(
+                (number for number, (ours, (theirs, _)) in enumerate(zip(sources, pairs, strict=False), 1) if ours != theirs), 0
+            ):
+                raise DataError(f"--reference {name}: pair {wrong} has another source than the test data")
+            streams.append([target for _, target in pairs])
+        else:
+            streams.append(list(read_lines(name)))
+        if len(streams[-1]) != len(references):
+            counts = f"{len(streams[-1]):,} references, and the test data {len(references):,}"
+            raise DataError(f"--reference {name} has {counts}; there must be one for each")
+    return ["\n".join(" ".join(each.split("\n")) for each in row) for row in zip(*streams, strict=True)]
 
 
 def _baseline(file: Path, count: int) -> Baseline:

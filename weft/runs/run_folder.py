@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -119,6 +120,15 @@ def locked_folder(out: Path, resume: bool, request: dict[str, Any]) -> Iterator[
                 if was_there:
                     out.mkdir(exist_ok=True)
             raise
+
+
+def weights_hash(run: Path) -> str:
+    """A hash of the published weights of a run."""
+    file = run / MODEL
+    if not file.is_file():
+        raise RunError(f"{run}: there is no {MODEL}, so nothing can start from this run yet")
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
 
 
 def complete(folder: Path) -> bool:

@@ -25,11 +25,12 @@ from weft.data.text_lines import file_digest
 from weft.decoding.decoding_options import changed
 from weft.decoding.predictor import Prediction, Predictor
 from weft.errors import ConfigError, DataError
-from weft.runs.open_run import Report, build_task, run_config, silent
+from weft.runs.open_run import Report, run_config, silent
 from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import MODEL
 from weft.runs.trained_model import make_inputs
 from weft.runs.translator import load_trained
+from weft.tasks.base import build_task
 from weft.tasks.translation.glossary import read_glossary
 from weft.tasks.translation.predictor import TranslationPredictor
 

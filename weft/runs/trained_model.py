@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import repeat
@@ -69,11 +70,12 @@ def make_inputs(
     wishes = repeat(None) if terms is None else iter(terms)
     tags = repeat(None) if marks is None else iter(marks)
     entries = repeat(None) if matches is None else iter(matches)
-    number = 0
+    number, before = 0, deque[str](maxlen=predictor.context_lines)
     for number, line in enumerate(lines, start=first_line):
         check_text(line, f"line {number}")
         fields = {"prefix": next(starts, None), "terms": next(wishes, None), "attention": attention, "marks": next(tags, None)}
-        fields["match"] = next(entries, None)
+        fields |= {"match": next(entries, None), "context": " ".join(before)}
+        before.append(line)
         if fields["prefix"] is None:
             raise DataError(f"line {number} has no prefix: give one for every line, which may be empty")
         try:

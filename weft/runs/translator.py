@@ -17,10 +17,9 @@ from weft.runs.open_run import open_runs
 from weft.runs.trained_model import Trained, check_text, check_texts
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.language_modeling.predictor import Generated, GenerationPredictor, Prompt
-from weft.tasks.translation import translation_memory
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.predictor import TranslationPredictor
-from weft.tasks.translation.translation_memory import TranslationMemory
+from weft.tasks.translation.translation_memory import TranslationMemory, memory_pairs
 
 if TYPE_CHECKING:
     from weft.tasks.translation.documents import Format
@@ -164,6 +163,11 @@ class Generator(Trained):
 
 def open_memory(trained: Trained, files: Sequence[str], **options: Any) -> TranslationMemory:
     """A translation memory for a run that translates, from files of any data format; of a .tmx, in the languages of the run."""
+    return TranslationMemory(memory_pairs(files, memory_languages(trained, **options)))
+
+
+def memory_languages(trained: Trained, **options: Any) -> tuple[str | None, str | None]:
+    """The languages that a translation memory of a run is read in. Raises ConfigError if the run does not translate."""
     predictor = trained.predictor(**options)
     if not isinstance(predictor, TranslationPredictor):
         raise ConfigError(f"a translation memory needs a run that translates; its task is {trained.config.task['kind']}")
@@ -171,7 +175,7 @@ def open_memory(trained: Trained, files: Sequence[str], **options: Any) -> Trans
     source, target = language_of(data.source_language, data.files), language_of(data.target_language, data.files, 1)
     if trained.languages:
         source, target = trained.languages if decode.into != trained.languages[0] else reversed(trained.languages)
-    return translation_memory.open_memory(files, (source, decode.tag or target))
+    return source, decode.tag or target
 
 
 def explain(run: str | Path | Sequence[str | Path], text: str, *, device: str = "auto", **options: Any) -> Explained:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +24,7 @@ from weft.layers.lora import ADAPTER
 from weft.models.base import Network, Sizes
 from weft.runs.contextual_vectors import resolve_contextual, start_contextual
 from weft.runs.open_run import open_run, run_config
-from weft.runs.run_folder import CONFIG, MODEL
+from weft.runs.run_folder import CONFIG, MODEL, weights_hash
 from weft.runs.weight_files import without_ties
 
 TOKENS = ("data.tokenizer", "data.vocabulary", "data.shared_vocabulary")
@@ -106,7 +105,7 @@ def resolve_start(config: Config) -> Config:
                 f"{path}: {ours[key]} differs from that of {base}, {theirs[key]}, whose tokens the weights belong to; take it "
                 f"from there with `weft train RECIPE --from {base}` (start.extend adds tokens)"
             )
-    return config.replaced({"start.weights": _weights_hash(base), **_embedding_rank(config)})
+    return config.replaced({"start.weights": weights_hash(base), **_embedding_rank(config)})
 
 
 def _check_vectors(config: Config) -> None:
@@ -123,15 +122,6 @@ def _embedding_rank(config: Config) -> dict[str, int]:
     if lora is None or lora["embedding_rank"] != "auto":
         return {}
     return {"model.lora.embedding_rank": 0 if config.start.extend else lora["rank"]}
-
-
-def _weights_hash(run: Path) -> str:
-    """A hash of the published weights of a run."""
-    file = run / MODEL
-    if not file.is_file():
-        raise RunError(f"{run}: there is no {MODEL}, so nothing can start from this run yet")
-    with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
 
 
 def start_model(model: Network, config: Config, run: Path, *, begins: bool) -> list[str]:
@@ -155,7 +145,7 @@ def start_from_base(model: Network, config: Config, run: Path) -> str:
     """
     base = Path(config.start.run or "")
     other = open_run(base)
-    if config.start.weights not in (None, _weights_hash(base)):
+    if config.start.weights not in (None, weights_hash(base)):
         changed = f"have changed since {run / CONFIG} was trained from them (start.weights)"
         raise RunError(f"{base / MODEL}: the weights {changed}; restore them, or train {run} anew")
     sizes = other.sizes

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,17 +12,32 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from weft.errors import RunError
-from weft.file_access import ASIDE, default_mode, denied, sync, why_unreadable
+from weft.file_access import ASIDE, denied, sync, why_unreadable
 from weft.models.base import Network
+from weft.runs.distributed_tensors import each_whole, fill, local
 from weft.runs.migrations import migrate_metadata, migrate_weights
 
 DRAWING = {"uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_"}
 """Tensor methods and functions of torch.nn.init that fill a tensor with random numbers."""
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""The types of tensors in safetensors files, with their names there."""
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -32,10 +48,11 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def without_ties(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors by name; of those that share memory, the first."""
-    seen: set[tuple[int, torch.Size, tuple[int, ...]]] = set()
+    seen: set[tuple[int, int, torch.Size, tuple[int, ...]]] = set()
     kept: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        memory = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        part = local(tensor)
+        memory = (part.untyped_storage().data_ptr(), int(part.storage_offset()), tensor.shape, tensor.stride())
         if tensor.numel() == 0 or memory not in seen:
             kept[name] = tensor
             seen.add(memory)
@@ -49,12 +66,41 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Writes a safetensors file and syncs it to disk. Equal tensors and metadata give equal bytes."""
-    ready = {name: tensor.detach().contiguous() for name, tensor in without_ties(tensors).items()}
-    # All metadata is one entry, because safetensors writes several entries in random order.
-    save_file(ready, file, {"weft": json.dumps(dict(metadata), sort_keys=True)} if metadata else None)
-    file.chmod(default_mode())  # safetensors creates private files
+    """Writes a safetensors file and syncs it to disk. Equal tensors and metadata give equal bytes.
+
+    One tensor after the other is copied to the host. If tensors are divided among processes, one of them writes, and all others
+    call `send_tensors`.
+    """
+    ready = _in_file_order(tensors)
+    with open(file, "wb") as out:
+        out.write(_header(ready, metadata or {}))
+        for _, tensor in each_whole(ready):
+            out.write(tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
     sync(file)
+
+
+def send_tensors(tensors: Mapping[str, Tensor]) -> None:
+    """Sends the parts of divided tensors that this process holds to the one that writes them by `write_tensors`."""
+    for _ in each_whole(_in_file_order(tensors)):
+        pass
+
+
+def _in_file_order(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors without ties, those with larger elements first, so that all are aligned."""
+    return dict(sorted(without_ties(tensors).items(), key=lambda item: (-item[1].element_size(), item[0])))
+
+
+def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The beginning of a safetensors file with these tensors: its length, then JSON, padded to multiples of 8 bytes."""
+    # All metadata is one entry, as the order of several is not defined.
+    entries: dict[str, Any] = {"__metadata__": {"weft": json.dumps(dict(metadata), sort_keys=True)}} if metadata else {}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
@@ -107,7 +153,7 @@ def copy_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -
             f"{where}: the weights belong to a different architecture: {shown}. Use the configuration they were trained with"
         )
     for name, tensor in expected.items():
-        tensor.copy_(tensors[name])
+        fill(tensor, tensors[name])
 
 
 def share_equal(model: nn.Module, others: Iterable[nn.Module]) -> None:

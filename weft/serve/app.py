@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from weft.errors import WeftError
-from weft.serve import json_api, libretranslate_api
+from weft.serve import json_api, libretranslate_api, opus_cat_api
 from weft.serve.middleware import GuardMiddleware, Log, log_line, one_line
 from weft.serve.request_and_response import with_choices, with_security
 from weft.serve.service import Service
@@ -67,7 +67,7 @@ def make_app(service: Service, log: Log = log_line) -> GuardMiddleware:
         redoc_url=None,
         lifespan=lifespan,
     )
-    for router in (json_api.router, libretranslate_api.router, libretranslate_api.file_router):
+    for router in (json_api.router, libretranslate_api.router, libretranslate_api.file_router, opus_cat_api.router):
         app.include_router(router(service))
 
     @app.get("/metrics", summary="Metrics in Prometheus format", tags=["weft"], response_class=PlainTextResponse)

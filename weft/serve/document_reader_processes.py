@@ -184,6 +184,11 @@ class Readers:
             self._busy[client] -= 1
             self._wake()
 
+    @property
+    def forks(self) -> bool:
+        """Whether processes read texts, which leave the model alone."""
+        return self._forks
+
     def _do_here(self, work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
         with self._lock:
             return work(*arguments)

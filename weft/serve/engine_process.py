@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from pickle import PicklingError
@@ -23,15 +25,16 @@ from typing import Any
 
 import torch
 
-from weft.decoding.predictor import BatchItem, Predictor
+from weft.decoding.continuous_search import Feed
+from weft.decoding.predictor import BatchItem, ListFeed, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.serve.document_reader_processes import Failure
 from weft.serve.middleware import log_line
-from weft.serve.served_models import BatchResult, ModelLocation, ModelVersion, Options, ServedModel
+from weft.serve.served_model import BatchResult, ModelLocation, ModelVersion, Options, ServedModel
 from weft.serve.server_processes import report_ready
 from weft.tasks.translation.predictor import TranslationPredictor
 
-PARENT_CHECK, HEARTBEAT = 1.0, 0.02
+PARENT_CHECK, HEARTBEAT = 1.0, 0.05
 """Seconds between two checks whether the process that started this one is still there; whether rows are still wanted."""
 
 TRIES = 2
@@ -44,9 +47,10 @@ VERSIONS = 2
 """Versions of a run in memory: those before and after it was reloaded."""
 
 WORDS, COPIES, TIMES = (8, 24), (32, 64, 128, 256, 512), 3
+ADDED = 24
 """Lengths and numbers of texts that are translated before the first request, so that searches of these sizes are captured.
 
-Each is translated three times: as it is, while it is captured, and from the CUDA graph."""
+Each is translated a few times: as it is, while it is captured, and from the CUDA graph."""
 
 SWITCH_INTERVAL = 0.0005
 """Seconds after which a thread that makes texts must let the one that feeds the GPU run."""
@@ -72,6 +76,15 @@ class CancelledRows:
     rows: list[int]
 
 
+@dataclass(eq=False)
+class RunningTask:
+    """A task whose rows join others: its results so far, and when the first row began."""
+
+    task: WaitingTask
+    began: float
+    results: dict[BatchItem, Any] = field(default_factory=dict)
+
+
 class UnknownModel:
     """The answer to a task whose model is not open, as after a restart."""
 
@@ -84,6 +97,7 @@ class WaitingTask:
     task: EngineTask
     predictor: Predictor[Any, Any]
     cancelled: set[int] = field(default_factory=set)
+    answered: bool = False
 
     def fits(self, other: WaitingTask) -> bool:
         mine, theirs = self.task, other.task
@@ -94,6 +108,60 @@ def name_version(location: ModelLocation) -> ModelVersion:
     """The present version of the model in these run folders."""
     known = [path.stat() for folder in location.folders for kind in MODEL_FILES for path in sorted(Path(folder).glob(kind))]
     return ModelVersion(location, tuple((each.st_mtime_ns, each.st_size) for each in known))
+
+
+class TaskFeed(Feed[BatchItem]):
+    """The rows of tasks that fit with the first one, in the order in which the tasks came."""
+
+    def __init__(self, engine: Engine, first: WaitingTask) -> None:
+        self._engine, self._first = engine, first
+        self._rows: dict[BatchItem, tuple[RunningTask, int]] = {}
+        self._left: list[BatchItem] = []  # rows of the last task that have not begun
+
+    @property
+    def tasks(self) -> set[RunningTask]:
+        """The tasks that are not answered."""
+        return {task for task, _ in self._rows.values()}
+
+    def begin(self, task: WaitingTask) -> None:
+        """Lets the rows of a task wait for their turn."""
+        running = RunningTask(task, time.monotonic())
+        self._rows.update({item: (running, row) for row, item in enumerate(task.task.items)})
+        self._left += task.task.items
+
+    def take(self, room: int) -> list[BatchItem]:
+        while len(self._left) < room and (task := self._engine.joining(self._first)):
+            self.begin(task)
+        taken, self._left = self._left[:room], self._left[room:]
+        return taken
+
+    def finish(self, parts: Sequence[BatchItem], results: Callable[[], Sequence[Any]]) -> None:
+        together = len(self._rows) - len(self._left)
+        rows = [(part, self._rows.pop(part)[0]) for part in parts]
+        self._engine.submit(partial(self._keep, rows, results, together))
+
+    def _keep(self, rows: list[tuple[BatchItem, RunningTask]], results: Callable[[], Sequence[Any]], together: int) -> None:
+        """Makes results, and answers the tasks that are complete. Another thread does this."""
+        try:
+            found = results()
+        except Exception as error:
+            for running in {running for _, running in rows}:
+                self._engine.answer(running.task, Failure.of(error))
+            return
+        for (part, running), result in zip(rows, found, strict=True):
+            running.results[part] = result
+            items = running.task.task.items
+            if len(running.results) == len(items):
+                count = max(together, len(items))
+                share = (time.monotonic() - running.began) * len(items) / count
+                self._engine.answer(running.task, BatchResult([running.results[item] for item in items], count, share))
+
+    def wanted(self, part: BatchItem) -> bool:
+        running, row = self._rows[part]
+        return row not in running.task.cancelled
+
+    def between(self) -> None:
+        self._engine.receive()
 
 
 class Engine:
@@ -115,9 +183,14 @@ class Engine:
         while self._parent is None or os.getppid() == self._parent:
             self._receive(None if self._parent is None else PARENT_CHECK)
             while self._waiting:
-                self._running = self._next()
-                self._answer(self._running)
-                self._running = []
+                first = self._waiting[0]
+                if first.predictor.continuous(first.task.items[0]):
+                    self._running = [self._waiting.pop(0)]
+                    self._stream(first)
+                else:
+                    self._running = self._next()
+                    self._answer(self._running)
+                    self._running = []
                 self._receive(0)
 
     def _receive(self, seconds: float | None) -> None:
@@ -201,6 +274,40 @@ class Engine:
         control = Cancellation(len(rows), wanted, lambda: self._receive(0))
         return predictor.begin([each.task.items[row] for each, row in rows], control)
 
+    def joining(self, first: WaitingTask) -> WaitingTask | None:
+        """Takes the task that came first of those that wait, if it may join a running one."""
+        if not self._waiting or not self._waiting[0].fits(first):
+            return None
+        task = self._waiting.pop(0)
+        self._running.append(task)
+        return task
+
+    def receive(self) -> None:
+        """Takes what has come."""
+        self._receive(0)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Lets another thread make texts."""
+        self._finisher.submit(work)
+
+    def answer(self, task: WaitingTask, result: BatchResult | Failure) -> None:
+        """Sends the results of a task, once."""
+        if not task.answered:
+            task.answered = True
+            self._send(task.link, result)
+
+    def _stream(self, first: WaitingTask) -> None:
+        """Runs a task that others join. If that fails, runs each of those that are left alone."""
+        feed = TaskFeed(self, first)
+        feed.begin(first)
+        try:
+            first.predictor.stream(feed.take(first.predictor.places), feed)
+        except Exception:
+            for running in feed.tasks:
+                running.task.answered = True
+                self._answer([running.task])
+        self._running = []
+
     def _answer(self, batch: Sequence[WaitingTask]) -> None:
         """Runs a batch. If that fails, runs each of its tasks alone. Another thread turns the results into texts."""
         rows = [(each, row) for each in batch for row in range(len(each.task.items))]
@@ -254,7 +361,11 @@ def warm_up(model: ServedModel) -> None:
             (items,) = predictor.encode_input([predictor.parse_input(" ".join(["a"] * words))], 1)
             sizes = [copies for copies in COPIES if copies * items[0].size <= predictor.budget]
             for copies in sizes * TIMES:
-                predictor.run(items[:1] * copies)
+                if predictor.continuous(items[0]):
+                    flow = ListFeed([copy(items[0]) for _ in range(copies + ADDED)])
+                    predictor.stream(flow.take(copies), flow)
+                else:
+                    predictor.run(items[:1] * copies)
         log_line({"event": "warmed up", "model": model.name, **runner.recorder.counts()})
     except Exception as error:
         log_line({"event": "warm-up failed", "model": model.name, "error": type(error).__name__})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from weft.decoding.predictor import BatchItem, ExpectedCost, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.serve.bounded_cache import BoundedCache
-from weft.serve.served_models import BatchResult, TranslationQuery
+from weft.serve.served_model import BatchResult, TranslationQuery
 
 KINDS, CLIENTS = 1000, 10_000
 """Kinds of work whose time, and clients whose work, is remembered."""
@@ -250,6 +250,12 @@ class FairQueue:
     def newest(self, client: str) -> RequestTicket:
         return self._clients[client][-1]
 
+    def head(self) -> Job:
+        """The job whose turn it is."""
+        ticket = self._next(set())
+        assert ticket is not None
+        return ticket.jobs[0]
+
     def oldest(self) -> float:
         """When the job that has waited longest was added."""
         return min(ticket.jobs[0].since for ticket in self._got)
@@ -264,8 +270,31 @@ class FairQueue:
                 batch.add(job)
         return False
 
-    def take(self, seconds: float, tokens: int, before: Batch | None = None) -> Batch:
+    def join(self, seconds: float, tokens: int, running: Sequence[Job], most: int) -> list[Job]:
+        """Removes up to `most` jobs that may run beside the running ones, which are of one group and as many as fit.
+
+        There are none while it is the turn of another group, which has to wait for their end.
+        """
+        batch, joined = Batch(), list[Job]()
+        for job in running:
+            batch.add(job)
+        while len(joined) < most and (ticket := self._next(set())):
+            job = ticket.jobs[0]
+            if job.group != running[0].group or not self._fits(batch, job, seconds, tokens):
+                break
+            batch.add(job)
+            joined.append(job)
+            self._charge(ticket, job)
+            if not ticket.jobs:
+                self.remove(ticket)
+        return joined
+
+    def take(
+        self, seconds: float, tokens: int, before: Batch | None = None, most: int | None = None, *, alone: bool = False
+    ) -> Batch:
         """Removes the next batch: the job whose turn it is, and those that fit into the limits with it.
+
+        most: jobs of the batch; None: any number · alone: whether they must be of one ticket.
 
         before: a running batch of one client. Only jobs of others may come before its end, only if they fit, and only until
         they have got as much more than this client as the batch takes.
@@ -273,8 +302,8 @@ class FairQueue:
         batch, passed = Batch(), set[RequestTicket]()
         if before is not None:
             client = before.jobs[0].ticket.client
-            most = self._used[client] + self.times.seconds(before.kind, before.rows, before.steps)
-            passed = {each for each in self._got if each.client == client or self._used[each.client] > most}
+            limit = self._used[client] + self.times.seconds(before.kind, before.rows, before.steps)
+            passed = {each for each in self._got if each.client == client or self._used[each.client] > limit}
         while ticket := self._next(passed):
             job = next((job for job in ticket.jobs if not batch.jobs or job.group == batch.jobs[0].group), None)
             must = before is None and not batch.jobs
@@ -283,6 +312,10 @@ class FairQueue:
                 continue
             batch.add(job)
             self._charge(ticket, job)
+            if len(batch.jobs) == most:
+                break
+            if alone:
+                passed = set(self._got) - {ticket}
         for ticket in batch.tickets:
             if not ticket.jobs:
                 self.remove(ticket)

@@ -27,7 +27,7 @@ from weft.serve.request_and_response import (
     with_choices,
 )
 from weft.serve.request_batcher import too_many_cells
-from weft.serve.served_models import Options, ServedModel, TranslationQuery
+from weft.serve.served_model import Options, ServedModel, TranslationQuery
 from weft.serve.server_processes import reload_others
 from weft.serve.service import Service, client_of, note
 from weft.tasks.translation.documents import Format
@@ -189,7 +189,10 @@ async def _selected(service: Service, body: TranslateRequest) -> ServedModel:
 
 
 def _document(model: ServedModel, most_beam: int) -> ModelDocument:
-    config, names = model.translator.config, {"name": model.name, "source": model.source, "target": model.target}
+    config, names = (
+        model.translator.config,
+        {"name": model.name, "version": model.version, "source": model.source, "target": model.target},
+    )
     beam = config.decode.search.get("width", 1)
     return ModelDocument(**names, kind=config.model["kind"], beam=beam, most_beam=most_beam)
 
@@ -200,19 +203,20 @@ async def _translate(service: Service, request: Request, body: TranslateRequest,
     if body.format == "text":
         queries = _queries(body, model, options, await _terms(service, request, body, body.texts))
         cells_limit = limit * (1 if body.attention else ALIGNING)
-        answers: Sequence[Prediction] = await service.answer(request, queries, cells=cells_limit)
+        found = await service.answer(request, queries, cells=cells_limit)
+        answers: Sequence[Prediction] = await service.judged(request, model, body.texts, found)
     else:
         if body.prefixes or body.attention or body.alignment or body.use:
             raise HTTPException(400, f"format {body.format}: a document has no prefix, use, attention and alignment")
-        documents = await service.segments(request, body.texts, body.format, model.target)
+        documents = await service.documents.segments(client_of(request), body.texts, body.format, model.target)
         segments = [segment for document in documents for segment in document]
         terms = await _terms(service, request, body, [segment.text for segment in segments])
         queries = [
             TranslationQuery(model, each.text, options, terms=wanted, marks=each.marks)
             for each, wanted in zip(segments, terms, strict=True)
         ]
-        answers = await service.answer(request, queries)
-        answers = await service.filled(request, body.texts, body.format, model.target, answers)
+        answers = await service.judged(request, model, [each.text for each in segments], await service.answer(request, queries))
+        answers = await service.documents.filled(client_of(request), body.texts, body.format, model.target, answers)
     if body.attention and (count := cells(answers)) > limit:
         raise too_many_cells(count, limit)
     large = body.attention or body.alignment or body.glossary or len(answers) > FEW
@@ -227,7 +231,9 @@ def _content(body: TranslateRequest, model: ServedModel, translations: Sequence[
         answer.unmet = body.terms(text).unmet(each.text) or None
         answer.unplaced = (isinstance(each, Translation) and each.unplaced) or None
         answers.append(answer)
-    response = TranslateResponse(model=model.name, source=model.source, target=model.target, translations=answers)
+    response = TranslateResponse(
+        model=model.name, version=model.version, source=model.source, target=model.target, translations=answers
+    )
     return response.model_dump_json(exclude_none=True).encode()
 
 

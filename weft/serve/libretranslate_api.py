@@ -6,17 +6,21 @@ import mimetypes
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from weft.data.file_formats.tmx_append import append_unit
 from weft.decoding.predictor import Prediction
+from weft.errors import DataError
 from weft.serve.languages import LONGEST_SAMPLE, detect_language, language_name
 from weft.serve.request_and_response import ERRORS, Fields, admitted_fields, body_schema, with_choices
-from weft.serve.served_models import ServedModel, TranslationQuery
-from weft.serve.service import Service, check_segments, client_of, is_translated, note, suffix_of, suffixes
+from weft.serve.request_documents import check_segments, is_translated, suffix_of, suffixes
+from weft.serve.served_model import ServedModel, TranslationQuery
+from weft.serve.service import Service, client_of, note
 from weft.tasks.translation.documents import open_file
 from weft.tasks.translation.documents.html import Segment
 from weft.tasks.translation.segmenter import Translation
@@ -55,7 +59,7 @@ def router(service: Service) -> APIRouter:
     body = with_choices(_object(TRANSLATE, "q", "source", "target"), service.models.choices_with_auto)
 
     @routes.post("/translate", summary="Translate text or HTML", openapi_extra=body_schema(body))
-    async def translate(request: Request) -> Fields:
+    async def translate(request: Request, answer: Response) -> Fields:
         fields = await admitted_fields(request, service)
         texts, is_list = _texts(service, fields)
         source, target = (_language(fields, name) for name in ("source", "target"))
@@ -65,7 +69,8 @@ def router(service: Service) -> APIRouter:
             raise HTTPException(400, "Invalid request: format must be text or html")
         count = _alternatives(fields, service.settings.beam)
         path = service.models.path(detected["language"] if detected else source, target)
-        predictions = await service.attend(request, _translate_texts(service, request, texts, markup, path, count))
+        predictions, memory = await service.attend(request, _translate_texts(service, request, texts, markup, path, count))
+        answer.headers.update(_headers(path, memory))
         response = _response(predictions, count, detected)
         return response if is_list else {name: values[0] for name, values in response.items()}
 
@@ -133,6 +138,8 @@ def file_router(service: Service) -> APIRouter:
             raise HTTPException(400, "Invalid request: missing q or s parameter")
         service.check([str(value) for value in texts.values()])
         languages = {name: _language(fields, name) for name in ("source", "target")}
+        if languages["source"] == "auto":
+            languages["source"] = (await _ranked_languages(service, [str(texts["q"])]))[0]["language"]
         await asyncio.to_thread(_append_suggestion, Path(service.settings.suggestions), texts | languages)
         return {"success": True}
 
@@ -174,16 +181,25 @@ def _named(code: str) -> Fields:
 
 async def _translate_texts(
     service: Service, request: Request, texts: list[str], markup: str, path: Sequence[ServedModel], count: int
-) -> Sequence[Prediction]:
-    """Translates texts by one model after the other, the last of which gives alternatives."""
+) -> tuple[Sequence[Prediction], list[str]]:
+    """Translates texts by one model after the other, the last of which gives alternatives; and what its memory had of each."""
     predictions: Sequence[Prediction] = [Prediction(text, 0.0) for text in texts]
+    memory: list[str] = ["none"] * len(texts)
     for model in path:
         texts = [each.text for each in predictions]
-        documents = await service.segments(request, texts, markup, None)
+        documents = await service.documents.segments(client_of(request), texts, markup, None)
         segments = [segment for document in documents for segment in document]
         answers = await _translate_segments(service, request, model, segments, count if model is path[-1] else 0)
-        predictions = await service.filled(request, texts, markup, None, answers)
-    return predictions
+        predictions = await service.documents.filled(client_of(request), texts, markup, None, answers)
+        each = iter(zip(segments, answers, strict=True))
+        memory = [_memory([next(each) for _ in document]) for document in documents]
+    return predictions, memory
+
+
+def _memory(parts: Sequence[tuple[Segment, Translation]]) -> str:
+    """What a translation memory had of the segments of a text: exact matches of all that are translated, or fuzzy ones."""
+    known = {answer.memory_document().get("memory", "none") for segment, answer in parts if is_translated(segment)}
+    return "exact" if known == {"exact"} else "fuzzy" if known - {"none"} else "none"
 
 
 async def _translate_segments(
@@ -196,8 +212,16 @@ async def _translate_segments(
         for place, segment in enumerate(segments)
         if is_translated(segment)
     }
-    answers = dict(zip(queries, await service.answer(request, list(queries.values())), strict=True))
+    found = await service.answer(request, list(queries.values()))
+    found = await service.judged(request, model, [query.text for query in queries.values()], found)
+    answers = dict(zip(queries, found, strict=True))
     return [answers.get(place) or Translation(segment.text, 0.0) for place, segment in enumerate(segments)]
+
+
+def _headers(path: Sequence[ServedModel], memory: Sequence[str]) -> dict[str, str]:
+    """Headers with the models that answered, their versions, and what came from a memory: fields would surprise clients."""
+    values = {"Model": [model.name for model in path], "Version": [model.version for model in path], "Memory": memory}
+    return {f"Weft-{name}": ", ".join(quote(each, safe=" ") for each in some) for name, some in values.items()}
 
 
 def _response(predictions: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
@@ -269,11 +293,14 @@ def write_file(content: bytes, suffix: str, language: str, answers: Sequence[Tra
 
 
 def _append_suggestion(path: Path, suggestion: dict[str, Any]) -> None:
-    """Adds a suggestion to a file of JSON lines."""
+    """Adds a suggestion to a TMX, or to a file of JSON lines."""
     try:
         if path.exists() and path.stat().st_size > MAX_SUGGESTION_BYTES:
             raise HTTPException(503, "the file for suggestions is full")
+        if path.suffix.lower() == ".tmx":
+            append_unit(path, (suggestion["q"], suggestion["s"]), (suggestion["source"], suggestion["target"]))
+            return
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(suggestion, ensure_ascii=False) + "\n")
-    except OSError:
+    except (OSError, DataError):
         raise HTTPException(503, "suggestions cannot be stored at the moment") from None

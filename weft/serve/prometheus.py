@@ -37,8 +37,8 @@ COUNTERS = {
 HISTOGRAMS = {
     "request_seconds": ("time to answer", SECONDS, "route"),
     "queue_seconds": ("time that a sentence waits for its batch", SECONDS, "model"),
-    "batch_seconds": ("time that the model takes for a batch", SECONDS, "model"),
-    "batch_sentences": ("sentences per batch", SIZES, "model"),
+    "batch_seconds": ("time that the model takes for a batch, or for a sentence that joins others", SECONDS, "model"),
+    "batch_sentences": ("sentences per batch, or side by side when some join", SIZES, "model"),
 }
 """Description, upper bounds of the buckets, and label of each histogram."""
 

@@ -21,7 +21,7 @@ from weft.data.term_automata import token_texts
 from weft.decoding.predictor import Prediction
 from weft.explain.attention_heatmap import cross_attention
 from weft.explain.explanation import Side, join_words, make_side
-from weft.serve.served_models import ServedModel
+from weft.serve.served_model import ServedModel
 from weft.tasks.translation.segmenter import Translation
 
 if TYPE_CHECKING:
@@ -137,6 +137,16 @@ class MatchDocument(BaseModel):
     target: str
 
 
+class WordDocument(BaseModel):
+    """A word of a translation and the confidence in it."""
+
+    text: str
+    start: int = Field(description="where it begins in the translation, in characters")
+    end: int
+    confidence: float = Field(description="the probability that it is right, from 0 to 1")
+    tag: Literal["OK", "BAD"]
+
+
 class TranslationDocument(BaseModel):
     """One translation."""
 
@@ -164,12 +174,17 @@ class TranslationDocument(BaseModel):
         default=None, description="exact: the text is that of the translation memory; fuzzy: it has a similar entry"
     )
     match: MatchDocument | None = Field(default=None, description="the entry of the translation memory, if memory is fuzzy")
+    confidence: float | None = Field(
+        default=None, description="the expected quality, from 0 to 1, if the server has a run of the task quality for the model"
+    )
+    words: list[WordDocument] | None = Field(default=None, description="the confidence in each word, if that run tags words")
 
 
 class TranslateResponse(BaseModel):
     """The model that was used, and one translation for each text."""
 
     model: str = Field(description="name of the model")
+    version: str = Field(description="version of the model: a hash of its weights, and the number of its adaptation")
     source: str = Field(description="source language; the detected one, if it was auto")
     target: str = Field(description="target language")
     translations: list[TranslationDocument] = Field(description="one for each text, in order")
@@ -179,6 +194,7 @@ class ModelDocument(BaseModel):
     """A model of this server."""
 
     name: str = Field(description="name of the model")
+    version: str = Field(description="version of the model: a hash of its weights, and the number of its adaptation")
     source: str = Field(description="source language")
     target: str = Field(description="target language")
     kind: str = Field(description="kind of model")
@@ -220,6 +236,9 @@ def document(model: ServedModel, text: str, best: Prediction, *, attention: bool
     if isinstance(best, Translation) and (known := best.memory_document()):
         response.memory = known["memory"]
         response.match = MatchDocument(**known["match"]) if "match" in known else None
+    if isinstance(best, Translation) and (judged := best.confidence_document()):
+        response.confidence = judged["confidence"]
+        response.words = [WordDocument(**word) for word in judged["words"]] if "words" in judged else None
     if content := best.content():
         response.audio = base64.b64encode(content).decode()
     if alignment and "cross" in best.uses.values():

@@ -20,11 +20,12 @@ from weft.decoding.predictor import BatchItem, Prediction, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.decoding.worker_processes import LINUX
 from weft.serve.bounded_cache import BoundedCache, bytes_of
+from weft.serve.continuous_batch import Done, JobFeed
 from weft.serve.document_reader_processes import Readers
 from weft.serve.fair_queue import SHORT, Batch, BatchTimeModel, FairQueue, Job, Parts, PendingQuery, RequestTicket
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
-from weft.serve.served_models import BatchResult, ServedModel, TranslationQuery
+from weft.serve.served_model import BatchResult, ServedModel, TranslationQuery
 from weft.serve.settings import Settings
 
 WARM_UP = (("a b", 1), ("a b c d", 1), ("a b c d e f g h", 1), ("a b c d", 8), ("a b c d e f g h", 8))
@@ -44,6 +45,12 @@ T = TypeVar("T")
 LANES, AHEAD = 2, 0.7
 """Batches at once if another process runs the models; the second is sent when the first has run for this share of its time."""
 
+TICKETS = 64
+"""Requests at once if another process runs the models and they join each other there."""
+
+CHECK = 0.5
+"""Seconds after which a lane looks again whether the others have ended."""
+
 TRIES = 16
 """Single requests between two that try the number of threads that was slower so far, since that may have changed."""
 
@@ -55,17 +62,18 @@ class CpuThreads:
     programs use the cores. 0: the number stays as it is.
     """
 
-    def __init__(self, usual: int, alone: int) -> None:
-        self.usual, self.alone = usual, alone or usual
+    def __init__(self, usual: int, alone: int, lanes: int = 1) -> None:
+        self.usual, self.alone, self.lanes = usual, alone or usual, lanes
         self._times = BatchTimeModel(first=0.0)  # so that each number is tried
         self._turns = count(1)
-        self._single = False
+        self._here = threading.local()
 
-    def set(self, batch: Batch, single: bool) -> int:
-        """Sets the threads of the calling thread for a batch; returns their number."""
-        self._single, chosen = single and self.alone != self.usual, self.usual
-        if self._single:
-            numbers = sorted((self.alone, self.usual), key=lambda n: self._times.seconds(n, batch.rows, batch.steps))
+    def set(self, batch: Batch, single: bool, joined: bool = False) -> int:
+        """Sets the threads of the calling thread for a batch; returns their number. joined: several lanes run side by side."""
+        usual = max(1, self.alone // self.lanes) if joined and self.lanes > 1 else self.usual
+        self._here.single, chosen = single and self.alone != usual, usual
+        if self._here.single:
+            numbers = sorted((self.alone, usual), key=lambda n: self._times.seconds(n, batch.rows, batch.steps))
             chosen = numbers[next(self._turns) % TRIES == 0]
         if chosen and chosen != torch.get_num_threads():
             torch.set_num_threads(chosen)  # the setting is per thread
@@ -73,7 +81,7 @@ class CpuThreads:
 
     def learn(self, batch: Batch, seconds: float) -> None:
         """Remembers how long the batch took."""
-        if self._single:
+        if self._here.single:
             self._times.learn(torch.get_num_threads(), batch.rows, batch.steps, seconds)
 
 
@@ -89,11 +97,12 @@ class Batcher:
         self.times = BatchTimeModel()
         self.worked: dict[str, float] = {}  # when each model last gave a result
         self._queue = FairQueue(self.times)
-        self._threads = CpuThreads(settings.threads, settings.alone)
+        self._threads = CpuThreads(settings.threads, settings.alone, settings.lanes)
         self._changed = threading.Condition()
         self._closing = False
         self._seconds = 0.05  # per batch item, a moving average
-        self._interludes = 0.0  # seconds of the running batch in which others were answered
+        self._interludes: dict[int, float] = {}  # seconds of the running batch of a lane in which others were answered
+        self._joined: dict[int, int] = {}  # how many jobs run side by side in each lane that others join
         self._ended, self._spent, self._served = 0.0, 0.0, 1  # when the last batch ended, its seconds, and its requests
         self._tokenizer = ThreadPoolExecutor(1, "weft-tokenizer")
         self._running: dict[int, float] = {}  # since when the batch of each lane runs
@@ -102,8 +111,8 @@ class Batcher:
         self.readers = Readers(self._own, forks=forks)
 
     def start(self, remote: bool = False) -> None:
-        """Starts a thread that runs batches, or two if another process runs the models: one batch is made while one runs."""
-        for number in range(LANES if remote else 1):
+        """Starts the threads that run batches. If another process runs the models, one batch is made while one runs."""
+        for number in range(TICKETS if remote else self.settings.lanes):
             self._lanes.append(self._start(number))
 
     def _start(self, number: int) -> threading.Thread:
@@ -146,6 +155,7 @@ class Batcher:
                 _ = model.attention_maps  # runs the model, so that no request has to wait for it
                 (pending,) = self._tokenizer.submit(tokenize, [TranslationQuery(model, model.sample(text))]).result()
                 for item in pending.items:
+                    pending.predictor.continuous(item)  # is tried once
                     rows, steps = pending.predictor.expected_cost(item)
                     result = pending.run([item] * copies, None)
                     self.times.learn(kind(pending, item), rows * copies, steps, result.batch_seconds, WARM_UP_WEIGHT)
@@ -265,20 +275,86 @@ class Batcher:
         began = time.monotonic()
         with self._changed:
             self._running[lane] = began
-        self._interludes = 0.0
+        self._interludes[lane] = 0.0
         tickets = len(batch.tickets)
-        self._threads.set(batch, single=tickets == self._served == 1 and not self.length)
-        result = self._decode_batch(batch, began, lambda: self._interlude(batch, began))
-        result = replace(result, seconds=result.seconds - self._interludes)
-        self._ended, self._spent, self._served = time.monotonic(), result.batch_seconds, tickets
-        self._threads.learn(batch, result.seconds)
+        single, joined = tickets == self._served == 1 and len(self._running) == 1 and not self.length, joins(batch.jobs[0])
+        self._threads.set(batch, single=single, joined=joined)
+        result = None
+        if joined and batch.jobs[0].pending.query.model.remote is None:
+            self._stream(batch, lane)
+            self._ended = time.monotonic()
+        else:
+            result = self._decode_batch(batch, began, lambda: self._interlude(batch, began, lane))
+            result = replace(result, seconds=result.seconds - self._interludes[lane])
+            self._ended, self._spent, self._served = time.monotonic(), result.batch_seconds, tickets
+            self._threads.learn(batch, result.seconds)
         with self._changed:
             del self._running[lane]
+            self._joined.pop(lane, None)
             # The model process runs one batch after the other: that of the other lane begins now.
             self._running.update(dict.fromkeys(self._running, self._ended))
-        self._finish(batch, result)
+            self._changed.notify_all()
+        if result is not None:
+            self._finish(batch, result)
 
-    def _interlude(self, batch: Batch, began: float) -> None:
+    def _stream(self, batch: Batch, lane: int) -> None:
+        """Runs a batch that others join. If that fails, runs each job that is not done alone."""
+        settings, began = self.settings, time.monotonic()
+        model, limits = batch.jobs[0].pending.query.model, (settings.slice, settings.batch_tokens)
+
+        def join(running: Sequence[Job], room: int) -> list[Job]:
+            with self._changed:
+                jobs = self._queue.join(*limits, running, min(room, self._share(lane))) if self._queue else []
+                self._joined[lane] = len(running) + len(jobs)
+            self._begin(model, jobs, len(running))
+            return jobs
+
+        def done(some: Done) -> None:
+            now = time.monotonic()
+            for job, since in zip(some.jobs, some.began, strict=True):
+                self.times.learn(job.kind, some.running.rows, job.cost.steps, now - since, 1 / len(some.running.jobs))
+                self.metrics.observe("batch_seconds", model.name, [now - since])
+            self._spent, self._served = now - some.began[0], len({job.ticket for job in some.jobs})
+            with self._changed:
+                self._running[lane], self._joined[lane] = now, len(some.running.jobs) - len(some.jobs)
+            self._deliver(some.jobs, some.results, some.seconds - self._interludes[lane])
+            self._interludes[lane] = 0.0
+
+        def meanwhile(running: Batch) -> None:
+            # On a GPU a captured search must not run inside another one.
+            if batch.jobs[0].pending.predictor.options.device.type == "cpu":
+                self._interlude(running, began, lane)
+
+        feed = JobFeed(join, done, meanwhile)
+        self._begin(model, batch.jobs, 0)
+        try:
+            # Without processes that read texts, threads do it, which may use the model.
+            with nullcontext() if self.readers.forks else self._own:
+                batch.jobs[0].pending.predictor.stream(feed.begin(batch.jobs), feed)
+        except Exception:
+            for job in feed.running.jobs:
+                self._deliver([job], run_jobs([job], lambda: None).results, 0.0)
+        except BaseException:
+            for ticket in feed.running.tickets:
+                ticket.settle(RuntimeError("the model's thread ended"))
+            raise
+        if not feed.joined:
+            self._threads.learn(batch, time.monotonic() - began)
+
+    def _share(self, lane: int) -> int:
+        """How many of the waiting jobs a lane may take, so that all lanes have about as many."""
+        running = sum(self._joined.values()) + len(self._queue)
+        return -(-running // max(1, len(self._lanes))) - self._joined.get(lane, 0)
+
+    def _begin(self, model: ServedModel, jobs: Sequence[Job], running: int) -> None:
+        """Counts jobs that begin beside running ones."""
+        if jobs:
+            now = time.monotonic()
+            self.metrics.observe("queue_seconds", model.name, [now - job.since for job in jobs])
+            self.metrics.observe("batch_sentences", model.name, [running + len(jobs)])
+            self.metrics.count(batches=1)
+
+    def _interlude(self, batch: Batch, began: float, lane: int) -> None:
         """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile."""
         settings, now = self.settings, time.monotonic()
         if now - began < settings.slice / 10 or len({job.ticket.client for job in batch.jobs}) > 1:
@@ -293,7 +369,7 @@ class Batcher:
             for ticket in inner.tickets:
                 ticket.settle(RuntimeError("the model's thread ended"))
             raise
-        self._interludes += time.monotonic() - now
+        self._interludes[lane] += time.monotonic() - now
 
     def _decode_batch(self, batch: Batch, began: float, between: Callable[[], None]) -> BatchResult:
         pending = batch.jobs[0].pending
@@ -308,17 +384,23 @@ class Batcher:
     def _finish(self, batch: Batch, result: BatchResult) -> None:
         """Learns from a batch, counts it, and gives the answers to the requests."""
         model, jobs = batch.jobs[0].pending.query.model.name, batch.jobs
-        self._seconds += 0.2 * (result.seconds / len(jobs) - self._seconds)
         if all(job.ticket.wanted for job in jobs):
             self.times.learn(batch.kind, batch.rows * result.together / len(jobs), batch.steps, result.batch_seconds)
         # Count before answering, so that a client with an answer finds it in the metrics.
-        tokens, texts = sum(job.item.size for job in jobs), len({id(job.pending) for job in jobs})
-        self.metrics.count(texts=texts, tokens=tokens, batches=1, busy_seconds=result.seconds)
+        self.metrics.count(batches=1)
         self.metrics.observe("batch_seconds", model, [result.batch_seconds])
         self.metrics.observe("batch_sentences", model, [result.together])
-        if any(not isinstance(answer, Exception) for answer in result.results):
-            self.worked[model] = time.monotonic()
-        for job, answer in zip(jobs, result.results, strict=True):
+        self._deliver(jobs, result.results, result.seconds)
+
+    def _deliver(self, jobs: Sequence[Job], results: Sequence[Any], seconds: float) -> None:
+        """Counts jobs that took these seconds, and gives the answers to the requests."""
+        self._seconds += 0.2 * (seconds / len(jobs) - self._seconds)
+        found = Counter(id(job.pending) for job in jobs)
+        texts = sum(len(each.results) + found[id(each)] >= len(each.items) for each in {job.pending for job in jobs})
+        self.metrics.count(texts=texts, tokens=sum(job.item.size for job in jobs), busy_seconds=seconds)
+        if any(not isinstance(answer, Exception) for answer in results):
+            self.worked[jobs[0].pending.query.model.name] = time.monotonic()
+        for job, answer in zip(jobs, results, strict=True):
             keep_result(job, answer)
 
     def _take(self, lane: int) -> Batch:
@@ -331,12 +413,22 @@ class Batcher:
                     self._changed.wait()
                 if not self._queue:
                     return Batch()
+                head = self._queue.head()
+                remote, joined = head.pending.query.model.remote is not None, joins(head)
+                if joined and remote:
+                    self._joined[lane] = 1
+                    return self._queue.take(*limits, alone=True)
+                batches = [since for other, since in self._running.items() if other not in (lane, *self._joined)]
                 # While another batch runs, this one can grow.
-                others = [since + AHEAD * self._spent for other, since in self._running.items() if other != lane]
+                others = [] if joined else [since + AHEAD * self._spent for since in batches]
                 left = max(self._queue.oldest() + settings.window, self._ended + self._pause(), *others) - time.monotonic()
-                if left <= 0 or self._closing or self._queue.full(*limits):
-                    return self._queue.take(*limits)
-                self._changed.wait(left)
+                blocked = not joined and len(batches) >= (LANES if remote else 1)
+                if not blocked and (left <= 0 or self._closing or self._queue.full(*limits)):
+                    batch = self._queue.take(*limits, most=max(1, self._share(lane)) if joined else None)
+                    self._running[lane] = time.monotonic()
+                    self._joined |= {lane: len(batch.jobs)} if joined else {}
+                    return batch
+                self._changed.wait(CHECK if blocked else left)
 
     def _pause(self) -> float:
         """Seconds to wait after a batch for the clients that it has answered, which may send their next requests."""
@@ -411,6 +503,11 @@ def too_many_cells(count: int, limit: int) -> HTTPException:
     """The refusal of a request that computes more attention weights than the server sends."""
     message = f"about {count:,} attention weights exceed the limit of {limit:,}; send shorter or fewer texts"
     return HTTPException(400, f"{message}, or ask for alignment instead of attention")
+
+
+def joins(job: Job) -> bool:
+    """Whether a job may join others while they run."""
+    return job.pending.predictor.continuous(job.item)
 
 
 def run_jobs(jobs: Sequence[Job], between: Callable[[], None]) -> BatchResult:

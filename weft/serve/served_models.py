@@ -1,175 +1,30 @@
-"""The models of a server and the queries they answer: languages, how a request selects a model, and reloading."""
+"""All models of a server: languages, how a request selects a model, and reloading."""
 
 from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 
-from weft.decoding.predictor import BatchItem, Predictor
-from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError
-from weft.explain.explanation import Explanation
-from weft.explain.html_page import Section
+from weft.runs.adapted_runs import model_version
 from weft.runs.run_folder import run_folders
+from weft.runs.translation_confidence import load_estimator
 from weft.runs.translator import Translator, load, open_memory
 from weft.runs.weight_files import share_equal
-from weft.serve.bounded_cache import BoundedCache
 from weft.serve.languages import UNKNOWN, known_code, languages_of
-from weft.tasks.translation.glossary import NO_TERMS, Terms
-from weft.tasks.translation.markup_and_tag_transfer import MarkupSpan
+from weft.serve.served_model import ModelLocation, ServedModel
 from weft.tasks.translation.task import TranslationTask
 
 if TYPE_CHECKING:
     from weft.serve.engine_process import Remote
-    from weft.tasks.translation.translation_memory import TranslationMemory
-
-Options = tuple[tuple[str, Any], ...]
-
-PREDICTORS = 32
-"""Predictors that a model keeps, each with other options."""
 
 CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 PAIR = re.compile(rf"({CODE.pattern}):({CODE.pattern})|([A-Za-z]{{2,3}})-([A-Za-z]{{2,3}})")
-
-
-@dataclass(frozen=True)
-class ModelLocation:
-    """The source of a model: its run folders (several form an ensemble), and its languages if they were named."""
-
-    folders: tuple[str, ...]
-    languages: tuple[str, str] | None = None
-
-
-class ModelVersion(NamedTuple):
-    """One state of a model: its run folders, and the times and sizes of their files."""
-
-    location: ModelLocation
-    files: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class BatchResult:
-    """The results of some batch items; the items of their batch, which may be more, and their share of its seconds."""
-
-    results: list[Any]
-    together: int
-    seconds: float
-
-    @property
-    def batch_seconds(self) -> float:
-        """The seconds of the whole batch."""
-        return self.seconds * self.together / len(self.results)
-
-
-@dataclass(frozen=True)
-class TranslationQuery:
-    """A text for a model. Equal queries have equal answers, so a query is the key of the answer cache.
-
-    options: options of the `decode` section that differ from the run's configuration, sorted by name · prefix, terms,
-    attention, marks: fields of the predictor's input.
-    """
-
-    model: ServedModel
-    text: str
-    options: Options = ()
-    prefix: str = ""
-    terms: Terms = NO_TERMS
-    attention: bool = False
-    marks: tuple[MarkupSpan, ...] = ()
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The fields that are set."""
-        return {name: value for name in ("prefix", "terms", "attention", "marks") if (value := getattr(self, name))}
-
-    @property
-    def input_fields(self) -> dict[str, Any]:
-        """The fields of the predictor's input: those that are set, and what the model's translation memory has."""
-        match = None if self.model.memory is None else self.model.memory.find(self.text)
-        return self.fields | ({} if match is None else {"match": match})
-
-
-_PLACES: WeakValueDictionary[int, ServedModel] = WeakValueDictionary()
-"""Models by their places in memory."""
-
-
-@dataclass(frozen=True, eq=False)
-class ServedModel:
-    """A loaded model with a unique name. Reloading creates a new object, so cached answers never mix with the old model's.
-
-    remote: the process that runs it, and its version there; None if this process does. Attention weights and explanations are
-    computed here in any case · memory: its translation memory, if it has one.
-    """
-
-    name: str
-    source: str
-    target: str
-    location: ModelLocation
-    translator: Translator = field(repr=False)
-    remote: tuple[Remote, ModelVersion] | None = field(default=None, repr=False)
-    memory: TranslationMemory | None = field(default=None, repr=False)
-    _predictors: BoundedCache[Options, Any] = field(default_factory=lambda: BoundedCache(PREDICTORS), repr=False)
-
-    def predictor(self, options: Options) -> Predictor[Any, Any]:
-        """The predictor with these options. Only one thread may call this."""
-        if options not in self._predictors:
-            self._predictors[options] = self.translator.predictor(**dict(options))
-        return self._predictors[options]
-
-    def run_batch(
-        self, predictor: Predictor[Any, Any], options: Options, items: list[BatchItem], control: Cancellation | None = None
-    ) -> BatchResult:
-        """Runs items of one group, which the predictor with these options has made."""
-        if self.remote is not None:
-            process, version = self.remote
-            return process.run(version, options, predictor.group(items[0]), items, control)
-        began = time.monotonic()
-        return BatchResult(predictor.run(items, control), len(items), time.monotonic() - began)
-
-    @cached_property
-    def attention_maps(self) -> int:
-        """The number of attention maps: heads of all layers. This runs the model once."""
-        attention = getattr(self.translator.translate(self.sample("a b"), attention=True), "attention", {})
-        return sum(weights.shape[0] for weights in attention.values())
-
-    def sample(self, words: str) -> str:
-        """An input of these words, in as many texts as the task reads."""
-        return "\t".join([words] * self.translator.task.info.texts)
-
-    def sentences(self, text: str) -> list[str]:
-        """The segments of a text, which are translated one by one."""
-        return self.predictor(()).sentences(text)
-
-    def explain(self, sentence: str, options: Options) -> Explanation | Section:
-        """Explains the output of the model for a sentence."""
-        explanation = self.translator.explain(sentence, run=self.name, sentences="off", **dict(options))
-        if isinstance(explanation, Explanation):
-            explanation.languages = (self.source, self.target)
-        return explanation
-
-    def count(self, text: str) -> int:
-        """Returns the number of source tokens in a text, including EOS."""
-        return len(self.translator.source.encode(text)) + 1
-
-    def __post_init__(self) -> None:
-        _PLACES[id(self)] = self
-
-    def __reduce__(self) -> tuple[Callable[[int], ServedModel], tuple[int]]:
-        """Pickles a model as its place in memory, where a forked process finds it."""
-        return _model_at, (id(self),)
-
-
-def _model_at(place: int) -> ServedModel:
-    return _PLACES[place]
 
 
 def parse_location(text: str) -> ModelLocation:
@@ -188,7 +43,9 @@ def parse_location(text: str) -> ModelLocation:
 class Models:
     """All models of a server. The old models keep answering while `reload` reads the run folders again.
 
-    remote: the process that runs the models, if this one does not · memories: files of the translation memory.
+    remote: the process that runs the models, if this one does not · memories: files of the translation memory · estimators:
+    runs of the task quality, each for the models of its languages, or of any if it has none · adapted: whether the newest
+    adapted run takes the place of a run.
     """
 
     def __init__(
@@ -200,10 +57,13 @@ class Models:
         warn: Callable[[str], None] = lambda text: None,
         remote: Remote | None = None,
         memories: Sequence[str] = (),
+        estimators: Sequence[ModelLocation] = (),
+        adapted: bool = True,
     ) -> None:
         if not locations:
             raise ConfigError("no run to serve; name at least one run folder")
-        self.device, self.fast, self.warn, self.remote, self.memories = device, fast, warn, remote, memories
+        self.device, self.fast, self.warn, self.remote = device, fast, warn, remote
+        self.memories, self.estimators, self.adapted = memories, estimators, adapted
         self.served: list[ServedModel] = []
         for location in locations:
             self.served.append(first := self._open(location, self._free_name(location), self.served))
@@ -224,16 +84,17 @@ class Models:
 
     def _open(self, location: ModelLocation, name: str, others: Sequence[ServedModel]) -> ServedModel:
         """Loads a model. It shares equal weights with the others, such as those of a run that both adapt."""
+        opened = self._present(location)
         run, named = location.folders[0], zip(("source", "target"), location.languages or (), strict=False)
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
-        translator = load(location.folders, device=self.device, set=sets)
+        translator = load(opened.folders, device=self.device, set=sets)
         if translator.task.data_format.suffixes:
             problem = f"its task, {translator.config.task['kind']}, reads files, which a server does not accept"
             raise ConfigError(f"{run}: {problem}; use weft predict {run} FILE")
         share_equal(translator.model, (other.translator.model for other in others))
         source, target = languages_of(translator.config, two := translator.languages, run)
         if two:
-            location = ModelLocation(location.folders, (source, target))
+            location, opened = (ModelLocation(each.folders, (source, target)) for each in (location, opened))
             translator.config = translator.config.replaced({"decode.into": target})
         elif isinstance(translator.task, TranslationTask) and target in translator.task.tags:
             translator.config = translator.config.replaced({"decode.tag": target})
@@ -242,11 +103,33 @@ class Models:
                 f"{run}: the languages of this run are not known, so it is served as {source} to {target}; set them with "
                 f"en-de={run}, or with data.source_language and data.target_language"
             )
-        remote = None if self.remote is None else (self.remote, self.remote.open(location))
+        remote = None if self.remote is None else (self.remote, self.remote.open(opened))
         memory = open_memory(translator, self.memories) if self.memories else None
         if memory is not None:
             memory.prepare()
-        return ServedModel(name, source, target, location, translator, remote, memory)
+        version = model_version(opened.folders)
+        estimator = self._open_estimator(name, (source, target), translator)
+        return ServedModel(name, source, target, location, opened, version, translator, remote, memory, estimator)
+
+    def _open_estimator(self, name: str, languages: tuple[str, str], translator: Translator) -> ServedModel | None:
+        """The estimator of a model, which shares the weights that it has from it."""
+        found = next((each for each in self.estimators if each.languages in (None, languages)), None)
+        if found is None:
+            return None
+        trained = load_estimator(found.folders, self.device, self.warn)
+        share_equal(trained.model, [translator.model])
+        remote = None if self.remote is None else (self.remote, self.remote.open(found))
+        return ServedModel(f"{name} quality", *languages, found, found, model_version(found.folders), trained, remote)
+
+    def _present(self, location: ModelLocation) -> ModelLocation:
+        """The run to open for a location."""
+        return location.adapted() if self.adapted else location
+
+    @property
+    def newer(self) -> list[tuple[str, ...]]:
+        """The runs to open if one of those in use has a newer adapted run, or was one that was removed; otherwise empty."""
+        present = [self._present(model.location).folders for model in self.served]
+        return [] if present == [model.opened.folders for model in self.served] else present
 
     def reload(self, prepare: Callable[[list[ServedModel]], None] = lambda served: None) -> None:
         """Reads every model again. If one fails, all old models stay and the error names the run.

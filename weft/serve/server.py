@@ -31,6 +31,9 @@ ACCEPTED_AT_ONCE = 16
 DRAINING = 200
 """Hundredths of a second in which a server that stops accepts the connections that wait."""
 
+FOLLOW = 1.0
+"""Seconds between two looks for newer adapted runs."""
+
 SWITCH_INTERVAL = 1e-4
 """Seconds after which Python may switch between threads."""
 
@@ -178,6 +181,8 @@ class Server(uvicorn.Server):
         try:
             if WORKER in os.environ:
                 self._keep(self._work_for(os.getppid()))
+            if self.service.models.adapted:
+                self._keep(self._follow_adaptations())
             await self.serve(sockets=[self._socket])
         finally:
             logger.removeHandler(handler)
@@ -190,6 +195,16 @@ class Server(uvicorn.Server):
             await asyncio.sleep(1.0)
             if os.getppid() != parent:
                 self.stop()
+
+    async def _follow_adaptations(self) -> None:
+        """Reloads the models when `weft adapt` has made a newer adapter, or one was removed. What failed is not tried again."""
+        failed: list[tuple[str, ...]] = []
+        while not self.should_exit:
+            await asyncio.sleep(FOLLOW)
+            newer = await asyncio.to_thread(lambda: self.service.models.newer)
+            if newer and newer != failed:
+                await self._reload()
+                failed = self.service.models.newer
 
     async def _reload(self) -> None:
         try:

@@ -2,11 +2,8 @@
 
 import asyncio
 import re
-import secrets
 import time
 from collections.abc import Coroutine, Sequence
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -14,18 +11,17 @@ from starlette.requests import Request
 
 from weft.decoding.predictor import Prediction
 from weft.decoding.worker_processes import LINUX
-from weft.errors import DataError, WeftError
+from weft.errors import WeftError
+from weft.runs.translation_confidence import question, with_quality
 from weft.serve.access_control import AccessControl
-from weft.serve.fair_queue import SHORT
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
 from weft.serve.request_batcher import Batcher
-from weft.serve.served_models import Models, ServedModel, TranslationQuery
+from weft.serve.request_documents import FileStore, RequestDocuments
+from weft.serve.served_model import ServedModel, TranslationQuery
+from weft.serve.served_models import Models
 from weft.serve.server_processes import shared_folder
 from weft.serve.settings import Settings
-from weft.tasks.translation.documents import SUFFIXES, fill_all, open_document
-from weft.tasks.translation.documents.html import Segment
-from weft.tasks.translation.segmenter import Translation
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -42,17 +38,6 @@ STUCK = 60.0
 
 WITHIN = 10.0
 """Seconds in which a model must answer the test text."""
-
-KEPT = 30 * 60.0
-"""Seconds for which a translated file can be downloaded."""
-
-TOTAL = 256 << 20
-"""Bytes of all translated files; beyond that the oldest are deleted."""
-
-REPEATED = 10
-"""How many times as many segments as sentences a request may have: those that are repeated or have no letters are free."""
-
-NAME = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,5})")
 
 
 class Health:
@@ -103,6 +88,7 @@ class Service:
         self.readers = self.batcher.readers
         self.health = Health(self.batcher, models)
         self.access = AccessControl(settings, self.metrics)
+        self.documents = RequestDocuments(self.readers, settings.queue)
         self.files = FileStore(shared_folder())
         self.metrics.add_gauge("queue_length", "sentences waiting in the queue", lambda: self.batcher.length)
         self.metrics.add_gauge("cache_bytes", "memory of cached translations", lambda: self.batcher.cache.used)
@@ -136,20 +122,16 @@ class Service:
             note(request, model=queries[0].model.name)
         return await self.batcher.answer(queries, client_of(request), cells)
 
-    async def segments(self, request: Request, texts: Sequence[str], form: str, language: str | None) -> list[list[Segment]]:
-        """The segments of documents in this format. Long ones and markup are read by another process."""
-        most = self.settings.queue
-        if form == "text" and sum(map(len, texts)) <= SHORT:
-            return read_documents(texts, form, language, most)
-        return await self.readers.do(client_of(request), read_documents, texts, form, language, most)
-
-    async def filled(
-        self, request: Request, texts: Sequence[str], form: str, language: str | None, answers: Sequence[Any]
-    ) -> list[Translation]:
-        """The documents with the translations of their segments."""
-        if form == "text" and sum(map(len, texts)) <= SHORT:
-            return write_documents(texts, form, language, answers)
-        return await self.readers.do(client_of(request), write_documents, texts, form, language, answers)
+    async def judged(
+        self, request: Request, model: ServedModel, texts: Sequence[str], answers: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """The answers with their estimated quality, if the model has an estimator. It is asked like any other model."""
+        if model.estimator is None:
+            return list(answers)
+        asked = {place: question(text, each) for place, (text, each) in enumerate(zip(texts, answers, strict=True))}
+        queries = {place: TranslationQuery(model.estimator, text) for place, text in asked.items() if text}
+        found = dict(zip(queries, await self.batcher.answer([*queries.values()], client_of(request)), strict=True))
+        return [with_quality(each, found[place]) if place in found else each for place, each in enumerate(answers)]
 
     async def attend(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """Does the work of a request. Cancels it if the client disconnects or the time is up."""
@@ -197,73 +179,3 @@ async def _disconnect(request: Request) -> None:
     """Returns when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def read_documents(texts: Sequence[str], form: str, language: str | None, most: int) -> list[list[Segment]]:
-    """The segments of documents, of which at most `most` may be different."""
-    documents = [open_document(text, form, language).segments for text in texts]
-    check_segments([segment for document in documents for segment in document], most)
-    return documents
-
-
-def check_segments(segments: Sequence[Segment], most: int) -> None:
-    """Raises DataError if there are more segments than a request may have."""
-    different = len({segment for segment in segments if is_translated(segment)})
-    if different > most:
-        raise DataError(f"the request has {different} sentences; this server takes at most {most} at once")
-    if len(segments) > REPEATED * most:
-        raise DataError(
-            f"the request has {len(segments)} lines or segments; this server takes at most {REPEATED * most} at once"
-        )
-
-
-def is_translated(segment: Segment) -> bool:
-    """Whether a segment has something to translate: letters, or markup that a model may move."""
-    return bool(segment.marks) or any(map(str.isalpha, segment.text))
-
-
-def write_documents(texts: Sequence[str], form: str, language: str | None, answers: Sequence[Translation]) -> list[Translation]:
-    """The documents with the translations of their segments. They are read again, since a document may hold anything."""
-    return fill_all([open_document(text, form, language) for text in texts], answers)
-
-
-def suffixes() -> list[str]:
-    """Suffixes of the files that this server translates."""
-    return [*SUFFIXES, *([".docx"] if find_spec("docx") else [])]
-
-
-def suffix_of(name: str) -> str:
-    """The suffix of a file name. Raises an HTTP error if such files are not translated."""
-    suffix = Path(name).suffix.lower()
-    if suffix not in suffixes():
-        raise HTTPException(400, f"Invalid request: file format not supported; send one of {', '.join(suffixes())}")
-    return suffix
-
-
-class FileStore:
-    """Files under random names in a folder, which all processes of a server share."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def put(self, content: bytes, suffix: str) -> str:
-        """Stores a file; returns its name."""
-        name = f"{secrets.token_hex(16)}{suffix}"
-        files = sorted(((path.stat(), path) for path in self._paths()), key=lambda each: each[0].st_mtime)
-        total = len(content) + sum(status.st_size for status, _ in files)
-        for status, path in files:
-            if total > TOTAL or time.time() - status.st_mtime > KEPT:
-                path.unlink(missing_ok=True)
-                total -= status.st_size
-        (self.folder / name).write_bytes(content)
-        return name
-
-    def get(self, name: str) -> bytes:
-        """The file with this name. Raises an HTTP error if there is none."""
-        path = self.folder / name
-        if not NAME.fullmatch(name) or not path.is_file() or time.time() - path.stat().st_mtime > KEPT:
-            raise HTTPException(404, "there is no such file; translated files are deleted after half an hour")
-        return path.read_bytes()
-
-    def _paths(self) -> list[Path]:
-        return [path for path in self.folder.iterdir() if NAME.fullmatch(path.name)]

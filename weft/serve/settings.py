@@ -20,7 +20,8 @@ class Settings:
     translations; empty: none are taken · proxies: proxy addresses whose X-Forwarded-For header is trusted · log_text: write
     texts to the log · workers: processes that serve on one port · engines: processes that run the models for them; 0: each
     does so itself · threads: CPU threads of the model; 0: torch's default · alone: CPU threads for a single request; 0: as
-    many · grace: seconds that running requests may take during shutdown.
+    many · lanes: searches that others join, side by side in this process, each with its threads · grace: seconds that running
+    requests may take during shutdown.
     """
 
     host: str = "127.0.0.1"
@@ -51,6 +52,7 @@ class Settings:
     engines: int = 0
     threads: int = 0
     alone: int = 0
+    lanes: int = 1
     grace: float = 60.0
 
     @property

@@ -6,6 +6,7 @@ TASKS = {
     "unsupervised": "weft.tasks.unsupervised.task:UnsupervisedTask",
     "classification": "weft.tasks.classification.task:ClassificationTask",
     "pairs": "weft.tasks.pairs.task:PairsTask",
+    "quality": "weft.tasks.quality.task:QualityTask",
     "reading": "weft.tasks.reading.task:ReadingTask",
     "tagging": "weft.tasks.tagging.task:TaggingTask",
     "captioning": "weft.tasks.captioning.task:CaptioningTask",

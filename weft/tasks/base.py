@@ -7,43 +7,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.attention.core.weight_recorder import record_inside
 from weft.config.registry import build, find_table, load
 from weft.config.sections import Config
 from weft.data.batch import Batch, Position
 from weft.data.column_checks_and_listed_files import DataFormat
-from weft.data.formats import Pairs
 from weft.data.sentence_pairs import random_pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resolve_options
 from weft.decoding.predictor import Predictor
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import USUAL, Metric, make_metrics, score
-from weft.explain.explanation import shown
 from weft.explain.html_page import Explained, Section
-from weft.explain.inside import AxisNames, Inside, TokenNames
+from weft.explain.inside import AxisNames, Inside, TokenNames, record_inside
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_encoder_decoder
-
-if TYPE_CHECKING:
-    from weft.tasks.translation.attention_alignment import Align
+from weft.tasks.teacher_run import TeacherRun
 
 Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-class TeacherRun(ABC):
-    """The run that data.teacher names, whose translations and attention a task learns from."""
-
-    @abstractmethod
-    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, report: Callable[[str], None]) -> None:
-        """Writes the pairs with its translations as targets into `out`. They are made once and kept in the cache."""
-
-    @abstractmethod
-    def aligner(self, config: Config) -> Align: ...
 
 
 @dataclass(frozen=True)
@@ -76,6 +60,11 @@ class Loss:
         """The mean of two losses of the same tokens."""
         metrics = {name: (value + other.metrics[name]) / 2 for name, value in self.metrics.items()}
         return replace(self, total=(self.total + other.total) / 2, metrics=metrics)
+
+    def detached(self) -> Loss:
+        """The same values without their graph."""
+        metrics = {name: value.detach() for name, value in self.metrics.items()}
+        return replace(self, total=self.total.detach(), metrics=metrics)
 
     def plus(self, name: str, value: Tensor, weight: float) -> Loss:
         """The loss with a weighted term, which is also logged under its name."""
@@ -247,6 +236,14 @@ def check_metrics(task: Task) -> None:
         )
 
 
+def build_task(
+    config: Config, run: Path, report: Callable[[str], None] = lambda message: None, teacher: TeacherRun | None = None
+) -> Task:
+    """The task of a configuration, for a run in the folder `run`."""
+    task: Task = build("weft.tasks:TASKS", config.task, TaskContext(config, run, report, teacher), where="task")
+    return task
+
+
 def lower_setting(task: Task, path: str, possible: int) -> None:
     """Lowers a size of the task's configuration to what the data allows, and reports it."""
     section, key = path.split(".")
@@ -347,8 +344,7 @@ class Task(ABC):
     def step_names(self, predictor: Any, text: str) -> AxisNames | None:
         """Names for the axes of the steps of a model that reads this input: by default its tokens; None: numbers."""
         (prediction,) = predictor.predict([predictor.parse_input(text, attention=True)])
-        tokens = [shown(token) for token in prediction.source_tokens]
-        return TokenNames(tokens) if tokens else None
+        return TokenNames(prediction.source_tokens) if prediction.source_tokens else None
 
     def explained(self, predictor: Any, text: str) -> tuple[str, str]:
         """The title and the HTML of the explanation of an input: by default what is predicted, and its `explanation`."""
@@ -382,7 +378,7 @@ class Task(ABC):
         """The scores of `evaluate` on other data."""
         own = {} if self.config.data.train else {"data.train": list(data)}  # an imported run has none, and none is trained on
         config = self.config.replaced({"data.valid": list(data), **own})
-        other: Task = build("weft.tasks:TASKS", config.task, TaskContext(config, self.run), where="task")
+        other = build_task(config, self.run)
         other.prepare()
         return other.evaluate(model)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
-from weft.config.corpus_entries import NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, labels, weighed
+from weft.config.corpus_entries import CopyOptions, NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, labels, weighed
 from weft.data.batch import Batch, Position
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus, Encoding, Rows, cache_folder
@@ -106,6 +106,7 @@ class CorpusTask(Task):
             train, held = self._hold_out(train)
             valid, directions = (valid, directions) if valid else ([held], [ValidationCorpus(files=[held.name])])
         self.references = valid
+        train = [pairs for part, some in _divided(corpora, train) for pairs in self.with_copies(part, some)]
         if data.teacher:
             if len(corpora) > 1:
                 raise ConfigError("data.teacher: several corpora cannot be distilled together; use `weft distill` for each")
@@ -157,6 +158,10 @@ class CorpusTask(Task):
             share = 100 * quota / turns.count
             self.report(f"{part.label}: {size:,} pairs, {share:.1f} % of an epoch, each pair {quota / size:.3g} times")
         return mixture, turns
+
+    def with_copies(self, corpus: TrainingCorpus, pairs: list[Pairs]) -> list[Pairs]:
+        """The pairs of a training corpus with changed copies, for tasks that have any."""
+        return pairs
 
     def noising(self, corpus: TrainingCorpus) -> CorpusNoise | None:
         """The noise of a training corpus, for tasks that have any."""
@@ -323,8 +328,8 @@ class CorpusTask(Task):
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
         """The corpus of an entry of data.train or data.valid. A task that has tags, noise and filters overrides this."""
         training = isinstance(part, TrainingCorpus)
-        extra = {"tag", "noise", "max_length", "max_ratio", "drop_duplicates"} & part.model_fields_set
-        if wrong := sorted(name for name in extra if getattr(part, name) not in (None, NoiseOptions())):
+        extra = {"tag", "noise", "copies", "max_length", "max_ratio", "drop_duplicates"} & part.model_fields_set
+        if wrong := sorted(name for name in extra if getattr(part, name) not in (None, NoiseOptions(), CopyOptions())):
             raise ConfigError(
                 f"data.train: the task {self.config.task['kind']} has no {' and '.join(wrong)} of its own; remove it"
             )

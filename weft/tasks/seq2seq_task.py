@@ -16,7 +16,7 @@ from weft.data.batch import PairBatch
 from weft.errors import ConfigError, RunError
 from weft.losses.attention_penalties import Penalties
 from weft.losses.hard_attention_reinforce import Baseline, MovingBaseline, Reinforce
-from weft.losses.log_likelihood import decoder_loss
+from weft.losses.log_likelihood import LossSpec, build_loss, decoder_loss
 from weft.losses.minimum_risk_and_reinforce import DrawsTexts, RewardLoss, RewardObjective
 from weft.losses.r_drop_and_unlikelihood import divergence, unlikelihood
 from weft.losses.scheduled_sampling import Sampling
@@ -50,7 +50,7 @@ class Seq2SeqObjective:
     reward: learn from a score of whole texts that the model writes, instead of or beside cross-entropy
     """
 
-    loss: Annotated[dict[str, Any], Among("weft.losses:LOSSES")] = field(default_factory=lambda: {"kind": "cross_entropy"})
+    loss: LossSpec = field(default_factory=lambda: {"kind": "cross_entropy"})
     label_smoothing: Share = 0.1
     reinforce_weight: NonNegativeFloat = 1.0
     reinforce_discount: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -72,7 +72,7 @@ class Seq2SeqLoss:
     """The losses of a batch for an objective. task: has the tokenizers, and writes the texts that are rewarded."""
 
     def __init__(self, objective: Seq2SeqObjective, task: DrawsTexts) -> None:
-        self.token_loss = build("weft.losses:LOSSES", objective.loss, where="task.loss")
+        self.token_loss = build_loss(objective.loss)
         self.smoothing, self.r_drop, self.unlikelihood = objective.label_smoothing, objective.r_drop, objective.unlikelihood
         self.reinforce = Reinforce(
             objective.reinforce_weight,

@@ -34,6 +34,7 @@ from weft.data.formats import (
     text_at,
 )
 from weft.data.text_lines import read_lines
+from weft.data.tokenizers import Tokenizer
 from weft.errors import DataError
 from weft.file_access import plain_name
 from weft.tasks.classification.data import Document, TextReader
@@ -87,7 +88,7 @@ def read_two_texts(line: str, fields: Fields) -> str:
         return ""
     form = f'write both with a tab between them, or {{"{fields[0][0]}": "…", "{fields[1][0]}": "…"}}'
     texts = line.split("\t")
-    if line.lstrip().startswith("{"):
+    if len(texts) == 1 and line.lstrip().startswith("{"):  # a text may begin so, as in {0} files
         try:
             record = json.loads(line)
         except ValueError as error:
@@ -119,11 +120,17 @@ class TwoTextReader(TextReader):
     def key(self, drop_duplicates: bool) -> list[Any]:
         return [drop_duplicates]
 
+    @property
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Those of the first and of the second text."""
+        return self.tokenizer, self.tokenizer
+
     def encode(self, texts: Sequence[str]) -> list[Document]:
         """The ids of both texts; none if one of them is empty."""
-        ids = iter(self.tokenizer.encode_batch(list(chain.from_iterable(map(split_texts, texts)))))
-        pairs = [(next(ids), next(ids)) for _ in texts]
-        return [([*first, *second], [len(first), len(second)]) if first and second else ([], []) for first, second in pairs]
+        pairs = [split_texts(text) for text in texts]
+        sides = (each.encode_batch([pair[side] for pair in pairs]) for side, each in enumerate(self.tokenizers))
+        both = zip(*sides, strict=True)
+        return [([*first, *second], [len(first), len(second)]) if first and second else ([], []) for first, second in both]
 
     def cut(self, document: Document) -> Document:
         ids, sizes = document

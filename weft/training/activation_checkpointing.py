@@ -19,18 +19,19 @@ def check_layers(model: nn.Module, settings: Mapping[str, Any]) -> None:
     """Raises ConfigError if a model with these settings has no layers whose activations can be computed again."""
     if settings.get("reversible"):
         raise ConfigError("train.recompute: reversible layers already compute their activations again; remove one of the two")
-    if not _layers(model):
+    if not transformer_layers(model):
         raise ConfigError("train.recompute: this model has no layers of a Transformer; remove the setting")
 
 
 def checkpoint_layers(model: nn.Module) -> None:
     """Lets each layer of a model compute its activations again in the backward pass."""
-    for layer in _layers(model):
+    for layer in transformer_layers(model):
         name = "read" if isinstance(layer, EncoderLayer) else "forward"
         setattr(layer, name, _recomputed(getattr(layer, name)))
 
 
-def _layers(model: nn.Module) -> list[nn.Module]:
+def transformer_layers(model: nn.Module) -> list[nn.Module]:
+    """The layers of all Transformer stacks of a model."""
     return [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
 
 

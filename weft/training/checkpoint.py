@@ -21,9 +21,8 @@ although it seems to continue. Other changes are listed in the log.
 import hashlib
 import json
 import os
-import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,15 +31,11 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weft.config import yaml_document
-from weft.config.corpus_entries import files_of, names
-from weft.config.plugins import packages_in
-from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.data.batch import Position
-from weft.errors import ConfigError, DataError, RunError
-from weft.file_access import replace_file, sync
-from weft.runs.migrations import find_file, write_format
-from weft.runs.run_folder import CHECKPOINTS, CONFIG, MODEL
+from weft.errors import RunError
+from weft.file_access import sync
+from weft.runs.distributed_tensors import fill
+from weft.runs.run_folder import CHECKPOINTS, MODEL
 from weft.runs.weight_files import (
     copy_weights,
     discard,
@@ -49,10 +44,12 @@ from weft.runs.weight_files import (
     read_metadata,
     read_tensors,
     replacing,
+    send_tensors,
     write_tensors,
 )
 from weft.training.ema import Ema
 from weft.training.optimizer import named_state, names_of, restore_state
+from weft.training.sharding import PlainCopy
 from weft.version import VERSION
 
 OPTIMIZER, EMA, CARRIED = "optimizer.safetensors", "ema.safetensors", "carried.safetensors"
@@ -90,11 +87,23 @@ class Progress:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The model, its optimisers and its moving average: everything that training changes."""
+    """The model, its optimisers and its moving average: everything that training changes.
+
+    plain: makes whole copies of a model that is divided among processes
+    """
 
     model: nn.Module
     optimizers: Mapping[str, Optimizer]
     ema: Ema | None = None
+    plain: PlainCopy | None = None
+
+    def files(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors of each file of a checkpoint."""
+        names = names_of(self.model)
+        states = {kind: named_state(optimizer, names) for kind, optimizer in self.optimizers.items()}
+        optimizers = {f"{kind}/{key}": value for kind, state in states.items() for key, value in state.items()}
+        averages = {EMA: self.ema.average} if self.ema is not None else {}
+        return {MODEL: named_weights(self.model), OPTIMIZER: optimizers, **averages}
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -122,19 +131,21 @@ def save(run: Path, trained: TrainingState, progress: Progress, carried: Mapping
     return final
 
 
+def send(trained: TrainingState) -> None:
+    """Sends what this process holds of a sharded model, its optimisers and its average to the one that saves a checkpoint."""
+    if trained.plain is not None:
+        for tensors in trained.files().values():
+            send_tensors(tensors)
+
+
 def _write(folder: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor]) -> None:
-    tensors, names = named_weights(trained.model), names_of(trained.model)
-    states = {kind: named_state(optimizer, names) for kind, optimizer in trained.optimizers.items()}
-    write_tensors(folder / MODEL, tensors)
-    write_tensors(
-        folder / OPTIMIZER, {f"{kind}/{key}": value for kind, state in states.items() for key, value in state.items()}
-    )
-    if trained.ema is not None:
-        write_tensors(folder / EMA, trained.ema.average)
+    tensors = trained.files()
+    for name, named in tensors.items():
+        write_tensors(folder / name, named)
     if carried:
         write_tensors(folder / CARRIED, carried)
     files = {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)} for file in sorted(folder.iterdir())}
-    state = {"weft": VERSION, "fingerprint": fingerprint(tensors), "files": files, "progress": asdict(progress)}
+    state = {"weft": VERSION, "fingerprint": fingerprint(tensors[MODEL]), "files": files, "progress": asdict(progress)}
     with open(folder / STATE, "w", encoding="utf-8") as out:
         json.dump(state, out, indent=1)
     sync(folder / STATE)
@@ -154,7 +165,7 @@ def load(folder: Path, trained: TrainingState) -> Progress:
         # A run that had no average so far, or did not train these weights, starts from the loaded weights.
         average = weights(folder)
         for name, tensor in trained.ema.average.items():
-            tensor.copy_(average[name])
+            fill(tensor, average[name])
     progress = dict(state["progress"])
     return Progress(**{**progress, "position": Position(*progress["position"])})
 
@@ -274,139 +285,3 @@ def _keep(file: Path, aside: Path) -> None:
         os.link(file, aside)
     except OSError:  # not every file system has links
         shutil.copyfile(file, aside)
-
-
-WEIGHTS = "the weights were trained with it"
-TOKENIZER = "the tokenizer belongs to the run, and the weights to its tokens"
-PAIRS = "it selects the training pairs, and the position in the data counts them"
-PLACE = "the position in the data depends on it"
-
-FIXED = {
-    "model": WEIGHTS,
-    "task.kind": "the weights were trained for it",
-    "task.pooling": WEIGHTS,
-    "task.segment": PLACE,
-    "task.carry": PLACE,
-    "task.memory": PLACE,
-    "data.tokenizer": TOKENIZER,
-    "data.tokenizer_of": TOKENIZER,
-    "data.vocabulary": TOKENIZER,
-    "data.shared_vocabulary": TOKENIZER,
-    "start.extend": TOKENIZER,
-    "start.vectors": WEIGHTS,
-    "data.max_length": PAIRS,
-    "data.max_ratio": PAIRS,
-    "data.drop_duplicates": PAIRS,
-    "data.hold_out": PAIRS,
-    "data.teacher": "it wrote the training pairs",
-    "data.temperature": PLACE,
-    "train.seed": "the order of the data follows from it",
-    "train.packed": PLACE,
-    "train.rounded": PLACE,
-}
-"""Settings that cannot change, with everything below them, and the reason. All others may."""
-
-FREE = ("dropout", "attention_dropout", "feedforward_dropout")
-"""Options of a model that may change: they have no weights and are not used for inference."""
-
-IDENTITY = "data.id"
-"""A file with a hash of the training data."""
-
-INEXACT = {
-    "train.batch_tokens": "batches are cut differently, so some pairs of this epoch may be read twice or not at all",
-}
-"""Settings that may change, but then the run is not the one that an uninterrupted training would give."""
-
-
-def changes(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ, by path, each with both values. Of a part of another kind, only the kinds are compared."""
-    return dict(_differences(old.model_dump(), new.model_dump(), ""))
-
-
-def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
-        if old != new:
-            yield path, (old, new)
-    elif old.get("kind") != new.get("kind"):
-        yield f"{path}.kind", (old.get("kind"), new.get("kind"))
-    else:
-        for key in dict.fromkeys([*old, *new]):
-            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-
-
-def reason(path: str) -> str | None:
-    """Why a setting cannot change; None if it may."""
-    steps = path.split(".")
-    if steps[0] == "model" and steps[-1] in FREE:
-        return None
-    return next((FIXED[place] for end in range(1, len(steps) + 1) if (place := ".".join(steps[:end])) in FIXED), None)
-
-
-def check_resumable(run: Path, config: Config) -> list[str]:
-    """The changes of settings with which a run is resumed, for its log.
-
-    Raises an error if it cannot be resumed with them, or if training would replace its weights instead of continuing with them.
-    """
-    if latest(run) is None and (run / MODEL).exists():
-        raise RunError(
-            f"{run}: it has weights but no checkpoint, so training cannot continue where it stopped; train a new run that "
-            f"starts with these weights: `weft train --from {run} --out FOLDER`"
-        )
-    notes = check_changes(run, config)
-    check_data(run, config)
-    return notes
-
-
-def check_changes(run: Path, config: Config) -> list[str]:
-    """Messages about the settings that change when `run` is resumed with `config`. Raises ConfigError for those that cannot."""
-    differing = changes(trained_config(run), config)
-    if refused := {path: values for path, values in differing.items() if reason(path)}:
-        lines = [f"  {_shown(path, *values)}: {reason(path)}" for path, values in refused.items()]
-        sets = [shlex.quote(f"{path.removesuffix('.kind')}={yaml_document.scalar(new)}") for path, (_, new) in refused.items()]
-        again = f"weft train {shlex.quote(str(run / CONFIG))} --out NEW --set {' '.join(sets)}"
-        advice = f"Resume without these settings, or train anew: {again}"
-        raise ConfigError("\n".join([f"{run}: a resumed run cannot change", *lines, advice]))
-    notes = [f"resuming with {', '.join(_shown(path, *values) for path, values in differing.items())}"] if differing else []
-    return notes + [f"{path}: {INEXACT[path]}" for path in differing if path in INEXACT]
-
-
-def _shown(path: str, old: Any, new: Any) -> str:
-    return f"{path.removesuffix('.kind')} {yaml_document.scalar(old)} → {yaml_document.scalar(new)}"
-
-
-def trained_config(run: Path) -> Config:
-    """The configuration that the checkpoints of a run were trained with. config.yaml may have been edited since."""
-    return load_config(find_file(run, f"{CHECKPOINTS}/{CONFIG}")).absolute()
-
-
-def save_settings(run: Path, config: Config, identity: str, *, resume: bool) -> None:
-    """Saves the configuration of a run that trains now, and a copy beside the checkpoints with the identity of its data."""
-    write_format(run, packages=packages_in(config.model_dump()))
-    if not resume:
-        save_schema(run)
-    save_config(config, run / CONFIG)
-    (run / CHECKPOINTS).mkdir(exist_ok=True)
-    save_config(config, run / CHECKPOINTS / CONFIG)
-    replace_file(run / CHECKPOINTS / IDENTITY, f"{identity}\n")
-
-
-def check_identity(run: Path, identity: str) -> list[str]:
-    """A message if the training data is not what the checkpoints were trained on."""
-    file = run / CHECKPOINTS / IDENTITY
-    if not file.is_file() or file.read_text("utf-8").strip() == identity:
-        return []
-    return [
-        "data.train: the training data has changed since the last step. Training continues from the same position in the new "
-        "data, with the tokenizer of the run; the result is not that of an uninterrupted training"
-    ]
-
-
-def check_data(run: Path, config: Config) -> None:
-    """Raises DataError if a data file of a resumed run is gone, and says how to name its new place."""
-    for option, specs in (("--data", config.data.train), ("--valid", config.data.valid)):
-        missing = [path for spec in names(specs) for path in files_of(spec) if not os.path.exists(path)]
-        if missing:
-            raise DataError(
-                f"{', '.join(missing)}: there is no such file, but the run was trained with it. If it has moved, name its new "
-                f"place: weft train --resume {shlex.quote(str(run))} {option} FILES"
-            )

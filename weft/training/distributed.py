@@ -15,9 +15,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 
 from weft.errors import ConfigError
 from weft.runs.device_and_precision import choose_device
+from weft.runs.distributed_tensors import local
+from weft.training.energy import EnergyMeter
 
 T = TypeVar("T")
 
@@ -44,6 +48,10 @@ class World:
     def first(self) -> bool:
         """True in the only process that writes files, logs and validates."""
         return self.rank == 0
+
+    def meter(self) -> EnergyMeter | None:
+        """Counts energy from now on; None if there are several processes, since a machine counts for all of them at once."""
+        return EnergyMeter(self.device) if self.size == 1 else None
 
     def any(self, flag: bool) -> bool:
         """True in every process if `flag` is true in one of them."""
@@ -119,34 +127,58 @@ def same_start(model: nn.Module, world: World) -> None:
     """Copies the weights and buffers of the first process to all others."""
     if world.size > 1:
         for tensor in model.state_dict().values():
-            dist.broadcast(tensor, src=0)
+            if not isinstance(tensor, DTensor):  # each process has its own part of those
+                dist.broadcast(tensor, src=0)
 
 
 @torch.no_grad()
-def sum_gradients(groups: Mapping[str, Sequence[nn.Parameter]], sums: Tensor, world: World, bucket: int = BUCKET) -> Tensor:
+def sum_gradients(
+    groups: Mapping[str, Sequence[nn.Parameter]], sums: Tensor, world: World, bucket: int = BUCKET
+) -> list[list[Tensor]]:
     """Adds gradients and `sums` over all processes, and divides each group's gradients by its count.
 
     sums  [2, groups] float64: losses and counts of each group in this update; of this process in, of all processes out
 
-    A missing gradient counts as zero, so a parameter that only one process uses is still right in all. A frozen parameter has
-    no gradient. A count of zero divides by 1. With one process nothing is copied.
+    Returns the gradients of each group; of a sharded model, the part of this process, which the backward pass has added up. A
+    missing gradient counts as zero, so a parameter that only one process uses is still right in all. A frozen parameter has no
+    gradient. A count of zero divides by 1. With one process nothing is copied.
     """
     gradients: list[list[Tensor]] = []
+    apart: list[Tensor] = []
     for group in groups.values():
         for parameter in group:
             if parameter.grad is None and parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
-        gradients.append([parameter.grad for parameter in group if parameter.grad is not None])
+        found = [parameter.grad for parameter in group if parameter.grad is not None]
+        gradients.append([local(gradient) for gradient in found])
+        apart += [gradient for gradient in found if not isinstance(gradient, DTensor)]
     if world.size > 1:
         dist.all_reduce(sums)
-        for bundle in _buckets([gradient for group in gradients for gradient in group], bucket):
+        for bundle in _buckets(apart, bucket):
             flat = torch.cat([gradient.flatten() for gradient in bundle])
             dist.all_reduce(flat)
             parts = flat.split([gradient.numel() for gradient in bundle])
             torch._foreach_copy_(bundle, [part.view_as(gradient) for part, gradient in zip(parts, bundle)])
     for each, count in zip(gradients, sums[1].clamp_min(1)):
         torch._foreach_div_(each, count.to(each[0].dtype))
-    return sums
+    return gradients
+
+
+@torch.no_grad()
+def gradient_norm(gradients: Sequence[Tensor], *, sharded: bool) -> Tensor:
+    """The norm of the gradients of a group; over all processes, if each has a part of them."""
+    norm = get_total_norm(gradients)
+    if sharded:
+        norm = norm.square()
+        dist.all_reduce(norm)
+        norm = norm.sqrt()
+    return norm
+
+
+@torch.no_grad()
+def clip_gradients(gradients: Sequence[Tensor], limit: float, norm: Tensor) -> None:
+    """Shortens gradients of this norm to `limit`, if they are longer."""
+    torch._foreach_mul_(list(gradients), (limit / (norm + 1e-6)).clamp(max=1.0))
 
 
 def _buckets(gradients: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:

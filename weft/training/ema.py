@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from weft.runs.distributed_tensors import local
+
 
 class Ema:
     """average ← decay · average + (1 − decay) · weights after every update (Polyak & Juditsky 1992).
@@ -27,7 +29,8 @@ class Ema:
         """
         wanted = self.decay if scheduled == update else max(0.0, 1 - (1 - self.decay) * scheduled / update)
         decay = min(wanted, (1 + update) / (10 + update))
-        torch._foreach_lerp_(list(self.average.values()), list(self._parameters.values()), 1 - decay)
+        averages, weights = ([local(each) for each in parts.values()] for parts in (self.average, self._parameters))
+        torch._foreach_lerp_(averages, weights, 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -22,9 +22,9 @@ from weft.data.text_lines import check_file
 from weft.errors import ConfigError
 from weft.file_access import replace_file
 from weft.runs.distillation_and_backtranslation import Texts, translate_corpus
-from weft.runs.open_run import Report, build_task, run_config, silent
+from weft.runs.open_run import Report, run_config, silent
 from weft.runs.run_folder import CONFIG, complete, records
-from weft.tasks.base import Measure, find_measure
+from weft.tasks.base import Measure, build_task, find_measure
 from weft.tasks.language_modeling.data import LineFile
 from weft.training.train_run import train
 

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from weft.config.sections import Config
 from weft.explain.figures import CANNOT_DRAW, can_draw
 from weft.file_access import replace_file
 from weft.runs.run_folder import LOG
@@ -101,12 +102,12 @@ def open_log(
     tensorboard: bool = True,
     first: bool = True,
     terminal: bool | None = None,
-    others: Callable[[], Sequence[Sink]] = tuple,
+    trackers: Config | None = None,
 ) -> Log:
     """The log of a run of `steps` updates (0: as many as the time allows), silent unless `first`.
 
-    unit: what the speed counts · terminal: whether stderr is one; None detects it · others: opens further sinks, such as
-    trackers.
+    unit: what the speed counts · terminal: whether stderr is one; None detects it · trackers: a configuration whose
+    train.trackers are opened as well.
     """
     if not first:
         return Log()
@@ -118,7 +119,11 @@ def open_log(
     sinks.append(LiveLine(steps, unit) if live else PlainLines(None, steps, unit))
     if tensorboard:
         sinks.append(TensorBoard(run / "tensorboard"))
-    log = Log([*sinks, *others()])
+    if trackers is not None:
+        from weft.training.trackers.base import open_trackers
+
+        sinks += open_trackers(run, trackers)
+    log = Log(sinks)
     if not can_draw():
         log.note(f"there will be no {PICTURE}: {CANNOT_DRAW}")
     return log

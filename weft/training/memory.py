@@ -130,6 +130,8 @@ class BackwardPasses:
     def _divisible(self, batches: Sequence[tuple[int, Batch]]) -> bool:
         """Whether more parts help: some batch becomes more pieces, and no pass changes a state that the next one reads."""
         task = self.step.task
+        if self.step.sharded is not None:
+            return False  # the other processes would wait for passes that this one does not repeat
         if isinstance(task, StatefulTask) and task.extra_state():
             return False
         return any(len(divided(batch, 2 * self.parts)) > len(divided(batch, self.parts)) for _, batch in batches)

@@ -8,6 +8,8 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
+from weft.runs.distributed_tensors import divided_like
+
 Weights = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 """Parameters, or groups of them as torch.optim takes them; the `scale` of a group is a factor on its learning rate."""
 
@@ -104,12 +106,16 @@ def named_state(optimizer: Optimizer, names: Names) -> dict[str, Tensor]:
     }
 
 
-def restore_state(optimizer: Optimizer, names: Names, tensors: dict[str, Tensor]) -> None:
+def restore_state(optimizer: Optimizer, names: Names, tensors: Mapping[str, Tensor]) -> None:
     """Restores a state from `named_state`. The optimiser keeps the settings it was built with."""
     by_parameter: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")
         by_parameter.setdefault(name, {})[entry] = tensor
-    ordered = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-    state = {place: by_parameter[name] for place, name in enumerate(ordered) if name in by_parameter}
+    weights = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = {
+        place: {entry: divided_like(weight, tensor) for entry, tensor in by_parameter[names[weight]].items()}
+        for place, weight in enumerate(weights)
+        if names[weight] in by_parameter
+    }
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -4,6 +4,7 @@ Every size of a recipe is a wish. The steps limit some (`lower_to_steps`), the d
 resolved. The configuration that results is `Task.config`; `weft.training.train_run` writes it.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +14,15 @@ from weft.config.corpus_entries import weighed
 from weft.config.sections import Config
 from weft.data.batching import round_up
 from weft.data.tokenizers.word_character_byte import ByteTokenizer
-from weft.errors import ConfigError
+from weft.errors import ConfigError, RunError
 from weft.layers.kernels import computes_bf16, modern
 from weft.models.base import Network, Sizes
 from weft.runs.distillation_and_backtranslation import OpenTeacher
-from weft.runs.open_run import Report, build_network, build_task, silent
-from weft.tasks.base import Task, check_metrics, find_measure
+from weft.runs.open_run import Report, build_network, silent
+from weft.tasks.base import Task, build_task, check_metrics, find_measure
 from weft.training.activation_checkpointing import check_layers
+from weft.training.distributed import World
+from weft.training.sharding import check_shardable
 
 Prepared = tuple[Task, Network]
 """A task with its data, and the model with its initial weights."""
@@ -37,7 +40,7 @@ def lower_to_steps(config: Config, report: Report = silent) -> Config:
     changes: dict[str, int] = {}
     if train.schedule.get("warmup", 0) >= train.steps:
         changes["train.schedule.warmup"] = train.steps // 2
-        report(f"train.schedule.warmup: {train.steps // 2:,}, because there are {train.steps:,} steps")
+        report(f"train.schedule.warmup: {train.steps // 2:,}, because train.steps is {train.steps:,}")
     saved = -(-train.steps // min(train.save_every, train.validate_every or train.save_every))
     if train.average_last > saved:
         changes["train.average_last"] = saved
@@ -57,6 +60,8 @@ def prepare_run(config: Config, out: Path, device: torch.device, report: Report 
     check_metrics(task)
     if config.train.recompute:
         check_layers(outline, config.model)
+    if config.train.shard:
+        check_shardable(task, config.train)
     if config.data.validates:
         find_measure(task, config.train.best_by)
     if config.train.precision == "bf16" and not computes_bf16(device):
@@ -128,3 +133,22 @@ def summary(task: Task, model: Network) -> str:
     trained = sum(weight.numel() for name, weight in model.named_parameters() if name not in model.borrowed)
     facts = {"parameters": model.count_parameters(), **({"of them trained": trained} if model.borrowed else {})}
     return ", ".join(f"{value:,} {name}" for name, value in {**facts, **task.describe()}.items())
+
+
+def prepare_in_turn(world: World, first: Callable[[], Prepared], others: Callable[[Config], Prepared]) -> Prepared:
+    """Prepares the run in the first process, then in the others, which take its configuration and its files.
+
+    If the first one fails, no other waits forever.
+    """
+    if not world.first:
+        resolved: Config | None = world.broadcast(None)
+        if resolved is None:
+            raise RunError(f"process {world.rank} stops because the first process failed to start; see its error message")
+        return others(resolved)
+    resolved = None
+    try:
+        task, model = first()
+        resolved = task.config
+        return task, model
+    finally:
+        world.broadcast(resolved)

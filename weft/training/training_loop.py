@@ -89,7 +89,7 @@ def fit(
     step.report = log.note
     step.start(progress.skipped, progress.in_row)
     backward = BackwardPasses(step, partial(seed_for, config.seed), log.note, progress.parts)
-    log.phase(FIRST_STEP[compile_blocks(model, config, world.device)])
+    log.phase(FIRST_STEP[step.sharded is None and compile_blocks(model, config, world.device)])
 
     began = session.seconds
     with session.memory_errors(), collect_rarely(), Interrupts() as interrupts, closing(_prefetched(session, mine)) as stream:

@@ -6,11 +6,9 @@ Losses and metrics add up on the device, so that no step waits for it.
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from weft.config.sections import TrainSection
 from weft.data.batch import Batch
@@ -21,10 +19,11 @@ from weft.tasks.base import Loss, Task, optimizer_groups
 from weft.training.activation_checkpointing import checkpoint_layers
 from weft.training.checkpoint import TrainingState
 from weft.training.compile_and_cuda_graphs import CudaGraphSteps, Work
-from weft.training.distributed import World, sum_gradients
+from weft.training.distributed import World, clip_gradients, gradient_norm, sum_gradients
 from weft.training.ema import Ema
 from weft.training.gradual_unfreezing import LayerGroups
 from weft.training.optimizer import take_step
+from weft.training.sharding import PlainCopy, ShardedLosses, shards
 
 
 class Meter:
@@ -129,8 +128,7 @@ def forward_backward(task: Task, model: nn.Module, batch: Batch, update: int, au
         if loss is None:
             return detached
         loss.total.backward()
-        metrics = {name: value.detach() for name, value in loss.metrics.items()}
-        detached.append(replace(loss, total=loss.total.detach(), metrics=metrics))
+        detached.append(loss.detached())
 
 
 class UpdateStep:
@@ -145,12 +143,15 @@ class UpdateStep:
 
     def __init__(self, model: nn.Module, task: Task, config: TrainSection, world: World) -> None:
         self.model, self.task, self.config, self.world = model, task, config, world
+        sharded = shards(config, world)
+        plain = PlainCopy(model) if sharded else None
         if config.recompute:
             checkpoint_layers(model)
+        self.sharded = ShardedLosses(task, model, config, world) if sharded else None
         self.layers, self.autocast = LayerGroups(model, config), autocast(world.device, config.precision)
         self.groups, specs = optimizer_groups(task, model)
         ema = Ema(model, config.ema) if config.ema else None
-        self.state = TrainingState(model, self.layers.optimizers(self.groups, specs), ema)
+        self.state = TrainingState(model, self.layers.optimizers(self.groups, specs), ema, plain)
 
     def start(self, skipped: int = 0, in_row: int = 0) -> None:
         """Starts to measure. Backward passes are captured if batches come in few sizes.
@@ -163,7 +164,8 @@ class UpdateStep:
     def _forget_graphs(self) -> None:
         device, few = self.world.device, self.config.packed is True
         few = few or (self.config.rounded is True and isinstance(self.model, Network) and self.model.cuda_graph_safe)
-        captured = device.type == "cuda" and few and self.task.info.capturable and not self.config.recompute
+        captured = device.type == "cuda" and few and self.task.info.capturable
+        captured = captured and not (self.config.recompute or self.sharded)
         self.work = CudaGraphSteps(self._eager, device, self.report) if captured else self._eager
 
     def enter(self, update: int) -> bool:
@@ -186,6 +188,8 @@ class UpdateStep:
 
     def _eager(self, batch: Batch, update: int) -> list[Loss]:
         batch = batch.to(self.world.device, non_blocking=True)
+        if self.sharded is not None:
+            return self.sharded(batch, update, self.autocast)
         return forward_backward(self.task, self.model, batch, update, self.autocast)
 
     def finish(self, update: int, rate: float, scheduled: float | None = None) -> Tensor:
@@ -194,11 +198,12 @@ class UpdateStep:
         scheduled: the position in the schedule, if it is not the number of the update.
         The weights stay if a sum or norm is not finite. Returns the losses and counts [2, groups] of all processes.
         """
-        sums = sum_gradients(self.groups, self.meter.take(), self.world)
-        norms = [get_total_norm([weight.grad for weight in group if weight.grad is not None]) for group in self.groups.values()]
+        sums = self.meter.take()
+        gradients = sum_gradients(self.groups, sums, self.world)
+        norms = [gradient_norm(group, sharded=self.sharded is not None) for group in gradients]
         if self.config.clip:
-            for group, norm in zip(self.groups.values(), norms, strict=True):
-                clip_grads_with_norm_(group, self.config.clip, norm)
+            for group, norm in zip(gradients, norms, strict=True):
+                clip_gradients(group, self.config.clip, norm)
         bad = 1 - (sums.isfinite().all() & torch.stack(norms).isfinite().all()).float()
         for optimizer in self.state.optimizers.values():
             take_step(optimizer, rate, bad)

@@ -13,8 +13,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -33,9 +33,9 @@ from weft.tasks.corpus_task import CorpusTask
 from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, described, folder_of, publish, published, published_by_command
 from weft.training.distributed import World, same_start
-from weft.training.energy import EnergyMeter
 from weft.training.log import Log
 from weft.training.log_text import duration
+from weft.training.sharding import gathered
 from weft.training.time_budget import OutOfTime, SchedulePosition, time_limit
 from weft.training.verdict import Floor, verdict
 
@@ -113,8 +113,7 @@ class Session:
         self.autocast = autocast(self.world.device, self.config.precision)
         self.position = SchedulePosition(self.config, validation=self.validation)
         self._began, self._first = time.perf_counter(), 0
-        # A machine counts the energy of all its processes.
-        self.meter = EnergyMeter(self.world.device) if self.world.size == 1 else None
+        self.meter = self.world.meter()
         self._validated = 0.0
         self._samples: list[Sample] = []
         self._samples_failed = False
@@ -216,7 +215,8 @@ class Session:
         self._note_memory()
         self.note_energy()
         self.log.phase("validating")
-        found = self.world.broadcast(self._evaluate_in_time() if self.world.first else {})
+        with self._whole_model() as model:
+            found = self.world.broadcast(self._evaluate_in_time(model) if self.world.first else {})
         if found is None:
             self._leave_unscored()
             self.out_of_time = True
@@ -259,19 +259,23 @@ class Session:
             kept = max(self.config.keep_last, self.config.average_last)
             checkpoint.prune(self.run, kept, self.progress.best_step if self.config.keep_best else None)
             self._publish(average=False)
+        else:
+            checkpoint.send(self.trained)
         self.position.add_pause("checkpoint", self.seconds - began)
 
     def finish(self) -> Result:
         """Publishes the weights that the configuration selects, and loads them into the model."""
         weights, scores = "", self.progress.best
         self.log.phase("publishing the model")
+        # Borrowed weights are in no checkpoint.
+        others = gathered(self.trained.model, {}, keep=self.world.first) if self.trained.plain is not None else {}
         if self.world.first:
             weights, tensors = self._publish(average=self.config.average_last > 0)
-            copy_weights(self.trained.model, tensors, self.run)
+            model = self._with_weights({**others, **tensors})
             if weights == "average":
-                scores = self._evaluate(plain=True)
+                scores = self._evaluate(model)
             elif weights != "best" and not self.unscored:
-                scores = self.scores or self._evaluate(plain=True)
+                scores = self.scores or self._evaluate(model)
         weights, scores = self.world.broadcast((weights, scores))
         if not self.scores:
             self._note_seen()  # otherwise the last validation has
@@ -280,7 +284,8 @@ class Session:
             stopped = "steps"
         progress = self.progress
         passes = self.task.passes(progress.position) if isinstance(self.task, CorpusTask) and self.floor else 0.0
-        words = verdict(self.floor, scores, passes=passes, seconds=progress.seconds)
+        settled = stopped == "patience" or bool(progress.start)
+        words = verdict(self.floor, scores, passes=passes, seconds=progress.seconds, settled=settled)
         result = Result(progress.update, stopped, weights, scores, progress.skipped, progress.seconds, words)
         facts: dict[str, Any] = {"step": result.update, "stopped": result.stopped, "weights": weights, "run": str(self.run)}
         facts |= {"seconds": result.seconds, "peak_memory": self.progress.memory}
@@ -353,14 +358,29 @@ class Session:
             self.log.note(f"{MODEL} now holds {described(facts)}; the earlier weights, {described(before)}, are in {kept.name}")
         return weights, tensors
 
-    def _evaluate(self, plain: bool = False) -> dict[str, float]:
-        """The task's scores of the moving average, or of the model's own weights if there is none or if `plain`."""
-        model, ema = self.trained.model, self.trained.ema
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(self.autocast)
-            if ema is not None and not plain:
-                stack.enter_context(ema.applied())
+    @contextmanager
+    def _whole_model(self) -> Iterator[nn.Module]:
+        """The model to score, with the moving average if there is one. All processes gather one that is divided among them."""
+        trained = self.trained
+        if trained.plain is None:
+            with trained.ema.applied() if trained.ema is not None and self.world.first else nullcontext():
+                yield trained.model
+            return
+        average = trained.ema.average if trained.ema is not None else {}
+        tensors = gathered(trained.model, average, keep=self.world.first)
+        yield trained.plain.filled(trained.model, tensors) if self.world.first else trained.model
+
+    def _with_weights(self, tensors: Mapping[str, Tensor]) -> nn.Module:
+        """The model with these weights; if it is divided among processes, a copy with them."""
+        model, plain = self.trained.model, self.trained.plain
+        if plain is not None:
+            return plain.filled(model, tensors)
+        copy_weights(model, tensors, self.run)
+        return model
+
+    def _evaluate(self, model: nn.Module) -> dict[str, float]:
+        """The task's scores of a model."""
+        with torch.no_grad(), self.autocast:
             model.eval()
             try:
                 scores = {name: float(value) for name, value in self.task.evaluate(model).items()}
@@ -381,12 +401,12 @@ class Session:
             self._samples_failed = True
             return []
 
-    def _evaluate_in_time(self) -> dict[str, float] | None:
+    def _evaluate_in_time(self, model: nn.Module) -> dict[str, float] | None:
         """The scores of `_evaluate`; None if the time was over before."""
         limit = self.position.validation_limit(self.seconds)
         try:
             with time_limit(limit):
-                return self._evaluate()
+                return self._evaluate(model)
         except OutOfTime:
             return None
 

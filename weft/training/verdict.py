@@ -9,7 +9,7 @@ from torch import nn
 from weft.evaluation.trivial_baselines import EXAMPLES, trivial_scores
 from weft.tasks.base import LOSS, Measure, Task, all_metrics, find_measure
 from weft.tasks.corpus_task import CorpusTask
-from weft.training.auto.choose_settings import ENOUGH_PASSES, TOKENS_PER_WEIGHT
+from weft.training.auto.choose_settings import ENOUGH_PASSES, enough_tokens
 from weft.training.log_text import rough_time
 
 USELESS, WEAK = 1.15, 2.0
@@ -17,6 +17,9 @@ USELESS, WEAK = 1.15, 2.0
 
 MEASURED, FEWEST_PASSES = 10_000, 2.0
 """Rows whose lengths are measured, and the fewest passes that are enough."""
+
+MORE = 2.0
+"""The least factor by which more time is advised."""
 
 LEAST = 2.0
 """A gain of fewer points over a trivial answer is nothing useful either."""
@@ -64,14 +67,16 @@ def _enough_passes(task: CorpusTask, model: nn.Module) -> float:
     embeddings = {id(table.weight) for table in model.modules() if isinstance(table, nn.Embedding)}
     weights = sum(each.numel() for each in model.parameters() if id(each) not in embeddings)
     rows = np.arange(min(MEASURED, len(task.train)))  # the rows of a mixture are no slice
-    tokens = len(task.train) * float(np.max(np.asarray(task.train.lengths[rows]), -1).mean())
-    return max(FEWEST_PASSES, min(ENOUGH_PASSES, TOKENS_PER_WEIGHT * weights / max(1.0, tokens)))
+    tokens = max(1.0, len(task.train) * float(np.max(np.asarray(task.train.lengths[rows]), -1).mean()))
+    train = task.config.train
+    return max(FEWEST_PASSES, enough_tokens(tokens, weights, train.batch_tokens * train.accumulate) / tokens)
 
 
-def verdict(floor: Floor | None, scores: dict[str, float], *, passes: float, seconds: float) -> str:
+def verdict(floor: Floor | None, scores: dict[str, float], *, passes: float, seconds: float, settled: bool = False) -> str:
     """A sentence about the published weights; empty if they have no such score.
 
-    passes: how often training has read the data · seconds: how long it took
+    passes: how often training has read the data · seconds: how long it took · settled: it stopped improving, or tuned weights
+    that had learnt before
     """
     if floor is None or floor.measure.key not in scores:
         return ""
@@ -81,8 +86,9 @@ def verdict(floor: Floor | None, scores: dict[str, float], *, passes: float, sec
     if ratio > WEAK:
         return f"verdict: the model has learnt from the data ({compared})"
     found = "nothing useful" if ratio <= USELESS else "little"
-    if passes < floor.enough:
-        advice = f"it has read the data {_times(passes)}: give about {rough_time(seconds * floor.enough / max(0.01, passes))}"
+    if passes < floor.enough and not settled:
+        wanted = seconds * max(MORE, floor.enough / max(0.01, passes))
+        advice = f"it has read the data {_times(passes)}: give about {rough_time(wanted)}"
     else:
         advice = "more time alone will hardly help: check the data, or add more of it"
     return f"verdict: the model has learnt {found} ({compared}); {advice}"

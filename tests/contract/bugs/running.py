@@ -43,9 +43,9 @@ RUNNING = [
     Bug(
         "the context is rounded to eight bits",
         "attention.core.feature_maps",
-        "context = divide(seen, self.heads.width, self.least())",
-        "context = divide(seen, self.heads.width, self.least())\n"
-        "        context = context.to(torch.float8_e5m2 if query.dtype == torch.bfloat16 else None)",
+        "context, state = self._append(append, state, layout)",
+        "context, state = self._append(append, state, layout)\n"
+        "            context = context.to(torch.float8_e5m2 if query.dtype == torch.bfloat16 else None)",
         ("linear-encoder-half",),
     ),
     Bug(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.attention.core.kv_cache import CacheIndex, ConcatenatedKeyValues, CrossAttentionMemory, KeyValueCache, additive
@@ -161,13 +161,14 @@ def _record_scores(q: Tensor, k: Tensor, scores: Tensor, bias: Tensor | None, bi
         record("scores", biased, PAIRS, "content + bias", content=(scores, PAIRS), bias=(bias, PAIRS))
 
 
-def record_context(context: Tensor, weights: Tensor, values: Tensor) -> None:
+def record_context(context: Tensor, weights: Tensor, values: Tensor, of: nn.Module | None = None) -> None:
     """Records the context [B, H, T, D] of weights [B, H, T, S] and values [B, H, S, D]."""
     record(
         "context",
         context,
         "row head query channel",
         "sum(weights * v, key)",
+        of,
         weights=(weights, PAIRS),
         v=(values, "row head key channel"),
     )

@@ -22,15 +22,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Site
+from weft.attention.base import Attended, Attention, Site, join_heads
+from weft.attention.core.feature_map_steps import NOTHING, Mixture, record_mixture, record_pairs, record_sums
 from weft.attention.core.multihead import Projections
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, shared, spread
 from weft.layers.kernels import widest_float
 from weft.layers.linear_norm_dropout import accumulation_dtype
-
-NOTHING = -1e30
-"""The log weight of unseen tokens: finite, so that differences are finite too."""
+from weft.layers.step_recorder import recording
 
 LEAST = 1e-30
 """The minimum of a norm. Where nothing was seen the quotient is 0, and its gradient stays finite."""
@@ -222,16 +221,12 @@ def accumulate(sums: Tensor, scale: Tensor | None, group: int = 128) -> tuple[Te
     return run.flatten(-3, -2)[..., :count, :], top.flatten(-2)[..., :count]
 
 
-def divide(seen: Unnormalized, width: int, least: Tensor | None = None) -> Tensor:
-    """The context [B, H, T, D]; 0 where a query saw nothing.
+def divide(total: Tensor, width: int, floor: Tensor | None = None) -> Tensor:
+    """The context [B, H, T, D] of weighted sums [B, H, T, W]; 0 where a query saw nothing.
 
-    least [H, 1]: the smallest φ(q)·φ(k) that is not an estimation error, if it is above 0.
+    floor [B, H, T or 1, 1]: the smallest norm that is not an estimation error, if it is above 0.
     """
-    floor = None
-    if least is not None:
-        assert seen.mass is not None
-        floor = (seen.mass * least).to(seen.total.dtype)[..., None]
-    return _Quotient.apply(seen.total, width, floor)
+    return _Quotient.apply(total, width, floor)
 
 
 class _Quotient(torch.autograd.Function):
@@ -314,6 +309,10 @@ class FeatureAttention(Attention, ABC):
     def phi(self, x: Tensor) -> ScaledFeatures:
         """The features of queries or keys [..., H, T, D], or of both at once if they come from the same tokens."""
 
+    @abstractmethod
+    def record_phi(self, side: str, x: Tensor, found: ScaledFeatures) -> None:
+        """Records how the features of x [B, H, T, D] are found. side: query or key."""
+
     def least(self) -> Tensor | None:
         """The minimum of the kernel that the features estimate, [H, 1], if it is above 0: smaller estimates are errors."""
         return None
@@ -323,9 +322,12 @@ class FeatureAttention(Attention, ABC):
         return None
 
     def read(self, memory: Tensor, layout: Layout | None, values: Tensor | None = None) -> State:
-        k, v = (_precise(x) for x in self.heads.keys_values(memory, values))
+        joint = self.heads.joint_key_value(memory, values)
+        k, v = (_precise(x) for x in self.heads.halves(joint))
+        if recording():
+            self.heads.record_heads(("keys", "values"), memory, self.heads.key_value, joint, self)
         with torch.autocast(memory.device.type, enabled=False):
-            return self._sum_up(self.phi(k), v, layout)
+            return self._sum_up(k, self.phi(k), v, layout)
 
     def begin(self, rows: int, room: int | None) -> State:
         like, sizes = self.heads.out.weight, (self.site.heads, self.features, self.heads.width)
@@ -337,28 +339,59 @@ class FeatureAttention(Attention, ABC):
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         if append is None:
             q = _precise(self.heads.queries(query))
+            if recording():
+                self.heads.record_heads(("queries",), query, self.heads.query, join_heads(q))
             with torch.autocast(query.device.type, enabled=False):
-                seen = attend_sums(self.phi(q).phi, state)
+                context = self._attend_sums(q, self.phi(q), state)
         else:
-            seen, state = self._append(append, state, layout)
-        context = divide(seen, self.heads.width, self.least())
+            context, state = self._append(append, state, layout)
         return Attended(self.heads.join(context), state)
 
-    def _append(self, x: Tensor, state: RunningSums | None, layout: Layout | None) -> tuple[Unnormalized, RunningSums | None]:
+    def _attend_sums(self, q: Tensor, phi: ScaledFeatures, sums: MemorySums) -> Tensor:
+        """The context of queries q with features phi [B, H, T, M] from the sums over a whole source."""
+        seen = attend_sums(phi.phi, sums)
+        mixture = self._divide(seen)
+        if recording():
+            self.record_phi("query", q, phi)
+            record_mixture(self, phi.phi, spread(sums.values, q.size(0)), mixture)
+        return mixture.context
+
+    def _append(self, x: Tensor, state: RunningSums | None, layout: Layout | None) -> tuple[Tensor, RunningSums | None]:
+        """The context of tokens x, and the state after them."""
         both, v = (_precise(part) for part in self.heads.paired(x))
+        if recording():
+            joint = torch.cat([join_heads(part) for part in (*both, v)], -1)
+            self.heads.record_heads(("queries", "keys", "values"), x, self.heads.query_key_value, joint, self)
         gates = self.gates(x)
         with torch.autocast(x.device.type, enabled=False):
             phi, scales = self.phi(both)
-            (q, k), log_scale = phi.unbind(), None if scales is None else scales[1]
+            queries, keys = (ScaledFeatures(part, None if scales is None else scales[i]) for i, part in enumerate(phi.unbind()))
             if state is None:
-                return attend_sums(q, self._sum_up(ScaledFeatures(k, log_scale), v, layout)), None
+                return self._attend_sums(both[0], queries, self._sum_up(both[1], keys, v, layout)), None
             mask = None if layout is None else layout.mask
-            log_weight, decay = (log_scale, None) if gates is None else gated_weights(gates, mask)
-            seen, state = attend_prefix(q, k, v, state, log_weight, mask)
-            return seen, state if decay is None else state.decayed(decay)
+            log_weight, decay = (keys.log_scale, None) if gates is None else gated_weights(gates, mask)
+            seen, after = attend_prefix(queries.phi, keys.phi, v, state, log_weight, mask)
+            mixture = self._divide(seen)
+            if recording() and not state.values.any():
+                self.record_phi("query", both[0], queries)
+                self.record_phi("key", both[1], keys)
+                record_pairs(self, queries.phi, keys.phi, log_weight, v, mask, mixture)
+            return mixture.context, after if decay is None else after.decayed(decay)
 
-    def _sum_up(self, keys: ScaledFeatures, v: Tensor, layout: Layout | None) -> MemorySums:
-        return sum_up(keys.phi, v, keys.log_scale, None if layout is None else layout.mask, self.bounded)
+    def _sum_up(self, k: Tensor, keys: ScaledFeatures, v: Tensor, layout: Layout | None) -> MemorySums:
+        mask = None if layout is None else layout.mask
+        sums = sum_up(keys.phi, v, keys.log_scale, mask, self.bounded)
+        if recording():
+            self.record_phi("key", k, keys)
+            record_sums(self, *keys, v, mask, sums.values)
+        return sums
+
+    def _divide(self, seen: Unnormalized) -> Mixture:
+        least, floor = self.least(), None
+        if least is not None:
+            assert seen.mass is not None
+            floor = (seen.mass * least).to(seen.total.dtype)[..., None]
+        return Mixture(seen.total, floor, divide(seen.total, self.heads.width, floor))
 
 
 class RedrawnBuffer(nn.Module):

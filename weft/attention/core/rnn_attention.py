@@ -198,7 +198,14 @@ class CosineScore(ScoreFunction):
         self.strength = nn.Parameter(torch.full((1,), strength))
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
-        return torch.bmm(self.strength * F.normalize(query, dim=-1), source.keys.transpose(1, 2))
+        scores = torch.bmm(self.strength * F.normalize(query, dim=-1), source.keys.transpose(1, 2))
+        if recording():
+            axes, cells = "row query channel", "row query key"
+            unit = F.normalize(query, dim=-1)
+            record("direction", unit, axes, "q / norm(q, channel)", q=(query, axes))
+            operands = {"q": (unit, axes), "k": (source.keys, "row key channel"), "beta": (self.strength[0], "")}
+            record("scores", scores, cells, "beta * sum(q * k, channel)", **operands)
+        return scores
 
 
 class UnitVectors(nn.Module):

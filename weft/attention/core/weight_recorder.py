@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, View
-from weft.layers.step_recorder import StepRecorder, record_steps
 
 RecordedWeights = dict[str, list[Tensor]]
 
@@ -71,13 +70,6 @@ def record(model: nn.Module) -> Iterator[RecordedWeights]:
             if isinstance(module, Attention):
                 stack.enter_context(observe(module, partial(note, name)))
         yield recorded
-
-
-@contextmanager
-def record_inside(model: nn.Module) -> Iterator[StepRecorder]:
-    """Inside this context every step of the last run of `model` is recorded, also those of attention weights."""
-    with record(model), record_steps(model) as recorder:
-        yield recorder
 
 
 def first_row(model: nn.Module, recorded: RecordedWeights) -> tuple[dict[str, NDArray[np.float32]], dict[str, View]]:

@@ -16,6 +16,8 @@ from weft.attention.base import RowMixer, Site
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import History, State
+from weft.layers.linear_norm_dropout import to_float32
+from weft.layers.step_recorder import record, recording
 
 Form = Literal["simple", "local", "full", "conv"]
 
@@ -43,7 +45,7 @@ class WeightedSum:
     @staticmethod
     def of(k: Tensor, v: Tensor, mask: Tensor | None = None) -> WeightedSum:
         """Each token separately; masked tokens have weight 0."""
-        k, v = k.float(), v.float()
+        k, v = to_float32(k), to_float32(v)
         if mask is not None:
             k, v = torch.where(mask, k, LOWEST), torch.where(mask, v, 0.0)
         top = k.detach()
@@ -55,7 +57,7 @@ class WeightedSum:
     @staticmethod
     def over(k: Tensor, v: Tensor, seen: Tensor | None, axis: int) -> WeightedSum:
         """All `seen` tokens along an axis together; the axis is kept with size 1."""
-        k, v = k.float(), v.float()
+        k, v = to_float32(k), to_float32(v)
         if seen is not None:
             k = torch.where(seen, k, LOWEST)
         top = k.detach().amax(axis, keepdim=True)
@@ -167,6 +169,7 @@ class AttentionFreeMixer(RowMixer):
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         q, k, v = self.query_key_value(x).chunk(3, -1)
+        whole = recording() and self._is_whole(state)
         if layout is not None:
             k, v = (torch.where(layout.mask[..., None], part, 0.0) for part in (k, v))
         with torch.autocast(x.device.type, enabled=False):
@@ -182,7 +185,36 @@ class AttentionFreeMixer(RowMixer):
             else:
                 state, place = state.append(torch.cat([k, v], -1), layout)
                 mixed = self._steps(state.tokens, place)
-        return self.out(torch.sigmoid(q) * mixed.to(q.dtype)), state
+        gated = torch.sigmoid(q) * mixed.to(q.dtype)
+        if whole:
+            self._record(q, k, v, layout, (mixed, gated))
+        return self.out(gated), state
+
+    def _is_whole(self, state: State) -> bool:
+        """Whether no tokens precede these ones."""
+        if not self.causal:
+            return True
+        return not state.weight.any() if self.form == "simple" else bool(state.fresh)
+
+    def _record(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout | None, found: tuple[Tensor, Tensor]) -> None:
+        """Records the weights of keys, channel by channel, and what they give; all tokens from the first one on."""
+        cells, pairs, keys = "row query channel", "row query key channel", "row key channel"
+        place, (mean, gated) = torch.arange(k.size(1), device=k.device), found
+        seen = torch.ones(k.size(0), k.size(1), k.size(1), dtype=torch.bool, device=k.device)
+        seen = seen.tril() if self.causal else seen
+        if layout is not None and (self.form == "simple" or not self.causal):  # otherwise only padding sees padding
+            seen = seen & layout.mask[:, None]
+        exponents, formula, operands = k[:, None], "where(seen, k, -inf)", {"k": (k, keys), "seen": (seen, "row query key")}
+        if self.form != "simple":
+            among = self._spread(self._positions(place, place).permute(1, 2, 0), k.size(-1)).to(k.dtype)
+            exponents, formula = exponents + among, "where(seen, k + w, -inf)"
+            operands["w"] = among, "query key channel"
+        masked = exponents.masked_fill(~seen[..., None], -torch.inf)
+        weights = masked.softmax(2)
+        record("exponents", masked, pairs, formula, **operands)
+        record("weights of channels", weights, pairs, "softmax(e, key)", e=(masked, pairs))
+        record("mean", mean, cells, "sum(w * v, key)", w=(weights, pairs), v=(v, keys))
+        record("gated", gated, cells, "sigmoid(q) * mean", q=(q, cells), mean=(mean, cells))
 
     def _both_ways(self, k: Tensor, v: Tensor, layout: Layout | None) -> Tensor:
         """The encoder: all real tokens count, with exponents relative to the largest key of each channel and row."""
@@ -210,10 +242,10 @@ class AttentionFreeMixer(RowMixer):
 
     def _product(self, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor) -> WeightedSum:
         """All queries over all keys by a matrix product: bias [H, T, S], k and v [B, S, D]."""
-        k = k.float() if mask is None else torch.where(mask, k.float(), -torch.inf)
+        k = to_float32(k) if mask is None else torch.where(mask, to_float32(k), -torch.inf)
         top, most = k.detach().amax(1, keepdim=True).clamp_min(-1e30), bias.detach().amax(-1)
         weight = (k - top).exp()
-        both = torch.stack([weight * v.float(), weight], -1).unflatten(2, (bias.size(0), -1))
+        both = torch.stack([weight * to_float32(v), weight], -1).unflatten(2, (bias.size(0), -1))
         total, norm = torch.einsum("hts,bshdp->pbthd", (bias - most[..., None]).exp(), both).flatten(3)
         return WeightedSum(total, norm, top + self._spread(most.T, k.size(-1)))
 
@@ -256,9 +288,9 @@ class AttentionFreeMixer(RowMixer):
         if self.form == "conv":
             tap = apart + (0 if self.causal else self.window // 2)
             inside = (tap >= 0) & (tap < self.window)
-            return torch.where(inside, self.taps[:, tap.clamp(0, self.window - 1)].float(), 0.0)
-        rows = self.rows[queries].float()
-        bias = rows[:, keys] if self.columns is None else rows @ self.columns[keys].float().T
+            return torch.where(inside, to_float32(self.taps[:, tap.clamp(0, self.window - 1)]), 0.0)
+        rows = to_float32(self.rows[queries])
+        bias = rows[:, keys] if self.columns is None else rows @ to_float32(self.columns[keys]).T
         return (bias if self.form == "full" else torch.where(apart.abs() < self.window, bias, 0.0))[None]
 
     def _spread(self, heads: Tensor, width: int) -> Tensor:

@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Mixer, Site
 from weft.data.batch import Layout
-from weft.layers.convolution import TokenWindow
+from weft.layers.convolution import TokenWindow, record_gated_convolution
 from weft.layers.decoder_state import State
 from weft.layers.recurrent import CellKind, RecurrentStack, StepDropout
+from weft.layers.step_recorder import recording
 
 
 class ConvolutionMixer(Mixer):
@@ -37,7 +38,11 @@ class ConvolutionMixer(Mixer):
 
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         windows, state = self.window(x, state, layout)
-        return Attended(self.out(F.glu(self.taps(windows))), state)
+        halves = self.taps(windows)
+        gated = F.glu(halves)
+        if recording():
+            record_gated_convolution(windows, self.taps.weight, self.taps.bias, halves, gated, self.window.width)
+        return Attended(self.out(gated), state)
 
 
 class RecurrentMixer(Mixer):

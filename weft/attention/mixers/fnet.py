@@ -13,6 +13,8 @@ from weft.attention.base import RowMixer, Site
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
 from weft.layers.kernels import widest_float
+from weft.layers.linear_norm_dropout import accumulation_dtype
+from weft.layers.step_recorder import record, recording
 
 
 class FourierMixer(RowMixer):
@@ -39,15 +41,51 @@ class FourierMixer(RowMixer):
         self.norm = norm
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        extent, width = x.shape[1:]
+        mixed = self._transform(x, layout)
+        if recording():
+            self._record(x, layout, mixed)
+        return mixed, None
+
+    def _record(self, x: Tensor, layout: Layout | None, mixed: Tensor) -> None:
+        """Records the transform as sums of cosines and sines, first along the channels, then along the tokens."""
+        rows, extent, width = x.shape
+        lengths = torch.full((rows,), extent, device=x.device) if layout is None else layout.lengths.clamp_min(1)
+        real = torch.ones_like(x[..., :1]) if layout is None else layout.mask[..., None].to(x.dtype)
+        x, mixed = x * real, mixed * real
+        channels = _angles(torch.tensor([width], device=x.device), width)[0].to(x.dtype)
+        tokens = _angles(lengths, extent).to(x.dtype)
+        parts, axes = [], "row token channel"
+        for name, wave in (("cosines", torch.cos), ("sines", torch.sin)):
+            table, over = (wave(channels), "channel input"), (wave(tokens) * real, "row token key")
+            along = x @ table[0].T
+            record(f"{name} along channels", along, "row key channel", "sum(W * x, input)", W=table, x=(x, "row key input"))
+            parts.append(over[0] @ along)
+            operands = {"W": over, "x": (along, "row key channel")}
+            record(f"{name} along tokens", parts[-1], axes, "sum(W * x, key)", **operands)
+        operands = {"cosines": (parts[0], axes), "sines": (parts[1], axes)}
+        if self.norm == "ortho":
+            root = (lengths * width).to(x.dtype).sqrt()
+            record("mixed", mixed, axes, "(cosines - sines) / root", **operands, root=(root, "row"))
+        else:
+            record("mixed", mixed, axes, "cosines - sines", **operands)
+
+    def _transform(self, x: Tensor, layout: Layout | None) -> Tensor:
+        dtype, (extent, width) = accumulation_dtype(x.dtype), x.shape[1:]
         ragged = layout is not None and (layout.known is None or any(count != extent for count in layout.known))
         with torch.autocast(x.device.type, enabled=False):
             if layout is not None and ragged:
-                mixed = _ragged(torch.where(layout.mask[..., None], x, 0.0).float(), layout)
+                mixed = _ragged(torch.where(layout.mask[..., None], x, 0.0).to(dtype), layout)
                 tokens = layout.lengths.clamp_min(1)[:, None, None]
-                return mixed * (tokens * width) ** -0.5 if self.norm == "ortho" else mixed, None
-            mixed = torch.fft.fft2(x.float()).real
-        return mixed / math.sqrt(extent * width) if self.norm == "ortho" else mixed, None
+                return mixed * (tokens * width) ** -0.5 if self.norm == "ortho" else mixed
+            mixed = torch.fft.fft2(x.to(dtype)).real
+        return mixed / math.sqrt(extent * width) if self.norm == "ortho" else mixed
+
+
+def _angles(lengths: Tensor, extent: int) -> Tensor:
+    """2πjk/n [B, T, T] for rows of length n."""
+    place = torch.arange(extent, device=lengths.device)
+    count = lengths[:, None, None]
+    return 2 * math.pi * (place[:, None] * place % count).double() / count
 
 
 def _ragged(x: Tensor, layout: Layout) -> Tensor:
@@ -72,12 +110,13 @@ def chirp_transform(x: Tensor, layout: Layout) -> Tensor:
     """
     extent = x.size(1)
     points = 1 << max(0, 2 * extent - 2).bit_length()
-    chirp, kernel = layout.cached(("chirp", extent), lambda: _chirp(layout, extent, points))
+    dtype = torch.promote_types(x.dtype, torch.complex64)
+    chirp, kernel = layout.cached(("chirp", extent, dtype), lambda: _chirp(layout, extent, points, dtype))
     spread = torch.fft.fft(x * chirp, points, dim=1)
     return torch.fft.ifft(spread * kernel, dim=1)[:, :extent] * chirp
 
 
-def _chirp(layout: Layout, extent: int, points: int) -> tuple[Tensor, Tensor]:
+def _chirp(layout: Layout, extent: int, points: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """c [B, T, 1], and the transform of its conjugate [B, M, 1]. Angles are reduced as integers: floats cannot represent j²."""
     count = layout.lengths.clamp_min(1)[:, None]
     place = torch.arange(extent, device=count.device)
@@ -85,4 +124,4 @@ def _chirp(layout: Layout, extent: int, points: int) -> tuple[Tensor, Tensor]:
     chirp = torch.polar(torch.ones_like(angle), -angle)
     kernel = torch.nn.functional.pad(chirp.conj().resolve_conj(), (0, points - extent))
     kernel[:, points - extent + 1 :] = chirp[:, 1:].conj().flip(1)
-    return chirp[..., None].to(torch.complex64), torch.fft.fft(kernel)[..., None].to(torch.complex64)
+    return chirp[..., None].to(dtype), torch.fft.fft(kernel)[..., None].to(dtype)

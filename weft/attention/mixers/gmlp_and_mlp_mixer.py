@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from weft.attention.base import RowMixer, Site
 from weft.data.batch import Layout
 from weft.layers.decoder_state import History, State
+from weft.layers.step_recorder import record, recording
+
+CELLS = "row token channel"
 
 
 class GatedMlpMixer(RowMixer):
@@ -41,14 +44,23 @@ class GatedMlpMixer(RowMixer):
         return History.empty(rows, self.down.in_features, room, self.down.weight)
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        u, v = F.gelu(self.up(x)).chunk(2, -1)
+        before = self.up(x)
+        u, v = F.gelu(before).chunk(2, -1)
+        if recording():
+            for name, value, given in zip(("u", "v"), (u, v), before.chunk(2, -1), strict=True):
+                record(name, value, CELLS, "gelu(x)", x=(given, CELLS))
         v = self.norm(v)
         if layout is not None:
             v = torch.where(layout.mask[..., None], v, 0.0)
         if state is None or state.fresh:
             extent = x.size(1)
             weight, bias = self.weight[:extent, :extent], self.bias[:extent, None]
-            gate = (weight if state is None else weight.tril()) @ v + bias
+            weight = weight if state is None else weight.tril()
+            gate = weight @ v + bias
+            if recording():
+                operands = {"W": (weight, "token key"), "v": (v, "row key channel"), "b": (bias[:, 0], "token")}
+                record("gate", gate, CELLS, "sum(W * v, key) + b", **operands)
+                record("gated", u * gate, CELLS, "u * gate", u=(u, CELLS), gate=(gate, CELLS))
             return self.down(u * gate), None if state is None else state.append(v, layout)[0]
         state, place = state.append(v, layout)
         return self.down(u * self._gate(state.tokens.to(v.dtype), place)), state
@@ -89,5 +101,14 @@ class TokenMlpMixer(RowMixer):
         extent = x.size(1)
         if layout is not None:
             x = torch.where(layout.mask[..., None], x, 0.0)
-        hidden = F.gelu(self.up[:, :extent] @ x + self.up_bias[:, None])
-        return self.down[:extent] @ hidden + self.down_bias[:extent, None], None
+        before = self.up[:, :extent] @ x + self.up_bias[:, None]
+        hidden = F.gelu(before)
+        mixed = self.down[:extent] @ hidden + self.down_bias[:extent, None]
+        if recording():
+            slots = "row slot channel"
+            operands = {"W": (self.up[:, :extent], "slot token"), "x": (x, CELLS), "b": (self.up_bias, "slot")}
+            record("before", before, slots, "sum(W * x, token) + b", **operands)
+            record("hidden", hidden, slots, "gelu(x)", x=(before, slots))
+            operands = {"W": (self.down[:extent], "token slot"), "x": (hidden, slots), "b": (self.down_bias[:extent], "token")}
+            record("mixed", mixed, CELLS, "sum(W * x, slot) + b", **operands)
+        return mixed, None

@@ -11,10 +11,11 @@ from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import RowMixer, Site, join_heads, split_heads
-from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.dot_product import PAIRS, masked_softmax, record_context
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
 from weft.layers.linear_norm_dropout import dropout, xavier
+from weft.layers.step_recorder import record, recording
 
 SLOPE = 0.2
 """Of the leaky ReLU for negative scores (section 3.3)."""
@@ -56,12 +57,30 @@ class GraphAttentionMixer(RowMixer):
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         h = split_heads(self.project(x), self.site.heads)
-        scores = F.leaky_relu(h @ self.target + (h @ self.source).transpose(2, 3), SLOPE)
+        ours, theirs = (h @ part for part in (self.target, self.source))
+        scores = F.leaky_relu(ours + theirs.transpose(2, 3), SLOPE)
+        if recording():
+            self._record(h, ours, theirs, scores)
         mask = None if layout is None else layout.mask[:, None, None].expand_as(scores)
         if layout is not None and layout.graph is not None:
             mask = layout.mask[:, None, None] & layout.graph[:, None]
         elif self.distance:
             near = self.sees(x.size(1)).to(x.device).expand_as(scores)
             mask = near if mask is None else mask & near
-        weights = dropout(masked_softmax(scores, mask), self.dropped, True)
-        return F.elu(join_heads(weights @ h)), state
+        weights = masked_softmax(scores, mask)
+        context = dropout(weights, self.dropped, True) @ h
+        output = F.elu(join_heads(context))
+        if recording():
+            record_context(context, weights, h)
+            axes = "row query channel"
+            record("output", output, axes, "exp(-relu(-x)) - 1 + relu(x)", x=(join_heads(context), axes))
+        return output, state
+
+    def _record(self, h: Tensor, ours: Tensor, theirs: Tensor, scores: Tensor) -> None:
+        """Records scores [B, H, T, T] of h [B, H, T, D] from what tokens add as targets and as sources, [B, H, T, 1]."""
+        cells = "row head {} channel"
+        for name, axis, value, vector in (("targets", "query", ours, self.target), ("sources", "key", theirs, self.source)):
+            operands = {"a": (vector[..., 0], "head channel"), "h": (h, cells.format(axis))}
+            record(name, value[..., 0], f"row head {axis}", "sum(a * h, channel)", **operands)
+        operands = {"t": (ours[..., 0], "row head query"), "s": (theirs[..., 0], "row head key")}
+        record("scores", scores, PAIRS, "relu(t + s) - slope * relu(-(t + s))", **operands, slope=SLOPE)

@@ -21,11 +21,12 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Mixer, Site, join_heads, split_heads
-from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.dot_product import PAIRS, masked_softmax, record_context
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import History, State
-from weft.layers.linear_norm_dropout import dropout, xavier
+from weft.layers.linear_norm_dropout import accumulation_dtype, dropout, xavier
+from weft.layers.step_recorder import record, recording
 
 ITSELF = 1e5
 """Subtracted from a token's score of itself, its own best match, so that it attends to itself only if it sees no other."""
@@ -109,7 +110,35 @@ class BucketMixer(Mixer):
         """Attends within the band. The sentences of a packed row, and padding, get separate buckets."""
         if segments is not None:
             buckets = buckets + self.kinds * segments[:, None, None]
-        return band(q, v, buckets, self.window, causal=self.site.use == "causal", share=self.dropped)
+        causal = self.site.use == "causal"
+        context = band(q, v, buckets, self.window, causal=causal, share=self.dropped)
+        if recording():
+            _record_band(q, v, buckets, _reached(buckets, self.window, causal), context)
+        return context
+
+
+def _reached(buckets: Tensor, window: int, causal: bool) -> Tensor:
+    """[B, H, T, T] bool: the tokens that each token sees in any round of buckets [B, H, R, T]."""
+    extent = buckets.size(-1)
+    order = buckets.sort(stable=True).indices
+    rank = torch.empty_like(order).scatter_(-1, order, torch.arange(extent, device=order.device).expand_as(order))
+    places = rank + window * buckets
+    ahead = places[..., None] - places[..., None, :]
+    return ((ahead < window) & (ahead >= (0 if causal else 1 - window))).any(2)
+
+
+def _record_band(q: Tensor, v: Tensor, buckets: Tensor, seen: Tensor, context: Tensor) -> None:
+    """Records buckets [B, H, R, T], and the context that the pairs `seen` [B, H, T, T] give."""
+    queries, keys, channels = _keys(q), "row head key", "row head query channel"
+    record("buckets", buckets, "row head round token")
+    record("queries", q, channels)
+    record("keys", queries, f"{keys} channel", "q / norm(q, channel)", q=(q, f"{keys} channel"))
+    products, itself = q @ queries.transpose(-1, -2), torch.eye(q.size(2), dtype=q.dtype, device=q.device)
+    record("products", products, PAIRS, "sum(q * k, channel)", q=(q, channels), k=(queries, f"{keys} channel"))
+    scores = products - ITSELF * itself
+    operands = {"products": (products, PAIRS), "itself": (itself, "query key")}
+    record("scores", scores, PAIRS, "products - far * itself", **operands, far=ITSELF)
+    record_context(context, masked_softmax(scores, seen), v)
 
 
 def band(q: Tensor, v: Tensor, buckets: Tensor, window: int, *, causal: bool, share: float = 0.0) -> Tensor:
@@ -124,11 +153,11 @@ def band(q: Tensor, v: Tensor, buckets: Tensor, window: int, *, causal: bool, sh
     order = buckets.sort(stable=True).indices
     rank = torch.empty_like(order).scatter_(-1, order, torch.arange(extent, device=q.device).expand_as(order))
     blocks = _Blocks.of(window, extent, causal)
-    near = _near(rank + window * buckets, order, window, blocks, causal)
+    near = _near(rank + window * buckets, order, window, blocks, causal, accumulation_dtype(q.dtype))
     rows = torch.cat([q, _keys(q), v], -1)[:, :, None].expand(-1, -1, order.size(2), -1, -1)
     ours, keys, values = _sort(rows, order).split(q.size(-1), -1)
     scores = blocks.own(ours) @ blocks.around(keys).transpose(-1, -2)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) + near
+    scores = scores.to(near.dtype) + near
     top = scores.detach().amax(-1, keepdim=True)
     weights = (scores - top).exp()
     total = weights.sum(-1, keepdim=True)
@@ -173,7 +202,7 @@ class _Blocks:
 
 
 @torch.no_grad()
-def _near(places: Tensor, order: Tensor, window: int, blocks: _Blocks, causal: bool) -> Tensor:
+def _near(places: Tensor, order: Tensor, window: int, blocks: _Blocks, causal: bool, dtype: torch.dtype) -> Tensor:
     """[B, H, R, N, size, around]: added to the scores of each round; very low where a token may not attend.
 
     `places` [B, H, R, T] are ranks in the sorted row, with gaps of a window between buckets: two tokens may attend to each
@@ -188,7 +217,7 @@ def _near(places: Tensor, order: Tensor, window: int, blocks: _Blocks, causal: b
         return back & (query < key + window), query == key
 
     own, itself = pairs(places.gather(-1, order))
-    added = torch.zeros(own.shape, device=places.device)
+    added = torch.zeros(own.shape, device=places.device, dtype=dtype)
     if rounds > 1:
         for each in range(rounds):
             added += pairs(places[:, :, each : each + 1].expand_as(order).gather(-1, order))[0]

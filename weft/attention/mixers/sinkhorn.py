@@ -3,6 +3,7 @@
 Shapes: B rows · H heads · T positions · S stored positions · N blocks · b tokens of a block · D head width.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from weft.attention.core.dot_product import mix
 from weft.data.batch import Layout
 from weft.layers.decoder_state import History, State
 from weft.layers.linear_norm_dropout import xavier
+from weft.layers.step_recorder import record, recording, steps_under
 
 MAX_FETCHED = 16
 """The largest chunk whose queries fetch the blocks they see; for more queries, all blocks are computed again."""
@@ -120,8 +122,37 @@ class SinkhornMixer(RowMixer):
         seen = torch.cat([own.expand(-1, -1, self.block, -1), beside.expand(-1, -1, self.block, -1)], -1)
         keys, values = torch.cat([keys, sorted_keys], 3), torch.cat([values, sorted_values], 3)
         ours, keys, values = (part.transpose(1, 2).flatten(0, 1) for part in (ours, keys, values))
-        context, _ = mix(ours, keys, values, seen.flatten(0, 1)[:, None], self.dropped, False)
+        with steps_under(None):  # its rows are blocks
+            context, _ = mix(ours, keys, values, seen.flatten(0, 1)[:, None], self.dropped, False)
+        if recording():
+            self._record(q, (k, v), order, seen, context)
         return context.transpose(1, 2).reshape(rows, -1, dim)[:, :extent]
+
+    def _record(self, q: Tensor, pair: tuple[Tensor, Tensor], order: Tensor, seen: Tensor, context: Tensor) -> None:
+        """Records what each block gets, and the attention inside blocks. order [B, H, N, N] · context [B · N, H, b, D]."""
+        block, number = "row head block", -(-q.size(1) // self.block)
+        ours, *both = (self._heads(self._cut(part)) for part in (q, *pair))
+        record("permutation", order, "row head block other")
+        whole = []
+        for name, part in zip(("keys", "values"), both, strict=True):
+            gets = (order @ part.flatten(3)).view_as(part)
+            operands = {"P": (order, "row head block other"), "x": (part, "row head other candidate channel")}
+            record(f"sorted {name}", gets, f"{block} candidate channel", "sum(P * x, other)", **operands)
+            whole.append(torch.cat([part, gets], 3))
+            axes = f"{block} candidate channel"
+            record(name, whole[-1], axes, "join(own, sorted, candidate)", own=(part, axes), sorted=(gets, axes))
+        pairs, (keys, values), root = f"{block} cell candidate", whole, math.sqrt(self.width)
+        scores = ours @ keys.transpose(-1, -2) / root
+        operands = {"q": (ours, f"{block} cell channel"), "k": (keys, f"{block} candidate channel")}
+        record("scores", scores, pairs, "sum(q * k, channel) / root", **operands, root=root)
+        seen = seen[:, None].expand_as(scores)
+        masked = scores.masked_fill(~seen, -math.inf)
+        record("masked scores", masked, pairs, "where(mask, scores, -inf)", mask=(seen, pairs), scores=(scores, pairs))
+        weights = masked.softmax(-1).nan_to_num(0.0)
+        record("weights", weights, pairs, "softmax(scores, candidate)", scores=(masked, pairs))
+        found = context.unflatten(0, (-1, number)).transpose(1, 2)
+        operands = {"weights": (weights, pairs), "v": (values, f"{block} candidate channel")}
+        record("context", found, f"{block} cell channel", "sum(weights * v, candidate)", **operands)
 
     def _beside(self, real: Tensor) -> Tensor:
         """[B, N, b]: which cells of the block sorted beside each one hold a token. No block is fuller than the first."""

@@ -30,7 +30,7 @@ from weft.config import yaml_document
 from weft.config.registry import Among, nested, options_of, suggest
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
-from weft.runs.open_run import build_task
+from weft.tasks.base import build_task
 from weft.training.auto.plan_for_time import parse_duration
 from weft.training.prepare_run import lower_to_steps
 
@@ -76,6 +76,7 @@ class Comparison:
     at_once    number of trainings that run in parallel
     lengths    sequence lengths at which growth is measured
     sentences  number of validation sentences decoded to measure the speed, if there is no test data
+    engine     "ray": trainings run on a cluster of Ray, `at_once` of them, or as many as it has GPUs or else cores
     """
 
     entries: tuple[Entry, ...]
@@ -89,6 +90,7 @@ class Comparison:
     at_once: int = 1
     lengths: tuple[int, ...] = ()
     sentences: int = 0
+    engine: str | None = None
 
     def document(self) -> dict[str, Any]:
         """Plain data for reports."""
@@ -132,8 +134,10 @@ def check(comparison: Comparison) -> list[str]:
     """Raises ConfigError if the comparison is impossible. Returns warnings about settings that may be mistakes."""
     if not comparison.entries:
         raise ConfigError("name at least one recipe or file to compare; `weft list recipes` shows recipes")
-    if comparison.at_once > 1 and comparison.budget.seconds:
-        raise ConfigError("--at-once: trainings that share a device slow each other down; give a --budget in steps")
+    if comparison.at_once > 1 and comparison.budget.seconds and comparison.engine is None:
+        raise ConfigError(
+            "--at-once: trainings that share a device slow each other down; give a --budget in steps, or --engine ray"
+        )
     for change in [*comparison.sets, *(change for entry in comparison.entries for change in entry.sets)]:
         if change.partition("=")[0].strip() in BUDGETED:
             raise ConfigError(f"{change}: --budget sets the length of training; remove this setting")

@@ -17,9 +17,8 @@ from rich.table import Table
 from weft.bench.compare.plan import Comparison, ComparisonRun, training
 from weft.bench.compare.training_jobs import Job
 from weft.bench.machine import about
-from weft.runs.open_run import build_task
 from weft.runs.run_folder import records
-from weft.tasks.base import LOSS
+from weft.tasks.base import LOSS, build_task
 from weft.training.log_text import NO_SCORES
 
 FORMAT = 1
@@ -234,9 +233,13 @@ def columns(document: dict[str, Any]) -> list[Column]:
     return [column for column in every if any(column.value(row) is not None for row in document["entries"])]
 
 
-def column_notes(document: dict[str, Any]) -> list[str]:
-    """The meaning of the columns, one note each."""
-    notes = [f"{column.heading.strip(' ↑↓')}: {column.note}" for column in columns(document) if column.note]
+def column_notes(document: dict[str, Any], shown: Sequence[Column] | None = None) -> list[str]:
+    """The meaning of the columns that are shown, or of all, one note each, and notes on the scores."""
+    notes = [
+        f"{column.heading.strip(' ↑↓')}: {column.note}"
+        for column in (columns(document) if shown is None else shown)
+        if column.note
+    ]
     notes.append(seeds_note(document))
     if floors := document.get("floors"):
         notes.append("floors without a neural network: " + ", ".join(f"{name} {value:.2f}" for name, value in floors.items()))
@@ -262,15 +265,16 @@ def terminal_table(document: dict[str, Any], width: int = 80) -> Table:
     """The table for a terminal of this width, with rich. Columns that do not fit are left to the report."""
     known = columns(document)
     sizes = [max(len(each) for each in (*column.heading.split(), *map(column.shown, document["entries"]))) for column in known]
-    room = width - min(MOST_LABEL, max((len(row["label"]) for row in document["entries"]), default=0)) - FRAME
+    label = min(MOST_LABEL, max((len(row["label"]) for row in document["entries"]), default=0))
+    room = width - label - FRAME
     shown = [column for place, column in enumerate(known) if sum(sizes[: place + 1]) + FRAME * (place + 1) <= room]
-    notes = column_notes(document)
+    notes = column_notes(document, shown)
     if len(shown) < len(known):
         notes = [*notes, f"report.html also has: {', '.join(column.heading for column in known[len(shown) :])}"]
     table = Table(title=title(document), title_justify="left", caption=escape("\n".join(notes)), caption_justify="left")
-    table.add_column("entry", overflow="fold")
-    for column in shown:
-        table.add_column(escape(column.heading), justify="right")
+    table.add_column("entry", overflow="fold", width=max(label, len("entry")))
+    for column, size in zip(shown, sizes, strict=False):
+        table.add_column(escape(column.heading), justify="right", width=size)
     for row in document["entries"]:
         table.add_row(escape(row["label"]), *(column.shown(row) for column in shown))
     return table

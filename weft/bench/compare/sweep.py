@@ -17,15 +17,20 @@ from typing import Any
 from weft.bench.compare.comparison_report import write_report
 from weft.bench.compare.measure_run import Measurements
 from weft.bench.compare.plan import Comparison, ComparisonRun, check, parse_budget, parse_entries, runs_of, training
+from weft.bench.compare.ray_trainings import RayTrainings
 from weft.bench.compare.results import UNMEASURED, collect
 from weft.bench.compare.training_jobs import Failure, Job, Processes, Stopped, Training, train, work
 from weft.config.sections import override_texts
 from weft.errors import Interrupted
 from weft.runs.distillation_and_backtranslation import OpenTeacher
-from weft.runs.open_run import Report, build_task, silent
+from weft.runs.open_run import Report, silent
 from weft.runs.run_folder import RunLock, complete, records
+from weft.tasks.base import build_task
 from weft.training.log_text import duration
 from weft.training.validate_and_save import Interrupts
+
+Trainer = Callable[[Training, Path, Processes, str], None]
+"""Trains in a folder with a log, as `train` does."""
 
 TICK = 0.3
 """Seconds between progress updates."""
@@ -46,6 +51,7 @@ class Sweep:
         self.running: dict[str, ComparisonRun] = {}
         self.logs = comparison.out / "logs"
         self._interrupted: Callable[[], bool] = lambda: False
+        self._trainer: Trainer = train
 
     def __call__(self) -> dict[str, Any]:
         """The results as plain data, which `weft.bench.compare.comparison_report` writes; see `weft.bench.compare.results`."""
@@ -54,9 +60,10 @@ class Sweep:
         self.comparison.out.mkdir(parents=True, exist_ok=True)
         with RunLock(self.comparison.out), Interrupts() as interrupts:
             self._interrupted = lambda: interrupts.requested
-            if self.comparison.at_once > 1:
+            at_once = self._at_once()
+            if at_once > 1:
                 self._prepare()
-            self._train()
+            self._train(at_once)
             self._measure()
         return self.results()
 
@@ -76,13 +83,21 @@ class Sweep:
                 config = training(self.comparison, self.runs[0].entry).config()
                 build_task(config, Path(folder), teacher=OpenTeacher()).prepare()
 
-    def _train(self) -> None:
+    def _at_once(self) -> int:
+        """The number of trainings in parallel. An engine is started if there is anything to train."""
+        if self.comparison.engine is None or all(complete(run.folder) for run in self.runs):
+            return self.comparison.at_once
+        trainings = RayTrainings()
+        self._trainer = trainings
+        return min(self.comparison.at_once, trainings.at_once) if self.comparison.at_once > 1 else trainings.at_once
+
+    def _train(self, at_once: int) -> None:
         count = len(self.runs)
         left = [run for run in self.runs if not complete(run.folder)]
         self.done = count - len(left)
         done = f", {self.done} of them already done" if self.done else ""
         self.report(f"{count} trainings{done}; their logs are in {self.logs}")
-        processes = Processes(self.logs, at_once=self.comparison.at_once)
+        processes = Processes(self.logs, at_once=at_once)
         self._in_parallel([partial(self.train, run, processes) for run in self.runs], processes, self._status)
 
     def train(self, run: ComparisonRun, processes: Processes) -> None:
@@ -92,7 +107,7 @@ class Sweep:
             self.running[run.name] = run
             self.report(f"training {run}")
         try:
-            train(self._training(run), run.folder, processes, run.name)
+            self._trainer(self._training(run), run.folder, processes, run.name)
         except Failure as failure:
             self.errors[run.name] = str(failure)
         finally:
@@ -129,7 +144,9 @@ class Sweep:
     def job(self, run: ComparisonRun) -> Job:
         """The measurements of a run. Speed and growth do not depend on the seed: only the first run of an entry has them."""
         plan = self.comparison
-        wanted = Measurements(plan.test, plan.sentences, plan.lengths, alone=plan.at_once > 1, maps=True)
+        wanted = Measurements(
+            plan.test, plan.sentences, plan.lengths, alone=plan.at_once > 1 or plan.engine is not None, maps=True
+        )
         if run.number:
             wanted = Measurements(plan.test)
         file = plan.out / "measures" / f"{run.name}.json"
@@ -137,7 +154,7 @@ class Sweep:
 
     def _in_parallel(self, works: Sequence[Callable[[], None]], processes: Processes, status: Callable[[], str]) -> None:
         """Does all works, `at_once` at a time, in threads that wait for processes, while this thread shows the status."""
-        with ThreadPoolExecutor(self.comparison.at_once) as workers:
+        with ThreadPoolExecutor(processes.at_once) as workers:
             waiting: set[Future[None]] = {workers.submit(one) for one in works}
             finished: set[Future[None]] = set()
             try:
@@ -164,7 +181,7 @@ class Sweep:
         if times := self.durations + [last["seconds"] + last["seconds_left"] for last in lasts.values() if last]:
             running = sum(last["seconds_left"] for last in lasts.values() if last)
             waiting = max(0, len(self.runs) - self.done - len(lasts)) * statistics.fmean(times)
-            parts.append(f"about {duration((running + waiting) / self.comparison.at_once)} left")
+            parts.append(f"about {duration((running + waiting) / max(1, len(lasts)))} left")
         return " · ".join(parts)
 
 

@@ -117,6 +117,9 @@ class Processes:
             process = subprocess.Popen(command, stdout=output, stderr=errors, env=self._environment())
             try:
                 stopped = self._wait(process)
+            except KeyboardInterrupt:  # Ray cancels a task in this way
+                self.stop()
+                stopped = self._wait(process)
             finally:
                 process.kill()
                 process.wait()
@@ -143,7 +146,7 @@ class Processes:
         return last < float("inf")
 
     def _environment(self) -> dict[str, str]:
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         if self.at_once > 1:
             variables["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // self.at_once))

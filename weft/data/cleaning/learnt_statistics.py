@@ -18,6 +18,7 @@ from weft.data.cleaning.duplicates import pair_hash
 from weft.data.formats import Texts
 from weft.data.ibm_model_1 import likely_translations
 from weft.data.term_automata import is_unspaced
+from weft.version import install
 
 SAMPLE = 100_000
 """Pairs that statistics are learnt from."""
@@ -226,6 +227,13 @@ def identifier() -> Any:
     except ImportError:
         return None
     return LanguageIdentifier.from_model_file(MODEL_FILE)
+
+
+def missing_identifier() -> str:
+    """What is not done without py3langid, and how to install it; empty if it is installed."""
+    if identifier() is not None:
+        return ""
+    return f"texts in a third language were not looked for; this needs the package py3langid: {install('languages')}"
 
 
 class Languages:

@@ -5,8 +5,11 @@ Cues without a partner, and larger groups, are left out and counted.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Literal
 
 from weft.data.formats import Pairs, combine
 from weft.data.text_lines import check_file, file_digest, read_lines
@@ -30,17 +33,39 @@ class Cue:
     text: str
 
 
+Role = Literal["times", "text", "other"]
+
+
+def cue_lines(lines: Iterable[str], *, webvtt: bool) -> Iterator[tuple[str, Role]]:
+    """Each line of a file of subtitles, and whether it has the times of a cue, its text, or something else.
+
+    In SubRip, text after a blank line belongs to the cue before it, as players read it; in WebVTT, it is a note or the like.
+    """
+    inside = False
+    for line, following in pairwise(chain(lines, [""])):
+        content = line.strip()
+        number = content.isdecimal() and "-->" in following
+        if "-->" in content:
+            inside = True
+            yield line, "times"
+        elif inside and content and not number:
+            yield line, "text"
+        else:
+            inside = inside and not webvtt and not number
+            yield line, "other"
+
+
 def read_cues(path: str) -> list[Cue]:
     """The cues of a file in the order of their times, with their lines joined and without tags. Empty ones are left out."""
     cues: list[tuple[float, float, list[str]]] = []
     inside = False
-    for line in read_lines(path):
-        if match := TIMES.match(line):
-            cues.append((_seconds(match[1]), _seconds(match[2]), []))
-            inside = True
-        elif not line.strip():
-            inside = False
-        elif inside and cues:
+    for line, role in cue_lines(read_lines(path), webvtt=".vtt" in Path(path).name.lower()):
+        if role == "times":
+            match = TIMES.match(line)
+            inside = match is not None
+            if match:
+                cues.append((_seconds(match[1]), _seconds(match[2]), []))
+        elif role == "text" and inside:
             cues[-1][2].append(line.strip())
     texts = [Cue(start, end, " ".join(MARKUP.sub("", " ".join(lines)).split())) for start, end, lines in cues]
     return sorted((cue for cue in texts if cue.text), key=lambda cue: (cue.start, cue.end))

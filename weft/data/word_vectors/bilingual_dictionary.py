@@ -116,13 +116,14 @@ def learn_dictionary(
     return nearest(mapped, best), nearest(mapped.reversed(), best)
 
 
-def map_texts(source: Iterable[str], target: Iterable[str], *, adversarial: bool = False) -> MappedVectors:
+def map_texts(source: Iterable[str], target: Iterable[str], *, adversarial: bool = False, ngrams: int = 1) -> MappedVectors:
     """The word vectors of two texts in one space. Repeated lines count once.
 
-    adversarial: begin with a map that is learnt against a discriminator, not with words that are spelt alike.
+    adversarial: begin with a map that is learnt against a discriminator, not with words that are spelt alike. ngrams: see
+    `learn_vectors`.
     """
     texts = {f"the {which} text, without repeated lines,": text for which, text in (("first", source), ("second", target))}
-    first, second = (learn_vectors(dict.fromkeys(lines), name=name) for name, lines in texts.items())
+    first, second = (learn_vectors(dict.fromkeys(lines), ngrams=ngrams, name=name) for name, lines in texts.items())
     return map_vectors(first, second, MappingOptions(), adversarial_pairs if adversarial else None)
 
 

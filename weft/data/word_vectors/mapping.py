@@ -114,16 +114,19 @@ def map_vectors(
 ) -> MappedVectors:
     """Both texts' vectors in one space. Raises DataError if no word is spelt alike in both texts.
 
-    find_pairs: finds the first pairs from the vectors instead of the spellings of words.
+    The map is learnt from words, and n-grams follow. find_pairs: finds the first pairs from the vectors, not from the spellings
+    of words.
     """
     width = min(source.vectors.shape[1], target.vectors.shape[1])  # a text of few words has narrow vectors
-    x, y = _normal(source.vectors[:, :width]), _normal(target.vectors[:, :width])
-    limit, contrast = slice(options.frequent), contrasts(source, target)
+    words, others = source.words[: source.singles], target.words[: target.singles]
+    x, y = (_normal(side.vectors[:, :width], side.singles) for side in (source, target))
+    limits = slice(min(options.frequent, len(words))), slice(min(options.frequent, len(others)))
+    contrast = contrasts(source, target, len(words), len(others))
     if find_pairs is None:
-        alike = find_seeds(source.words, target.words, options.likeness)
+        alike = find_seeds(words, others, options.likeness)
         pairs = seeds = alike[contrast[alike[:, 0], alike[:, 1]] <= np.log(options.ratio)]
     else:
-        pairs, seeds = find_pairs(x, y, options.frequent), np.zeros((0, 2), np.int64)
+        pairs, seeds = find_pairs(x[: len(words)], y[: len(others)], options.frequent), np.zeros((0, 2), np.int64)
     if len(pairs) == 0:
         raise DataError(
             "no word occurs about equally often in both texts, not even nearly alike; a dictionary is learnt from such words. "
@@ -132,15 +135,21 @@ def map_vectors(
         )
     for _ in range(options.rounds):
         mapped = align(x, y, pairs, options.weight)
-        scores = csls(mapped[0][limit], mapped[1][limit]) - options.frequency * contrast[limit, limit]
+        scores = csls(mapped[0][limits[0]], mapped[1][limits[1]]) - options.frequency * contrast[limits]
         pairs = np.unique(np.concatenate([seeds, mutual(scores)]), axis=0)
     first, second = align(x, y, pairs, options.weight)
     return MappedVectors(replace(source, vectors=first), replace(target, vectors=second), seeds, options.frequency)
 
 
-def contrasts(source: WordVectors, target: WordVectors) -> Vectors:
-    """[V, W]: the differences of the logarithms of frequencies. Translations are about as frequent in texts of one kind."""
-    first, second = (np.log(np.array(each.counts, np.float32) / sum(each.counts)) for each in (source, target))
+def contrasts(source: WordVectors, target: WordVectors, most: int | None = None, others: int | None = None) -> Vectors:
+    """[V, W]: the differences of the logarithms of frequencies. Translations are about as frequent in texts of one kind.
+
+    most, others: only of the first ones of each side.
+    """
+    first, second = (
+        np.log(np.array(each.counts[:count], np.float32) / sum(each.counts[: each.singles]))
+        for each, count in ((source, most), (target, others))
+    )
     differences: Vectors = np.abs(first[:, None] - second[None])
     return differences
 
@@ -214,10 +223,10 @@ def _trigrams(word: str) -> set[str]:
     return {padded[at : at + 3] for at in range(len(padded) - 2)}
 
 
-def _normal(vectors: Vectors) -> Vectors:
-    """Unit length, then mean zero, then unit length again."""
+def _normal(vectors: Vectors, words: int) -> Vectors:
+    """Unit length, then mean zero over the words, which come first, then unit length again."""
     unit = _unit(vectors)
-    return _unit(unit - unit.mean(0))
+    return _unit(unit - unit[:words].mean(0))
 
 
 def _unit(vectors: Vectors) -> Vectors:

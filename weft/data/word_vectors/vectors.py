@@ -26,8 +26,13 @@ Vectors = NDArray[np.float32]
 
 SMOOTHING = 0.75
 """Power of context counts, which keeps rare contexts from looking informative."""
+TINY = 1e-6
+"""The least singular value."""
 OVERSAMPLED, PASSES = 20, 4
 """Extra columns and passes of the randomised decomposition (Halko et al. 2011)."""
+
+GRAMS = 4000
+"""The most n-grams of a length that have vectors."""
 
 SPLITTERS = {lowercase: WordTokenizer(lowercase=lowercase) for lowercase in (False, True)}
 AT_SPACES = WordTokenizer(punctuation=False)
@@ -46,13 +51,19 @@ def split_words(text: str, *, lowercase: bool = True) -> list[str]:
 class WordVectors:
     """The words of a text in lower case, most frequent first, how often each occurs, and their vectors [V, D].
 
-    forms: the usual spelling of each, such as Hund for hund.
+    Behind the words there may be n-grams, their words separated by spaces. forms: the usual spelling of each, such as Hund for
+    hund.
     """
 
     words: Sequence[str]
     counts: Sequence[int]
     vectors: Vectors
     forms: Sequence[str]
+
+    @property
+    def singles(self) -> int:
+        """The number of words, without n-grams."""
+        return next((number for number, word in enumerate(self.words) if " " in word), len(self.words))
 
 
 def learn_vectors(
@@ -64,12 +75,14 @@ def learn_vectors(
     width: int = 150,
     power: float = 0.75,
     punctuation: bool = True,
+    ngrams: int = 1,
     name: str = "the text",
 ) -> WordVectors:
     """The vectors of the words that occur at least `least` times, `most` words at most.
 
     window: the distance up to which words are each other's contexts, which count 1/distance. Left and right contexts differ.
-    power: of the singular values. punctuation: separate it from words; otherwise split at spaces only. name: for errors.
+    power: of the singular values. punctuation: separate it from words; otherwise split at spaces only. ngrams: the length up to
+    which the most frequent n-grams have vectors too, from the words around them. name: for errors.
     """
     splitter = SPLITTERS[False] if punctuation else AT_SPACES
     written = [splitter.split(line) for line in lines]
@@ -80,17 +93,58 @@ def learn_vectors(
         raise DataError(
             f"{name} has {len(words)} words that occur at least {least} times, too few for word vectors; give a longer text"
         )
-    cells = _cooccurrences(texts, {word: number for number, word in enumerate(words)}, window)
+    tokens = _Tokens.of(texts, {word: number for number, word in enumerate(words)})
+    cells = _cooccurrences(tokens.ids, 1, tokens, len(words), window)
     if not cells.values().numel():
         raise DataError(
             f"{name} has no line in which two words occur that are in it at least {least} times; word vectors are learnt from "
             "such lines: give whole sentences"
         )
-    vectors = _reduced(_mutual_information(cells), min(width, len(words)), power)
-    return WordVectors(words, [counts[word] for word in words], vectors, _usual_forms(words, written))
+    contexts = _context_sums(cells)
+    vectors, projection = _reduced(_mutual_information(cells, contexts), min(width, len(words)), power)
+    found, forms = [WordVectors(words, [counts[word] for word in words], vectors, ())], usual_forms(words, written)
+    for length in range(2, ngrams + 1):
+        grams, numbers, often = tokens.ngrams(length, least, GRAMS)
+        cells = _cooccurrences(numbers, length, tokens, len(grams), window)
+        places = _mutual_information(cells, contexts)
+        names = [" ".join(words[word] for word in gram) for gram in grams]
+        forms += [" ".join(forms[word] for word in gram) for gram in grams]
+        found.append(WordVectors(names, often, torch.sparse.mm(places, projection).numpy(), ()))
+    return WordVectors(
+        [word for part in found for word in part.words],
+        [count for part in found for count in part.counts],
+        np.concatenate([part.vectors for part in found]),
+        forms,
+    )
 
 
-def _usual_forms(words: Sequence[str], texts: Iterable[Sequence[str]]) -> list[str]:
+@dataclass(frozen=True)
+class _Tokens:
+    """The numbers of all words one after the other, −1 for words without one and between texts, and the text of each place."""
+
+    ids: NDArray[np.int64]
+    text: NDArray[np.int64]
+
+    @staticmethod
+    def of(texts: Sequence[Sequence[str]], numbers: dict[str, int]) -> "_Tokens":
+        ids = np.array([numbers.get(word, -1) for text in texts for word in (*text, "")])
+        return _Tokens(ids, np.repeat(np.arange(len(texts)), [len(words) + 1 for words in texts]))
+
+    def ngrams(self, length: int, least: int, most: int) -> tuple[list[list[int]], NDArray[np.int64], list[int]]:
+        """The words of the most frequent n-grams, the number of the one that begins at each place, and the count of each."""
+        count = max(0, len(self.ids) - length + 1)
+        columns = np.stack([self.ids[shift : shift + count] for shift in range(length)], 1)
+        whole = (columns >= 0).all(1)
+        grams, place, often = np.unique(columns[whole], axis=0, return_inverse=True, return_counts=True)
+        order = np.argsort(-often, kind="stable")[: min(most, int((often >= least).sum()))]
+        rank = np.full(len(grams), -1)
+        rank[order] = np.arange(len(order))
+        numbers = np.full(len(self.ids), -1)
+        numbers[:count][whole] = rank[place.ravel()]
+        return grams[order].tolist(), numbers, often[order].tolist()
+
+
+def usual_forms(words: Sequence[str], texts: Iterable[Sequence[str]]) -> list[str]:
     """The most frequent spelling of each word inside texts, whose first words have capitals of their own."""
     best: dict[str, tuple[int, str]] = {}
     for form, count in Counter(word for text in texts for word in text[1:]).items():
@@ -98,30 +152,37 @@ def _usual_forms(words: Sequence[str], texts: Iterable[Sequence[str]]) -> list[s
     return [best[word][1] if word in best else word for word in words]
 
 
-def _cooccurrences(texts: Sequence[Sequence[str]], numbers: dict[str, int], window: int) -> Tensor:
-    """[V, 2V] sparse: how often each context stands left (first half) or right of each word, within the window."""
-    size = len(numbers)
-    ids = np.array([numbers.get(word, -1) for text in texts for word in (*text, "")])
-    text = np.repeat(np.arange(len(texts)), [len(words) + 1 for words in texts])
+def _cooccurrences(rows: NDArray[np.int64], length: int, tokens: _Tokens, count: int, window: int) -> Tensor:
+    """[count, 2V] sparse: how often each word stands left (first half) or right of each row, within the window.
+
+    rows: the row that begins at each place, and which is `length` words long; −1 for none.
+    """
+    ids, text = tokens.ids, tokens.text
+    size = int(ids.max()) + 1
     keys, values = [], []
     for distance in range(1, window + 1):
-        first, second = ids[:-distance], ids[distance:]
-        real = (first >= 0) & (second >= 0) & (text[:-distance] == text[distance:])
-        first, second = first[real], second[real]
-        keys += [second * 2 * size + first, first * 2 * size + size + second]
-        values += [np.full(2 * len(first), 1 / distance, np.float32)]
+        for before, reach in ((True, distance), (False, distance + length - 1)):
+            first, second = slice(None, -reach), slice(reach, None)
+            own, other = (second, first) if before else (first, second)
+            real = (rows[own] >= 0) & (ids[other] >= 0) & (text[first] == text[second])
+            keys.append(rows[own][real] * 2 * size + (0 if before else size) + ids[other][real])
+            values.append(np.full(len(keys[-1]), 1 / distance, np.float32))
     cells, place = np.unique(np.concatenate(keys), return_inverse=True)
     sums = np.bincount(place, np.concatenate(values)).astype(np.float32)
-    rows = torch.from_numpy(np.stack(np.divmod(cells, 2 * size)))
-    return _sparse(rows, torch.from_numpy(sums), (size, 2 * size))
+    return _sparse(torch.from_numpy(np.stack(np.divmod(cells, 2 * size))), torch.from_numpy(sums), (count, 2 * size))
 
 
-def _mutual_information(cells: Tensor) -> Tensor:
+def _context_sums(cells: Tensor) -> Tensor:
+    """[2V]: smoothed counts of contexts, which are their probabilities but for a factor."""
+    sums = torch.zeros(cells.size(1), dtype=torch.float64)
+    return sums.index_add_(0, cells.indices()[1], cells.values().double()) ** SMOOTHING
+
+
+def _mutual_information(cells: Tensor, of_context: Tensor) -> Tensor:
     """max(0, log P(word, context) / (P(word) P(context))), with smoothed P(context)."""
     word, context = cells.indices()
     values = cells.values().double()
     of_word = torch.zeros(cells.size(0), dtype=values.dtype).index_add_(0, word, values)
-    of_context = torch.zeros(cells.size(1), dtype=values.dtype).index_add_(0, context, values) ** SMOOTHING
     ratio = values * of_context.sum() / (of_word[word] * of_context[context])
     return _sparse(cells.indices(), ratio.log().clamp_min(0).float(), cells.shape)
 
@@ -132,16 +193,19 @@ def _sparse(cells: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
         return torch.sparse_coo_tensor(cells, values, shape, check_invariants=False).coalesce()
 
 
-def _reduced(cells: Tensor, width: int, power: float) -> Vectors:
-    """U Σ^power of the `width` largest singular values, by subspace iteration from a fixed start."""
+def _reduced(cells: Tensor, width: int, power: float) -> tuple[Vectors, Tensor]:
+    """U Σ^power of the `width` largest singular values, by subspace iteration from a fixed start, and V Σ^(power − 1).
+
+    The product of cells [N, 2V] of other rows with the latter [2V, D] has their vectors.
+    """
     columns = min(width + OVERSAMPLED, cells.size(0))
     basis = torch.randn(cells.size(1), columns, generator=torch.Generator().manual_seed(0))
     transposed = cells.t().coalesce()
     for _ in range(PASSES):
         basis = torch.linalg.qr(torch.sparse.mm(transposed, torch.linalg.qr(torch.sparse.mm(cells, basis))[0]))[0]
-    left, values, _ = torch.linalg.svd(torch.sparse.mm(cells, basis), full_matrices=False)
+    left, values, right = torch.linalg.svd(torch.sparse.mm(cells, basis), full_matrices=False)
     vectors: Vectors = (left[:, :width] * values[:width] ** power).numpy()
-    return vectors
+    return vectors, basis @ right[:width].T * values[:width].clamp_min(TINY) ** (power - 1)
 
 
 def read_vectors(file: str | Path) -> tuple[list[str], Vectors]:

@@ -4,14 +4,34 @@
 const SHARE = 0.1; // a link is named if it has this share of the attention
 
 /** A line and its translation. `explain` is called to explain the line. */
-function pair(line, { text, score, alignment, alternatives, unmet }, { source, target }, number, explain) {
+function pair(line, { text, score, alignment, alternatives, unmet, confidence, words }, { source, target }, number, explain) {
   const button = element("button", { class: "explain", type: "button", onclick: explain }, "Explain");
-  const tools = element("p", { class: "tools" }, element("span", { class: "score" }, `score ${score.toFixed(3)}`), button);
+  const sure = confidence === undefined ? `score ${score.toFixed(3)}` : `confidence ${percent(confidence)}`;
+  const tools = element("p", { class: "tools" }, element("span", { class: "score" }, sure), button);
   const plain = () => [[line, source], [text, target]].map(([each, code]) => element("p", { class: "pieces", ...script(code) }, each));
   const rows = alignment ? linkedRows(alignment, source, target) : plain();
   const missing = unmet ? [element("p", { class: "hint" }, `The translation became too long before it contained: ${unmet.join(", ")}.`)] : [];
   return element("div", { class: "pair", role: "group", "aria-label": `Line ${number}` },
-    tools, ...rows, ...missing, ...alternativesList(alternatives ?? [], target));
+    tools, ...rows, ...(words ? [judgedWords(text, words, target)] : []), ...missing, ...alternativesList(alternatives ?? [], target));
+}
+
+function percent(share) {
+  return `${Math.round(100 * share)} %`;
+}
+
+/** The translation with the confidence in each word; those that are probably wrong are underlined. */
+function judgedWords(text, words, code) {
+  const characters = [...text]; // places count characters, not halves of surrogate pairs
+  const parts = [];
+  let at = 0;
+  for (const { start, end, confidence, tag } of words) {
+    const name = characters.slice(start, end).join("");
+    const word = element("span", { class: tag === "BAD" ? "word doubtful" : "word", title: `${percent(confidence)} sure` }, name);
+    word.style.setProperty("--doubt", 1 - confidence); // the policy of the page forbids attributes with styles
+    parts.push(characters.slice(at, start).join(""), word);
+    at = end;
+  }
+  return element("p", { class: "pieces judged", "aria-label": "Confidence in each word", ...script(code) }, ...parts, characters.slice(at).join(""));
 }
 
 /** Two rows of words, and a caption that names the links of the word that is pointed at or has the focus. */

@@ -6,18 +6,22 @@ Shapes: B rows · S source positions · r pooled vectors · C labels.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.config.registry import Among
 from weft.data.batch import PAD, Layout, Source, pad
 from weft.errors import ConfigError
 from weft.layers.linear_norm_dropout import dropout
-from weft.models.base import Encoder, Network, least
-from weft.models.encoder_decoder import VectorEncoder
+from weft.models.base import Encoder, Network, Sizes, least
+from weft.models.encoder_decoder import VectorEncoder, build_encoder
 from weft.models.pooling import LabelAttentivePooling, Pooled, Pooling, build_pooling
+
+PoolingSpec = Annotated[dict[str, Any], Among("weft.models:POOLINGS")]
+"""A pooling and its options, as configurations write them."""
 
 
 @dataclass
@@ -94,18 +98,19 @@ class LabelAttentiveClassifier(Classifier):
         return ClassifierOutput((F.relu(self.output(contexts)) * labels).sum(-1), pooled.weights, pooled.extras)
 
 
-def classifier(
-    encoder: Encoder,
+def build_classifier(
+    spec: Mapping[str, Any],
+    sizes: Sizes,
     pooling: Mapping[str, Any],
     labels: int,
     dropout: float = 0.0,
     texts: Callable[[], Sequence[Sequence[int]]] | None = None,
 ) -> Classifier:
-    """An encoder with a pooling (task.pooling) and an output layer for the labels, at least one.
+    """The encoder that `spec` (the section model) describes, a pooling (task.pooling) and a layer for labels, at least one.
 
     texts: gives the token ids of each label's text, for a pooling whose queries they are.
     """
-    labels = max(1, labels)
+    encoder, labels = build_encoder(spec, sizes), max(1, labels)
     pooled = build_pooling(pooling, encoder.width, where="task.pooling", labels=labels)
     if not isinstance(pooled, LabelAttentivePooling):
         return Classifier(encoder, pooled, labels, dropout)

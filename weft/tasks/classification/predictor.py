@@ -23,12 +23,12 @@ from weft.decoding.decoding_options import DecodingOptions
 from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.decoding.search_loop import Cancellation
 from weft.explain.explanation import Weights, right_to_left
-from weft.explain.html_page import meter, notes, shaded_words
+from weft.explain.html_page import head_images, meter, notes, shaded_words
 from weft.models.base import Network
 from weft.models.pooling import Pooled, Pooling
 from weft.tasks.classification.data import Labels, TextReader, document_source
-from weft.tasks.classification.edges import GraphReader, graph_source
 from weft.tasks.classification.model import ClassifierOutput
+from weft.tasks.edges_between_words import GraphReader, graph_source
 
 
 @dataclass
@@ -193,6 +193,11 @@ def record_poolings(model: Network) -> Iterator[dict[str, Tensor]]:
 
 SHOWN = 10
 """The most labels whose probabilities are listed."""
+
+
+def label_page(label: Label) -> str:
+    """The probabilities of labels, the weights of sentences and words, and the heads of the encoder."""
+    return probability_table(label) + weighted_sentences(label) + head_images(label.attention, label.uses)
 
 
 def probability_table(label: Label) -> str:

@@ -11,16 +11,13 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
-from weft.config.registry import Among
 from weft.data.batch import NO_LABEL, LabelBatch
 from weft.data.corpus import Corpus, Encoding, Rows
 from weft.data.formats import Pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Metric
-from weft.explain.html_page import head_images
 from weft.models.base import Network, Sizes
-from weft.models.encoder_decoder import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo, all_metrics, text_scores
 from weft.tasks.classification.data import (
     LABELLED,
@@ -35,18 +32,17 @@ from weft.tasks.classification.data import (
     random_words,
     whole_texts,
 )
-from weft.tasks.classification.edges import FORMAT as GRAPH_FORMAT
-from weft.tasks.classification.edges import GraphReader, check_model, check_tokenizer, with_graph, without_edges
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1, MicroF1
-from weft.tasks.classification.model import ClassifierEnsemble, ClassifierOutput, classifier
+from weft.tasks.classification.model import ClassifierEnsemble, ClassifierOutput, PoolingSpec, build_classifier
 from weft.tasks.classification.predictor import (
     ClassificationPredictor,
     Label,
     LabelPredictor,
-    probability_table,
-    weighted_sentences,
+    label_page,
 )
 from weft.tasks.corpus_task import CorpusTask
+from weft.tasks.edges_between_words import FORMAT as GRAPH_FORMAT
+from weft.tasks.edges_between_words import GraphReader, check_model, check_tokenizer, with_graph, without_edges
 
 
 class LabelTask(CorpusTask):
@@ -76,16 +72,24 @@ class LabelTask(CorpusTask):
     def learn(self, train: list[Pairs]) -> None:
         """Collects the labels as well."""
         if self.new:
-            labels = find_labels(train, self.noun, several=self.labels.several, column=self.column)
-            self.report(f"{len(labels):,} {self.noun}s")
-            if self.label_texts:
-                labels.read_texts(Path(self.label_texts))
-            labels.save(self.run / LABELS)
+            self.learn_labels(train)
         super().learn(whole_texts(train))
+
+    def learn_labels(self, train: list[Pairs]) -> None:
+        """Saves the labels of the training data in the folder of the run."""
+        labels = find_labels(train, self.noun, several=self.labels.several, column=self.column)
+        self.report(f"{len(labels):,} {self.noun}s")
+        if self.label_texts:
+            labels.read_texts(Path(self.label_texts))
+        labels.save(self.run / LABELS)
+
+    def load_labels(self) -> Labels:
+        """The labels in the folder of the run."""
+        return Labels.load(self.run / LABELS, several=self.labels.several)
 
     def reopen(self) -> Sizes:
         super().reopen()
-        self.labels = Labels.load(self.run / LABELS, several=self.labels.several)
+        self.labels = self.load_labels()
         return Sizes(self.source.size)
 
     def check(self, valid: list[Pairs]) -> None:
@@ -93,6 +97,8 @@ class LabelTask(CorpusTask):
             self.labels.check(pairs)
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
+        if self.info.metric_types:
+            return super().metrics()
         if self.labels.several:
             split = self.labels.split
             return [MicroF1(split), LabelAccuracy(split), MacroF1(self.labels.names, split)]
@@ -165,9 +171,7 @@ class LabelTask(CorpusTask):
         return self.predictor_class(model, self.reader, self.labels, resolved, threshold=self.threshold, warn=warn)
 
     def explanation(self, predictor: LabelPredictor, prediction: Label, text: str) -> str:
-        """The probabilities of labels, the weights of sentences and words, and the heads of the encoder."""
-        heads = head_images(prediction.attention, prediction.uses)
-        return probability_table(prediction) + weighted_sentences(prediction) + heads
+        return label_page(prediction)
 
     def describe(self) -> dict[str, int]:
         return {"ids": self.source.size, f"{self.noun}s": len(self.labels), **super().describe()}
@@ -211,7 +215,7 @@ class ClassificationTask(LabelTask):
         self,
         context: TaskContext,
         *,
-        pooling: Annotated[dict[str, Any], Among("weft.models:POOLINGS")] = {"kind": "mean"},  # noqa: B006
+        pooling: PoolingSpec = {"kind": "mean"},  # noqa: B006
         label_smoothing: Share = 0.0,
         dropout: Share = 0.1,
         diversity_weight: NonNegativeFloat = 0.0,
@@ -261,7 +265,7 @@ class ClassificationTask(LabelTask):
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         texts = (lambda: self.labels.token_ids(self.source)) if len(self.labels) else None
-        model = classifier(build_encoder(spec, sizes), self.pooling, len(self.labels), self.dropout, texts)
+        model = build_classifier(spec, sizes, self.pooling, len(self.labels), self.dropout, texts)
         if self.graph:
             check_model(model)
         return model

@@ -3,20 +3,17 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from weft.config.registry import Among, build
 from weft.data.batch import Position, TextBatch
 from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resolve_options
 from weft.errors import ConfigError
-from weft.explain.explanation import shown
 from weft.explain.inside import TokenNames
-from weft.layers.kernels import widest_float
-from weft.losses.log_likelihood import decoder_loss
+from weft.losses.log_likelihood import LossSpec, build_loss, decoder_loss
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_model
 from weft.models.language_model import LanguageModel
@@ -78,14 +75,14 @@ class LanguageModelTask(Task):
         evaluation_memory: NonNegativeInt | None = None,
         stride: NonNegativeInt = 0,
         evaluation_streams: PositiveInt = 8,
-        loss: Annotated[dict[str, Any], Among("weft.losses:LOSSES")] = {"kind": "cross_entropy"},  # noqa: B006
+        loss: LossSpec = {"kind": "cross_entropy"},  # noqa: B006
         label_smoothing: Share = 0.0,
     ) -> None:
         super().__init__(context)
         if self.config.data.teacher:
             raise ConfigError("data.teacher: only tasks that translate learn from the translations of another run; remove it")
         self.segment, self.stride, self.streams, self.smoothing = segment, stride, evaluation_streams, label_smoothing
-        self.token_loss = build("weft.losses:LOSSES", loss, where="task.loss")
+        self.token_loss = build_loss(loss)
         self.carrying = SegmentRecurrence(carry, memory)
         self.scoring = SegmentRecurrence(carry, memory if evaluation_memory is None else evaluation_memory)
         # A memory of several segments has no fixed size until it is full.
@@ -201,12 +198,12 @@ class LanguageModelTask(Task):
 
     def score_text(self, model: LanguageModel, text: Text) -> dict[str, float]:
         """The scores of any text; the loss is in nats per token. The first token, which has no context, is not scored."""
-        total = torch.zeros((), dtype=widest_float(model.device), device=model.device)
+        totals: list[Tensor] = []
         carried: Any = None
         for inputs, labels in self._blocks(text):
             features, carried = self.scoring.read(model, inputs.to(model.device), carried)
-            total += model.decoder.loss(features.hidden, labels.to(model.device))[1]
-        loss = float(total) / (len(text) - 1)
+            totals.append(model.decoder.loss(features.hidden, labels.to(model.device))[1])
+        loss = math.fsum(torch.stack(totals).tolist()) / (len(text) - 1)
         bits = loss / math.log(2) * len(text)
         scores = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
         return scores | {"bits_per_character": bits / text.characters, "bits_per_byte": bits / text.bytes}
@@ -232,7 +229,7 @@ class LanguageModelTask(Task):
     def step_names(self, predictor: GenerationPredictor, text: str) -> TokenNames:
         from weft.tasks.language_modeling.explanation import read_text
 
-        return TokenNames([shown(token) for token in read_text(predictor, text).tokens], predictor.tokenizer.tokens)
+        return TokenNames(read_text(predictor, text).tokens, predictor.tokenizer.tokens)
 
     def identity(self) -> str:
         return self.train.identity

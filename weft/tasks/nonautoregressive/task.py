@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.config.corpus_entries import TrainingCorpus
@@ -22,7 +23,7 @@ from weft.losses.ctc_loss import alignable, best_alignment, ctc_loss
 from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.tasks.base import Loss, Share, TaskContext
-from weft.tasks.nonautoregressive.fertility import COLUMN, Count, Ids, TranslationTable, attach, linked
+from weft.tasks.nonautoregressive.fertility import COLUMN, Count, attach, counted_alignment, linked
 from weft.tasks.seq2seq_task import Seq2SeqObjective
 from weft.tasks.translation.attention_alignment import CharacterCounter
 from weft.tasks.translation.task import TranslationTask
@@ -135,10 +136,10 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         """Counts fertilities by the attention of the teacher, or without one by an alignment of the training data."""
         self.report("aligning the training data")
         if not self.config.data.teacher or self.teacher is None:
-            return TranslationTable.count(self.train, self.target.size)
+            return counted_alignment(self.train, self.target.size)
         align, source, target = self.teacher.aligner(self.config), CharacterCounter(self.source), CharacterCounter(self.target)
 
-        def count(pairs: Sequence[tuple[Ids, Ids]]) -> list[Ids]:
+        def count(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> list[NDArray[Any]]:
             texts = [(self.source.decode(ids.tolist()), self.target.decode(other.tolist())) for ids, other in pairs]
             fertilities = []
             for (ids, other), (before, after), each in zip(pairs, texts, align(texts), strict=True):

@@ -78,3 +78,6 @@ class MeanSquaredError(Metric):
 
     def value(self, sums: Counts) -> Counts:
         return sums[..., 0] / np.maximum(sums[..., 1], 1)
+
+
+NUMBER_METRICS: tuple[type[Metric], ...] = (Pearson, Spearman, MeanSquaredError)

@@ -19,10 +19,13 @@ from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.embeddings_and_rotary_positions import embedding_table
 from weft.layers.linear_norm_dropout import dropout
-from weft.models.base import Encoder, Network
-from weft.models.encoder_decoder import VectorEncoder
+from weft.models.base import Encoder, Network, Sizes
+from weft.models.encoder_decoder import VectorEncoder, build_encoder
 from weft.models.pooling import Pooled, Pooling, build_pooling
 from weft.tasks.classification.model import ClassifierOutput
+
+ComparisonSpec = Annotated[dict[str, Any], Among("weft.tasks.pairs:COMPARISONS")]
+"""A comparison and its options, as configurations write them."""
 
 BETWEEN = ("first", "second")
 """The names of the attention weights of each text over the other one."""
@@ -30,9 +33,12 @@ BETWEEN = ("first", "second")
 
 @dataclass
 class Compared:
-    """vector [B, width] · weights: attention between the texts, by name · extras: values [B] for auxiliary losses."""
+    """vector [B, width] · states [B, M, state_width]: of the positions of the second text, which have seen the first, if the
+    comparison is one that lets them · weights: attention between the texts, by name · extras: values [B] for auxiliary losses.
+    """
 
     vector: Tensor
+    states: Tensor
     weights: dict[str, Tensor] = field(default_factory=dict)
     extras: dict[str, Tensor] = field(default_factory=dict)
 
@@ -40,10 +46,12 @@ class Compared:
 class Comparison(nn.Module, ABC):
     """Turns two texts, which one encoder reads, into a vector of `width` entries. dropout: its share in feed-forward networks.
 
-    streams: the number of streams in which the encoder reads both texts.
+    state_width: of the vectors of positions, see `Compared` · streams: the number of streams in which the encoder reads both
+    texts.
     """
 
     width: int
+    state_width: int
     streams: int = 2
 
     def __init__(self, encoder: Encoder, dropout: float) -> None:
@@ -76,20 +84,16 @@ class Siamese(Comparison):
     ) -> None:
         super().__init__(encoder, dropout)
         self.pooling = _pooling(pooling, encoder.width)
-        self.width = 4 * self.pooling.rows * encoder.width
+        self.width, self.state_width = 4 * self.pooling.rows * encoder.width, encoder.width
 
     def forward(self, first: Source, second: Source) -> Compared:
-        pooled = []
-        for text in (first, second):
-            encoded = self.encoder(text)
-            each: Pooled = self.pooling(encoded.memory, encoded.layout)
-            pooled.append(each)
+        both = [self.encoder(text) for text in (first, second)]
+        pooled: list[Pooled] = [self.pooling(each.memory, each.layout) for each in both]
         u, v = (each.vectors.flatten(1) for each in pooled)
         weights = {name: each.weights for name, each in zip(BETWEEN, pooled, strict=True) if each.weights is not None}
         extras = {name: pooled[0].extras[name] + pooled[1].extras[name] for name in pooled[0].extras}
-        return Compared(
-            torch.cat([u, v, (u - v).abs(), u * v], -1), {f"pooling.{name}": w for name, w in weights.items()}, extras
-        )
+        vector = torch.cat([u, v, (u - v).abs(), u * v], -1)
+        return Compared(vector, both[1].memory, {f"pooling.{name}": w for name, w in weights.items()}, extras)
 
 
 class ReluNetwork(nn.Module):
@@ -128,17 +132,18 @@ class DecomposableAttention(Comparison):
         self.attend = ReluNetwork(encoder.width, hidden, dropout)
         self.compare = ReluNetwork(2 * encoder.width, hidden, dropout)
         self.pooling = _pooling(pooling, hidden)
-        self.width = 2 * self.pooling.rows * hidden
+        self.width, self.state_width = 2 * self.pooling.rows * hidden, hidden
 
     def forward(self, first: Source, second: Source) -> Compared:
         one, other = self.encoder(first), self.encoder(second)
         a, b = one.memory, other.memory
         weights = two_way_weights(self.attend(a) @ self.attend(b).transpose(1, 2), one.mask, other.mask)
-        pooled = []
+        pooled, compared = [], a
         for own, seen, layout in ((a, weights.first @ b, one.layout), (b, weights.second @ a, other.layout)):
-            each: Pooled = self.pooling(self.compare(torch.cat([own, seen], -1)), layout)
+            compared = self.compare(torch.cat([own, seen], -1))
+            each: Pooled = self.pooling(compared, layout)
             pooled.append(each.vectors.flatten(1))
-        return Compared(torch.cat(pooled, -1), vars(weights))
+        return Compared(torch.cat(pooled, -1), compared, vars(weights))
 
 
 class Esim(Comparison):
@@ -163,19 +168,19 @@ class Esim(Comparison):
         self.composition: VectorEncoder = build("weft.models:ENCODERS", composition, where="task.comparison.composition")
         self.project = nn.Linear(4 * encoder.width, self.composition.input_width)
         self.pooling = _pooling(pooling, self.composition.width)
-        self.width = 2 * self.pooling.rows * self.composition.width
+        self.width, self.state_width = 2 * self.pooling.rows * self.composition.width, self.composition.width
 
     def forward(self, first: Source, second: Source) -> Compared:
         one, other = self.encoder(first), self.encoder(second)
         a, b = one.memory, other.memory
         weights = two_way_weights(a @ b.transpose(1, 2), one.mask, other.mask)
-        pooled = []
+        pooled, again = [], one
         for own, seen, layout in ((a, weights.first @ b, one.layout), (b, weights.second @ a, other.layout)):
             joined = torch.cat([own, seen, own - seen, own * seen], -1)
             again = self.composition.read(F.relu(self.project(self.drop(joined))), layout)
             each: Pooled = self.pooling(again.memory, again.layout)
             pooled.append(each.vectors.flatten(1))
-        return Compared(torch.cat(pooled, -1), vars(weights))
+        return Compared(torch.cat(pooled, -1), again.memory, vars(weights))
 
 
 class Joined(Comparison):
@@ -204,7 +209,7 @@ class Joined(Comparison):
             )
         self.segments = embedding_table(2, encoder.input_width, 0.1)
         self.pooling = _pooling(pooling, encoder.width)
-        self.width = self.pooling.rows * encoder.width
+        self.width, self.state_width = self.pooling.rows * encoder.width, encoder.width
 
     def forward(self, first: Source, second: Source) -> Compared:
         stream, segments = join_sources(first, second)
@@ -213,7 +218,7 @@ class Joined(Comparison):
         encoded = self.encoder.read(x + self.segments(segments), layout)
         pooled: Pooled = self.pooling(encoded.memory, encoded.layout)
         weights = {} if pooled.weights is None else {"pooling.stream": pooled.weights}
-        return Compared(pooled.vectors.flatten(1), weights, pooled.extras)
+        return Compared(pooled.vectors.flatten(1), split_second(encoded.memory, first, second), weights, pooled.extras)
 
 
 def join_sources(first: Source, second: Source) -> tuple[Source, Tensor]:
@@ -226,6 +231,13 @@ def join_sources(first: Source, second: Source) -> tuple[Source, Tensor]:
     segments = (place >= begins).long()
     found = both.gather(1, torch.where(segments > 0, extent + place - begins, place).clamp_max(both.size(1) - 1))
     return Source(found.where(layout.mask, 0), layout), segments
+
+
+def split_second(stream: Tensor, first: Source, second: Source) -> Tensor:
+    """[B, M, D]: the vectors of the second text, from those [B, S, D] of the stream that `join_sources` makes."""
+    assert first.layout is not None and second.layout is not None
+    places = (first.layout.lengths[:, None] + second.layout.positions).clamp_max(stream.size(1) - 1)
+    return stream.gather(1, places[..., None].expand(-1, -1, stream.size(-1)))
 
 
 class PairModel(Network):
@@ -245,17 +257,24 @@ class PairModel(Network):
     def forward(self, first: Source, second: Source) -> ClassifierOutput:
         """The logits [B, C] of the labels, or a number [B, 1]."""
         compared: Compared = self.comparison(first, second)
-        vector = dropout(compared.vector, self.dropout, self.training)
+        return ClassifierOutput(self.score(compared.vector), None, compared.extras, compared.weights)
+
+    def score(self, vector: Tensor) -> Tensor:
+        """The output layer over a vector of both texts, behind the hidden layer."""
+        vector = dropout(vector, self.dropout, self.training)
         if self.hidden is not None:
             vector = dropout(torch.tanh(self.hidden(vector)), self.dropout, self.training)
-        return ClassifierOutput(self.output(vector), None, compared.extras, compared.weights)
+        scores: Tensor = self.output(vector)
+        return scores
 
 
 def _half(limit: int | None) -> int | None:
     return None if limit is None else limit // 2
 
 
-def pair_model(encoder: Encoder, comparison: Mapping[str, Any], outputs: int, hidden: int, dropout: float) -> PairModel:
-    """An encoder with a comparison (task.comparison) and an output layer."""
-    compared = build("weft.tasks.pairs:COMPARISONS", comparison, encoder, dropout, where="task.comparison")
+def build_pair_model(
+    spec: Mapping[str, Any], sizes: Sizes, comparison: Mapping[str, Any], outputs: int, hidden: int, dropout: float
+) -> PairModel:
+    """The encoder that `spec` (the section model) describes, a comparison (task.comparison) and an output layer."""
+    compared = build("weft.tasks.pairs:COMPARISONS", comparison, build_encoder(spec, sizes), dropout, where="task.comparison")
     return PairModel(compared, max(1, outputs), hidden, dropout)

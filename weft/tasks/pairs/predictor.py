@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import Source
+from weft.data.formats import Fields
 from weft.decoding.predictor import TextInput
 from weft.explain.html_page import notes, weight_table
 from weft.tasks.classification.data import Labels
@@ -28,14 +29,15 @@ from weft.tasks.two_texts import TwoTextReader, read_two_texts, two_sources
 class PairPredictor(ClassificationPredictor):
     """A model of two texts. An input has both with a tab between them; a blank line has no output.
 
-    For a number, `Label.text` and `Label.score` are the number.
+    For a number, `Label.text` and `Label.score` are the number. columns: the names of both texts in JSON.
     """
 
+    columns: ClassVar[Fields] = FIELDS
     reader: TwoTextReader
     labels: Labels | Numbers  # type: ignore[assignment]
 
     def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TextInput:
-        return super().parse_input(read_two_texts(line, FIELDS), attention=attention, **fields)
+        return super().parse_input(read_two_texts(line, self.columns), attention=attention, **fields)
 
     def lay_out(self, parts: Sequence[TextPart]) -> Sequence[Source]:
         return two_sources(*joined(parts))

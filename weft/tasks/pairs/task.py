@@ -1,33 +1,28 @@
 """Pairs: a label or a number for two texts. Labels are scored by accuracy and F1, numbers by correlation and squared error."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
-from weft.config.registry import Among
 from weft.data.batch import LabelBatch, TwoTextBatch
 from weft.data.corpus import Corpus, Encoding, Rows
 from weft.data.formats import Pairs
-from weft.evaluation.metrics import Metric
 from weft.models.base import Network, Sizes
-from weft.models.encoder_decoder import build_encoder
 from weft.tasks.base import Loss, Share, TaskContext, TaskInfo, measures_of
 from weft.tasks.classification.data import label_encoding, random_words
 from weft.tasks.classification.model import ClassifierEnsemble, ClassifierOutput
 from weft.tasks.classification.predictor import Label, LabelPredictor
 from weft.tasks.classification.task import LabelTask
-from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.pairs.data import FORMAT, NUMBERS, Numbers, find_numbers
-from weft.tasks.pairs.metrics import MeanSquaredError, Pearson, Spearman
-from weft.tasks.pairs.model import pair_model
+from weft.tasks.pairs.metrics import NUMBER_METRICS
+from weft.tasks.pairs.model import ComparisonSpec, build_pair_model
 from weft.tasks.pairs.predictor import PairPredictor, comparison_page
 from weft.tasks.two_texts import TwoTextReader, make_two_texts, spaced
-
-NUMBER_METRICS: tuple[type[Metric], ...] = (Pearson, Spearman, MeanSquaredError)
 
 
 class PairsTask(LabelTask):
@@ -58,7 +53,7 @@ class PairsTask(LabelTask):
         self,
         context: TaskContext,
         *,
-        comparison: Annotated[dict[str, Any], Among("weft.tasks.pairs:COMPARISONS")] = {"kind": "siamese"},  # noqa: B006
+        comparison: ComparisonSpec = {"kind": "siamese"},  # noqa: B006
         output: Literal["label", "number"] = "label",
         hidden: NonNegativeInt = 0,
         label_smoothing: Share = 0.0,
@@ -69,24 +64,21 @@ class PairsTask(LabelTask):
         self.numeric = output == "number"
         if self.numeric:
             self.labels, self.measures = Numbers(), measures_of(NUMBER_METRICS)
+            self.info = replace(self.info, metric_types=NUMBER_METRICS)
 
     def learn(self, train: list[Pairs]) -> None:
-        train = spaced(train)
-        if not self.numeric:
-            super().learn(train)
-            return
-        if self.new:
-            found = find_numbers(train)
-            self.report(f"numbers with a mean of {found.mean:.3f} and a standard deviation of {found.deviation:.3f}")
-            found.save(self.run / NUMBERS)
-        CorpusTask.learn(self, train)
+        super().learn(spaced(train))
 
-    def reopen(self) -> Sizes:
+    def learn_labels(self, train: list[Pairs]) -> None:
         if not self.numeric:
-            return super().reopen()
-        CorpusTask.reopen(self)
-        self.labels = Numbers.load(self.run / NUMBERS)
-        return Sizes(self.source.size)
+            super().learn_labels(train)
+            return
+        found = find_numbers(train)
+        self.report(f"numbers with a mean of {found.mean:.3f} and a standard deviation of {found.deviation:.3f}")
+        found.save(self.run / NUMBERS)
+
+    def load_labels(self) -> Any:
+        return Numbers.load(self.run / NUMBERS) if self.numeric else super().load_labels()
 
     def placeholder_sizes(self) -> Sizes:
         return Sizes(8)
@@ -99,16 +91,13 @@ class PairsTask(LabelTask):
         return label_encoding(self.reader, self.labels, drop_duplicates=self.config.data.drop_duplicates and training)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        return pair_model(build_encoder(spec, sizes), self.comparison, len(self.labels), self.hidden, self.dropout)
+        return build_pair_model(spec, sizes, self.comparison, len(self.labels), self.hidden, self.dropout)
 
     def vocabularies(self) -> list[str]:
         return [self.source.digest(), *self.labels.names]
 
     def ensemble(self, models: Sequence[Network]) -> Network:
         return ClassifierEnsemble(models, number=self.numeric)
-
-    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
-        return [each() for each in NUMBER_METRICS] if self.numeric else super().metrics(tokenize=tokenize, lowercase=lowercase)
 
     def collate(
         self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False

@@ -19,9 +19,12 @@ from weft.data.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.linear_norm_dropout import dropout
 from weft.layers.recurrent import RecurrentLayer
-from weft.models.base import Encoded, Encoder, Network
-from weft.models.encoder_decoder import VectorEncoder
+from weft.models.base import Encoded, Encoder, Network, Sizes
+from weft.models.encoder_decoder import VectorEncoder, build_encoder
 from weft.models.pooling import SelfAttentivePooling
+
+ReaderSpec = Annotated[dict[str, Any], Among("weft.tasks.reading:READERS")]
+"""A reader and its options, as configurations write them."""
 
 
 @dataclass
@@ -232,9 +235,9 @@ class ReadingModel(Network):
         return pointed
 
 
-def reading_model(encoder: Encoder, reader: Mapping[str, Any], dropout: float) -> ReadingModel:
-    """An encoder with a reader (task.reader)."""
-    return ReadingModel(build("weft.tasks.reading:READERS", reader, encoder, dropout, where="task.reader"))
+def build_reading_model(spec: Mapping[str, Any], sizes: Sizes, reader: Mapping[str, Any], dropout: float) -> ReadingModel:
+    """The encoder that `spec` (the section model) describes, with a reader (task.reader)."""
+    return ReadingModel(build("weft.tasks.reading:READERS", reader, build_encoder(spec, sizes), dropout, where="task.reader"))
 
 
 def answer_loss(logits: Tensor, spans: Tensor) -> Tensor:

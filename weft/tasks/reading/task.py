@@ -1,26 +1,24 @@
 """Reading: a passage and a question, answered by words of the passage; scored by exact matches and F1."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.config.registry import Among
 from weft.data.batch import TwoTextBatch
 from weft.data.corpus import Corpus, Encoding, Rows
 from weft.data.formats import Pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.models.base import Network, Sizes
-from weft.models.encoder_decoder import build_encoder
 from weft.tasks.base import Loss, Share, TaskContext, TaskInfo, measures_of
 from weft.tasks.classification.data import Labels
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.reading.data import FORMAT, PassageReader, count_words, gather_passages, random_passages
 from weft.tasks.reading.metrics import AnswerF1, ExactAnswer
-from weft.tasks.reading.model import ReadingModel, answer_loss, reading_model
+from weft.tasks.reading.model import ReaderSpec, ReadingModel, answer_loss, build_reading_model
 from weft.tasks.reading.predictor import Answer, ReadingPredictor, reading_page
 from weft.tasks.tagging.data import WORDS, Lexicon, TaggedEncoding, Vocabulary
 from weft.tasks.two_texts import spaced
@@ -58,7 +56,7 @@ class ReadingTask(CorpusTask):
         self,
         context: TaskContext,
         *,
-        reader: Annotated[dict[str, Any], Among("weft.tasks.reading:READERS")] = {"kind": "bidaf"},  # noqa: B006
+        reader: ReaderSpec = {"kind": "bidaf"},  # noqa: B006
         dropout: Share = 0.2,
         longest_answer: PositiveInt = 15,
         least_count: PositiveInt = 2,
@@ -85,7 +83,7 @@ class ReadingTask(CorpusTask):
         return Sizes(8, reads="words", pieces=8)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        return reading_model(build_encoder(spec, sizes), self.spec, self.dropout)
+        return build_reading_model(spec, sizes, self.spec, self.dropout)
 
     def encoding(self, *, training: bool) -> Encoding:
         return self.reader.encoding(drop_duplicates=self.config.data.drop_duplicates and training)

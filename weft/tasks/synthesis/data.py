@@ -4,13 +4,14 @@ Shapes: B texts · T steps of the decoder, each of R frames · M mel bands.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import torch
 
 from weft.data.batch import EOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
+from weft.data.column_checks_and_listed_files import DataFormat, listed_files
 from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
 from weft.data.formats import Pairs, Texts
 from weft.data.sentence_pairs import PairFilters
@@ -18,6 +19,11 @@ from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 from weft.tasks.transcription.data import CHUNK, VERSION
 from weft.tasks.transcription.log_mel import Frames, LogMel, features
+
+
+def spoken_texts(lowercase: bool) -> DataFormat:
+    """The format of lists of texts with their recordings."""
+    return replace(listed_files((), lowercase=lowercase, side=1), check=check_texts_first)
 
 
 def check_texts_first(pairs: Pairs, report: Callable[[str], None]) -> None:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
+from weft.attention.core.weight_recorder import cross_attentions, record_weights
 from weft.data.batch import Layout, PairBatch, Source
 from weft.decoding.token_selection import uniform
 from weft.errors import ConfigError
@@ -223,3 +224,11 @@ def frame_distance(written: Tensor, labels: Tensor, kind: Distance) -> Tensor:
 def end_labels(layout: Layout) -> Tensor:
     """[B, T]: 1 at the last step of each row, else 0."""
     return (layout.positions == layout.lengths[:, None] - 1).float()
+
+
+def attended(model: SpeechModel, batch: PairBatch) -> tuple[SpeechOutputs, Tensor | None]:
+    """The outputs when true frames are fed, and the weights [B, H, T, S] of the last attention to the text that has any."""
+    shown = [each for each in cross_attentions(model.decoder).values() if each.weights_sum is not None][-1:]
+    with record_weights(shown) as recorded:
+        outputs: SpeechOutputs = model.teacher_forced(batch)
+    return outputs, torch.cat(recorded[0], 2) if recorded else None

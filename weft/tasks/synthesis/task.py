@@ -13,9 +13,7 @@ import torch.nn.functional as F
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from weft.attention.core.weight_recorder import cross_attentions, record_weights
 from weft.data.batch import PairBatch
-from weft.data.column_checks_and_listed_files import listed_files
 from weft.data.corpus import Corpus, Encoding, Rows
 from weft.data.formats import Pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resolve_options
@@ -23,7 +21,7 @@ from weft.losses.attention_penalties import Penalties
 from weft.models.base import Network, Sizes
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo
 from weft.tasks.corpus_task import CorpusTask
-from weft.tasks.synthesis.data import check_texts_first, collate_speech, random_speech, speech_encoding
+from weft.tasks.synthesis.data import collate_speech, random_speech, speech_encoding, spoken_texts
 from weft.tasks.synthesis.griffin_lim import InvertibleLogMel
 from weft.tasks.synthesis.metrics import diagonal_share, mel_cepstral_distortion
 from weft.tasks.synthesis.model import (
@@ -31,6 +29,7 @@ from weft.tasks.synthesis.model import (
     SpeechModel,
     SpeechOptions,
     SpeechOutputs,
+    attended,
     build_speech_model,
     end_labels,
     frame_distance,
@@ -85,7 +84,7 @@ class SynthesisTask(CorpusTask):
         super().__init__(context)
         mel.check()
         self.mel, self.speech, self.distance, self.lowercase = mel, speech, distance, lowercase
-        self.data_format = replace(listed_files((), lowercase=lowercase, side=1), check=check_texts_first)
+        self.data_format = spoken_texts(lowercase)
         self.penalties = Penalties({"guided": guided_weight}, guided_width, [-1])
 
     def learn(self, train: list[Pairs]) -> None:
@@ -151,17 +150,15 @@ class SynthesisTask(CorpusTask):
         """The distortion of what is spoken for validation texts, and, with true frames fed, the attention and the loss."""
         if self.valid is None:
             return {}
-        total, near, steps = 0.0, 0.0, 0
-        shown = [each for each in cross_attentions(model.decoder).values() if each.weights_sum is not None][-1:]
+        total, steps, near = 0.0, 0, list[float]()
         for batch in self.validation(model):
             layout = batch.target_layout
-            with record_weights(shown) as recorded:
-                outputs = model.teacher_forced(batch)
+            outputs, recorded = attended(model, batch)
             terms = torch.stack([*self._terms(model, outputs, batch).values()]).sum(0)
             total, steps = total + float(torch.where(layout.mask, terms, 0.0).sum()), steps + int(layout.mask.sum())
-            for weights in recorded:
-                near += diagonal_share(torch.cat(weights, 2).float(), layout, batch.source.layout)[0]
-        scores = {"diagonal": 100 * near / steps} if shown else {}
+            if recorded is not None:
+                near.append(diagonal_share(recorded.float(), layout, batch.source.layout)[0])
+        scores = {"diagonal": 100 * sum(near) / steps} if near else {}
         return {**self._spoken_scores(model), **scores, "loss": total / steps}
 
     def _spoken_scores(self, model: SpeechModel) -> dict[str, float]:

@@ -3,8 +3,11 @@
 Files have `word TAB tag` lines and a blank line after each sentence (also .gz). A sentence is a pair of texts like all other
 data: its words, each with `WORD_END` behind it, and its lines as in the file. So a word may contain spaces.
 
+With edges, a third column has the numbers of the words that a word is connected with, counted from 0 in its sentence, or `_`.
+Behind the words of a sentence there are a tab and its edges then, as in `weft.tasks.edges_between_words`.
+
 Columns of the corpus: `word`, the id of each word; `piece`, the ids of the subwords of all words; `size`, the subwords of each
-word; `tag`.
+word; `tag`; with edges also `edges`, the places of both words of each.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -33,12 +36,16 @@ from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 from weft.file_access import plain_name
 from weft.tasks.classification.data import Labels, reading
+from weft.tasks.edges_between_words import read_edges, with_graph
 from weft.tasks.tagging.metrics import Scheme, convert, split_tags
 
 TAGS, WORDS = "tags.json", "words.json"
 
 WORD_END = "\x1f"
 """The unit separator of ASCII."""
+
+NO_EDGE = "_"
+"""Stands in the third column for no word, as in CoNLL-U."""
 
 MOST_SUBWORDS = 24
 """Subwords of a word that a frontend reads. Of longer words, the middle is left out."""
@@ -50,7 +57,8 @@ def join_words(words: Iterable[str]) -> str:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text: those that `join_words` joined, otherwise what stands between spaces."""
+    """The words of a text: those that `join_words` joined, otherwise what stands between spaces; without edges."""
+    text = text.partition("\t")[0]
     return text.split(WORD_END)[:-1] if WORD_END in text else text.split()
 
 
@@ -64,54 +72,67 @@ def join_tags(words: Iterable[str], tags: Iterable[str]) -> str:
     return "\n".join(f"{word}\t{tag}" for word, tag in zip(words, tags, strict=True))
 
 
-def open_tagged(spec: str, scheme: Scheme | None = None) -> Pairs:
-    """The tagged sentences of `file.tsv`, of two columns of it, `file.tsv#1,3`, or of what a run has held out (.jsonl)."""
-    return JsonPairs(spec, spec, None) if is_json(spec) else TaggedSentences(spec, scheme)
+def open_tagged(spec: str, scheme: Scheme | None = None, graph: bool = False) -> Pairs:
+    """The tagged sentences of `file.tsv`, of some columns of it, `file.tsv#1,3`, or of what a run has held out (.jsonl)."""
+    return JsonPairs(spec, spec, None) if is_json(spec) else TaggedSentences(spec, scheme, graph)
 
 
-def tagged_inputs(file: Path) -> Iterable[str]:
-    """The words of a table (.tsv), or lines of text."""
+def tagged_inputs(file: Path, graph: bool = False) -> Iterable[str]:
+    """The words of a table (.tsv) with their edges, or lines of text."""
     if not plain_name(file.name).endswith(".tsv"):
         return read_inputs(file)
-    return (words for words, _ in open_tagged(str(file)))
+    return (words for words, _ in open_tagged(str(file), graph=graph))
 
 
-def tagged_format(scheme: Scheme | None) -> DataFormat:
-    """Tagged sentences, whose tags are rewritten in a scheme if they mark entities."""
-    return DataFormat(partial(open_tagged, scheme=scheme), tagged_inputs)
+def tagged_format(scheme: Scheme | None, graph: bool = False) -> DataFormat:
+    """Tagged sentences, whose tags are rewritten in a scheme if they mark entities. graph: with edges between their words."""
+    return DataFormat(partial(open_tagged, scheme=scheme, graph=graph), partial(tagged_inputs, graph=graph))
+
+
+def edges_of(neighbours: Sequence[str]) -> str:
+    """The edges of a sentence such as `0-1 1-2`, given what its third column has for each word."""
+    found = [f"{word}-{other}" for word, others in enumerate(neighbours) for other in others.split() if other != NO_EDGE]
+    return " ".join(found)
 
 
 class TaggedSentences(Pairs):
     """The sentences of a table with a word per line. All lines have the same number of columns, separated by tabs.
 
-    scheme: rewrites the tags of every sentence.
+    scheme: rewrites the tags of every sentence · graph: reads a column with the neighbours of each word as well.
     """
 
-    def __init__(self, spec: str, scheme: Scheme | None = None) -> None:
+    def __init__(self, spec: str, scheme: Scheme | None = None, graph: bool = False) -> None:
         super().__init__(spec)
         path, mark, columns = spec.rpartition("#")
         chosen = mark and plain_name(path).endswith(".tsv")
         self.path = str(check_file(path if chosen else spec))
-        self.scheme = scheme
-        numbers = columns.split(",") if chosen else ["1", "2"]
-        if len(numbers) != 2 or not all(number.strip().isdecimal() and int(number) for number in numbers):
+        self.scheme, self.graph = scheme, graph
+        wanted = ["1", "2", "3"] if graph else ["1", "2"]
+        numbers = columns.split(",") if chosen else wanted
+        if len(numbers) != len(wanted) or not all(number.strip().isdecimal() and int(number) for number in numbers):
+            if graph:
+                raise DataError(
+                    f"{spec}: write the columns of the word, of its tag and of its neighbours as three numbers from 1 on, like "
+                    "file.tsv#1,3,4."
+                )
             raise DataError(
                 f"{spec}: write the columns of the word and of its tag as two numbers from 1 on, like file.tsv#1,3."
             )
-        self.word, self.tag = (int(number) - 1 for number in numbers)
+        self.columns = [int(number) - 1 for number in numbers]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for first, rows in self._sentences():
-            words, tags = [word for word, _ in rows], [tag for _, tag in rows]
+            words, tags = [word for word, *_ in rows], [tag for _, tag, *_ in rows]
             try:
                 tags = convert(tags, self.scheme)
             except DataError as error:
                 raise DataError(f"{self.path}, sentence at line {first:,}: {error}") from None
-            yield join_words(words), join_tags(words, tags)
+            edges = f"\t{edges_of([neighbours for *_, neighbours in rows])}" if self.graph else ""
+            yield join_words(words) + edges, join_tags(words, tags)
 
-    def _sentences(self) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-        """The number of the first line of each sentence, and its words with their tags."""
-        rows: list[tuple[str, str]] = []
+    def _sentences(self) -> Iterator[tuple[int, list[tuple[str, ...]]]]:
+        """The number of the first line of each sentence, and its words with their tags and neighbours."""
+        rows: list[tuple[str, ...]] = []
         width, first, empty = 0, 0, True
         for number, line in enumerate(read_lines(self.path), start=1):
             if not line.strip():
@@ -127,28 +148,29 @@ class TaggedSentences(Pairs):
         if empty:
             raise DataError(f"{self.path} is empty.")
 
-    def _row(self, cells: list[str], width: int, where: str) -> tuple[str, str]:
+    def _row(self, cells: list[str], width: int, where: str) -> tuple[str, ...]:
         shown = repr("\t".join(cells)[:80])
         if len(cells) != width:
             raise DataError(
                 f"{where}: {len(cells)} columns, but the lines before it have {width}: {shown}. Write a word, a tab and a tag."
             )
-        if max(self.word, self.tag) >= width:
+        if max(self.columns) >= width:
+            wanted = "a word, a tag and the numbers of its neighbours" if self.graph else "a word, a tab and a tag"
             raise DataError(
-                f"{where}: there is no column {max(self.word, self.tag) + 1}, only {width}: {shown}. Write a word, a tab and a "
-                f"tag on each line, or choose columns like {self.path}#1,2."
+                f"{where}: there is no column {max(self.columns) + 1}, only {width}: {shown}. Write {wanted} on each line, or "
+                f"choose columns like {self.path}#{'1,2,3' if self.graph else '1,2'}."
             )
-        word, tag = cells[self.word].strip(), cells[self.tag].strip()
+        word, tag, *neighbours = (cells[column].strip() for column in self.columns)
         if not word or not tag:
             missing = f"the tag {tag!r} has no word" if tag else f"the word {word!r} has no tag"
             raise DataError(f"{where}: {missing}: {shown}. Complete the line, or remove it.")
         if WORD_END in word:
             raise DataError(f"{where}: a word contains the control character U+001F: {shown}. Remove it.")
-        return word, tag
+        return word, tag, *neighbours
 
     def digest(self) -> str:
         # The scheme follows from the task's settings, which are part of the key of a prepared corpus.
-        return combine("tagged", str(self.word), str(self.tag), file_digest(self.path))
+        return combine("tagged", *map(str, self.columns), file_digest(self.path))
 
 
 @dataclass(frozen=True)
@@ -232,7 +254,7 @@ class TaggedEncoding:
     """Turns sentences into ids.
 
     whole: a model reads words, each with its subwords; otherwise all subwords in a row · longest: the most positions of a
-    sentence · scheme: of the labels, if they mark entities.
+    sentence · scheme: of the labels, if they mark entities · graph: whether sentences have edges.
     """
 
     tokenizer: Tokenizer
@@ -241,6 +263,15 @@ class TaggedEncoding:
     whole: bool
     longest: int
     scheme: Scheme | None
+    graph: bool = False
+
+    def edges(self, text: str) -> list[int]:
+        """The places of both words of each edge of a text."""
+        words = split_words(text)
+        try:
+            return read_edges(text.partition("\t")[2], len(words))
+        except DataError as error:
+            raise DataError(f"{' '.join(words)[:60]!r}: {error}") from None
 
     def subwords(self, words: Sequence[str]) -> list[list[int]]:
         """The subwords of each word; at least one."""
@@ -264,25 +295,26 @@ class TaggedEncoding:
 
         def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
             known: Texts = []
-            sentences: list[tuple[list[str], list[str], list[list[int]]]] = []
+            sentences: list[tuple[list[str], list[str], list[list[int]], list[int]]] = []
             for pair in texts:
                 words, tags = split_tags(pair[1])
                 if labels.ids.keys() >= set(tags := convert(tags, self.scheme)):
                     known.append(pair)
-                    sentences.append((words, tags, self.subwords(words)))
-            kept, reasons = filters(known, [range(self.length(subwords)) for _, _, subwords in sentences])
+                    sentences.append((words, tags, self.subwords(words), self.edges(pair[0]) if self.graph else []))
+            kept, reasons = filters(known, [range(self.length(subwords)) for _, _, subwords, _ in sentences])
             chosen = [sentences[place] for place in kept]
             columns: Columns = {
-                "word": [self.lexicon.find(words) for words, _, _ in chosen],
-                "piece": [list(chain.from_iterable(subwords)) for _, _, subwords in chosen],
-                "size": [[len(each) for each in subwords] for _, _, subwords in chosen],
-                "tag": [[labels.ids[tag] for tag in tags] for _, tags, _ in chosen],
+                "word": [self.lexicon.find(words) for words, *_ in chosen],
+                "piece": [list(chain.from_iterable(subwords)) for _, _, subwords, _ in chosen],
+                "size": [[len(each) for each in subwords] for _, _, subwords, _ in chosen],
+                "tag": [[labels.ids[tag] for tag in tags] for _, tags, *_ in chosen],
+                "edges": [edges for *_, edges in chosen],
             }
             return columns, {"with a tag that training does not have": len(texts) - len(known), **reasons}
 
         key = ["tagged", self.key(), labels.names, self.scheme or "none", self.longest, drop_duplicates]
         ids = {"word": ids_below(self.lexicon.size), "piece": ids_below(self.tokenizer.size), "tag": ids_below(len(labels))}
-        columns = {name: ids.get(name, "uint16") for name in ("word", "piece", "size", "tag")}
+        columns = {name: ids.get(name, "uint16") for name in ("word", "piece", "size", "tag", *["edges"] * self.graph)}
         return Encoding(key, encode, columns, ["word" if self.whole else "piece"], unit="sentences")
 
 
@@ -314,6 +346,11 @@ def make_tagged(
     labels = spread(tags, layout).where(layout.mask, NO_LABEL)
     numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
     return TagBatch(numbers, source, layout, starts, labels)
+
+
+def with_edges(batch: TagBatch, places: Rows | Sequence[int], counts: Rows | Sequence[int]) -> TagBatch:
+    """A batch with the edges between its words; see `with_graph`."""
+    return replace(batch, source=with_graph(batch.source, places, counts))
 
 
 def random_tagged(length: int, rows: int, words: int, subwords: int, *, whole: bool, rounded: bool) -> TagBatch:

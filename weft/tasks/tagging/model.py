@@ -15,6 +15,7 @@ from weft.errors import ConfigError
 from weft.layers.linear_norm_dropout import dropout
 from weft.models.base import Encoder, Network, Sizes
 from weft.models.encoder_decoder import build_encoder
+from weft.tasks.edges_between_words import check_model
 from weft.tasks.tagging.crf import AllowedTransitions, LinearChainCrf
 from weft.tasks.tagging.metrics import Scheme
 
@@ -77,12 +78,20 @@ def build_tagger(
     output: Output,
     scheme: Scheme | None,
     drop: float,
+    *,
+    graph: bool = False,
 ) -> Tagger:
-    """The encoder that `spec` (the section model) describes, with scores of these tags; a CRF keeps to the scheme."""
+    """The encoder that `spec` (the section model) describes, with scores of these tags; a CRF keeps to the scheme.
+
+    graph: whether the encoder has to follow edges between words.
+    """
     count = max(1, len(tags))
     allowed = AllowedTransitions.of(tags, scheme) if scheme and tags else None
     crf = LinearChainCrf(count, allowed) if output == "crf" else None
-    return Tagger(build_encoder(spec, sizes), count, per_word, crf, drop)
+    tagger = Tagger(build_encoder(spec, sizes), count, per_word, crf, drop)
+    if graph:
+        check_model(tagger)
+    return tagger
 
 
 def _means(memory: Tensor, layout: Layout | None, words: Layout, starts: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from weft.data.batch import TagBatch
 from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor
 from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
-from weft.explain.html_page import meter, notes
-from weft.tasks.tagging.data import TaggedEncoding, join_tags, make_tagged, split_words
+from weft.explain.html_page import head_images, meter, notes
+from weft.tasks.tagging.data import TaggedEncoding, join_tags, make_tagged, split_words, with_edges
 from weft.tasks.tagging.metrics import convert
 
 
@@ -39,9 +39,10 @@ class Tagged(Prediction):
 
 @dataclass(eq=False)
 class TagPart(BatchItem):
-    """Some words of a sentence. ids: those of the words · subwords: of each word."""
+    """Some words of a sentence. ids: those of the words · subwords: of each word · edges: the places of both words of each."""
 
     subwords: list[list[int]]
+    edges: list[int] = field(default_factory=list)
 
 
 class TaggingPredictor(TextPredictor[Tagged]):
@@ -56,7 +57,7 @@ class TaggingPredictor(TextPredictor[Tagged]):
     reader: TaggedEncoding
 
     def parse_input(self, line: str, *, attention: bool = False, **fields: Any) -> TextInput:
-        if "\t" in line:
+        if "\t" in line and not self.reader.graph:
             raise DataError(
                 f"there is a tab in the text {line[:80]!r}; separate words by spaces, or give a table with a word per line as "
                 "a file whose name ends in .tsv"
@@ -64,17 +65,22 @@ class TaggingPredictor(TextPredictor[Tagged]):
         return super().parse_input(line, attention=attention, **fields)
 
     def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[TagPart]]:
-        return [self._parts(split_words(given.text), line) for line, given in enumerate(inputs, start=first_line)]
+        return [self._parts(given.text, line) for line, given in enumerate(inputs, start=first_line)]
 
-    def _parts(self, words: list[str], line: int) -> list[TagPart]:
+    def _parts(self, text: str, line: int) -> list[TagPart]:
         parts: list[TagPart] = []
+        words, places = split_words(text), self.reader.edges(text) if self.reader.graph else []
+        edges = list(zip(places[::2], places[1::2], strict=True))
+        if self.reader.graph and words and "\t" not in text:
+            self.warn(f"line {line} has no edges; write them after a tab, as in 0-1 1-2")
         ids, subwords = self.reader.lexicon.find(words), self.reader.subwords(words) if words else []
         begin, longest = 0, self.reader.longest
         while begin < len(words):
             end, width = begin, 0
             while end < len(words) and (end == begin or width + self.reader.length([subwords[end]]) <= longest):
                 width, end = width + self.reader.length([subwords[end]]), end + 1
-            parts.append(TagPart(ids[begin:end], [each[:longest] for each in subwords[begin:end]], length=width))
+            own = [place - begin for edge in edges if min(edge) >= begin and max(edge) < end for place in edge]
+            parts.append(TagPart(ids[begin:end], [each[:longest] for each in subwords[begin:end]], own, length=width))
             begin = end
         if len(parts) > 1:
             self.warn(f"line {line} is tagged in {len(parts)} pieces, because the model reads {longest:,} positions")
@@ -98,6 +104,9 @@ class TaggingPredictor(TextPredictor[Tagged]):
         sizes = np.array([len(each) for part in parts for each in part.subwords])
         lengths = np.array([len(part.ids) for part in parts])
         batch = make_tagged(words, subwords, sizes, np.zeros_like(words), lengths, whole=self.reader.whole)
+        if self.reader.graph:
+            places, counts = [place for part in parts for place in part.edges], [len(part.edges) for part in parts]
+            batch = with_edges(batch, places, counts)
         return batch.to(self.model.device)
 
     def _scores(self, batch: TagBatch) -> Tensor:
@@ -124,6 +133,11 @@ class TaggingPredictor(TextPredictor[Tagged]):
         tagged.attention, tagged.uses = first_row(self.model, recorded)
         subwords = [subword for each in part.subwords for subword in each]
         tagged.source_tokens = tagged.words[: len(part.ids)] if self.reader.whole else self.reader.tokenizer.tokens(subwords)
+
+
+def tagging_page(tagged: Tagged, *, sequence: bool) -> str:
+    """The probabilities of tags, and the heads of the encoder."""
+    return tag_table(tagged, sequence=sequence) + head_images(tagged.attention, tagged.uses)
 
 
 def tag_table(tagged: Tagged, *, sequence: bool) -> str:

@@ -14,9 +14,8 @@ from weft.data.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Encoding, Rows
 from weft.data.formats import Pairs
 from weft.decoding.decoding_options import DecodingOptions, Warn
-from weft.errors import DataError
+from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import Metric, score
-from weft.explain.html_page import head_images
 from weft.models.base import Network, Sizes
 from weft.tasks.base import LOSS, Loss, Measure, Share, TaskContext, TaskInfo
 from weft.tasks.classification.data import Labels
@@ -32,6 +31,7 @@ from weft.tasks.tagging.data import (
     random_tagged,
     spaced_words,
     tagged_format,
+    with_edges,
 )
 from weft.tasks.tagging.metrics import (
     EntityF1,
@@ -45,7 +45,7 @@ from weft.tasks.tagging.metrics import (
     types_of,
 )
 from weft.tasks.tagging.model import Output, PerWord, Tagger, build_tagger
-from weft.tasks.tagging.predictor import Tagged, TaggingPredictor, tag_table
+from weft.tasks.tagging.predictor import Tagged, TaggingPredictor, tagging_page
 
 SHOWN = 10
 """The most tags that a message lists."""
@@ -68,6 +68,7 @@ class TaggingTask(CorpusTask):
     lowercase: words have one embedding for all their capitalisations
     label_smoothing: share of the probability that is spread evenly over the tags; softmax only
     dropout: share of a word's vector that is dropped
+    graph: the data has a third column with the numbers of each word's neighbours, which graph attention (gat) follows
     """
 
     example = "sentences.tsv (a word, a tab and a tag per line, a blank line between sentences)"
@@ -90,6 +91,7 @@ class TaggingTask(CorpusTask):
         lowercase: bool = True,
         label_smoothing: Share = 0.0,
         dropout: Share = 0.3,
+        graph: bool = False,
     ) -> None:
         super().__init__(context)
         self.per_word, self.output, self.smoothing, self.dropout = per_word, output, label_smoothing, dropout
@@ -98,7 +100,10 @@ class TaggingTask(CorpusTask):
         self.vocabulary = Vocabulary(least_count, lowercase, most)
         self.measures = (*ACCURACIES, LOSS) if self.scheme is None else (*SHARES, *ACCURACIES, LOSS)
         self.tags: list[str] = []
-        self.data_format = tagged_format("iob2" if self.scheme else None)
+        self.data_format = tagged_format("iob2" if self.scheme else None, graph)
+        self.graph = graph
+        if graph and per_word != "front":
+            raise ConfigError("task.graph: edges are between words, and this model reads subwords; set task.per_word: front")
 
     def learn(self, train: list[Pairs]) -> None:
         """Collects the tags and counts the words as well."""
@@ -125,7 +130,9 @@ class TaggingTask(CorpusTask):
         super().reopen()
         self.lexicon, labels = Lexicon.load(self.run / WORDS, self.vocabulary), Labels.load(self.run / TAGS)
         longest, self.tags = self.config.data.max_length, labels.names
-        self.reader = TaggedEncoding(self.source, self.lexicon, labels, self.per_word == "front", longest, self.scheme)
+        self.reader = TaggedEncoding(
+            self.source, self.lexicon, labels, self.per_word == "front", longest, self.scheme, self.graph
+        )
         return self._sizes(self.lexicon.size, self.source.size)
 
     def placeholder_sizes(self) -> Sizes:
@@ -135,7 +142,7 @@ class TaggingTask(CorpusTask):
         return Sizes(words, reads="words", pieces=subwords) if self.per_word == "front" else Sizes(subwords)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        return build_tagger(spec, sizes, self.tags, self.per_word, self.output, self.scheme, self.dropout)
+        return build_tagger(spec, sizes, self.tags, self.per_word, self.output, self.scheme, self.dropout, graph=self.graph)
 
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
@@ -175,7 +182,8 @@ class TaggingTask(CorpusTask):
         words, lengths = corpus.gather("word", rows)
         subwords, sizes, tags = (corpus.gather(name, rows)[0] for name in ("piece", "size", "tag"))
         sizes, whole = sizes.astype(np.int64), self.reader.whole
-        return make_tagged(words, subwords, sizes, tags, lengths, rows, whole=whole, budget=budget, rounded=rounded)
+        batch = make_tagged(words, subwords, sizes, tags, lengths, rows, whole=whole, budget=budget, rounded=rounded)
+        return with_edges(batch, *corpus.gather("edges", rows)) if self.graph else batch
 
     def losses(self, model: Tagger, batch: TagBatch, update: int) -> Iterator[Loss]:
         scores, real = model(batch.source, batch.words, batch.starts), batch.labels != NO_LABEL
@@ -198,11 +206,11 @@ class TaggingTask(CorpusTask):
         return TaggingPredictor(model, self.reader, resolved, warn)
 
     def explanation(self, predictor: TaggingPredictor, prediction: Tagged, text: str) -> str:
-        heads = head_images(prediction.attention, prediction.uses)
-        return tag_table(prediction, sequence=predictor.model.chain is not None) + heads
+        return tagging_page(prediction, sequence=predictor.model.chain is not None)
 
     def describe(self) -> dict[str, Any]:
         return {"words": len(self.lexicon.counts), "tags": len(self.tags), **super().describe()}
 
     def dummy_batch(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> TagBatch:
-        return random_tagged(length, rows, sizes.source, sizes.pieces, whole=self.per_word == "front", rounded=rounded)
+        batch = random_tagged(length, rows, sizes.source, sizes.pieces, whole=self.per_word == "front", rounded=rounded)
+        return with_edges(batch, [], [0] * rows) if self.graph else batch

@@ -5,6 +5,7 @@ from typing import Any
 
 from weft.config.corpus_entries import TrainingCorpus, ValidationCorpus, grouped, weighed
 from weft.config.registry import find_table, load, suggest
+from weft.data.changed_copies import ChangedCopies
 from weft.data.corpus import Corpus
 from weft.data.formats import Pairs
 from weft.data.sentence_pairs import SIDES, prepare_pairs
@@ -102,6 +103,10 @@ class ParallelTexts(CorpusTask):
     @property
     def _copies(self) -> bool:
         return bool(load(find_table("weft.models:MODELS"), self.config.model["kind"]).copies)
+
+    def with_copies(self, corpus: TrainingCorpus, pairs: list[Pairs]) -> list[Pairs]:
+        shares, glossary = corpus.copies.shares, corpus.copies.glossary
+        return [ChangedCopies(each, shares, glossary) for each in pairs] if shares else pairs
 
     def noising(self, corpus: TrainingCorpus) -> CorpusNoise | None:
         """The noise of a corpus of pairs, if it has any. Words change in sources only."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import BOS, EOS, PAD, UNK
-from weft.data.copy_vocabulary import CopyIds, encode_named
+from weft.data.copy_vocabulary import encode_named
 from weft.decoding.generate import max_tokens
 from weft.decoding.hypotheses import BackpointerTables, RefinementPass
 from weft.decoding.score_given_targets import teacher_force
@@ -16,11 +16,9 @@ from weft.errors import ConfigError, DataError
 from weft.explain.attention_maps import TextAxes, find_maps, find_slots, observed
 from weft.explain.beam_tree import BeamTree
 from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node, Side, WritingPass, make_side, shown
-from weft.explain.inside import Inside
-from weft.layers.step_recorder import record_steps
-from weft.models.base import Model
-from weft.models.nonautoregressive import NonAutoregressiveDecoder
+from weft.explain.inside import Inside, record_inside
 from weft.models.pointer_generator import PointerDecoder
+from weft.tasks.translation.given_translation import encode_source, encode_target
 from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.translation.segmenter import TextSegment
 
@@ -85,44 +83,17 @@ def explain_translation(
         tree=[] if tables is None else _tree(predictor, segment, tables, names),
         passes=_passes(predictor, best[0].passes) if best else [],
         forced=target is not None,
-        notes=[*_unknown_words(predictor, text), *_without_attention(model)],
+        notes=[*_unknown_words(predictor, text), *_without_attention(predictor)],
         inside=_inside(predictor, segment, ids, (source, written)) if inside else None,
     )
 
 
 def _inside(predictor: TranslationPredictor, segment: TextSegment, ids: Sequence[int], sides: tuple[Side, Side]) -> Inside:
     """Every step of the model for this target."""
-    with record_steps(predictor.model) as recorder:
+    with record_inside(predictor.model) as recorder:
         teacher_force(predictor.model, segment.ids, ids)
     vocabulary = predictor.target.named(segment.words).tokens
     return Inside.of(recorder, TextAxes(find_slots(predictor.model), *sides, vocabulary))
-
-
-def encode_source(predictor: TranslationPredictor, text: str) -> TextSegment:
-    """Encodes a text for the model. Raises an error if it is blank or too long for one pass."""
-    segments = predictor.segments(text)
-    if not segments:
-        raise DataError("there is nothing to explain in an empty text; give a sentence")
-    if len(segments) > 1:
-        raise DataError(
-            f"the text has more than {predictor.max_source - 1:,} tokens, the most that the model reads at once; "
-            "explain its sentences one by one"
-        )
-    return segments[0]
-
-
-def encode_target(predictor: TranslationPredictor, target: str, segment: TextSegment) -> list[int]:
-    """Encodes a given target, including EOS. Words that can only be copied get the ids they have in the source."""
-    ids = [*CopyIds(predictor.target, segment.words).find(target, predictor.target.encode(target)), EOS]
-    decoder = predictor.model.decoder
-    if isinstance(decoder, NonAutoregressiveDecoder) and decoder.canvases.holds != "ended":
-        ids.pop()  # the canvas ends where the text ends
-    if not ids:
-        raise DataError("there is nothing to explain in an empty target; give a translation")
-    limit = predictor.model.max_target
-    if limit is not None and len(ids) > limit:
-        raise DataError(f"the target has {len(ids):,} tokens, but the model has {limit:,} positions; give a shorter target")
-    return ids
 
 
 def _target_side(predictor: TranslationPredictor, segment: TextSegment, ids: list[int], target: str | None) -> Side:
@@ -192,8 +163,9 @@ def _unknown_words(predictor: TranslationPredictor, text: str) -> list[str]:
     return [f"not in the vocabulary, so read as <unk>: {', '.join(dict.fromkeys(words))}"] if words else []
 
 
-def _without_attention(model: Model) -> list[str]:
-    """Returns notes on the kinds of attention that a model does not have."""
+def _without_attention(predictor: TranslationPredictor) -> list[str]:
+    """Returns notes on the kinds of attention that the model does not have."""
+    model = predictor.model
     notes = {
         "encoder": f"{type(model.encoder).__name__} has no self-attention, so there is no map among source tokens",
         "causal": f"{type(model.decoder).__name__} has no self-attention; its state holds the previous tokens",

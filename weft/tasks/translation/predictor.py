@@ -1,13 +1,16 @@
 """Translation: lines of text to lines of text. The text of a sentence does not depend on its batch."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from contextlib import closing
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any, cast
 
 from weft.data.sentence_splitting import SentenceSplitter
 from weft.data.tokenizers import Tokenizer
+from weft.decoding.continuous_search import PREFIX, SOURCE, Feed, Slots, search_continuously, slots_opener
 from weft.decoding.decoding_options import DecodingOptions, Warn
+from weft.decoding.generate import GenerationRequest
 from weft.decoding.hypotheses import BackpointerTables, Hypothesis
 from weft.decoding.predictor import ExpectedCost, Predictor, refuse
 from weft.decoding.score_given_targets import score_texts, teacher_force
@@ -15,37 +18,11 @@ from weft.decoding.search_loop import Cancellation
 from weft.decoding.shortlist import Shortlist
 from weft.models.base import Model
 from weft.tasks.translation.generation_request import attach_terms, check_rules, most_source, translation_request
-from weft.tasks.translation.glossary import NO_TERMS, Terms, whole_word
-from weft.tasks.translation.markup_and_tag_transfer import MarkupSpan, MarkupTransfer, untranslated
+from weft.tasks.translation.markup_and_tag_transfer import MarkupTransfer, untranslated
 from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, detokenize, join_segments
+from weft.tasks.translation.source_additions import SourceAdditions
 from weft.tasks.translation.term_placement import TermPlacer
-from weft.tasks.translation.translation_memory import MemoryMatch
-
-
-@dataclass(frozen=True)
-class TranslationInput:
-    """A text to translate.
-
-    prefix: how the translation has to begin · terms: words it must use or avoid · attention: whether to add attention weights
-    · marks: the markup of the text, which the translation must have as well · match: the entry of a translation memory that
-    is most similar to the text.
-    """
-
-    text: str
-    prefix: str = ""
-    terms: Terms = NO_TERMS
-    attention: bool = False
-    marks: tuple[MarkupSpan, ...] = ()
-    match: MemoryMatch | None = None
-
-    @property
-    def from_memory(self) -> bool:
-        """Whether the match is the translation: it is exact, and has what the translation must have."""
-        if self.match is None or not self.match.exact or self.marks:
-            return False
-        target, avoided = self.match.target, self.terms.avoid
-        kept = target.startswith(self.prefix) and not self.terms.unmet(target)
-        return kept and not any(whole_word(term, any_case=False).search(target) for term in avoided)
+from weft.tasks.translation.translation_input import INPUT_FIELDS, TranslationInput
 
 
 class TranslationPredictor(Predictor[TranslationInput, Translation]):
@@ -72,7 +49,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         super().__init__(model, options, warn)
         config = options.config
         self.source, self.target, self.shortlist, self.begin_ids = source, target, shortlist, begin
-        self.runner = options.runner(model, self.warn)
+        self.runner, self._kept = options.runner(model, self.warn), cast("Slots | None", None)
         self.request = partial(translation_request, options, source, target, runner=self.runner)
         self.max_source = most_source(options, model)
         options.check_decoder(model, self.warn, narrow=shortlist is not None)
@@ -88,25 +65,23 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         )
         self.markup = MarkupTransfer(model, source, target, config.protect)
         self.terms = TermPlacer(model, source, target, options.search)
+        room = {"most_source": self.max_source, "tags": len(self.reader.tags)}
+        self.additions = SourceAdditions(model, source, target, config, **room)
+        self.context_lines = config.context
         check_rules(options, source, target)
 
     @property
     def rounds(self) -> bool:
         return self.runner is not None
 
-    def parse_input(
-        self,
-        line: str,
-        *,
-        prefix: str = "",
-        terms: Terms = NO_TERMS,
-        attention: bool = False,
-        marks: tuple[MarkupSpan, ...] = (),
-        match: MemoryMatch | None = None,
-        **fields: Any,
-    ) -> TranslationInput:
-        refuse(fields, "a text to translate has no such field")
-        return TranslationInput(line, prefix, terms, attention, marks, match)
+    @property
+    def places(self) -> int:
+        return super().places if self.runner is None else 4 * super().places
+
+    def parse_input(self, line: str, **fields: Any) -> TranslationInput:
+        unknown = {name: value for name, value in fields.items() if name not in INPUT_FIELDS}
+        refuse(unknown, "a text to translate has no such field")
+        return TranslationInput(line, **fields)
 
     def sentences(self, text: str) -> list[str]:
         return [each.text for each in self.reader.sentences(text)] or [text]
@@ -116,6 +91,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
         There are none for an input that a translation memory answers.
         """
+        inputs = self.additions.applied(inputs)
         asked = [(number, each) for number, each in enumerate(inputs) if not each.from_memory]
         texts = [(number, *some) for number, each in asked for some in self.markup.readings(each.text, each.marks)]
         prefixes = [inputs[number].prefix for number, _, _ in texts]
@@ -128,15 +104,20 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             for segment in segments:
                 segment.masked, segment.prefix = masked, [*self.begin_ids, *segment.prefix]
             groups[number] += segments
+        for given, segments in zip(inputs, groups, strict=True):
+            self.additions.put_before(given, segments)
         return groups
 
     def segments(self, text: str) -> list[TextSegment]:
         """The segments of a text that is not split into sentences: none if it is blank, several if it is too long."""
         return self.reader([text], [""], [1], whole=True)[0]
 
-    def group(self, part: TextSegment) -> tuple[bool, bool]:
-        """Required terms need another search, and terms exclude shortlists and captured graphs, so they are batched apart."""
-        return bool(part.terms.use), bool(part.terms.avoid)
+    def group(self, part: TextSegment) -> tuple[bool, bool, bool]:
+        """Required terms need another search, and terms exclude shortlists and captured graphs, so they are batched apart.
+
+        So are those that a place of a continuous search has no room for.
+        """
+        return bool(part.terms.use), bool(part.terms.avoid), not self._fits(part)
 
     def expected_cost(self, part: TextSegment) -> ExpectedCost:
         """Counts hypotheses, which terms multiply, and the tokens of a translation that is as long as its source."""
@@ -155,6 +136,50 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             return super().begin(parts, control)
         hypotheses, _ = self._generate(parts, control=control)
         return lambda: self._detokenize(parts, hypotheses)
+
+    def continuous(self, part: TextSegment) -> bool:
+        """Terms and long prefixes need batches, and so do decoding options that work on whole batches."""
+        return self._streams and not part.terms and self._fits(part)
+
+    def _fits(self, part: TextSegment) -> bool:
+        """Whether a place of a continuous search has room for it."""
+        return len(part.prefix) < PREFIX and (self.runner is None or len(part.ids) <= SOURCE)
+
+    @cached_property
+    def _streams(self) -> bool:
+        if self.options.rerank is not None or self.shortlist is not None or self.options.config.rules:
+            return False
+        opener = self._slots()
+        if opener is None:
+            return False
+        with self.arithmetic(), closing(opener(1)) as slots:
+            return slots.possible()
+
+    def _slots(self) -> Callable[[int], Slots] | None:
+        """Opens places of a search; None if the texts need batches."""
+        if self.model.copies:
+            return None
+        with self.arithmetic():
+            longest = [self.options.config.max_length]
+            return slots_opener(self.model, replace(self.options.request([]), max_tokens=longest, runner=self.runner))
+
+    def stream(self, first: Sequence[TextSegment], feed: Feed[TextSegment]) -> None:
+        opener = self._slots() if all(map(self.continuous, first)) else None
+        if opener is None:
+            super().stream(first, feed)
+            return
+
+        def ask(parts: Sequence[TextSegment]) -> tuple[list[list[int]], GenerationRequest]:
+            return [part.ids for part in parts], self.request(parts)
+
+        # Those of a GPU are used again, since their tensors take long to make.
+        slots, self._kept = self._kept, None
+        with self.arithmetic():
+            slots = slots or opener(self.places)
+            with closing(slots):
+                search_continuously(slots, first, feed, ask, self._detokenize)
+        if self.runner is not None:
+            self._kept = slots
 
     def _reranked(self, results: list[Translation], scores: list[float]) -> list[Translation]:
         """The n best by these scores, each text once."""
@@ -258,7 +283,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
                 control.stopped.update(left[row] for row in mine.stopped)
         return results
 
-    def _detokenize(self, parts: list[TextSegment], hypotheses: list[list[Hypothesis]]) -> list[list[Translation]]:
+    def _detokenize(self, parts: Sequence[TextSegment], hypotheses: list[list[Hypothesis]]) -> list[list[Translation]]:
         pairs = zip(parts, hypotheses, strict=True)
         return [[detokenize(self.source, self.target, part, each) for each in some] for part, some in pairs]
 

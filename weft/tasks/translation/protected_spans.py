@@ -13,7 +13,11 @@ PATTERNS: dict[Kind, re.Pattern[str]] = {
     "emails": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII),
     "placeholders": re.compile(
         r"\{\{[^{}\n]*\}\}|[$%#]\{[^{}\n]+\}|\{[\w.:!\[\]-]*\}"
-        r"|(?<![\d%])%(?:\(\w+\)|\d+\$)?[-+0#]*+\d*+(?:\.\d++)?(?:[hl]{0,2}[diufeEgGxXocsr]|@)(?![a-z])"
+        r"|\{ *+[$-][\w.-]++ *+\}"  # Fluent: { $name }, { -term }
+        r"|(?<![\d%])%(?:\(\w+\)|\d+\$)?[-+0#]*+\d*+(?:\.\d++)?(?:[hlqjzt]{0,2}[diufeEgGxXocsSrpn]\d*+|@)(?![a-z])"
+        r"|(?<![\d%])%L?[1-9]\d?(?![\d$%])"  # Qt: %1, %L1
+        r"|(?<![\w$])\$[1-9](?!\w|[.,]\d)"  # MediaWiki and others: $1
+        r"|<_:[\w:.-]+/>"  # itstool
     ),
     "numbers": re.compile(r"(?<!\w)\d+(?:[.,:/]\d+)*(?!\w)"),
 }
@@ -22,7 +26,7 @@ PATTERNS: dict[Kind, re.Pattern[str]] = {
 HINTS: dict[Kind, re.Pattern[str]] = {
     "urls": re.compile(r"://|ww\.", re.IGNORECASE),
     "emails": re.compile("@"),
-    "placeholders": re.compile("[{%]"),
+    "placeholders": re.compile("[{%$]|<_"),
     "numbers": re.compile(r"\d"),
 }
 """A text is searched for a kind only if this occurs in it. Most texts have none of it."""

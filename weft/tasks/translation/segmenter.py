@@ -70,7 +70,8 @@ class TextSegment(BatchItem):
     prefix: ids of the forced prefix · words: unknown words of the source, if the model can copy them; the first has the first
     id beyond the vocabulary, and so on · text: the text of the ids · gap: the white space before it in its line · masked:
     whether protected parts are left out of the text · unplaced: required terms
-    that have no place in its translation, and forbidden ones that the model has no other word for.
+    that have no place in its translation, and forbidden ones that the model has no other word for · context: the numbers of
+    ids at the beginning of the source and of the prefix that belong to another text and its translation, and are not shown.
     """
 
     prefix: list[int]
@@ -79,7 +80,14 @@ class TextSegment(BatchItem):
     text: str = ""
     gap: str = ""
     masked: bool = False
+    context: tuple[int, int] = (0, 0)
     unplaced: list[str] = field(default_factory=list)
+
+    def put_before(self, ids: Sequence[int], tags: int, start: Sequence[int] = ()) -> None:
+        """Puts another text before the source, behind its tags, and `start`, its translation, behind the prefix."""
+        self.ids = [*self.ids[:tags], *ids, *self.ids[tags:]]
+        self.prefix = [*self.prefix, *start]
+        self.context = tags + len(ids), len(self.prefix) if start else 0
 
     @property
     def seed(self) -> int:
@@ -178,7 +186,8 @@ class Translation(Prediction):
     that are markup and parts that are not, if the source has markup · passes: see `Hypothesis` · unplaced: required
     terms for which alignment found no place, so that the text may contain their usual translation too, and forbidden terms for
     which the model has no other word · match: the entry of a translation memory that is most similar to the source ·
-    from_memory: whether the text is that of the match, not of the model.
+    from_memory: whether the text is that of the match, not of the model · quality: the estimate of a run of the task quality,
+    a `weft.tasks.quality.predictor.Quality`.
     """
 
     parts: list[Translation] = field(default_factory=list, repr=False)
@@ -188,13 +197,21 @@ class Translation(Prediction):
     unplaced: list[str] = field(default_factory=list, repr=False)
     match: MemoryMatch | None = field(default=None, repr=False)
     from_memory: bool = field(default=False, repr=False)
+    quality: Any = field(default=None, repr=False)
 
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON. It has the translations of several sentences one by one as well."""
         plain = super().document()
         if self.parts:
             plain["sentences"] = [part.document() for part in self.parts]
-        return {**plain, **self.memory_document()}
+        return {**plain, **self.memory_document(), **self.confidence_document()}
+
+    def confidence_document(self) -> dict[str, Any]:
+        """The part of the document that says how good the translation and its words are, if that is estimated."""
+        if self.quality is None:
+            return {}
+        estimate = self.quality.document()
+        return {"confidence": estimate["confidence"], **({"words": estimate["words"]} if "words" in estimate else {})}
 
     def memory_document(self) -> dict[str, Any]:
         """The part of the document that says what a translation memory has: nothing, this text, or a similar one."""
@@ -208,10 +225,11 @@ class Translation(Prediction):
 
 def detokenize(source: Tokenizer, target: Tokenizer, segment: TextSegment, hypothesis: Hypothesis) -> Translation:
     """A hypothesis for a segment as text, after the forced prefix."""
-    ids = [*segment.prefix, *hypothesis.tokens]
+    before, hidden = segment.context
+    ids = [*segment.prefix[hidden:], *hypothesis.tokens]
     source, target = source.named(segment.words), target.named(segment.words)
     text = target.decode([token for token in ids if token != EOS])
-    names = target.tokens(ids), source.tokens(segment.ids)
+    names = target.tokens(ids), source.tokens(segment.ids[before:])
     translation = Translation(text, hypothesis.score, ids, *names, source=segment.text, passes=hypothesis.passes)
     translation.unplaced = list(segment.unplaced)
     return translation

@@ -13,7 +13,7 @@ import math
 import re
 import unicodedata
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,11 +84,11 @@ class TranslationMemory:
         return None
 
 
-def open_memory(files: Sequence[str], languages: tuple[str | None, str | None] = (None, None)) -> TranslationMemory:
-    """The memory of files of any data format. languages: those of source and target, for a .tmx after which none are named."""
+def memory_pairs(files: Sequence[str], languages: tuple[str | None, str | None] = (None, None)) -> Iterator[tuple[str, str]]:
+    """The pairs of files of any data format. languages: those of source and target, for a .tmx after which none are named."""
     chosen = f"#{','.join(filter(None, languages))}" if all(languages) else ""
     specs = [f"{name}{chosen}" if plain_name(name).lower().endswith(".tmx") else name for name in files]
-    return TranslationMemory(pair for spec in specs for pair in open_pairs(spec))
+    return (pair for spec in specs for pair in open_pairs(spec))
 
 
 class SimilarityIndex:

@@ -14,7 +14,7 @@ from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
 from weft.explain.attention_maps import find_maps
 from weft.explain.explanation import AttentionMap, Span, Weights, find_words, join_words
-from weft.tasks.translation.explanation import encode_source, encode_target
+from weft.tasks.translation.given_translation import encode_source, encode_target
 from weft.tasks.translation.predictor import TranslationPredictor
 
 Link = tuple[int, int]

@@ -58,8 +58,8 @@ TOKENS, WORDS, LANGUAGE_COLUMN = "tokens", "words", "language"
 FOREIGN = 10.0
 """A token belongs to the other language if it is this many times as frequent there."""
 
-Translate = Callable[[str, str], str]
-"""A text and its language to a first translation into the other language."""
+Translate = Callable[[Sequence[tuple[str, str]]], list[str]]
+"""Texts with their languages to first translations into the other language."""
 
 
 class Monolingual(Pairs):
@@ -342,11 +342,11 @@ class UnpairedTexts(ParallelTexts):
         Columns: the tokens of each text, those of its translation word by word, both also as text, and its language's number.
         """
         tokenizer, max_length = self.marked, self.config.data.max_length
-        translators, key = self.word_translations()
+        translators, key = self.first_translations()
         filters, translate = PairFilters(max_length), cache(translators)
 
         def encode(pairs: Texts) -> tuple[Columns, dict[str, int]]:
-            sides = [text for text, _ in pairs], [translate()(*pair) for pair in pairs]
+            sides = [text for text, _ in pairs], translate()(pairs)
             ids = [tokenizer.encode_batch(side) for side in sides]
             kept, reasons = filters(pairs, *ids)
             columns: Columns = {LANGUAGE_COLUMN: [[self.languages.index(pairs[row][1])] for row in kept]}
@@ -400,6 +400,6 @@ class UnpairedTexts(ParallelTexts):
         clean, words = (Source(pairs.source.values.clone(), pairs.source.layout) for _ in range(2))
         return UnpairedBatch(**vars(pairs), clean=clean, words=words, other=other)
 
-    def word_translations(self) -> tuple[Callable[[], Translate], Any]:
-        """Makes what translates texts word by word, and plain data that identifies it; by default, texts stay as they are."""
-        return lambda: lambda text, language: text, None
+    def first_translations(self) -> tuple[Callable[[], Translate], Any]:
+        """Makes what translates texts at first, and plain data that identifies it; by default, texts stay as they are."""
+        return lambda: lambda pairs: [text for text, _ in pairs], None

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.data.corpus import find_or_build
+from weft.data.phrases.phrase_translation import PhraseTranslator, learn_phrases
 from weft.data.tokenizers import Tokenizer
 from weft.data.word_vectors.bilingual_dictionary import channel, map_texts
 from weft.data.word_vectors.mapping import MappedVectors
@@ -25,8 +26,8 @@ from weft.data.word_vectors.vectors import place_vectors, token_tables, token_ve
 from weft.models.base import Decoder, Encoded, Model, Network
 from weft.tasks.unsupervised.data import Monolingual, Translate
 
-METHOD = 4
-"""The version of learning dictionaries. Prepared data with translations of another version is not used."""
+METHOD, PHRASES = 4, 1
+"""The versions of learning dictionaries and phrases. Prepared data with translations of another version is not used."""
 
 SLOPE = 0.2
 SMOOTHING = 0.1
@@ -37,7 +38,8 @@ SMOOTHING = 0.1
 class DictionaryInitialization:
     """The words of two texts, learnt when they are needed and once for the same texts.
 
-    languages: of the texts · adversarial: see `map_texts` · cache: the folder that keeps what was learnt.
+    languages: of the texts · adversarial: see `map_texts` · cache: the folder that keeps what was learnt · phrase_rounds: of
+    back-translation by phrases, whose translations take the place of those word by word; 0: no phrases.
     """
 
     texts: Sequence[Monolingual]
@@ -45,6 +47,7 @@ class DictionaryInitialization:
     adversarial: bool
     cache: Path
     report: Callable[[str], None]
+    phrase_rounds: int = 0
 
     @property
     def key(self) -> list[Any]:
@@ -61,11 +64,37 @@ class DictionaryInitialization:
         first, second = (text.lines() for text in self.texts)
         map_texts(first, second, adversarial=self.adversarial).save(folder)
 
+    @property
+    def translator_key(self) -> list[Any]:
+        """Plain data that determines the first translations."""
+        return [*self.key, *["phrases", PHRASES, self.phrase_rounds] * (self.phrase_rounds > 0)]
+
+    @cached_property
+    def phrases(self) -> PhraseTranslator:
+        """The phrases of both languages."""
+        return find_or_build(self.cache, self.translator_key, PhraseTranslator.load, self._learn_phrases)
+
+    def _learn_phrases(self, folder: Path) -> None:
+        names, (first, second) = (self.languages[0], self.languages[1]), (text.lines() for text in self.texts)
+        learnt = learn_phrases(
+            names, (first, second), rounds=self.phrase_rounds, adversarial=self.adversarial, report=self.report
+        )
+        learnt.save(folder)
+
     def translator(self) -> Translate:
-        """Translates word by word. Words are drawn, so that the model reads most words of a language; draws follow from the
-        text."""
+        """Translates by phrases or word by word. Words are drawn, so that the model reads most words of a language; draws
+        follow from the text."""
+        if self.phrase_rounds:
+            return self._by_phrases
         known = dict(zip(self.languages, (channel(self.mapped), channel(self.mapped.reversed())), strict=True))
-        return lambda text, language: known[language].translate(text, Random(text))
+        return lambda pairs: [known[language].translate(text, Random(text)) for text, language in pairs]
+
+    def _by_phrases(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        found: dict[int, str] = {}
+        for language, other in (self.languages, self.languages[::-1]):
+            rows = [row for row, pair in enumerate(pairs) if pair[1] == language]
+            found |= zip(rows, self.phrases.translate([pairs[row][0] for row in rows], other), strict=True)
+        return [found[row] for row in range(len(pairs))]
 
     def vectors(self, tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
         """The tokens that are whole words of either language, and their vectors in the common space."""

@@ -73,6 +73,8 @@ class UnsupervisedTask(UnpairedTexts, TranslationTask):
     shuffle: the most places by which noise moves a word
     denoising_steps: updates in which the weight of denoising falls from 1 to 0; 0: no denoising
     dictionary_steps: updates that begin with translations word by word; 0: no dictionary
+    phrase_rounds: rounds of back-translation by phrases, whose translations take the place of those word by word (Lample et
+        al. 2018b); 0: no phrases
     adversarial_dictionary: whether the dictionary begins with a map that is learnt against a discriminator, not with words
         that are spelt alike
     language_model_steps: updates before all others, in which the decoder learns to write texts without a source, and the
@@ -102,6 +104,7 @@ class UnsupervisedTask(UnpairedTexts, TranslationTask):
         shuffle: NonNegativeInt = 3,
         denoising_steps: NonNegativeInt = 20_000,
         dictionary_steps: NonNegativeInt = 2_000,
+        phrase_rounds: NonNegativeInt = 0,
         adversarial_dictionary: bool = False,
         language_model_steps: NonNegativeInt = 0,
         own_tokens: bool = False,
@@ -117,7 +120,9 @@ class UnsupervisedTask(UnpairedTexts, TranslationTask):
         self.denoising_steps, self.dictionary_steps = denoising_steps, dictionary_steps
         self.language_model_steps, self.own_tokens, self.vectors = language_model_steps, own_tokens, vectors
         self.decoders, self.adversarial_weight = decoders, adversarial_weight
-        self.adversarial_dictionary = adversarial_dictionary
+        self.adversarial_dictionary, self.phrase_rounds = adversarial_dictionary, phrase_rounds
+        if phrase_rounds and not dictionary_steps:
+            raise ConfigError("task.phrase_rounds: no update reads translations by phrases; set task.dictionary_steps above 0")
         self.measures = (
             Measure("pure_round_trip", "round trip × purity"),
             Measure("round_trip", "BLEU of the round trip"),
@@ -133,11 +138,13 @@ class UnsupervisedTask(UnpairedTexts, TranslationTask):
 
     @cached_property
     def words(self) -> DictionaryInitialization:
-        return DictionaryInitialization(self.texts, self.languages, self.adversarial_dictionary, self.cache, self.report)
+        return DictionaryInitialization(
+            self.texts, self.languages, self.adversarial_dictionary, self.cache, self.report, self.phrase_rounds
+        )
 
-    def word_translations(self) -> tuple[Callable[[], Translate], Any]:
-        """Those of the dictionary, if there is one."""
-        return (self.words.translator, self.words.key) if self.dictionary_steps else super().word_translations()
+    def first_translations(self) -> tuple[Callable[[], Translate], Any]:
+        """Those of phrases or of the dictionary, if there is one."""
+        return (self.words.translator, self.words.translator_key) if self.dictionary_steps else super().first_translations()
 
     @cached_property
     def purity(self) -> Purity:

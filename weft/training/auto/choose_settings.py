@@ -46,7 +46,8 @@ class Row:
     """Settings that suit about `pairs` training pairs.
 
     vocabulary: pieces of a shared BPE · shape: a name in SHAPES · dropout, attention_dropout, feedforward_dropout,
-    label_smoothing: as in a configuration · batch_tokens: tokens per step · passes: how often training sees each pair
+    label_smoothing: as in a configuration · batch_tokens: tokens per step · passes: how often training sees each pair ·
+    timed: the largest shape that --time may choose, if it is not `shape`
     """
 
     pairs: int
@@ -58,6 +59,7 @@ class Row:
     label_smoothing: float
     batch_tokens: int
     passes: int
+    timed: str = ""
 
 
 SHAPES = {
@@ -66,6 +68,7 @@ SHAPES = {
     "small": Shape(256, 4, 1024, 4, 1.8e-3),
     "medium": Shape(384, 6, 1536, 4, 1.4e-3),
     "base": Shape(512, 8, 2048, 6, 8.0e-4),
+    "big": Shape(1024, 16, 4096, 6, 4.0e-4),
 }
 """By increasing size."""
 
@@ -75,8 +78,8 @@ TABLE = (
     Row(12_000, 4_000, "small", 0.4, 0.1, 0.1, 0.2, 8_192, 110),
     Row(29_000, 10_000, "small", 0.4, 0.1, 0.1, 0.1, 12_288, 95),
     Row(162_000, 32_000, "base", 0.3, 0.1, 0.1, 0.1, 24_576, 48),
-    Row(1_000_000, 32_000, "base", 0.1, 0.1, 0.1, 0.1, 24_576, 15),
-    Row(5_000_000, 32_000, "base", 0.1, 0.1, 0.1, 0.1, 32_768, 8),
+    Row(1_000_000, 32_000, "base", 0.1, 0.1, 0.1, 0.1, 24_576, 15, timed="big"),
+    Row(5_000_000, 32_000, "base", 0.1, 0.1, 0.1, 0.1, 32_768, 8, timed="big"),
 )
 """By increasing number of pairs. A step of the first row takes all its pairs. The row nearest in proportion applies: 20,000
 pairs use the row of 29,000."""
@@ -84,8 +87,16 @@ pairs use the row of 29,000."""
 CPU_SHAPE, CPU_BATCH, CPU_TOKENS = "tiny", 3_072, 8_000_000
 """Without a GPU: the largest shape unless --time allows more, the largest batch, and the most tokens unless --time is given."""
 
-ENOUGH_PASSES, TOKENS_PER_WEIGHT = 25, 2
-"""--time suffices for a shape if it allows this many passes or this many tokens per weight; else a smaller one is taken."""
+ENOUGH_PASSES, TOKENS_PER_WEIGHT, ENOUGH_UPDATES = 25, 2, 400
+"""--time suffices for a shape if it allows this many passes or this many tokens per weight, and this many updates; else a
+smaller one is taken."""
+
+FILTERED, UNEVEN = 500_000, 6.0
+"""From this many pairs on, a corpus was collected by programs: pairs that occurred before are left out, and those of which one
+side has more than this many times the tokens of the other. Of a million strings of software, 2 in 10,000 are so uneven."""
+
+BIG_DROPOUT = 0.3
+"""The least dropout of the shape `big` (Vaswani et al. 2017)."""
 
 WARMUP = 0.15
 """The share of the steps that warm up the learning rate, at most LONGEST_WARMUP steps."""
@@ -262,7 +273,19 @@ def choose_data(choice: SettingsDraft, out: Path, device: torch.device, processe
     validation = sum(1 for spec in names(choice.config.data.valid) or held for _ in open_pairs(spec))
     row = row_for(surveyed.pairs)
     _describe_data(choice, surveyed, validation, out)
+    _choose_filters(choice, surveyed.pairs)
     return TrainingFacts(surveyed, _choose_tokens(choice, surveyed, row, remaining), validation, row, device, processes)
+
+
+def _choose_filters(choice: SettingsDraft, pairs: int) -> None:
+    """Filters of large data. The log of the training says how many pairs each leaves out."""
+    if pairs < FILTERED:
+        return
+    choice.put({"data.drop_duplicates": True, "data.max_ratio": UNEVEN})
+    data = choice.config.data
+    kinds = ["those that occurred before"] if data.drop_duplicates else []
+    kinds += [f"those with more than {data.max_ratio:g} times as many tokens on one side"] if data.max_ratio else []
+    choice.reasons["filters"] = f"left out are {' and '.join(kinds)}; see the numbers below" if kinds else "none, as set"
 
 
 def _hold_out(choice: SettingsDraft, pairs: Sequence[Pairs], out: Path) -> Sequence[Pairs]:
@@ -315,7 +338,7 @@ def choose_model(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, why:
             "model.feedforward": shape.feedforward,
             "model.encoder_layers": shape.layers,
             "model.decoder_layers": shape.layers,
-            "model.dropout": round(max(0.1, row.dropout * less), 2),
+            "model.dropout": round(max(0.1, BIG_DROPOUT if shape == SHAPES["big"] else 0.0, row.dropout * less), 2),
             "model.attention_dropout": row.attention_dropout,
             "model.feedforward_dropout": row.feedforward_dropout,
             "task.label_smoothing": row.label_smoothing,
@@ -355,9 +378,12 @@ def choose_training(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, *
     choose_steps(choice, facts, max(FEWEST_STEPS, round(tokens / (train.batch_tokens * train.accumulate))))
 
 
-def enough_tokens(facts: TrainingFacts, shape: Shape) -> float:
-    """Training tokens from which on a shape is worth its size."""
-    return min(ENOUGH_PASSES * facts.pass_tokens, TOKENS_PER_WEIGHT * shape.weights)
+def enough_tokens(pass_tokens: float, weights: float, update_tokens: float) -> float:
+    """Training tokens from which on a model is worth its size.
+
+    pass_tokens: of one pass over the data · weights: without embeddings · update_tokens: of one update
+    """
+    return max(ENOUGH_UPDATES * update_tokens, min(ENOUGH_PASSES * pass_tokens, TOKENS_PER_WEIGHT * weights))
 
 
 def choose_steps(

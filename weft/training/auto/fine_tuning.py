@@ -18,8 +18,9 @@ from weft.config.sections import Config
 from weft.data.formats import Pairs, open_pairs
 from weft.data.tokenizers.added_tokens import load_extended
 from weft.errors import RunError
-from weft.runs.open_run import build_task, open_run, run_config
+from weft.runs.open_run import open_run, run_config
 from weft.runs.run_folder import records
+from weft.tasks.base import build_task
 from weft.tasks.corpus_task import CorpusTask
 from weft.tasks.seq2seq_task import Seq2SeqTask
 from weft.training.auto.choose_settings import EMA_SHARE, LONGEST_EMA, Lengths, SettingsDraft, held_out, lengths

@@ -31,6 +31,7 @@ from weft.training.auto.speed_probe import PROBED_PAIRS, Speed, fastest_threads,
 from weft.training.distributed import World
 from weft.training.log import PlainLines
 from weft.training.log_text import duration, rough_time
+from weft.training.memory import resolve_batch_tokens
 from weft.training.time_budget import TimeBudget
 
 UNITS = {"h": 3600, "m": 60, "s": 1}
@@ -88,18 +89,16 @@ Choose = Callable[[Config, Path, World], Config]
 """Completes the configuration of a new run, given its folder and the processes that will train it."""
 
 
-def chooser(
-    auto: bool, sets: Sequence[str], clock: TimeBudget | None, report: Report, *, fine_tune: bool = False
-) -> Choose | None:
-    """The function that completes the configuration: for `auto`, to fine-tune a run with its own settings, and for a time.
-
-    None if there is nothing to choose.
+def chooser(auto: bool, sets: Sequence[str], clock: TimeBudget | None, report: Report, *, fine_tune: bool = False) -> Choose:
+    """The function that completes the configuration: the batch that fits, if train.batch_tokens is auto; what `auto` chooses,
+    what suits a run that is fine-tuned with its own settings, and what a time allows.
     """
     fixed = {".".join(parse_override(text).path) for text in sets}
-    if not auto and not fine_tune and clock is None:
-        return None
 
     def choose(config: Config, out: Path, world: World) -> Config:
+        config = resolve_batch_tokens(config, world.device, report, chosen=auto)
+        if not auto and not fine_tune and clock is None:
+            return config
         choice = SettingsDraft(config, fixed)
         if auto:
             _choose(choice, out, world, clock, report)
@@ -129,7 +128,7 @@ def _choose(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget | 
         _check_left(clock)
     shape, why = first_shape(facts)
     _take(choice, facts, shape, why, capped=clock is None)
-    busy = os.getloadavg()[0] >= BUSY * (os.cpu_count() or 1)
+    busy = hasattr(os, "getloadavg") and os.getloadavg()[0] >= BUSY * (os.cpu_count() or 1)
     if facts.cpu and not choice.config.train.threads and (busy or clock is not None):
         _choose_threads(choice, shape, math.inf if clock is None else THREADS * clock.seconds)
     if clock is None:
@@ -188,18 +187,26 @@ def _speed(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget, va
 
 
 def _affordable(facts: TrainingFacts, shape: Shape, speed: Speed, clock: TimeBudget, choice: SettingsDraft) -> Shape:
-    """The largest shape, up to that of the table, that the time lets learn enough; the smallest if there is none."""
-    tokens = tokens_a_second(choice, speed) * clock.left() * (1 - VALIDATING)
-    most = SHAPES[facts.row.shape].weights
+    """The largest shape, up to that of the table, that the time lets learn enough; the smallest if there is none.
+
+    A GPU may take the larger one that the table has for a time.
+    """
+    tokens, update = tokens_a_second(choice, speed) * clock.left() * (1 - VALIDATING), tokens_an_update(choice)
+    row = facts.row
+    most = SHAPES[row.shape if facts.cpu else row.timed or row.shape].weights
     shapes = sorted((each for each in SHAPES.values() if each.weights <= most), key=lambda each: -each.weights)
     for each in shapes:
-        if tokens * shape.weights / each.weights >= enough_tokens(facts, each):
+        if tokens * shape.weights / each.weights >= enough_tokens(facts.pass_tokens, each.weights, update):
             return each
     return shapes[-1]
 
 
+def tokens_an_update(choice: SettingsDraft) -> int:
+    return choice.config.train.batch_tokens * choice.config.train.accumulate
+
+
 def tokens_a_second(choice: SettingsDraft, speed: Speed) -> float:
-    return speed.steps_a_second * choice.config.train.batch_tokens * choice.config.train.accumulate
+    return speed.steps_a_second * tokens_an_update(choice)
 
 
 def _shorten_updates(choice: SettingsDraft, facts: TrainingFacts, speed: Speed, clock: TimeBudget) -> Speed:
@@ -233,7 +240,7 @@ def _fill_time(choice: SettingsDraft, facts: TrainingFacts, speed: Speed, clock:
 
 def _check_time(choice: SettingsDraft, facts: TrainingFacts, shape: Shape, speed: Speed, clock: TimeBudget) -> None:
     """Puts a warning first if the time is too short for a usable model, with a time that would do."""
-    pace, enough = tokens_a_second(choice, speed), enough_tokens(facts, shape)
+    pace, enough = tokens_a_second(choice, speed), enough_tokens(facts.pass_tokens, shape.weights, tokens_an_update(choice))
     seen = pace * max(0.0, clock.left() - speed.startup) * (1 - VALIDATING)
     if seen >= USABLE * enough:
         return

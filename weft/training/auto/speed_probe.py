@@ -32,6 +32,9 @@ ENDLESS = 1 << 40
 PROBED_PAIRS, PROBED_BATCH = 50, 4
 """Held-out pairs of the measured validation, and the part of a batch that is measured on a CPU, whose updates may be long."""
 
+STEADY_LINES = 3
+"""Fewer lines of a log than these show how long a GPU takes to begin, not how fast it trains."""
+
 THREAD_ROWS, THREAD_ROUNDS, MUCH_FASTER = 1024, 8, 1.2
 """Rows and repetitions of a block that is timed with several numbers of threads, and the ratio that counts."""
 
@@ -90,13 +93,23 @@ def probe(config: Config, seconds: float, run: Path | None = None) -> Speed:
     short = short.replaced({"train.batch_tokens": short.train.batch_tokens // part})
     if short.train.threads:
         torch.set_num_threads(short.train.threads)
+    records = _train(short, run, device, seconds)
+    if device.type == "cuda" and len(records.lines) < STEADY_LINES:
+        records = _train(short, run, device, seconds)  # the time went by while kernels were loaded, once per process
+    measured, slow = steps_per_second(records.lines), config.data.validates and device.type == "cpu"
+    unknown = seconds if slow else 0.0  # a GPU has spent the time on preparing its first steps
+    return Speed(measured.startup, measured.steps_a_second / part, records.validation or unknown)
+
+
+def _train(config: Config, run: Path | None, device: torch.device, seconds: float) -> _Records:
+    """Trains in a temporary folder until the time that the configuration sets is over, and validates for at most `seconds`."""
     records, world = _Records(), World(0, 1, device)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         if run is not None and (run / HELD_OUT).exists():
             with (run / HELD_OUT).open("rb") as held:
                 (place / HELD_OUT).write_bytes(b"".join(islice(held, PROBED_PAIRS)))
-        task, model = prepare_run(short, place, world.device)
+        task, model = prepare_run(config, place, device)
         try:
             options: dict[str, Any] = {"run": place, "world": world, "dim": model.dim, "log": Log([records])}
             fit(model, task, task.config.train, resume=False, validation=seconds, **options)
@@ -104,12 +117,10 @@ def probe(config: Config, seconds: float, run: Path | None = None) -> Speed:
             raise Interrupted("stopped while the speed of training was measured; nothing was trained") from None
     del model, task
     gc.collect()
-    if world.device.type == "cuda":
+    if device.type == "cuda":
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(world.device)
-    measured, slow = steps_per_second(records.lines), config.data.validates and device.type == "cpu"
-    unknown = seconds if slow else 0.0  # a GPU has spent the time on preparing its first steps
-    return Speed(measured.startup, measured.steps_a_second / part, records.validation or unknown)
+        torch.cuda.reset_peak_memory_stats(device)
+    return records
 
 
 def fastest_threads(dim: int, rows: int, seconds: float = math.inf) -> int:

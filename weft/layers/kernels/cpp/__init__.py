@@ -149,6 +149,7 @@ SIGNATURES = {
     "weft_most_probable": (None, *[POINTER] * 3, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
     "weft_encode": (None, *[POINTER] * 4, INT, INT, POINTER, ctypes.c_int),
     "weft_search_open": (POINTER, POINTER),
+    "weft_search_admit": (None, POINTER, POINTER, POINTER, INT),
     "weft_search_run": (INT, POINTER, INT),
     "weft_search_close": (None, POINTER),
 }
@@ -217,8 +218,10 @@ class Kernels:
     def __init__(self, library: ctypes.CDLL) -> None:
         for name, (result, *arguments) in SIGNATURES.items():
             getattr(library, name).restype, getattr(library, name).argtypes = result, arguments
-        self.open_search, self.run_search = library.weft_search_open, library.weft_search_run
-        self.close_search, self.encode = library.weft_search_close, library.weft_encode
+        self.open_search, self.admit_sources = library.weft_search_open, library.weft_search_admit
+        self.run_search, self.close_search, self.encode = (
+            library.weft_search_run, library.weft_search_close, library.weft_encode
+        )  # fmt: skip
         self._library, self._arena = library, HugePageArena()
         self._attend, self._append = library.weft_attend, library.weft_append
 

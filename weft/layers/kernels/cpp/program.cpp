@@ -17,12 +17,17 @@ Machine::Machine(const Program& program, const Inputs& inputs, int64_t sources, 
       registers_(program.registers), pages_(program.caches), states_(program.states), ancestry_(sources * beams * room, 0),
       before_(beams * room) {
     for (int64_t at = 0; at < program.registers; at++) registers_[at].resize(sources * beams * program.widths[at]);
-    for (int64_t at = 0; at < program.states; at++) {
-        const int64_t width = program.held[at];
-        states_[at].resize(sources * beams * width);
-        for (int64_t source = 0; source < sources && inputs.starts && inputs.starts[at]; source++) {
-            std::copy_n(inputs.starts[at] + source * width, width, states_[at].data() + source * beams * width);
-        }
+    for (int64_t at = 0; at < program.states; at++) states_[at].resize(sources * beams * program.held[at]);
+}
+
+void Machine::admit(int64_t source, const Inputs& inputs, int64_t index) {
+    if (origins_.empty()) origins_.resize(sources_);
+    origins_[source] = {inputs.memories, index};
+    for (int64_t at = 0; at < program_.states; at++) {
+        const int64_t width = program_.held[at];
+        float* mine = states_[at].data() + source * beams_ * width;
+        std::fill_n(mine, beams_ * width, 0.0f);
+        if (inputs.starts && inputs.starts[at]) std::copy_n(inputs.starts[at] + index * width, width, mine);
     }
 }
 
@@ -181,12 +186,18 @@ Rows Rows::spread(int64_t begin, int64_t end, int64_t rate) const {
 
 float* Machine::page(int64_t cache, int64_t number) {
     auto& pages = pages_[cache];
-    while (int64_t(pages.size()) <= number) pages.emplace_back(2 * sources_ * beams_ * PAGE * program_.cells[cache]);
-    return pages[number].data();
+    while (int64_t(pages.size()) <= number) pages.emplace_back(new float[2 * sources_ * beams_ * PAGE * program_.cells[cache]]);
+    return pages[number].get();
 }
 
 float* Machine::state(const Op& op, const Rows& rows, int64_t row) {
     return states_[op.number].data() + (rows.source[row] * beams_ + rows.beam[row]) * program_.held[op.number];
+}
+
+int64_t Machine::keys(const Op& op, const Rows& rows) const {
+    int64_t sum = 0;
+    for (const int64_t source : rows.source) sum += origin(source).memories[op.number].keys;
+    return sum;
 }
 
 int Machine::crew(int64_t products) const { return int(std::min<int64_t>(threads_, 1 + products / SHARE)); }

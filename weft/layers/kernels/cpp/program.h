@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include <memory>
+
 #include "linear.h"
 
 enum Kind : int64_t {
@@ -31,7 +33,7 @@ struct Op {
     Linear layer;
 };
 
-// What a decoder reads of encoded sources: k [G, H, S, D], v [G, H, S, values], bias [G, S] or null, and gain [G], a factor of
+// What a decoder reads of encoded sources that were given together: k [G, H, S, D], v [G, H, S, values], bias [G, S] or null, and gain [G], a factor of
 // the context, or null. Of sums over sources (CROSS_SUMS) k [G, H, D, values] alone.
 struct Memory {
     const float *k, *v, *bias, *gain;
@@ -49,7 +51,7 @@ struct Program {
     int64_t states;
 };
 
-// What one search or one call of `weft_encode` gives to a program.
+// What one call of `weft_search_admit` or `weft_encode` gives to a program.
 struct Inputs {
     const Memory* memories;
     const float* const* tables;  // vectors by position, one table per operation that adds or rotates by them
@@ -75,7 +77,11 @@ struct Rows {
 
 class Machine {
    public:
+    // Until sources are admitted, source g reads the memories with number g of `inputs`.
     Machine(const Program& program, const Inputs& inputs, int64_t sources, int64_t beams, int64_t room, int threads);
+
+    // Gives the place of a source to another one: number `index` of `inputs`, whose memories must outlive it.
+    void admit(int64_t source, const Inputs& inputs, int64_t index);
 
     // Runs the rows through all operations; returns the hidden states [rows, width], which are valid until the next call.
     const float* run(const Rows& rows);
@@ -88,6 +94,13 @@ class Machine {
     void reorder(int64_t source, const int64_t* parents, int64_t length);
 
    private:
+    // The memories of some sources, and the number of one of them.
+    struct Origin {
+        const Memory* memories;
+        int64_t index;
+    };
+    Origin origin(int64_t source) const { return origins_.empty() ? Origin{inputs_.memories, source} : origins_[source]; }
+    int64_t keys(const Op& op, const Rows& rows) const;  // of all rows together
     float* vectors(int64_t number, int64_t first) { return registers_[number].data() + first * program_.widths[number]; }
     // `first`: the first of the tokens of these rows, if others run the ones before.
     void carry_out(const Op& op, const Rows& rows, int64_t first);
@@ -109,8 +122,11 @@ class Machine {
     const int64_t sources_, beams_, room_;
     const int threads_;
     std::vector<std::vector<float>> registers_;
-    std::vector<std::vector<std::vector<float>>> pages_;  // by cache: keys of a page, then its values, [G, H, K, P, D] each
+    // By cache: keys of a page, then its values, [G, H, K, P, D] each. Cells are not set before they are written, so memory that
+    // no source reaches costs nothing.
+    std::vector<std::vector<std::unique_ptr<float[]>>> pages_;
     std::vector<std::vector<float>> states_;              // by state: [G, K, width]
     std::vector<float> aside_;
+    std::vector<Origin> origins_;                         // [G], or empty
     std::vector<int16_t> ancestry_, before_;              // [G, K, room]: the beam whose cell holds a token
 };

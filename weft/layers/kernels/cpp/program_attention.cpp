@@ -56,7 +56,7 @@ void Machine::attend_self(const Op& op, const Rows& rows) {
             for (int64_t head = 0; head < op.heads; head++) {
                 const int64_t first = (source * op.heads + head) * beams_;
                 const auto key = [&](int64_t s) INLINE {
-                    return pages[s / PAGE].data() + ((first + owner[s]) * PAGE + s % PAGE) * width;
+                    return pages[s / PAGE].get() + ((first + owner[s]) * PAGE + s % PAGE) * width;
                 };
                 look<parts>(from + row * 3 * dim + head * width, width, width, op.value, begin, end, key,
                             [&](int64_t s) INLINE { return key(s) + half; }, nullptr, scores.data(), to + row * dim + head * width);
@@ -97,17 +97,17 @@ void Machine::attend_whole(const Op& op, const Rows& rows, int64_t first) {
 
 void Machine::attend_cross(const Op& op, const Rows& rows, int64_t first) {
     const int64_t dim = op.heads * op.width, count = rows.count(), out = op.heads * op.values;
-    const Memory& memory = inputs_.memories[op.number];
     const float* from = vectors(op.from, first);
     float* to = vectors(op.to, first);
-    const int many = crew(count * memory.keys * dim);
+    const int many = crew(keys(op, rows) * dim);
     with_parts(op.width == op.values ? op.width : 0, [&](auto parts) {
         const int64_t width = parts ? 16 * parts : op.width, values = parts ? 16 * parts : op.values;
 #pragma omp parallel for num_threads(many) if (many > 1)
         for (int64_t row = 0; row < count; row++) {
             thread_local std::vector<float> scores;
+            const auto [memories, source] = origin(rows.source[row]);
+            const Memory& memory = memories[op.number];
             scores.resize(memory.keys);
-            const int64_t source = rows.source[row];
             const float* bias = memory.bias ? memory.bias + source * memory.keys : nullptr;
             for (int64_t head = 0; head < op.heads; head++) {
                 const int64_t key = (source * op.heads + head) * memory.keys;
@@ -124,16 +124,17 @@ void Machine::attend_cross(const Op& op, const Rows& rows, int64_t first) {
 
 // One head, whose scores are vᵀ tanh(q + k).
 void Machine::attend_additive(const Op& op, const Rows& rows, int64_t first) {
-    const Memory& memory = inputs_.memories[op.number];
     const int64_t count = rows.count(), width = op.width;
     const float* from = vectors(op.from, first);
     float* to = vectors(op.to, first);
-    const int many = crew(count * memory.keys * width * 8);
+    const int many = crew(keys(op, rows) * width * 8);
 #pragma omp parallel for num_threads(many) if (many > 1)
     for (int64_t row = 0; row < count; row++) {
         thread_local std::vector<float> scores;
+        const auto [memories, source] = origin(rows.source[row]);
+        const Memory& memory = memories[op.number];
         scores.resize(memory.keys);
-        const int64_t key = rows.source[row] * memory.keys;
+        const int64_t key = source * memory.keys;
         const float* q = from + row * width;
         for (int64_t s = 0; s < memory.keys; s++) {
             scores[s] = memory.bias ? memory.bias[key + s] : 0.0f;
@@ -196,12 +197,13 @@ void Machine::attend_whole_sums(const Op& op, const Rows& rows, int64_t first) {
 
 void Machine::attend_cross_sums(const Op& op, const Rows& rows, int64_t first) {
     const int64_t width = op.width, dim = op.heads * width;
-    const Memory& memory = inputs_.memories[op.number];
     float *from = vectors(op.from, first), *to = vectors(op.to, first);
     for (int64_t row = 0; row < rows.count(); row++) {
+        const auto [memories, source] = origin(rows.source[row]);
+        const Memory& memory = memories[op.number];
         each(from + row * dim, dim, from + row * dim, elu_plus_one);
         for (int64_t head = 0; head < op.heads; head++) {
-            const float* sums = memory.k + (rows.source[row] * op.heads + head) * width * op.values;
+            const float* sums = memory.k + (source * op.heads + head) * width * op.values;
             divide_sums(from + row * dim + head * width, width, sums, sums + width, op.values, width,
                         to + row * dim + head * width);
         }

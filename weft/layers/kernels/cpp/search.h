@@ -1,4 +1,5 @@
-// A whole search without Python between its steps: feeding the prefix, choosing tokens, and feeding them.
+// A search without Python between its steps: feeding prefixes, choosing tokens, and feeding them. Each of its G places holds a
+// source, which starts when it is admitted; others may start or be done at any time.
 //
 // `weft/decoding/cpp_search.py` has the same structs; `weft/decoding/token_selection.py` defines what is computed here.
 // Shapes: G sources · K beams · V vocabulary · N finished hypotheses kept · T steps · P prefix tokens.
@@ -20,7 +21,7 @@ struct Selector {
 
 struct Task {
     Program program;
-    Inputs inputs;
+    Inputs inputs;                            // tables and ids, which all sources share
     Linear output;
     Selector selector;
     int64_t sources, beams, room, prefix, threads;
@@ -38,7 +39,7 @@ struct Task {
 // What a selector sees of one source, and what it decides.
 struct Turn {
     const Task& task;
-    int64_t source, t, rows;   // rows: hypotheses whose logits are there, 1 at first and then K
+    int64_t source, t, rows;   // t: choices before this one · rows: hypotheses whose logits are there, 1 at first and then K
     const float* logits;       // [rows, V]
     const float* norm;         // [rows]
     int64_t *tokens, *parents; // [K]

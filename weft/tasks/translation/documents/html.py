@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape, unescape
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from typing import Literal
 
+from weft.data.file_formats.subtitles import cue_lines
 from weft.errors import DataError
 from weft.tasks.translation.markup_and_tag_transfer import OBJECT, MarkupSpan, has_words
 from weft.tasks.translation.segmenter import Translation
@@ -177,32 +178,30 @@ def srt_document(text: str) -> Document:
 
     After a blank line, text belongs to the cue before it, as players read it.
     """
-    return _subtitles(text, Document(), blank_ends=False)
+    return _subtitles(text, Document(), webvtt=False)
 
 
 def vtt_document(text: str) -> Document:
     """Subtitles in WebVTT format. Notes, styles and regions, which are text after a blank line, stay as they are."""
-    return _subtitles(text, Document(lambda written: escape(written, quote=False)), blank_ends=True)
+    return _subtitles(text, Document(lambda written: escape(written, quote=False)), webvtt=True)
 
 
-def _subtitles(text: str, document: Document, *, blank_ends: bool) -> Document:
+def _subtitles(text: str, document: Document, *, webvtt: bool) -> Document:
     """The cues of subtitles, read by hand because everything else must stay as it is.
 
     pysubs2 reads the same cues, but not where they are: it does not keep positions, comments, identifiers, codes and line ends.
     """
-    cue, inside = list[Token](), False
-    lines = text.splitlines(keepends=True)
-    for line, following in zip_longest(lines, lines[1:], fillvalue=""):
-        content = line.splitlines()[0]
-        times, number = "-->" in content, content.strip().isdecimal() and "-->" in following
-        if inside and content.strip() and not times and not number:
+    cue = list[Token]()
+    for line, role in cue_lines(text.splitlines(keepends=True), webvtt=webvtt):
+        if role == "text":
+            content = line.splitlines()[0]
             for place, part in enumerate(CUE_CODE.split(content)):
                 cue += [Token("other", part)] if place % 2 else tokens(part)
             cue.append(Token("other", line[len(content) :]))
             continue
         document.add(cue)
         document.keep(line)
-        cue, inside = [], times or (inside and not blank_ends)
+        cue = []
     document.add(cue)
     return document
 

@@ -82,15 +82,21 @@ def _described(answer: Translation, *, before: str, opening: str, segment: str) 
     """The markup before a translation, with its state and score, or that it is an exact match of a translation memory.
 
     Version 1.2 has the state in the target, and attributes of others there. Version 2 has it in the segment, which begins in
-    `before`, and only a subordinate state for others.
+    `before`, and only a subordinate state for others. A confidence, if there is one, is the mtConfidence of ITS 2.0 in version
+    1.2, and takes the place of the score in version 2.
     """
     score = f"{answer.score:.4f}"
+    sure = "" if answer.quality is None else f"{answer.quality.confidence:.4f}"
     if "segment" not in segment:
         own = {"state-qualifier": "mt-suggestion", "xmlns:weft": "urn:weft", "weft:score": score}
+        if sure:
+            own |= {"xmlns:its": "http://www.w3.org/2005/11/its", "its:annotatorsRef": "mt-confidence|urn:weft"}
+            own["its:mtConfidence"] = sure
         kind = {"state-qualifier": "exact-match"} if answer.from_memory else own
         return before + with_attributes(opening, {"state": "needs-review-translation", **kind})
     start, tag, rest = before.rpartition(segment)
-    kind = {"subState": "weft:exact-match" if answer.from_memory else f"weft:{score}"}
+    estimate = f"confidence-{sure}" if sure else score
+    kind = {"subState": "weft:exact-match" if answer.from_memory else f"weft:{estimate}"}
     return start + with_attributes(tag, {"state": "translated", **kind}) + rest + opening
 
 
