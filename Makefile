@@ -3,6 +3,9 @@
 # make lint   ruff and mypy
 # make check  for a change in progress: lint, the tests of changed files, and the contract of a mechanism (BASE=main: since main)
 # make release   sdist and wheel in dist, built twice with the same bytes; the wheel is tried in an empty environment
+# make minimum   the tests with the oldest versions that pyproject.toml allows, in .venv-minimum (TESTS=tests: all of them)
+# make results   docs/results.md from its data in docs/results
+# make sbom   packages and licences of this environment in dist/sbom.json; ADVISORIES=all.zip compares it with OSV's advisories
 # make docs   the documentation as a site in docs/_build/html, which needs no network and no server
 #
 # Each sets up .venv on a fresh machine first, and again only when pyproject.toml or constraints.txt have changed.
@@ -18,7 +21,7 @@ INPUTS := pyproject.toml constraints.txt
 
 BASE ?= HEAD
 
-.PHONY: demo test check lint docs release browser clients clean
+.PHONY: demo test check lint docs release minimum results sbom browser clients clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.weft-installed
@@ -47,6 +50,21 @@ release: $(VENV)/.weft-dev-installed
 	$(PIP) install --quiet -c constraints.txt setuptools
 	$(BIN)/python deploy/release.py
 
+# Everything that weft needs at its oldest version, with the tools of the tests.
+TESTS ?= tests
+OLD := .venv-minimum/bin/python
+minimum:
+	@test -x $(OLD) || $(PYTHON) -m venv .venv-minimum
+	$(PYTHON) deploy/minimum_versions.py > .venv-minimum/constraints.txt
+	$(OLD) -m pip install --quiet -c .venv-minimum/constraints.txt -e '.[dev,hub,datasets,languages,ja,ko]'
+	OMP_NUM_THREADS=1 $(OLD) -m pytest -q -n $(JOBS) $(TESTS)
+
+results: $(VENV)/.weft-installed
+	$(BIN)/python docs/results.py
+
+sbom: $(VENV)/.weft-installed
+	$(BIN)/python deploy/sbom.py --out dist/sbom.json $(if $(ADVISORIES),--advisories $(ADVISORIES))
+
 # Tests of pages drive Debian's Chromium; without it they are skipped, and say so.
 browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
@@ -69,7 +87,7 @@ clients: $(VENV)/.weft-dev-installed
 	  echo "NO TESTS WITH schemathesis: it cannot be installed"
 
 clean:
-	rm -rf $(VENV) docs/_build
+	rm -rf $(VENV) .venv-minimum docs/_build
 
 $(VENV)/.weft-torch-installed: $(INPUTS)
 	@$(PYTHON) -c 'import sys; sys.exit("weft needs Python 3.11 or newer: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -78,7 +96,7 @@ $(VENV)/.weft-torch-installed: $(INPUTS)
 	@touch $@
 
 $(VENV)/.weft-installed: $(VENV)/.weft-torch-installed
-	$(PIP) install --quiet -c constraints.txt -e .
+	$(PIP) install --quiet -c constraints.txt -e '.[dates,plots]'
 	@touch $@
 
 $(VENV)/.weft-dev-installed: $(VENV)/.weft-torch-installed

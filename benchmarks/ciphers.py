@@ -16,7 +16,6 @@ import argparse
 import random
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ import numpy as np
 from trainings import Outcome, Run, add_options, markdown, report, scale_steps, select, sweep
 
 import weft
-from weft.bench.speed_report import empty_figure, save_figure
 from weft.data.text_lines import read_lines
+from weft.explain.figures import can_draw, empty_figure, save_figure
 from weft.runs.run_folder import records
 from weft_studies.deciphering.data import windows
 from weft_studies.deciphering.task import DecipheringPredictor, DecipheringTask
@@ -92,7 +91,7 @@ def row(name: str, outcomes: Sequence[Outcome], out: Path) -> list[str]:
     task = trained.task
     assert isinstance(task, DecipheringTask)
     task.prepare()
-    if find_spec("matplotlib"):
+    if can_draw():
         draw(trained, task, out / f"{name}.png")
     found = [each["accuracy"] for _, each in done]
     figures = [floor(task), np.mean(found), scores["accuracy"], cycle["accuracy"]]

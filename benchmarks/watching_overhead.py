@@ -3,15 +3,27 @@
     python benchmarks/watching_overhead.py runs/overhead --time 5m [--recipe transformer-small] [--trackers trackio]
 
 It trains on generated sequences and adds up the CPU time of every call of every sink of the log, and that of decoding samples.
+
+    python benchmarks/watching_overhead.py RUNS --page 60
+
+It opens `weft watch` on a folder of runs, asks it every two seconds what an open page asks, and reports the CPU time of the
+server, which is a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
 
 import torch
 
@@ -37,13 +49,49 @@ def timed(owner: Any, name: str, title: str) -> None:
     setattr(owner, name, outer)
 
 
+def page_cost(runs: Path, seconds: float) -> None:
+    """Prints the share of a core that the server of an open page takes."""
+    command = [sys.executable, "-m", "weft", "watch", str(runs), "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        address = next(found[0] for line in process.stderr if (found := re.search(r"http://[\d.:]+", line)))
+        names = [each["name"] for each in ask(address, "/api/runs")["runs"]][:3]
+        before, began = cpu_time(process.pid), time.monotonic()
+        while time.monotonic() - began < seconds:
+            ask(address, "/api/runs")
+            for name in names:
+                ask(address, f"/api/curves?run={quote(name)}")
+            time.sleep(2)
+        share = (cpu_time(process.pid) - before) / (time.monotonic() - began)
+        print(f"weft watch with {len(names)} runs shown: {share:.2%} of a core")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask(address: str, path: str) -> Any:
+    with urlopen(f"{address}{path}") as answer:
+        return json.load(answer)
+
+
+def cpu_time(pid: int) -> float:
+    """The CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--page", type=float, default=0.0, help="seconds to watch the runs in OUT, instead of training")
     parser.add_argument("out", type=Path)
     parser.add_argument("--time", default="5m")
     parser.add_argument("--recipe", default="transformer-small")
     parser.add_argument("--trackers", nargs="*", default=[])
     options = parser.parse_args()
+    if options.page:
+        page_cost(options.out, options.page)
+        return
     opened = train_run.open_log
 
     def open_log(*arguments: Any, **settings: Any) -> Log:

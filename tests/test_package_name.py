@@ -37,5 +37,7 @@ def test_nobody_is_told_to_install_the_other_project() -> None:
 
 def test_installing_torch_for_a_cpu_is_explained_before_weft() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
-    order = [text.index(words) for words in ("pip install torch --index-url", "pip install .", "## Train on your own data")]
+    order = [
+        text.index(words) for words in ("pip install torch --index-url", "pip install '.[plots]'", "## Train on your own data")
+    ]
     assert order == sorted(order)

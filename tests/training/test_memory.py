@@ -99,16 +99,16 @@ def test_other_batches_stay_whole() -> None:
 class Hungry(SmallTask):
     """Runs out of memory, in the middle of an update, if a batch has more rows than fit."""
 
-    def __init__(self, room: int, **options: Any) -> None:
+    def __init__(self, room: int, error: RuntimeError | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self.room, self.failures = room, 0
+        self.room, self.failures, self.error = room, 0, error or torch.OutOfMemoryError("CUDA out of memory")
 
     def losses(self, model: nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
         losses = super().losses(model, batch, update)
         yield next(losses)  # its gradients are there already
         if len(batch.target) > self.room:
             self.failures += 1
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise self.error
         yield from losses
 
 
@@ -149,3 +149,13 @@ def test_a_resumed_run_continues_in_parts(tmp_path: Path) -> None:
 def test_a_batch_that_cannot_be_divided_ends_with_advice(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=r"ran out of memory in step 1: lower train\.batch_tokens"):
         small_task.train(tmp_path, task=Hungry(room=0))
+
+
+@pytest.mark.parametrize(
+    "text", ["MPS backend out of memory (MPS allocated: 5 GB)", "DefaultCPUAllocator: can't allocate memory"]
+)
+def test_other_devices_say_it_in_words(text: str, tmp_path: Path) -> None:
+    result, _ = small_task.train(tmp_path / "run", task=Hungry(room=2, error=RuntimeError(text)), steps=3)
+    assert result.update == 3
+    with pytest.raises(RuntimeError, match="another reason"):
+        small_task.train(tmp_path / "other", task=Hungry(room=2, error=RuntimeError("another reason")), steps=3)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers.watching import write_run, write_steps
 from weft.errors import RunError
+from weft.file_access import replace_file
 from weft.runs.run_folder import RunLock
 from weft.training.log import open_log
 from weft.watch.run_reader import FRESH, POINTS, RunLog, RunReader, training_process
@@ -87,6 +88,20 @@ def test_details_and_curves_of_a_run(tmp_path: Path) -> None:
     assert details["notes"] == ["model:      Transformer, as suits the data"] and details["settings"]["train.steps"] == "8"
     assert reader.curves("a")["score"] == {"bleu": [(2, 20.0), (4, 40.0)]}
     json.dumps(details)
+
+
+def test_curves_follow_a_log_that_grows_or_is_replaced(tmp_path: Path) -> None:
+    log = write_run(tmp_path / "a", 3)
+    reader = RunReader(tmp_path)
+    first = reader.curves("a")
+    assert reader.curves("a") is first, "nothing is computed while the log stays"
+    write_steps(log, range(4, 5))
+    assert len(reader.curves("a")["loss"]["train"]) == 4 == len(first["loss"]["train"]) + 1
+    before = reader.curves("a")["loss"]["train"]
+    file = tmp_path / "a" / "log.jsonl"
+    replace_file(file, file.read_text("utf-8").replace('"loss": 5.0', '"loss": 7.0'))
+    after = reader.curves("a")["loss"]["train"]
+    assert len(after) == len(before) and after != before
 
 
 def test_long_curves_are_thinned(tmp_path: Path) -> None:

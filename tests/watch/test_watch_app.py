@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+import weft
 from tests.helpers import tiny
 from tests.helpers.serving import wait_for
 from tests.helpers.watching import KEY, Watching, watching, write_run
@@ -104,6 +108,20 @@ def test_gpus_are_read_from_nvidia_smi() -> None:
     assert _gpu("NVIDIA H200, [N/A], 1024, 143771") == {}
 
 
+SLOW = """
+import time
+from weft.training.update_step import UpdateStep
+inner = UpdateStep.backward
+def backward(self, *arguments):
+    time.sleep(0.2)
+    return inner(self, *arguments)
+UpdateStep.backward = backward
+from weft.cli import main
+main()
+"""
+"""weft, with steps that last long enough to be killed in."""
+
+
 def state(shown: Watching, name: str) -> str:
     return next((each["state"] for each in shown.get("/api/runs")["runs"] if each["name"] == name), "")
 
@@ -124,18 +142,79 @@ def test_from_an_upload_to_a_translation_through_kills(tmp_path: Path) -> None:
         assert failed["name"] == "broken" and "nothing.tsv" in failed["problem"]
     with watching(runs) as shown:  # another page, as after a kill: the training has gone on
         assert state(shown, "mine") == "training"
-        pid = int((runs / "mine/run.lock").read_text())
+        pid = int((runs / "mine/run.lock").read_text().split()[0])
         wait_for(lambda: '"train"' in (runs / "mine/log.jsonl").read_text(), 6000)
         shown.post("/api/stop", run="mine")
         wait_for(lambda: state(shown, "mine") != "training", 6000)
         assert any((runs / "mine/checkpoints").glob("step-*")), "it was asked to save"
         shown.post("/api/resume", run="mine")
         wait_for(lambda: state(shown, "mine") == "training", 6000)
-        other = int((runs / "mine/run.lock").read_text())
+        other = int((runs / "mine/run.lock").read_text().split()[0])
         assert other != pid
         os.kill(other, signal.SIGKILL)
-        wait_for(lambda: state(shown, "mine") != "training", 1000)
+        wait_for(lambda: state(shown, "mine") == "stopped", 1000)
         assert shown.post("/api/try", run="mine", text="6 4 2")["text"] is not None
+
+
+class Page:
+    """`weft watch` as a process of its own."""
+
+    def __init__(self, runs: Path) -> None:
+        command = [sys.executable, "-m", "weft", "watch", str(runs), "--control", "--api-key", KEY, "--port", "0"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        assert self.process.stderr is not None
+        address = next(found[0] for line in self.process.stderr if (found := re.search(r"http://[\d.:]+", line)))
+        self.client = httpx.Client(base_url=address, timeout=60, trust_env=False, headers={"X-API-Key": KEY})
+
+    def state(self, name: str) -> str:
+        runs = self.client.get("/api/runs").json()["runs"]
+        return next((each["state"] for each in runs if each["name"] == name), "")
+
+    def kill(self) -> None:
+        self.client.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def test_page_and_trainer_are_killed_one_by_one_and_together(tmp_path: Path) -> None:
+    """Whoever is killed, the other goes on; and a run whose trainer was killed is resumed to the same weights."""
+    data = {"train": tiny.generated("reverse", 2000), "valid": tiny.generated("reverse", 50, "valid")}
+    sets = {**tiny.SETTINGS, "train.steps": 60, "train.save_every": 10, "train.log_every": 5, "train.validate_bleu": False}
+    weft.train("transformer-tiny", data=data["train"], valid=data["valid"], out=tmp_path / "whole", set=sets)
+    mine, log = tmp_path / "runs" / "mine", tmp_path / "runs" / "mine" / "log.jsonl"
+    mine.parent.mkdir()
+    options = [
+        "--data",
+        data["train"],
+        "--valid",
+        data["valid"],
+        "--out",
+        mine,
+        "--set",
+        *(f"{k}={v}" for k, v in sets.items()),
+    ]
+    slow = [sys.executable, "-c", SLOW, "train", "transformer-tiny", *map(str, options)]
+    trainer = subprocess.Popen(slow, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    page = Page(mine.parent)
+    try:
+        wait_for(lambda: page.state("mine") == "training" and log.exists(), 12_000)
+        page.kill()
+        size = log.stat().st_size
+        wait_for(lambda: log.stat().st_size > size, 6000)  # the trainer goes on
+        page = Page(mine.parent)
+        assert page.state("mine") == "training"
+        wait_for(lambda: any((mine / "checkpoints").glob("step-*")), 6000)
+        trainer.kill()
+        page.kill()  # both
+        trainer.wait()
+        page = Page(mine.parent)
+        assert page.state("mine") == "stopped"
+        assert page.client.post("/api/resume", json={"run": "mine"}).status_code == 200
+        wait_for(lambda: page.state("mine") == "finished", 12_000)
+    finally:
+        trainer.kill()
+        page.kill()
+    assert (mine / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
 def test_two_runs_are_compared_on_the_validation_data_with_a_test(tmp_path: Path) -> None:

@@ -28,14 +28,13 @@ class Finding:
     advice: str = ""
 
 
-CORE = [
-    *("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "pydantic", "PyYAML", "typer", "rich", "babel"),
-    "matplotlib",
-]
+CORE = ("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "pydantic", "PyYAML", "typer", "rich", "sentencex")
 """The packages that weft always needs."""
 
 EXTRAS = {
-    "serve": (("fastapi", "uvicorn", "python_multipart", "prometheus_client", "py3langid"), "weft serve"),
+    "plots": (("matplotlib",), "pictures: results.png, heat maps, charts"),
+    "dates": (("babel",), "weft demo, whose dates Babel writes"),
+    "serve": (("fastapi", "uvicorn", "python_multipart", "prometheus_client", "py3langid", "babel"), "weft serve"),
     "sentencepiece": (("sentencepiece",), "tokenizers of SentencePiece, BLEU with flores200"),
     "interop": (("sentencepiece", "ctranslate2", "onnx"), "models of other programs"),
     "ray": (("ray", "pyarrow"), "corpora predicted on several machines (--engine ray)"),
@@ -133,7 +132,9 @@ def _gpus() -> Iterator[Finding]:
 
     if not torch.cuda.is_available():
         driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-        if not driver:
+        if torch.backends.mps.is_available():
+            yield Finding("GPU", "mps", "Apple's, which weft uses if it is named: --set train.device=mps, --device mps")
+        elif not driver:
             yield Finding("GPU", "none", "weft runs on the CPU")
         elif torch.version.cuda is None:
             advice = "install the CUDA build of torch, see https://pytorch.org/get-started/locally"
@@ -180,9 +181,10 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _fonts() -> Iterator[Finding]:
-    if importlib.util.find_spec("matplotlib") is None:
-        yield Finding("pictures", "matplotlib", "not installed: no pictures", "missing", "pip install matplotlib")
-        return
+    from weft.explain.figures import can_draw
+
+    if not can_draw():
+        return  # the extras say so
     from weft.explain.attention_heatmap import fonts_for
 
     missing = [script for script, letter in LETTERS.items() if fonts_for(letter)[1]]

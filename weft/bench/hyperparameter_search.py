@@ -13,7 +13,6 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -21,8 +20,9 @@ from typing import Any
 from weft.bench.compare.plan import Comparison, Entry, check, runs_of, training
 from weft.bench.compare.sweep import Sweep
 from weft.bench.compare.training_jobs import Processes, Stopped
-from weft.bench.speed_report import COMPUTATION, empty_figure, save_figure, style_axes
+from weft.bench.speed_report import COMPUTATION
 from weft.errors import ConfigError, Interrupted, RunError
+from weft.explain.figures import can_draw, empty_figure, save_figure, style_axes
 from weft.file_access import replace_file
 from weft.runs.open_run import Report, silent
 from weft.runs.run_folder import RunLock, complete, records
@@ -259,9 +259,8 @@ def write_results(optuna: ModuleType, study: Any, search: Search, measure: Measu
     writer.writeheader()
     writer.writerows(trials)
     replace_file(out / TABLE, table.getvalue())
-    if done:
-        with suppress(ImportError):
-            save_figure(draw_importance(document), out / PICTURE)
+    if done and can_draw():
+        save_figure(draw_importance(document), out / PICTURE)
     return document
 
 

@@ -1,6 +1,6 @@
 """`weft bench`: the cost of a step, its time, and how close that is to the limits of the machine.
 
-Its report is a table, and a bar chart of where the time of a step goes. The style is that of all figures.
+Its report is a table, and a bar chart of where the time of a step goes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import statistics
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.table import Table
@@ -20,43 +20,22 @@ from weft.bench.machine import Ceilings, about, measure_copies, measure_products
 from weft.bench.profiler import GROUPS, OVERHEAD, Profile, profile_step
 from weft.bench.workloads import TrainingWorkload, Workload, inference_work
 from weft.errors import ConfigError
+from weft.explain.figures import CANNOT_DRAW, can_draw, empty_figure, style_axes
 from weft.runs.open_run import Report, silent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DPI = 150
 ENDINGS = (".png", ".svg")
 PREFIXES = ("", "k", "M", "G", "T", "P")
 COMPUTATION, OVERHEAD_COLOUR = "#3b6ea5", "#c4622d"
 
 
-def empty_figure(width: float, height: float) -> Figure:
-    """A figure that needs no display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def style_axes(axes: Axes, grid: Literal["both", "x"] = "both") -> None:
-    """Draws a light grid, and no frame at the top and right."""
-    axes.grid(axis=grid, color="#e6e6e6", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def save_figure(figure: Figure, file: Path | IO[bytes], kind: str | None = None) -> None:
-    """Writes a figure as PNG or SVG, by the suffix of the path or by `kind`."""
-    svg = kind == "svg" or (isinstance(file, Path) and file.suffix == ".svg")
-    figure.savefig(file, dpi=DPI, format=kind, metadata={"Date": None} if svg else None)
-
-
 def check_figure_name(file: Path) -> None:
     """Raises ConfigError if a picture cannot be written to this file; called before anything is measured."""
+    if not can_draw():
+        raise ConfigError(f"{file}: {CANNOT_DRAW}")
     if file.suffix not in ENDINGS:
         raise ConfigError(f"{file}: a profile is drawn as PNG or SVG; give a name that ends in {' or '.join(ENDINGS)}")
     if not file.parent.is_dir():

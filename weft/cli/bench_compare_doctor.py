@@ -26,7 +26,7 @@ Precision = StrEnum("Precision", ["float32", "bf16", "int8"])
 
 def bench(
     run: str = typer.Argument(help="Folder of a trained run, a recipe or a YAML file; recipes and files use initial weights."),
-    device: str = typer.Option(None, help="auto, cpu, cuda, cuda:1, …", callback=check_device),
+    device: str = typer.Option(None, help="auto, cpu, cuda, cuda:1, mps, …", callback=check_device),
     precision: Precision = typer.Option(
         None, help="Precision of training and decoding, instead of the run's own; int8: of decoding only."
     ),
@@ -49,7 +49,8 @@ def bench(
     """
     from weft.bench.benchmarked_model import open_benchmarked_model
     from weft.bench.speed_report import bench as measured
-    from weft.bench.speed_report import check_figure_name, heading, profile_figure, save_figure, speed_table
+    from weft.bench.speed_report import check_figure_name, heading, profile_figure, speed_table
+    from weft.explain.figures import save_figure
 
     if profile is not None:
         check_figure_name(profile)

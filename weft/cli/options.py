@@ -313,7 +313,7 @@ RUN = typer.Argument(help="Folder of a trained run. Several, joined by commas, f
 BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.")
 TAG = typer.Option(None, "--tag", help="Tag of the run, such as the target language; the same as decode.tag.")
 FAST = typer.Option(False, "--fast", help="Faster decoding; at least 99 % of the texts stay the same. As decode.fast=true.")
-DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …", callback=check_device)
+DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, mps, …", callback=check_device)
 OUTPUT = typer.Option(None, "-o", "--output", help="File to write; default: standard output.")
 DECODE_SET = typer.Option([], "--set", help="Any decoding setting, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE")
 SHARD = typer.Option(

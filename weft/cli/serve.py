@@ -86,7 +86,7 @@ def serve(
 
 def _check_packages() -> None:
     try:
-        for package in ("fastapi", "prometheus_client", "py3langid", "python_multipart", "uvicorn"):
+        for package in ("babel", "fastapi", "prometheus_client", "py3langid", "python_multipart", "uvicorn"):
             import_module(package)
     except ImportError as error:
         raise ConfigError(f"weft serve needs the package {error.name}: {install('serve')}") from None

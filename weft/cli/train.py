@@ -115,6 +115,7 @@ def demo(
     from weft.data.formats import open_pairs
     from weft.data.generators import LANGUAGES
     from weft.explain.attention_heatmap import draw_attention
+    from weft.explain.figures import can_draw
     from weft.runs.translator import load
     from weft.training.train_run import free_folder
     from weft.training.train_run import train as train_run
@@ -132,9 +133,9 @@ def demo(
         table.add_row(source, text, "yes" if text == target else f"no: {target}")
     Console(highlight=False).print(table)
     exact = 100 * sum(text == reference for text, reference in zip(texts, references, strict=True)) / len(pairs)
-    picture = out / "attention.png"
-    drawn = next(source for source, _ in pairs if source.isascii() and len(source) > 15)
-    draw_attention(translator.translate(drawn, attention=True), picture)
     typer.echo(f"exact match on {len(pairs):,} unseen dates: {exact:.1f} %  ({time.monotonic() - began:.0f} s in all)")
-    typer.echo(f'the attention for "{drawn}" is drawn in {picture}')
+    drawn = next(source for source, _ in pairs if source.isascii() and len(source) > 15)
+    if can_draw():
+        draw_attention(translator.translate(drawn, attention=True), out / "attention.png")
+        typer.echo(f'the attention for "{drawn}" is drawn in {out / "attention.png"}')
     typer.echo(f'try it: weft translate {out} "3 mars 1999"')

@@ -115,7 +115,7 @@ class TrainSection(Section):
     precision: Literal["float32", "bf16"] = Field(
         default="float32", description="bf16: autocast with float32 weights; float32 on CPUs without bf16"
     )
-    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps, …")
     threads: int = Field(default=0, ge=0, description="number of CPU threads; 0: one per core")
     compile: bool | Literal["auto"] = Field(
         default="auto",

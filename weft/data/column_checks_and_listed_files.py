@@ -34,6 +34,7 @@ from weft.data.formats import (
     read_file_sources,
     read_sources,
 )
+from weft.data.language_names import language_names
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.errors import DataError
 from weft.file_access import plain_name
@@ -182,21 +183,15 @@ def _ids(cells: list[str]) -> bool:
 @cache
 def _languages() -> frozenset[str]:
     """The codes and English names of languages."""
-    from babel import Locale
-
-    names = {str(code).lower(): str(name).lower() for code, name in Locale("en").languages.items()}
+    names = {code.lower(): name.lower() for code, name in language_names().items()}
     return frozenset({*(code for code in names if len(code) <= 3), *names.values()})
 
 
 @cache
 def _other_headings(code: str) -> frozenset[str]:
     """Names of columns in another language than English, such as Englisch and Deutsch."""
-    from babel import Locale
-
-    names = Locale(code).languages
-    return frozenset(
-        {*OTHER_HEADINGS[code].split(), *(str(names.get(other, other)).lower() for other in ("en", *OTHER_HEADINGS))}
-    )
+    names = language_names(code)
+    return frozenset({*OTHER_HEADINGS[code].split(), *(names.get(other, other).lower() for other in ("en", *OTHER_HEADINGS))})
 
 
 def _quote(cells: list[str] | tuple[str, ...]) -> str:

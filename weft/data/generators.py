@@ -22,6 +22,7 @@ from urllib.parse import parse_qsl
 from weft.config.plugins import advice_if_stale
 from weft.config.registry import find_table, keyword_options, load, suggest
 from weft.errors import DataError
+from weft.version import install
 
 GENERATORS = "weft.data:GENERATORS"
 Split = Literal["train", "valid", "test"]
@@ -65,6 +66,8 @@ class PairGenerator:
             raise DataError(f"generated:{self.kind}: there is no such generator; {near}.")
         if self.split not in get_args(Split):
             raise DataError(f"generated:{self.kind}: there is no split {self.split!r}; {suggest(self.split, get_args(Split))}.")
+        if self.kind == "dates":
+            calendar_version()
         if self.count < 1 or self.longest < 0 or self.shortest < 0:
             raise DataError(f"generated:{self.kind}: count must be at least 1, longest and shortest at least 0.")
         if (self.task > 0) != any(name == "task" for name, *_ in keyword_options(self._draw)):
@@ -96,9 +99,8 @@ class PairGenerator:
 
     def digest(self) -> str:
         """A hash of everything that the pairs depend on: the options and, for dates, the version of the calendar data."""
-        import babel
-
-        return _hash(repr((asdict(self), babel.__version__, LANGUAGES))).hex()
+        calendars = (calendar_version(), LANGUAGES) if self.kind == "dates" else ()
+        return _hash(repr((asdict(self), *calendars))).hex()
 
 
 def parse_generator(spec: str) -> PairGenerator:
@@ -123,6 +125,15 @@ def split_of(subject: str) -> Split:
 
 def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def calendar_version() -> str:
+    """The version of Babel, which writes dates. Raises DataError without it."""
+    try:
+        import babel
+    except ImportError:
+        raise DataError(f"generated:dates: the package babel, which writes dates, is missing: {install('dates')}") from None
+    return babel.__version__
 
 
 def dates(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:

@@ -28,6 +28,7 @@ from weft.decoding.ngram_blocking_and_rules import PrefixConstraints, constraine
 from weft.decoding.noisy_decoding import in_chains, log_probabilities
 from weft.decoding.search_loop import SearchRequest
 from weft.decoding.token_selection import most_probable
+from weft.layers.kernels import widest_float
 from weft.losses.ctc_loss import best_alignment, ctc_loss
 from weft.models.base import Decoder, Encoded
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
@@ -90,7 +91,7 @@ class Prefixes:
     def empty(rows: int, width: int, frames: int, device: torch.device) -> Prefixes:
         """One empty text per row, and room for others."""
         numbers = torch.zeros(rows, width, dtype=torch.long, device=device)
-        never = torch.full((rows, width), NEVER, dtype=torch.float64, device=device)
+        never = torch.full((rows, width), NEVER, dtype=widest_float(device), device=device)
         tokens, first = numbers[..., None].repeat(1, 1, frames), never.clone()
         first[:, 0] = 0.0
         return Prefixes(tokens, numbers, numbers - 1, numbers, numbers - 1, first, never)
@@ -120,17 +121,18 @@ def prefix_beams(
     rows, frames, symbols = logits.shape
     logp = logits.log_softmax(-1, dtype=torch.float32)
     values, likely = logp.topk(min(width + 1, symbols), dim=-1)
-    values = values.double().masked_fill(likely == blank, NEVER)
+    wide = widest_float(logits.device)
+    values = values.to(wide).masked_fill(likely == blank, NEVER)
     beam = Prefixes.empty(rows, width, frames, logits.device)
     for t in range(frames):
         frame = logp[:, t]
-        own = frame.gather(1, beam.last.clamp_min(0)).double()
+        own = frame.gather(1, beam.last.clamp_min(0)).to(wide)
         mine = values[:, t, None]
         if following is not None:
             allowed = following.allowed(frame[:, :blank].repeat_interleave(width, 0))
-            mine = F.pad(allowed, (0, 1), value=NEVER).unflatten(0, (rows, width)).double()
+            mine = F.pad(allowed, (0, 1), value=NEVER).unflatten(0, (rows, width)).to(wide)
             mine = mine.gather(2, likely[:, t, None].expand(-1, width, -1))
-        after, place = _advance(beam, own, frame[:, blank, None].double(), mine, likely[:, t], bonus)
+        after, place = _advance(beam, own, frame[:, blank, None].to(wide), mine, likely[:, t], bonus)
         if following is not None:
             first = width * torch.arange(rows, device=logits.device)[:, None]
             grown = after.size > beam.size.gather(1, place)

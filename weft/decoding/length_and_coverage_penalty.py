@@ -13,6 +13,7 @@ from weft.attention.core.weight_recorder import cross_attentions, record_weights
 from weft.data.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, shared, spread
+from weft.layers.kernels import widest_float
 from weft.models.base import Decoder, Encoded, HiddenStates
 from weft.models.ensembles_and_wrapped_decoders import WrappedDecoder
 
@@ -41,7 +42,7 @@ class CoverageState:
 
     def penalty(self) -> Tensor:
         """[B]: β Σ_i log min(Σ_j p_ij, 1). In float64, so that the sum does not depend on the padding of a batch."""
-        share = self.seen.double().clamp(LEAST, 1.0).log()
+        share = self.seen.to(widest_float(self.seen.device)).clamp(LEAST, 1.0).log()
         return self.weight * share.where(spread(self.real, share.size(0)), 0.0).sum(-1).float()
 
 

@@ -164,7 +164,7 @@ def log_probabilities(
     decoder: Decoder, source: Encoded, texts: Sequence[list[int]], prefixes: Sequence[list[int]] = ()
 ) -> list[float]:
     """log P of each text after its prefix, without noise. source: one row per text."""
-    totals: list[float] = text_log_likelihoods(decoder, source, texts, prefixes).double().sum(1).tolist()
+    totals: list[float] = text_log_likelihoods(decoder, source, texts, prefixes).cpu().double().sum(1).tolist()
     return totals
 
 

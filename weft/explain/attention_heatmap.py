@@ -22,6 +22,7 @@ from weft.data.batch import BOS, SPECIALS
 from weft.decoding.predictor import Prediction
 from weft.errors import ConfigError
 from weft.explain.explanation import SIDES, Explanation, Weights, shown
+from weft.explain.figures import empty_figure
 from weft.explain.html_page import Pixels, image, notes
 
 if TYPE_CHECKING:
@@ -125,17 +126,12 @@ def draw_attention(prediction: Prediction, path: str | Path) -> None:
 
 def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callable[[str], None] | None = None) -> None:
     """Writes a heat map: to a path in the format of its suffix, to an open file as PNG. `warn` reports missing glyphs."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     left, top = _labels(view.rows), _labels(view.columns)
     sides = [max(each, 0.2) for each in (left.longest, top.longest if top.rotated else 0)]
+    figure = empty_figure(1.6 + sides[0] + top.inches, 0.8 + sides[1] + left.inches, dpi)
     families, missing = fonts_for("".join([*view.rows, *view.columns]))
     if missing and warn is not None:
         warn(f"no installed font has {missing!r}, so boxes are drawn instead; install a font that does, such as a Noto font")
-    size = 1.6 + sides[0] + top.inches, 0.8 + sides[1] + left.inches
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     image = axes.imshow(view.weights, cmap="Blues", vmin=0, vmax=max(1e-6, float(view.weights.max())), aspect="auto")
     _add_scale(figure, axes, image)

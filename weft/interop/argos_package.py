@@ -5,9 +5,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from babel import Locale, UnknownLocaleError
-
 from weft.data.batch import UNK
+from weft.data.language_names import language_names
 from weft.data.sentence_splitting import language_of
 from weft.data.tokenizers.sentencepiece_model import SentencePieceTokenizer
 from weft.errors import ConfigError
@@ -65,7 +64,5 @@ def export(run: TrainedRun, out: Path, quantization: str | None = None) -> list[
 
 def _name(code: str) -> str:
     """The English name of a language."""
-    try:
-        return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
-    except (UnknownLocaleError, ValueError):
-        return code
+    language = code.partition("-")[0]
+    return language_names().get(code.replace("-", "_")) or language_names().get(language) or code

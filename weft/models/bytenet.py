@@ -23,6 +23,7 @@ from weft.layers.embeddings_and_rotary_positions import (
     record_embedding,
     token_positions,
 )
+from weft.layers.kernels import widest_float
 from weft.layers.linear_norm_dropout import Rate, dropout
 from weft.layers.recurrent import Cell, Readout, RecurrentOptions, RecurrentStack
 from weft.layers.step_recorder import record, recording
@@ -69,7 +70,7 @@ class DynamicUnfolding:
 
     def _columns(self, lengths: Tensor) -> Tensor:
         # In float64, as Python computes `_most`: both must round down to the same number.
-        return (lengths.double() * self.ratio).floor().long() + self.extra
+        return (lengths.to(widest_float(lengths.device)) * self.ratio).floor().long() + self.extra
 
     def _most(self, length: int) -> int:
         return math.floor(length * self.ratio) + self.extra

@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.data.formats import is_json, read_records
 from weft.errors import ConfigError, DataError
+from weft.explain.figures import empty_figure, save_figure
 from weft.runs.translator import load
 from weft.tasks.pairs.metrics import ranks
 from weft.tasks.quality.calibration import (
@@ -153,13 +154,9 @@ def _plain(bins: Sequence[ReliabilityBin]) -> list[dict[str, float]]:
 
 def draw_reliability(document: Mapping[str, Any], path: Path) -> None:
     """The reliability picture: in each bin of similar confidence, the mean confidence and what is true."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
     parts = [name for name in ("sentences", "words") if name in document]
-    figure, all_axes = pyplot.subplots(1, len(parts), figsize=(4 * len(parts), 4), squeeze=False, layout="constrained")
+    figure = empty_figure(4 * len(parts), 4, 120)
+    all_axes = figure.subplots(1, len(parts), squeeze=False)
     truths = {"sentences": "mean sentence chrF / 100", "words": "share of words that are OK"}
     for axes, name in zip(all_axes[0], parts, strict=True):
         bins = document[name]["bins"]
@@ -167,5 +164,4 @@ def draw_reliability(document: Mapping[str, Any], path: Path) -> None:
         axes.plot([each["confidence"] for each in bins], [each["truth"] for each in bins], marker="o")
         axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=f"confidence of {name}", ylabel=truths[name], aspect="equal")
         axes.set_title(f"calibration error {document[name]['error']:.3f}", fontsize=10)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    save_figure(figure, path)

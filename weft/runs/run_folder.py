@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,7 +68,10 @@ def remove_stale(run: Path) -> None:
 
 
 class RunLock:
-    """Keeps other processes out of a run folder. The operating system releases the lock when the process ends."""
+    """Keeps other processes out of a run folder. The operating system releases the lock when the process ends.
+
+    The file has the number of the process and the name of its machine.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / LOCK
@@ -81,11 +85,11 @@ class RunLock:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.read(handle, 32).decode().strip() or "unknown"
+            owner = " on ".join(os.read(handle, 300).decode().split()) or "unknown"
             os.close(handle)
             raise RunError(f"{self.file.parent}: the run folder is in use by process {owner}; wait or stop it") from None
         os.ftruncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
+        os.write(handle, f"{os.getpid()} {platform.node()}\n".encode())
         self._handle = handle
         return self
 

@@ -66,6 +66,7 @@ class Progress:
     memory    peak memory of training in bytes, up to the first validation of each process
     schedule  the position in the schedule and what it was planned from, see `weft.training.time_budget`; empty in older runs
     parts     parts of each micro-batch that are computed one after the other, because the whole did not fit into memory
+    energy    joules, if the machine counts them, see `weft.training.energy`
     start     scores of the weights that the run started with, if they were those of a trained run
     """
 
@@ -81,6 +82,7 @@ class Progress:
     schedule: dict[str, Any] = field(default_factory=dict)
     start: dict[str, float] = field(default_factory=dict)
     parts: int = 1
+    energy: float = 0.0
 
 
 @dataclass(frozen=True)

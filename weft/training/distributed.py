@@ -21,6 +21,7 @@ from torch.nn.utils import get_total_norm
 from weft.errors import ConfigError
 from weft.runs.device_and_precision import choose_device
 from weft.runs.distributed_tensors import local
+from weft.training.energy import EnergyMeter
 
 T = TypeVar("T")
 
@@ -47,6 +48,10 @@ class World:
     def first(self) -> bool:
         """True in the only process that writes files, logs and validates."""
         return self.rank == 0
+
+    def meter(self) -> EnergyMeter | None:
+        """Counts energy from now on; None if there are several processes, since a machine counts for all of them at once."""
+        return EnergyMeter(self.device) if self.size == 1 else None
 
     def any(self, flag: bool) -> bool:
         """True in every process if `flag` is true in one of them."""

@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from weft.config.sections import Config
+from weft.explain.figures import CANNOT_DRAW, can_draw
 from weft.file_access import replace_file
 from weft.runs.run_folder import LOG
 from weft.tasks.base import Sample
@@ -111,7 +112,7 @@ def open_log(
     if not first:
         return Log()
     live = sys.stderr.isatty() if terminal is None else terminal
-    from weft.training.result_files import ResultFiles
+    from weft.training.result_files import PICTURE, ResultFiles
 
     # The result files follow from log.jsonl, so that comes first.
     sinks: list[Sink] = [JsonLines(run / LOG), ResultFiles(run, unit), PlainLines(run / "train.log", steps, unit)]
@@ -122,7 +123,10 @@ def open_log(
         from weft.training.trackers.base import open_trackers
 
         sinks += open_trackers(run, trackers)
-    return Log(sinks)
+    log = Log(sinks)
+    if not can_draw():
+        log.note(f"there will be no {PICTURE}: {CANNOT_DRAW}")
+    return log
 
 
 class JsonLines(Sink):

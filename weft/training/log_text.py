@@ -8,6 +8,9 @@ from rich.cells import cell_len
 
 Record = Mapping[str, Any]
 
+NO_SCORES = ("event", "step", "stopped", "weights", "run", "seconds", "peak_memory", "joules", "joules_of")
+"""Entries of a summary that are no scores."""
+
 
 def describe(record: Record, steps: int, unit: str = "tokens") -> str:
     """A record as a readable line. steps: how many there will be; 0 if the time decides."""
@@ -34,6 +37,8 @@ def _fact(item: tuple[str, Any]) -> tuple[str, str]:
         return "time", f"{value:.1f} s" if value < 60 else f"{duration(value)} {'hours' if value >= 3600 else 'minutes'}"
     if name == "peak_memory":
         return "peak memory", f"{value / 1e6:,.0f} MB"
+    if name == "joules":
+        return "energy", f"{value / 3600:.3g} Wh"
     return name, f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

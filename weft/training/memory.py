@@ -121,7 +121,9 @@ class BackwardPasses:
                     place = (*begin, index, part) if self.parts > 1 else (*begin, index)
                     torch.manual_seed(self.seed(*place))
                     self.step.backward(piece, update)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
             return False
         return True
 
@@ -135,11 +137,26 @@ class BackwardPasses:
         return any(len(divided(batch, 2 * self.parts)) > len(divided(batch, self.parts)) for _, batch in batches)
 
 
+NO_MEMORY = (
+    "MPS backend out of memory",
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+)
+"""What errors of devices without an error class of their own say."""
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that a device has no memory left. An Apple GPU and a CPU raise plain RuntimeErrors."""
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in NO_MEMORY)
+
+
 def free_memory(device: torch.device) -> None:
     """Frees what nothing holds any more."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
 
 
 def divided(batch: Batch, parts: int) -> list[Batch]:

@@ -19,7 +19,7 @@ from weft.runs.open_run import TrainedRun
 from weft.runs.packed_run import CARD
 from weft.runs.run_folder import records
 from weft.tasks.base import Task, all_metrics
-from weft.training.log_text import duration
+from weft.training.log_text import NO_SCORES, duration
 from weft.training.verdict import Floor
 from weft.version import VERSION
 
@@ -145,7 +145,7 @@ def _bare(spec: str) -> str:
 
 
 def training_facts(record: Mapping[str, Any], device: torch.device | None = None) -> dict[str, str]:
-    """Facts about the training from the last record of its log. Energy is not measured."""
+    """Facts about the training from the last record of its log."""
     facts = {}
     if "step" in record:
         facts["steps"] = (
@@ -155,7 +155,10 @@ def training_facts(record: Mapping[str, Any], device: torch.device | None = None
         facts["time"] = duration(record["seconds"]) + (f" on {device_name(device)}" if device is not None else "")
     if record.get("peak_memory"):
         facts["peak memory"] = f"{record['peak_memory'] / 1e6:,.0f} MB"
-    return {**facts, "energy": "not measured"}
+    energy = "not measured: no counter of this machine can be read"
+    if "joules" in record:
+        energy = f"{record['joules'] / 3600:.3g} Wh, by the counters of {record['joules_of']}, with all else that ran on them"
+    return {**facts, "energy": energy}
 
 
 def device_name(device: torch.device) -> str:
@@ -163,10 +166,6 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return f"one {torch.cuda.get_device_name(device)}"
     return f"{device.type}, {torch.get_num_threads()} threads"
-
-
-NO_SCORES = ("event", "step", "stopped", "weights", "run", "seconds", "peak_memory")
-"""Entries of a summary that are no scores."""
 
 
 def write_card(

@@ -1,7 +1,8 @@
 """The files in which a run shows its results as it trains: `results.csv`, `results.png` and `samples.txt`.
 
 The table and the picture follow from `log.jsonl`, so they continue exactly after a resume. A row of the table is a validation,
-with the training since the one before. The picture takes at most one percent of the time, besides the first and the last one.
+with the training since the one before. The picture takes at most one percent of the time, besides the first and the last one;
+without matplotlib there is none.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from weft.errors import ConfigError
+from weft.explain.figures import empty_figure, style_axes
 from weft.file_access import replace_file
 from weft.runs.run_folder import records
 from weft.tasks.base import LOSS, Sample
@@ -73,7 +76,7 @@ class ResultFiles(Sink):
         began, curves_end = time.monotonic(), sum(each["event"] != "summary" for each in found)
         last = record["event"] == "summary" and curves_end > self._curves_end
         if last or (record["event"] != "summary" and began - self._drawn >= self._cost / SHARE):
-            with suppress(ImportError):  # matplotlib may be missing
+            with suppress(ConfigError):  # matplotlib may be missing
                 draw_results(found, self.run / PICTURE, self.unit)
             self._drawn = time.monotonic()
             self._cost, self._curves_end = self._drawn - began, curves_end
@@ -146,20 +149,15 @@ def thinned(points: Sequence[tuple[float, float]], most: int = POINTS) -> list[t
 
 
 def draw_results(found: Iterable[Record], file: Path, unit: str = "tokens") -> None:
-    """Draws loss, score, learning rate and speed by step. Raises ImportError without matplotlib."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # without pyplot, which would look for a display
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 6), dpi=100, layout="tight")
-    FigureCanvasAgg(figure)
+    """Draws loss, score, learning rate and speed by step. Raises ConfigError without matplotlib."""
+    figure = empty_figure(10, 6, 100, "tight")
     titles = {"loss": "loss", "score": "validation scores", "rate": "learning rate", "speed": f"{unit} per second"}
     for axes, (panel, lines) in zip(figure.subplots(2, 2).flat, curves(found).items(), strict=True):
         for name, points in lines.items():
             marker = "." if len(points) < 60 and panel in ("loss", "score") and name != "train" else ""
             axes.plot(*zip(*thinned(points), strict=True), label=name, marker=marker, linewidth=1.3)
         axes.set_title(titles[panel], fontsize=10, loc="left")
-        axes.grid(color="#e6e6e6", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        style_axes(axes)
         axes.tick_params(labelsize=8)
         if len(lines) > 1:
             axes.legend(fontsize=8, frameon=False)

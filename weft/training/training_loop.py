@@ -167,6 +167,7 @@ def _report(session: Session, meter: Meter, rate: float) -> None:
         session.check(*meter.health())
     if session.ended or _due(config.log_every, progress.update):
         time_left = max(0.0, config.seconds - session.seconds) if config.budget == "time" else None
+        session.note_energy()
         values = meter.read(session.world, config.steps - session.position.value, time_left)
         session.log.train(progress.update, lr=rate, skipped=progress.skipped, seconds=session.seconds, **values)
 

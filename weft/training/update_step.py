@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from weft.config.sections import TrainSection
 from weft.data.batch import Batch
+from weft.layers.kernels import widest_float
 from weft.models.base import Network
 from weft.runs.device_and_precision import autocast
 from weft.tasks.base import Loss, Task, optimizer_groups
@@ -33,7 +34,7 @@ class Meter:
 
     def __init__(self, groups: Sequence[str], device: torch.device, skipped: int = 0, in_row: int = 0) -> None:
         self._index = {name: index for index, name in enumerate(groups)}
-        self._update = torch.zeros(2, len(groups), dtype=torch.float64, device=device)
+        self._update = torch.zeros(2, len(groups), dtype=widest_float(device), device=device)
         self._window = torch.zeros_like(self._update)
         self._update_metrics: dict[tuple[str, str], Tensor] = {}
         self._metrics: dict[tuple[str, str], Tensor] = {}

@@ -113,6 +113,7 @@ class Session:
         self.autocast = autocast(self.world.device, self.config.precision)
         self.position = SchedulePosition(self.config, validation=self.validation)
         self._began, self._first = time.perf_counter(), 0
+        self.meter = self.world.meter()
         self._validated = 0.0
         self._samples: list[Sample] = []
         self._samples_failed = False
@@ -212,6 +213,7 @@ class Session:
         """
         progress, began = self.progress, self.seconds
         self._note_memory()
+        self.note_energy()
         self.log.phase("validating")
         with self._whole_model() as model:
             found = self.world.broadcast(self._evaluate_in_time(model) if self.world.first else {})
@@ -249,6 +251,7 @@ class Session:
         began = self.progress.seconds = self.seconds
         self.progress.schedule = self.position.state()
         self._note_memory()
+        self.note_energy()
         self.log.phase("saving a checkpoint")
         carried = self.world.collect(self.task.extra_state() if isinstance(self.task, StatefulTask) else {})
         if self.world.first:
@@ -284,8 +287,12 @@ class Session:
         settled = stopped == "patience" or bool(progress.start)
         words = verdict(self.floor, scores, passes=passes, seconds=progress.seconds, settled=settled)
         result = Result(progress.update, stopped, weights, scores, progress.skipped, progress.seconds, words)
-        facts = {"step": result.update, "stopped": result.stopped, "weights": weights, "run": str(self.run)}
-        self.log.summary({**facts, "seconds": result.seconds, "peak_memory": self.progress.memory, **scores})
+        facts: dict[str, Any] = {"step": result.update, "stopped": result.stopped, "weights": weights, "run": str(self.run)}
+        facts |= {"seconds": result.seconds, "peak_memory": self.progress.memory}
+        self.note_energy()
+        if self.meter is not None and self.meter.names:
+            facts |= {"joules": round(progress.energy), "joules_of": self.meter.names}
+        self.log.summary({**facts, **scores})
         for words in filter(None, (self._compared_with_start(weights, scores), result.verdict)):
             self.log.note(words)
         return result
@@ -320,6 +327,11 @@ class Session:
         """Records the peak memory of training. After the first validation, the peak may be that of validation."""
         if not self.scores:
             self.progress.memory = max(self.progress.memory, peak_memory(self.world.device))
+
+    def note_energy(self) -> None:
+        """Adds the energy since the last call. Called often enough for counters that begin anew after some minutes."""
+        if self.meter is not None:
+            self.progress.energy += self.meter.since()
 
     def _publish(self, average: bool) -> tuple[str, dict[str, Tensor]]:
         """Publishes an average, else the best weights, else the newest. Returns which, and the tensors.

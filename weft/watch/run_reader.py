@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -105,6 +106,7 @@ class RunReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self._logs: dict[Path, RunLog] = {}
+        self._curves: dict[Path, tuple[list[dict[str, Any]], int, dict[str, Any]]] = {}
         self._configs: dict[Path, tuple[float, dict[str, Any]]] = {}
 
     def folders(self) -> dict[str, Path]:
@@ -127,7 +129,9 @@ class RunReader:
         records, config, pid = self.records(folder), self.config(folder), training_process(folder)
         age = time.time() - _modified(folder)
         finished = bool(records) and records[-1]["event"] == "summary"
-        state = "training" if pid else "finished" if finished else "elsewhere" if age < FRESH and records else "stopped"
+        here = _owner(folder / LOCK)[1] == platform.node()  # then it was stopped or killed, however young its log is
+        fresh = age < FRESH and bool(records) and not here
+        state = "training" if pid else "finished" if finished else "elsewhere" if fresh else "stopped"
         trained: dict[str, Any] = next((each for each in reversed(records) if each["event"] == "train"), {})
         valid: dict[str, Any] = next((each for each in reversed(records) if each["event"] == "validation"), {})
         train = config.get("train", {})
@@ -164,9 +168,16 @@ class RunReader:
         return self._configs[folder][1]
 
     def curves(self, name: str) -> dict[str, Any]:
-        """The curves of a run by panel and name, with at most `POINTS` points each."""
-        panels = curves(self.records(self.folder_of(name)))
-        return {panel: {key: thinned(points, POINTS) for key, points in lines.items()} for panel, lines in panels.items()}
+        """The curves of a run by panel and name, with at most `POINTS` points each; computed anew if the log has changed."""
+        folder = self.folder_of(name)
+        found = self.records(folder)
+        known, count, drawn = self._curves.get(folder, (None, 0, {}))
+        if known is found and count == len(found):  # a log that is read anew has another list
+            return drawn
+        panels = curves(found)
+        drawn = {panel: {key: thinned(points, POINTS) for key, points in lines.items()} for panel, lines in panels.items()}
+        self._curves[folder] = found, len(found), drawn
+        return drawn
 
     def details(self, name: str) -> dict[str, Any]:
         """Everything of one run besides its curves: state, samples, notes (what auto chose, the verdict) and settings."""
@@ -240,8 +251,8 @@ def training_process(folder: Path) -> int:
     """
     lock = folder / LOCK
     try:
-        pid = int(lock.read_text("utf-8").strip() or 0)
-        if not pid:
+        pid, machine = _owner(lock)
+        if not pid or machine not in ("", platform.node()):
             return 0
         if not Path("/proc/self/fd").exists():
             os.kill(pid, 0)
@@ -250,6 +261,15 @@ def training_process(folder: Path) -> int:
         return pid if any(_same_file(each, wanted) for each in opened) else 0
     except (OSError, ValueError):
         return 0
+
+
+def _owner(lock: Path) -> tuple[int, str]:
+    """The process that locked a run last, and its machine, which runs of earlier versions do not name; 0 if none is known."""
+    try:
+        pid, _, machine = lock.read_text("utf-8").strip().partition(" ")
+        return int(pid or 0), machine
+    except (OSError, ValueError):
+        return 0, ""
 
 
 def _same_file(path: str, wanted: os.stat_result) -> bool:

@@ -27,6 +27,7 @@ from weft.attention.core.feature_map_steps import NOTHING, Mixture, record_mixtu
 from weft.attention.core.multihead import Projections
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State, shared, spread
+from weft.layers.kernels import widest_float
 from weft.layers.linear_norm_dropout import accumulation_dtype
 from weft.layers.step_recorder import recording
 
@@ -136,7 +137,7 @@ def gated_weights(gates: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
     In float64, since only the differences of sums over thousands of tokens matter.
     """
-    gates = gates.double()
+    gates = gates.to(widest_float(gates.device))
     kept = F.logsigmoid(gates)
     if mask is not None:
         kept = torch.where(mask[:, None], kept, 0.0)

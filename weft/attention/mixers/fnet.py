@@ -12,6 +12,7 @@ from torch import Tensor
 from weft.attention.base import RowMixer, Site
 from weft.data.batch import Layout
 from weft.layers.decoder_state import State
+from weft.layers.kernels import widest_float
 from weft.layers.linear_norm_dropout import accumulation_dtype
 from weft.layers.step_recorder import record, recording
 
@@ -119,7 +120,7 @@ def _chirp(layout: Layout, extent: int, points: int, dtype: torch.dtype) -> tupl
     """c [B, T, 1], and the transform of its conjugate [B, M, 1]. Angles are reduced as integers: floats cannot represent j²."""
     count = layout.lengths.clamp_min(1)[:, None]
     place = torch.arange(extent, device=count.device)
-    angle = math.pi * (place.square() % (2 * count)).double() / count
+    angle = math.pi * (place.square() % (2 * count)).to(widest_float(count.device)) / count
     chirp = torch.polar(torch.ones_like(angle), -angle)
     kernel = torch.nn.functional.pad(chirp.conj().resolve_conj(), (0, points - extent))
     kernel[:, points - extent + 1 :] = chirp[:, 1:].conj().flip(1)

@@ -7,7 +7,6 @@ The page is self-contained: pictures are embedded, and nothing is loaded from a 
 from __future__ import annotations
 
 import base64
-import importlib.util
 import io
 import json
 import math
@@ -20,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.bench.compare.results import Row, column_notes, columns, failures, seeds_note, title, write_csv
-from weft.bench.speed_report import empty_figure, save_figure, style_axes
 from weft.errors import DataError
 from weft.explain.attention_heatmap import View, draw
+from weft.explain.figures import can_draw, empty_figure, save_figure, style_axes
 from weft.explain.html_page import asset
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def _place(
 def write_report(document: dict[str, Any], out: Path) -> list[Path]:
     """Writes all files and returns them. Without matplotlib it leaves out the pictures."""
     out.mkdir(parents=True, exist_ok=True)
-    drawing = importlib.util.find_spec("matplotlib") is not None
+    drawing = can_draw()
     texts = {
         "results.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
         "table.csv": write_csv(document),

@@ -19,6 +19,7 @@ from weft.bench.compare.training_jobs import Job
 from weft.bench.machine import about
 from weft.runs.run_folder import records
 from weft.tasks.base import LOSS, build_task
+from weft.training.log_text import NO_SCORES
 
 FORMAT = 1
 """The version of the document. It changes when a key changes its meaning or is removed, not when one is added."""
@@ -90,7 +91,6 @@ def _run(run: ComparisonRun, job: Job | None, error: str) -> Row:
     if job and (problem := job.error()):
         error = f"{UNMEASURED}{problem}"
     summary = lines[-1] if lines and lines[-1]["event"] == "summary" else {}
-    plain = {"event", "step", "stopped", "weights", "run", "seconds", "peak_memory"}
     return {
         "seed": run.seed,
         "folder": str(run.folder),
@@ -101,7 +101,7 @@ def _run(run: ComparisonRun, job: Job | None, error: str) -> Row:
         "memory": summary.get("peak_memory"),
         "speed": _speed([line["tokens_per_second"] for line in steps]) if summary else None,
         "counts_a_step": _counts_per_step(steps) if summary else None,
-        "valid": {name: value for name, value in summary.items() if name not in plain},
+        "valid": {name: value for name, value in summary.items() if name not in NO_SCORES},
         "measured": (job.load() if job else None) or {},
     }
 

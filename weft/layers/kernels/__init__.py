@@ -30,6 +30,11 @@ def computes_bf16(device: torch.device) -> bool:
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
+def widest_float(device: torch.device) -> torch.dtype:
+    """The type for sums of many numbers: float64, which Apple's GPUs lack."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def processors(device: torch.device) -> int:
     """The number of multiprocessors of a GPU; 1 for other devices."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

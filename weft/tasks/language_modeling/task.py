@@ -198,12 +198,12 @@ class LanguageModelTask(Task):
 
     def score_text(self, model: LanguageModel, text: Text) -> dict[str, float]:
         """The scores of any text; the loss is in nats per token. The first token, which has no context, is not scored."""
-        total = torch.zeros((), dtype=torch.float64, device=model.device)
+        totals: list[Tensor] = []
         carried: Any = None
         for inputs, labels in self._blocks(text):
             features, carried = self.scoring.read(model, inputs.to(model.device), carried)
-            total += model.decoder.loss(features.hidden, labels.to(model.device))[1]
-        loss = float(total) / (len(text) - 1)
+            totals.append(model.decoder.loss(features.hidden, labels.to(model.device))[1])
+        loss = math.fsum(torch.stack(totals).tolist()) / (len(text) - 1)
         bits = loss / math.log(2) * len(text)
         scores = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
         return scores | {"bits_per_character": bits / text.characters, "bits_per_byte": bits / text.bytes}

@@ -1,0 +1,26 @@
+"""The oldest versions that a second environment is tested with."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from deploy.minimum_versions import PROJECT, minimums
+
+
+def test_every_dependency_states_an_oldest_version() -> None:
+    table = tomllib.loads(PROJECT.read_text("utf-8"))["project"]
+    needs = [*table["dependencies"], *(each for extra in table["optional-dependencies"].values() for each in extra)]
+    stated = minimums()
+    unstated = {need for need in needs if need.partition("[")[0].partition(">=")[0] not in stated}
+    assert unstated <= {"types-PyYAML"} | {need for need in needs if need.startswith("weft-seq2seq[")}
+    assert stated["torch"] == "2.10"
+
+
+def test_two_oldest_versions_of_one_package_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text('[project]\ndependencies = ["a>=1"]\n[project.optional-dependencies]\nx = ["a[y]>=2"]\n')
+    with pytest.raises(ValueError, match="a has the oldest versions 1 and 2"):
+        minimums(file)
