@@ -59,7 +59,7 @@ COMMANDS = {
     "pull": "import_and_export:pull",
     "list": "list_and_new:list_parts",
     "new": "list_and_new:new",
-    "demo": "train:demo",
+    "demo": "demo:demo",
     "doctor": "bench_compare_doctor:doctor",
 }
 """The module and the function of each command."""
