@@ -27,7 +27,7 @@ from babel.dates import tokenize_pattern
 from numpy.typing import NDArray
 
 import weft
-from weft.cli.train import TRAIN, VALID
+from weft.cli.demo import TRAIN, VALID
 from weft.data.batch import EOS
 from weft.data.generators import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
 from weft.decoding.score_given_targets import teacher_force

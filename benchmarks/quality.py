@@ -32,8 +32,8 @@ ESIM = [
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("train", "valid", "test", "out"):
-        parser.add_argument(f"--{name}", required=True)
+    for name in ("--train", "--valid", "--test", "--out"):
+        parser.add_argument(name, required=True)
     parser.add_argument("--recipe", default="transformer-small")
     parser.add_argument("--set", nargs="*", default=[], help="settings of the models that translate")
     parser.add_argument("--quality-set", nargs="*", default=[], help="settings of the estimators")

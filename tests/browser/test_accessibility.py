@@ -126,13 +126,13 @@ def test_the_api_reference_is_complete_and_loads_nothing_from_other_sites(
         pages["reference"](browser)
         assert browser.execute_script("return document.documentElement.scrollWidth <= 390")
     titles = [each.text for each in browser.find_elements(By.TAG_NAME, "h2")]
-    assert titles == ["Contents", "JSON API", "LibreTranslate API", "Errors", "Limits"]
+    assert titles == ["Contents", "JSON API", "LibreTranslate API", "OPUS-CAT API", "Errors", "Limits"]
     text = browser.find_element(By.TAG_NAME, "main").text
     assert "10,000\ncharacters per request (400 beyond it)" in text and "the queue is full; see Retry-After" in text
     names = [each.text for each in browser.find_elements(By.TAG_NAME, "h3")]
     script = "return [...document.querySelectorAll('#contents a')].map(each => !!document.querySelector(each.hash))"
     links = browser.execute_script(script)
-    assert all(links) and len(links) == len(names) + 4
+    assert all(links) and len(links) == len(names) + 5
     script = "return performance.getEntriesByType('resource').every(each => each.name.startsWith(location.origin))"
     assert browser.execute_script(script)
 

@@ -46,6 +46,7 @@ def test_a_reader_that_ends_early_is_no_error() -> None:
 def test_an_interruption_at_the_start_shows_no_traceback() -> None:
     code = (
         "import importlib.abc, os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which is off in jobs in the background
         "class Interrupt(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"

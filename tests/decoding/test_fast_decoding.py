@@ -43,7 +43,7 @@ def test_the_flag_is_the_setting_and_says_what_it_does(weft: tiny.Shell, reverse
 
 def test_a_server_is_fast_unless_told_otherwise(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[bool] = []
-    monkeypatch.setattr("weft.cli.serve._run", lambda settings, run, device, fast, memory: given.append(fast))
+    monkeypatch.setattr("weft.cli.serve._run", lambda settings, run, opening: given.append(opening["fast"]))
     weft("serve", "RUN")
     weft("serve", "RUN", "--no-fast")
     assert given == [True, False]

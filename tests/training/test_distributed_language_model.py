@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.training.test_distributed import distance, free_port
+from tests.helpers.process_group import free_port
+from tests.training.test_distributed import distance
 from weft import cli
 from weft.training import checkpoint
 

@@ -35,7 +35,7 @@ PARAMETERS = [
 
 def router(service: Service) -> APIRouter:
     """TranslateJson, TranslatePost, Translate, TranslateStream, PreOrderBatch and lists of models, under /MTRestService."""
-    routes = APIRouter(prefix=PATH, tags=["OPUS-CAT"], responses=ERRORS)
+    routes = APIRouter(prefix=PATH, tags=["OPUS-CAT API"], responses=ERRORS)
     described: Fields = {"parameters": PARAMETERS}
 
     async def answer(request: Request) -> Fields:

@@ -209,7 +209,8 @@ class ErrorDocument(BaseModel):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorDocument, "description": description}
+    # The type is named, since routes that answer in plain text have the same errors.
+    status: {"description": description, "content": {"application/json": {"schema": ErrorDocument.model_json_schema()}}}
     for status, description in {
         400: "the request is invalid",
         403: "the API key is missing or invalid",

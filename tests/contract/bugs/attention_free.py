@@ -15,14 +15,14 @@ ATTENTION_FREE = [
     Bug(
         "a Fourier transform reads padding",
         "attention.mixers.fnet",
-        "torch.where(layout.mask[..., None], x, 0.0).float()",
-        "x.float()",
+        "torch.where(layout.mask[..., None], x, 0.0).to(dtype)",
+        "x.to(dtype)",
         ("fnet-encoder-padding-content",),
     ),
     Bug(
         "angles of a chirp in half the digits they need",
         "attention.mixers.fnet",
-        "(place.square() % (2 * count)).double() / count",
+        "(place.square() % (2 * count)).to(widest_float(count.device)) / count",
         "place.square().float() / count",
         ("attention_free: fnet_keeps_its_precision_on_long_rows",),
     ),

@@ -114,8 +114,8 @@ RUNNING = [
     Bug(
         "gates do not decay the sums of earlier pieces",
         "attention.core.feature_maps",
-        "state if decay is None else state.decayed(decay)",
-        "state",
+        "after if decay is None else after.decayed(decay)",
+        "after",
         ("gated_rfa-causal-chunks",),
     ),
     Bug(

@@ -7,9 +7,10 @@ function examples(source, target, model) {
     source_tokens: ["▁A", "▁dog", "▁runs", ".", "</s>"],
     alternatives: [{ text: "Ein Hund läuft.", score: -0.268, tokens: ["▁Ein", "▁Hund", "▁läuft", ".", "</s>"] }],
   };
-  const models = [{ name: model, source, target, kind: "transformer", beam: 5, most_beam: 16 }];
+  const version = "3f9c2a7b";
+  const models = [{ name: model, version, source, target, kind: "transformer", beam: 5, most_beam: 16 }];
   return {
-    "POST /v1/translate": [{ text: ["A dog runs."], source, target, beam: 5, n_best: 2 }, { model, source, target, translations: [translation] }],
+    "POST /v1/translate": [{ text: ["A dog runs."], source, target, beam: 5, n_best: 2 }, { model, version, source, target, translations: [translation] }],
     "POST /v1/explain": [{ text: "A dog runs.", model, beam: 4 }, "<!doctype html> …"],
     "GET /v1/models": [null, models],
     "POST /v1/reload": [{}, models],
