@@ -3,14 +3,16 @@
 Shapes: N translations · S counts per translation.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from weft.evaluation.metrics import Counts, Metric
+from weft.evaluation.metrics import Counts, Metric, score
 from weft.tasks.pairs.metrics import MeanSquaredError, Pearson, Spearman
-from weft.tasks.quality.data import split_label
-from weft.tasks.quality.labels import BAD
+from weft.tasks.quality.data import join_label, split_label
+from weft.tasks.quality.labels import BAD, words_of
+from weft.tasks.two_texts import split_texts
 
 
 def scores_in(texts: Sequence[str]) -> list[str]:
@@ -91,3 +93,22 @@ NUMBER_METRICS: tuple[type[Metric], ...] = (ScorePearson, ScoreSpearman, ScoreEr
 TAG_METRICS: tuple[type[Metric], ...] = (Matthews, BadF1, OkF1)
 METRICS = {"both": (*NUMBER_METRICS, *TAG_METRICS), "number": NUMBER_METRICS, "tags": TAG_METRICS}
 """By what is learnt."""
+
+
+def floors(examples: Sequence[tuple[str, str]], mean: float | None, metrics: Sequence[Metric]) -> dict[str, dict[str, float]]:
+    """The scores of estimates that do not read: the mean and the most frequent tag, and the number of words.
+
+    mean: of the scores in training; None if no scores are estimated
+    """
+    references = [label for _, label in examples]
+    counts = Counter(tag for label in references for tag in split_label(label)[1])
+    usual = max(counts, key=lambda tag: counts[tag], default="")
+    words = [len(words_of(split_texts(source)[1])) for source, _ in examples]
+    tags = [[usual] * len(split_label(label)[1]) for label in references]
+    guesses = {"the same for all": [join_label("" if mean is None else f"{mean:.4f}", each) for each in tags]}
+    if mean is not None:
+        guesses["minus the number of words"] = [join_label(str(-n), own) for n, own in zip(words, tags, strict=True)]
+    return {
+        name: {each.name: each.value for each in score(each, references, list(metrics)).values()}
+        for name, each in guesses.items()
+    }

@@ -31,10 +31,10 @@ from weft.tasks.quality.data import (
     random_quality,
     scores_only,
 )
-from weft.tasks.quality.metrics import METRICS
+from weft.tasks.quality.metrics import METRICS, floors
 from weft.tasks.quality.model import QualityModel, forces, quality_model
 from weft.tasks.quality.predictor import Quality, QualityPredictor, quality_page
-from weft.tasks.quality.tokenizers_and_floors import TokenizerPair, check_shared, floors, quality_tokenizers
+from weft.tasks.quality.tokenizers import TokenizerPair, check_shared, quality_tokenizers
 
 
 class QualityTask(CorpusTask):
