@@ -265,7 +265,7 @@ def write_results(optuna: ModuleType, study: Any, search: Search, measure: Measu
 
 
 def importance(optuna: ModuleType, study: Any) -> dict[str, float]:
-    """How much each setting matters for the score, adding up to 1, by PED-ANOVA (Watanabe et al. 2023)."""
+    """The importance of each setting for the score, adding up to 1, by PED-ANOVA (Watanabe et al. 2023)."""
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     try:
         found: Mapping[str, float] = optuna.importance.get_param_importances(study, evaluator=evaluator)

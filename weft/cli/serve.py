@@ -119,7 +119,7 @@ def _run(settings: Settings, run: Sequence[str], opening: dict[str, Any]) -> Non
 
 
 def _located(opening: dict[str, Any]) -> dict[str, Any]:
-    """How models are opened, with the places of the estimators."""
+    """Options for opening models, with the places of the estimators."""
     from weft.serve.served_models import parse_location
 
     return {**opening, "estimators": [parse_location(text) for text in opening["estimators"]]}

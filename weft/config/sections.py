@@ -207,7 +207,7 @@ class DataSection(Section):
 
 
 class DecodeSection(Section):
-    """How a trained model answers."""
+    """Settings of the answers of a trained model."""
 
     shorthands: ClassVar[tuple[str, ...]] = SHORTHANDS
 

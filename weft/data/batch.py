@@ -82,7 +82,7 @@ class TensorFields:
 
 @dataclass(frozen=True)
 class Layout(TensorFields):
-    """Which tokens of a `[B, T]` block are real and which belong together.
+    """The tokens of a `[B, T]` block that are real, and those that belong together.
 
     A query may attend to a key if their segments are equal and not 0. Padding is always on the right.
 

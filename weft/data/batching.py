@@ -38,7 +38,7 @@ def round_up(length: int) -> int:
 
 
 def cut_padded(longest: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
-    """Where to cut rows, so that in each batch rows × the longest of them stays within the budget."""
+    """Places to cut rows at, so that in each batch rows × the longest of them stays within the budget."""
     cuts = [0]
     while (start := cuts[-1]) < len(longest):
         most = max(1, budget // int(longest[start]))
@@ -48,7 +48,7 @@ def cut_padded(longest: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
 
 
 def cut_packed(lengths: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
-    """Where to cut rows, so that the entries of each batch stay within the budget in every column."""
+    """Places to cut rows at, so that the entries of each batch stay within the budget in every column."""
     ends = lengths.cumsum(0)
     cuts, before = [0], np.zeros(lengths.shape[1], np.int64)
     while (start := cuts[-1]) < len(lengths):
@@ -194,7 +194,7 @@ class Batches:
             epoch, number, batch = after
 
     def passes(self, position: Position) -> float:
-        """How many epochs lie before a position."""
+        """The number of epochs before a position."""
         begun = sum(map(len, self.window(position.epoch, position.window)[: position.batch])) if position.batch else 0
         return position.epoch + min(self.order.count, position.window * self.size + begun) / self.order.count
 

@@ -116,7 +116,7 @@ def check_columns(pairs: Pairs, report: Callable[[str], None]) -> None:
 
 @dataclass(frozen=True)
 class DataFormat:
-    """How the data of a task is written; by default, pairs of texts.
+    """The format of the data of a task; by default, pairs of texts.
 
     open: the data that a setting or --data names, as pairs of an input and its reference
     inputs: the inputs in a file

@@ -82,7 +82,7 @@ OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {
     ".xz": lambda path: cast(IO[bytes], lzma.open(path, "rb")),  # noqa: SIM115
     ".zst": _open_zstd,
 }
-"""How compressed files are opened, by the ends of their names."""
+"""Functions that open compressed files, by the ends of their names."""
 
 
 def open_binary(name: str | Path) -> IO[bytes]:

@@ -190,7 +190,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Encoding:
-    """How examples become the rows of a corpus.
+    """The way from examples to the rows of a corpus.
 
     key: plain data that identifies everything `encode` depends on · columns: the numpy type of an entry of each: "uint16" for
     ids, "(80,)float32" for frames · sized: the columns whose lengths batches are cut by · unit, made: see `CorpusReport` ·

@@ -236,7 +236,7 @@ class CppMethod:
     banned: Sequence[int]
 
     def read(self, source: Any) -> Opened:
-        """What the plan reads of encoded sources."""
+        """The parts of encoded sources that the plan reads."""
         return self.plan.program.open(self.decoder, source)
 
 

@@ -45,7 +45,7 @@ HEAD = 6
 
 @dataclass
 class Flags:
-    """Which places were done after so many steps, on the way to the host."""
+    """The places that were done after so many steps, on the way to the host."""
 
     done: Tensor
     copied: torch.cuda.Event | None
@@ -253,5 +253,5 @@ def _layout(lengths: Tensor, extent: int) -> Layout:
 
 
 def _rows_of(now: ActiveHypotheses) -> list[object]:
-    """What has a row for each source or hypothesis."""
+    """The tensors with a row for each source or hypothesis."""
     return [now.selector_state, now.limits, now.state, now.constraint_states, now.tokens, now.hidden]

@@ -244,7 +244,7 @@ def _glyphs(path: str) -> frozenset[str]:
 
 
 DARKEST = 215
-"""How much of a place without attention is hidden on a page that explains a caption, of 255."""
+"""The part of a place without attention that is hidden on a page that explains a caption, of 255."""
 
 
 def shaded_pictures(pixels: Pixels, prediction: Prediction) -> str:

@@ -33,7 +33,7 @@ LAYERS = {
     "down": "ffn.linear_1",
     "network_norm": "ffn.layer_norm",
 }
-"""Where each part is in a layer of the specification."""
+"""The place of each part in a layer of the specification."""
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")

@@ -24,7 +24,7 @@ from weft.runs.weight_files import copy_weights, named_weights, replacing, write
 from weft.version import VERSION
 
 ORIGIN = "origin.json"
-"""Where an imported run comes from, and its licence."""
+"""The origin of an imported run, and its licence."""
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def make_position(kind: PositionKind, dim: int, max_length: int, join: PositionJ
 
 
 Sharing = Literal["all", "output", "none"]
-"""Which of the source, target and output embeddings are shared: all three, target and output, or none."""
+"""The source, target and output embeddings that are shared: all three, target and output, or none."""
 
 HASH_BASE, HASH_PRIME = 1_000_003, 2**31 - 1
 """An n-gram is hashed as a number in this base modulo this prime; it stays below 2⁶², so the hash is exact on every device."""

@@ -14,10 +14,10 @@ from weft.errors import ConfigError
 from weft.layers.linear_norm_dropout import linear_with, replace_layers
 
 ADAPTER = (".lora_a", ".lora_b")
-"""How the names of adapter weights end."""
+"""Ends of the names of adapter weights."""
 
 OUTPUT = "output"
-"""How output layers are called."""
+"""Names of output layers."""
 
 
 class Lora(Options):

@@ -60,7 +60,7 @@ class Estimates:
 
 
 def estimate(run: str | Path, data: Sequence[str], device: str = "auto") -> Estimates:
-    """What a run of the task quality estimates for labelled data."""
+    """The estimates of a run of the task quality for labelled data."""
     trained = load(run, device=device)
     task = trained.task
     if not isinstance(task, QualityTask):
@@ -99,7 +99,7 @@ def calibrate(run: str | Path, data: Sequence[str], device: str = "auto") -> Cal
 
 
 def report(found: Estimates) -> dict[str, Any]:
-    """How good estimates are, beside estimates that need no training; plain data."""
+    """Scores of estimates, beside estimates that need no training; plain data."""
     truths = np.array(found.scores) / 100
     estimators: dict[str, Sequence[float]] = {"this run": [quality.score for quality in found.qualities]}
     if found.log_probabilities:

@@ -127,7 +127,7 @@ def evaluate_systems(
 def evaluate_contrastive(
     system: Trained, file: str | Path, *, advance: Callable[[], None] = lambda: None, **options: Any
 ) -> ContrastiveResult:
-    """How often a model prefers the right text to the wrong one, on a file of `weft.evaluation.contrastive_pairs`.
+    """The share of pairs whose right text a model prefers to the wrong one, on a file of `weft.evaluation.contrastive_pairs`.
 
     A translation model scores both as translations of the source, a language model as its continuations, by forced decoding.
     `advance` is called after each pair; `options` are those of the section decode.

@@ -36,7 +36,7 @@ MEMORY = 2 << 30
 """Bytes that a job may take beside the memory that the process begins with."""
 
 POLITENESS = 10
-"""How far a process stands back for the model and the event loop, as `nice` counts it."""
+"""The priority by which a process stands back for the model and the event loop, as `nice` counts it."""
 
 T = TypeVar("T")
 

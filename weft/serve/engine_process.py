@@ -38,7 +38,7 @@ PARENT_CHECK, HEARTBEAT = 1.0, 0.05
 """Seconds between two checks whether the process that started this one is still there; whether rows are still wanted."""
 
 TRIES = 2
-"""How often a task is sent: the model process may have ended and been started again."""
+"""The number of times that a task is sent: the model process may have ended and been started again."""
 
 MODEL_FILES = ("*.yaml", "*.json", "*.safetensors")
 """Files of a run that make up its model."""

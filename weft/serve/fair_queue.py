@@ -22,10 +22,10 @@ DECAY = 0.9
 """The weight of an older batch when the next one is added."""
 
 SLOWER = 8
-"""How many times as long as alone a job may take beside those that it joins, if that is longer than a batch may take."""
+"""Time of a job beside those that it joins, as a multiple of its time alone, if that is longer than a batch may take."""
 
 GROWTH = 4
-"""How many times as large as the largest batch so far the next may be."""
+"""The size that the next batch may have, as a multiple of the largest so far."""
 
 
 SHORT = 2_000

@@ -46,7 +46,7 @@ PAGE_POLICY = (
 """Lets the script inside the explanation page run, but in an opaque origin: it cannot reach this server."""
 
 ALIGNING = 32
-"""How many times as many attention weights may be averaged for an alignment as may be sent."""
+"""Attention weights that may be averaged for an alignment, as a multiple of those that may be sent."""
 
 MAX_EXPLAINED_TOKENS, MAX_EXPLAINED_WORK = 200, 3_200
 """Tokens of the longest sentence that is explained, and of all sentences, times the beam size."""

@@ -68,7 +68,7 @@ NGRAM_WEIGHT = 0.2
 """Weight of the n-grams next to py3langid's scores, which know more text."""
 
 UNKNOWN_PENALTY = 2.0
-"""How far a language that py3langid does not know is below the best one that it knows, before n-grams are counted.
+"""The distance of a language that py3langid does not know below the best one that it knows, before n-grams are counted.
 
 Both were chosen on phrases of three words in 32 languages that py3langid knows and seven others; see docs/results.md."""
 

@@ -197,7 +197,7 @@ async def _translate_texts(
 
 
 def _memory(parts: Sequence[tuple[Segment, Translation]]) -> str:
-    """What a translation memory had of the segments of a text: exact matches of all that are translated, or fuzzy ones."""
+    """Matches of a translation memory for the segments of a text: exact matches of all that are translated, or fuzzy ones."""
     known = {answer.memory_document().get("memory", "none") for segment, answer in parts if is_translated(segment)}
     return "exact" if known == {"exact"} else "fuzzy" if known - {"none"} else "none"
 

@@ -343,7 +343,7 @@ class Batcher:
             self._threads.learn(batch, time.monotonic() - began)
 
     def _share(self, lane: int) -> int:
-        """How many of the waiting jobs a lane may take, so that all lanes have about as many."""
+        """The number of waiting jobs that a lane may take, so that all lanes have about as many."""
         running = sum(self._joined.values()) + len(self._queue)
         return -(-running // max(1, len(self._lanes))) - self._joined.get(lane, 0)
 

@@ -24,7 +24,7 @@ TOTAL = 256 << 20
 """Bytes of all translated files; beyond that the oldest are deleted."""
 
 REPEATED = 10
-"""How many times as many segments as sentences a request may have: those that are repeated or have no letters are free."""
+"""Segments that a request may have for each sentence that it may have: those that are repeated or have no letters are free."""
 
 NAME = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,5})")
 

@@ -22,7 +22,7 @@ JOURNAL_FD = "WEFT_JOURNAL_FD"
 AVAILABLE = hasattr(os, "memfd_create") and hasattr(socket, "recv_fds")
 
 RETRIES = 2
-"""How often a request is given to another worker. It may be what ends them."""
+"""The number of times that a request is given to another worker. It may be what ends them."""
 
 SPARE = 64
 """File descriptors that the parent leaves for other purposes."""
@@ -32,7 +32,7 @@ ANSWERING = -1
 """The length of a record while a response is being sent."""
 
 BYTES_ACKED = slice(120, 128)
-"""Where Linux's `struct tcp_info` has the number of bytes that the other side has confirmed."""
+"""The place in Linux's `struct tcp_info` of the number of bytes that the other side has confirmed."""
 
 BUFFER = 1 << 20
 """Bytes of messages between a worker and the parent that may wait."""

@@ -174,11 +174,11 @@ class CorpusTask(Task):
         return combine(*parts) if len(parts) > 1 else parts[0]
 
     def passes(self, position: Position) -> float:
-        """How often the training data has been read before a position of the stream."""
+        """Passes over the training data before a position of the stream."""
         return self._batches().passes(position)
 
     def corpus_passes(self, position: Position) -> str:
-        """How often each of several corpora has been read before a position of the stream; empty if there is one."""
+        """Passes over each of several corpora before a position of the stream; empty if there is one."""
         if self.turns is None:
             return ""
         parts, counts = weighed(self.config.data.train), self.turns.seen(self._batches(), position)
@@ -238,7 +238,7 @@ class CorpusTask(Task):
         return self.encoding(training=training).prepare(pairs, folder=folder, progress=progress)
 
     def encoding(self, *, training: bool) -> Encoding:
-        """How pairs become rows of a corpus. training: of training data, from which some pairs may be left out."""
+        """The way from pairs to rows of a corpus. training: of training data, from which some pairs may be left out."""
         raise NotImplementedError
 
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> Batch:

@@ -39,7 +39,7 @@ TOGETHER = 4096
 
 @dataclass(frozen=True)
 class CrossFitting:
-    """What the folds are made of.
+    """The material of the folds.
 
     recipe: of the models · data: training pairs · valid: validation pairs of all models · folds: at least two · sets: settings
     of the models · options: of the section decode, for the translations.

@@ -26,7 +26,7 @@ from weft.training.energy import EnergyMeter
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=7)
-"""How long processes wait for the first one, which may be validating. A crash closes the connection and ends the wait."""
+"""The time that processes wait for the first one, which may be validating. A crash closes the connection and ends the wait."""
 
 BUCKET = 1 << 24
 """Size in elements of the flat buffer that sums gradients: 64 MiB in float32, whatever the model size."""
@@ -104,7 +104,7 @@ class World:
 
 
 def restarts() -> int:
-    """How often torchrun has started this process again, with the same arguments, because one of the processes was lost."""
+    """The number of restarts of this process by torchrun, with the same arguments, because one of the processes was lost."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 

@@ -46,7 +46,7 @@ class EnergyMeter:
 
     @property
     def names(self) -> str:
-        """What is measured, such as "processor and GPU"; empty if nothing is."""
+        """The parts that are measured, such as "processor and GPU"; empty if nothing is."""
         return " and ".join(dict.fromkeys(each.name for each in self.counters))
 
     def since(self) -> float:

@@ -142,7 +142,7 @@ NO_MEMORY = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
 )
-"""What errors of devices without an error class of their own say."""
+"""Messages of devices whose errors have no class of their own."""
 
 
 def out_of_memory(error: RuntimeError) -> bool:

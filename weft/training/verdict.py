@@ -63,7 +63,7 @@ def find_floor(task: Task, model: nn.Module) -> Floor | None:
 
 
 def _enough_passes(task: CorpusTask, model: nn.Module) -> float:
-    """How often the model must read the data to be worth its size, as `auto` plans a time."""
+    """Passes over the data that the model needs to be worth its size, as `auto` plans a time."""
     embeddings = {id(table.weight) for table in model.modules() if isinstance(table, nn.Embedding)}
     weights = sum(each.numel() for each in model.parameters() if id(each) not in embeddings)
     rows = np.arange(min(MEASURED, len(task.train)))  # the rows of a mixture are no slice
@@ -95,7 +95,7 @@ def verdict(floor: Floor | None, scores: dict[str, float], *, passes: float, sec
 
 
 def _times(passes: float) -> str:
-    """How often the data has been read, in words."""
+    """The number of passes over the data, in words."""
     if passes < 1:
         return f"{passes:.2g} times" if passes >= 0.01 else "hardly at all"
     return "once" if passes < 2 else f"{int(passes)} times"

@@ -1,4 +1,4 @@
-"""What attention with feature maps records for `weft explain --inside`: sums over the keys, or all pairs in causal use.
+"""Steps of attention with feature maps for `weft explain --inside`: sums over the keys, or all pairs in causal use.
 
 Shapes: B rows · H heads · T queries · S keys · M features · D value width · W extended value width.
 """
@@ -21,7 +21,7 @@ QUERIES = "row head query"
 
 
 class Mixture(NamedTuple):
-    """What a context was divided from: total [B, H, T, W] · floor [B, H, T or 1, 1], the least norm, if there is one."""
+    """The divisor of a context: total [B, H, T, W] · floor [B, H, T or 1, 1], the least norm, if there is one."""
 
     total: Tensor
     floor: Tensor | None

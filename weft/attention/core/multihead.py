@@ -22,7 +22,7 @@ from weft.layers.step_recorder import record, recording
 Store = KeyValueStore | SlidingWindowCache
 
 Scoring = Callable[[Tensor, Any, AttendOptions], Context]
-"""How queries q [B, H, T, D] attend to a store, like `dot_product.attend`."""
+"""Attention of queries q [B, H, T, D] to a store, like `dot_product.attend`."""
 
 
 class Projections(nn.Module):

@@ -44,7 +44,7 @@ Example = tuple[int, str, str]
 
 @dataclass
 class Findings:
-    """How many pairs each filter found, with examples."""
+    """The number of pairs that each filter found, with examples."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[Example]] = field(default_factory=dict)

@@ -135,7 +135,7 @@ class _Lexicon:
 
 
 class LexicalModel:
-    """How likely it is that the words of two texts translate each other.
+    """The likelihood that the words of two texts translate each other.
 
     The log-likelihood ratio of a pair compares the words that have a translation on the other side with those of the pairs of
     the data, most of which are true, and with those of pairs drawn at random. Half of the pairs, by their hashes, are scored by
@@ -230,7 +230,7 @@ def identifier() -> Any:
 
 
 def missing_identifier() -> str:
-    """What is not done without py3langid, and how to install it; empty if it is installed."""
+    """A note on the work that needs py3langid, and how to install it; empty if it is installed."""
     if identifier() is not None:
         return ""
     return f"texts in a third language were not looked for; this needs the package py3langid: {install('languages')}"
@@ -273,7 +273,7 @@ class Languages:
         return float(self._known[1 - _half(text)][grams].mean()) if len(grams) else 0.0
 
     def margin(self, text: str) -> float:
-        """How much likelier another language is than those of this side, as a logarithm; 0 if nothing is known."""
+        """The logarithm of the ratio by which another language is likelier than those of this side; 0 if nothing is known."""
         if not self.labels or (label := likely_language(text)) is None or label in self.labels:
             return 0.0
         if self._likeness(text) >= self._least:

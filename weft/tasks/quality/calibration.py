@@ -47,7 +47,7 @@ def fit_isotonic(estimates: Sequence[float] | Numbers, truths: Sequence[float] |
 
 @dataclass(frozen=True)
 class Calibration:
-    """What an estimate means, learnt on validation data.
+    """The meaning of an estimate, learnt on validation data.
 
     score: from estimated scores to expected ones · words: from estimated probabilities of OK to shares · threshold: words
     whose estimated probability of OK is below it are BAD, which has the highest MCC.

@@ -38,7 +38,7 @@ from weft.tasks.quality.tokenizers import TokenizerPair, check_shared, quality_t
 
 
 class QualityTask(CorpusTask):
-    """How good a translation is, from it and its source: a score, such as sentence chrF, and OK or BAD for each word.
+    """The quality of a translation, from it and its source: a score, such as sentence chrF, and OK or BAD for each word.
 
     `weft quality data` makes the data: source, translation, score and tags. Each text is cut after data.max_length tokens.
 

@@ -33,7 +33,7 @@ FIELDS: Fields = (("passage", "context", "story", "source"), ("question",), ("an
 WORD = re.compile(r"\w+|[^\w\s]")
 
 Spans = list[tuple[int, int]]
-"""Where words begin and end in a text, or the first and the last word of each answer."""
+"""First and last places of words in a text, or the first and the last word of each answer."""
 
 
 class SquadPairs(Pairs):
@@ -71,7 +71,7 @@ FORMAT = replace(_TABLES, open=open_passages)
 
 
 def find_words(text: str) -> Spans:
-    """Where each word begins and ends: letters and digits, or a single other character."""
+    """Beginnings and ends of words: letters and digits, or a single other character."""
     return [match.span() for match in WORD.finditer(text)]
 
 

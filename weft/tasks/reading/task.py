@@ -104,7 +104,7 @@ class ReadingTask(CorpusTask):
         return ReadingPredictor(model, self.reader, self.longest, resolved, warn)
 
     def explanation(self, predictor: ReadingPredictor, prediction: Answer, text: str) -> str:
-        """Where the pointers point, and the attention between passage and question."""
+        """The places that the pointers choose, and the attention between passage and question."""
         return reading_page(prediction)
 
     def describe(self) -> dict[str, Any]:

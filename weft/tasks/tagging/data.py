@@ -175,7 +175,7 @@ class TaggedSentences(Pairs):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Which words have ids: those that occur at least `least` times, capitals ignored with `lowercase`; at most `most` ids."""
+    """The words with ids: those that occur at least `least` times, capitals ignored with `lowercase`; at most `most` ids."""
 
     least: int
     lowercase: bool

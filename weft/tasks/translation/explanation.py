@@ -32,7 +32,7 @@ CONTINUATIONS = 12
 """Maximum number of steps of a given target for which the model's own continuation is computed."""
 
 BLANK = "·"
-"""How a position is shown that holds no token."""
+"""The sign of a position that holds no token."""
 
 AT_ONCE = "the decoder writes all tokens at once; probabilities and attention are those of a first pass over blanks"
 

@@ -1,4 +1,4 @@
-"""What a model reads beside a text: terms of a glossary (decode.term_use), the lines before it (decode.context), fuzzy matches.
+"""Additions to a source text: terms of a glossary (decode.term_use), the lines before it (decode.context), fuzzy matches.
 
 Inline terms and context need a model that was trained so, see `weft.data.changed_copies`. Nothing of it is part of the
 translation.

@@ -31,8 +31,8 @@ SURE = 0.15
 """The least share of the attention of some words that must go to a source term, for the words to be its translation."""
 
 DOUBT = 3.0
-"""How far the log-probability of a text without forbidden terms may be below that of the free translation. If it is further
-below, the model knows no other word for the same."""
+"""The most by which the log-probability of a text without forbidden terms may be below that of the free translation. If it is
+further below, the model knows no other word for the same."""
 
 STEM = 4
 """The least number of letters that two forms of a word have in common at their beginning."""

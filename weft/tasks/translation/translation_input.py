@@ -35,4 +35,4 @@ class TranslationInput:
 
 
 INPUT_FIELDS = frozenset(each.name for each in fields(TranslationInput)) - {"text"}
-"""What may be said about a text."""
+"""Fields of an input besides its text."""

@@ -143,7 +143,7 @@ UNSPACED = 0.5
 """A side is written without spaces if this share of its letters belongs to such a script."""
 
 FREQUENT = 2
-"""How often a character must occur to deserve an id."""
+"""Occurrences of a character that deserve an id."""
 
 EVERY, STRIDE = 200_000, 16
 """All of the first pairs are looked at, and a regular sample of the others."""

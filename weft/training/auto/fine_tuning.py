@@ -26,7 +26,7 @@ from weft.tasks.seq2seq_task import Seq2SeqTask
 from weft.training.auto.choose_settings import EMA_SHARE, LONGEST_EMA, Lengths, SettingsDraft, held_out, lengths
 
 PASSES, FEWEST_STEPS = 12, 60
-"""How often near data is read, and the fewest steps; never more steps than the first training had."""
+"""Passes over near data, and the fewest steps; never more steps than the first training had."""
 
 FAR_PASSES, FAR_STEPS = 40, 300
 """The same for far data."""
@@ -82,7 +82,7 @@ def choose_fine_tuning(choice: SettingsDraft) -> None:
 
 
 def distance(excess: float | None) -> float:
-    """How far new data is, from 0 to 1, by its excess loss in nats per token. Unknown data is treated as near."""
+    """The distance of new data, from 0 to 1, by its excess loss in nats per token. Unknown data is treated as near."""
     return 0.0 if excess is None else min(1.0, max(0.0, (excess - NEAR) / (FAR - NEAR)))
 
 
