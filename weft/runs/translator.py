@@ -179,7 +179,7 @@ def memory_languages(trained: Trained, **options: Any) -> tuple[str | None, str 
 
 
 def explain(run: str | Path | Sequence[str | Path], text: str, *, device: str = "auto", **options: Any) -> Explained:
-    """Explains the translation, label or description of one input, as `weft explain` shows it; see `Trained.explain` for options.
+    """Explains the translation, label or text for one input, as `weft explain` shows it; see `Trained.explain` for options.
 
     A notebook shows the result as a page.
     """
