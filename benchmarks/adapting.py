@@ -96,7 +96,7 @@ def judged(texts: list[str], references: list[str]) -> tuple[float, float]:
 def adapted(
     run: Path, files: dict[str, str], count: int, seed: int, *, old: bool = True, **constants: Any
 ) -> tuple[Translator, float]:
-    """The base adapted to so many corrections, and the seconds. constants: those of `weft.training.adapt` that differ."""
+    """The base adapted to `count` corrections, and the seconds. constants: those of `weft.training.adapt` that differ."""
     before = {name: getattr(adapting, name.upper()) for name in constants}
     for name, value in constants.items():
         setattr(adapting, name.upper(), value)

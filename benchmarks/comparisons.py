@@ -89,7 +89,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """What the training depends on."""
+        """Identifies the training: its settings and its data."""
         return json.dumps([self.run.config().model_dump(mode="json"), self.run.data], sort_keys=True)
 
     def commands(self, out: Path) -> Iterator[tuple[str, list[str]]]:

@@ -1,4 +1,4 @@
-"""What layers and translators cost by length T and by width D, measured beside the formulas; and how far they see.
+"""Cost of layers and translators by length T and by width D, measured beside the formulas, and their receptive fields.
 
     python benchmarks/complexity.py [--times]
 

@@ -71,7 +71,7 @@ def compare_import(folder: Path, lines: list[str], beams: int, work: Path) -> No
     exact = copy.deepcopy(theirs).double()
     for side in (exact.model.encoder, exact.model.decoder):
         side.embed_positions.weight.data = exact_positions(*side.embed_positions.weight.shape)
-    worst, largest = np.zeros(3), 0.0
+    worst, largest, ours64 = np.zeros(4), 0.0, copy.deepcopy(ours.model).double()
     for line in lines[:10]:
         ids = [*ours.source.encode(line), EOS]
         target = torch.randint(4, len(rows[1].rows), (12,)).tolist()
@@ -79,14 +79,14 @@ def compare_import(folder: Path, lines: list[str], beams: int, work: Path) -> No
         read = torch.tensor([[rows[0].rows[i] for i in ids]])
         with torch.inference_mode():
             a, c = (each(input_ids=read, decoder_input_ids=fed, use_cache=False).logits[0] for each in (theirs, exact))
-            memory = ours.model.encode(Source(torch.tensor([ids]), Layout.padded([len(ids)])))
-            b = ours.model.decoder(torch.tensor([[BOS, *target]]), ours.model.decoder.init_state(memory)).logits[0]
-        a, b, c = a[:, order], b[:, known], c[:, order]
-        worst = np.maximum(worst, [float((x - y).abs().max()) for x, y in ((a, b), (a, c), (b, c))])
+            b, d = (our_logits(each, ids, target) for each in (ours.model, ours64))
+        a, b, c, d = a[:, order], b[:, known], c[:, order], d[:, known]
+        worst = np.maximum(worst, [float((x - y).abs().max()) for x, y in ((a, b), (a, c), (b, c), (d, c))])
         largest = max(largest, float(a.abs().max()))
     print(f"logits, up to {largest:.1f}: weft and transformers differ by at most {worst[0]:.2e}; ", end="")
-    print(f"in float64 the result is {worst[1]:.2e} from transformers and {worst[2]:.2e} from weft", flush=True)
-    del exact
+    print(f"in float64 the result is {worst[1]:.2e} from transformers and {worst[2]:.2e} from weft, ", end="")
+    print(f"and the two differ by {worst[3]:.2e} there", flush=True)
+    del exact, ours64
     theirs.generation_config.forced_eos_token_id = None  # it would cut random texts, which never end
     some, found = lines[:beams], []
     for at in range(0, beams, 50):
@@ -96,6 +96,13 @@ def compare_import(folder: Path, lines: list[str], beams: int, work: Path) -> No
         found += tokenizer.batch_decode(made, skip_special_tokens=True)
     texts = [each.text for each in ours.translate(some, max_length=10, max_ratio=100.0, **PLAIN)]
     print(f"beam 4: {sum(a == b for a, b in zip(found, texts))} of {beams} texts equal ({len(set(texts))} different ones)")
+
+
+def our_logits(model: Any, ids: list[int], target: list[int]) -> torch.Tensor:
+    """[T, V]: the logits of a model of weft for a source and a target."""
+    memory = model.encode(Source(torch.tensor([ids]), Layout.padded([len(ids)])))
+    logits: torch.Tensor = model.decoder(torch.tensor([[BOS, *target]]), model.decoder.init_state(memory)).logits[0]
+    return logits
 
 
 def exact_positions(count: int, dim: int) -> torch.Tensor:

@@ -95,7 +95,7 @@ def tagged(folder: Path, languages: Sequence[str], split: str) -> str:
 
 
 def large(folder: Path, options: argparse.Namespace) -> None:
-    """Systems for en-de. A fixed recipe gets so many steps that the time ends it."""
+    """Systems for en-de. A fixed recipe gets more steps than the time allows, so the time ends it."""
     language, data = "en-de", [spec(folder, "en-de", "train")]
     floors(folder, language)
     for system in options.systems.split(","):

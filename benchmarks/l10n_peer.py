@@ -18,11 +18,10 @@ import time
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from marian import marian
-from multi30k_peer import DEVICE, batches, learn_bpe, pad, translate
+from multi30k_peer import DEVICE, batches, learn_bpe, translate, update
 
-from weft.data.batch import BOS, EOS, PAD
+from weft.data.batch import EOS
 from weft.data.formats import open_pairs
 
 RATE, WARMUP, LONGEST, BPE_SAMPLE = 8e-4, 1_000, 200, 300_000
@@ -53,17 +52,7 @@ def main() -> None:
         if done >= 1:
             break
         step += 1
-        source, labels = pad([pair[0] for pair in batch]), pad([pair[1] for pair in batch])
-        fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
-        for group in optimizer.param_groups:
-            group["lr"] = RATE * min(step / WARMUP, 1.0) * 0.5 * (1 + math.cos(math.pi * done))
-        with torch.autocast(DEVICE, torch.bfloat16):
-            logits = compiled(input_ids=source, attention_mask=source != PAD, decoder_input_ids=fed, use_cache=False).logits
-        loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        loss = update(compiled, optimizer, batch, rate=RATE * min(step / WARMUP, 1.0) * 0.5 * (1 + math.cos(math.pi * done)))
         if done > 0.9 and step % 20 == 0:
             averaged += 1
             for name, value in model.state_dict().items():

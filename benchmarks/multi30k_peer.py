@@ -66,6 +66,22 @@ def pad(rows: list[list[int]]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, PAD).to(DEVICE)
 
 
+def update(model: MarianMTModel, optimizer: torch.optim.Optimizer, batch: list[Pair], rate: float) -> Tensor:
+    """Makes one update by label-smoothed cross-entropy at this learning rate. Returns the loss."""
+    source, labels = pad([pair[0] for pair in batch]), pad([pair[1] for pair in batch])
+    fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    with torch.autocast(DEVICE, torch.bfloat16):
+        logits = model(input_ids=source, attention_mask=source != PAD, decoder_input_ids=fed, use_cache=False).logits
+    loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss
+
+
 def train(model: MarianMTModel, pairs: list[Pair], steps: int) -> float:
     """Trains and leaves the averaged weights in the model. Returns the seconds of training."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=(0.9, 0.98), weight_decay=1e-4, fused=DEVICE == "cuda")
@@ -73,17 +89,7 @@ def train(model: MarianMTModel, pairs: list[Pair], steps: int) -> float:
     began = time.perf_counter()
     for step in range(1, steps + 1):
         batch = next(stream)
-        source, labels = pad([pair[0] for pair in batch]), pad([pair[1] for pair in batch])
-        fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-3 * min(step / 1000, (1000 / step) ** 0.5)
-        with torch.autocast(DEVICE, torch.bfloat16):
-            logits = model(input_ids=source, attention_mask=source != PAD, decoder_input_ids=fed, use_cache=False).logits
-        loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        loss = update(model, optimizer, batch, rate=1e-3 * min(step / 1000, (1000 / step) ** 0.5))
         if step > 0.7 * steps and step % 50 == 0:
             averaged += 1
             for name, value in model.state_dict().items():

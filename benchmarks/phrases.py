@@ -32,7 +32,7 @@ PARTS = {
     "n-grams, without jumps": (NGRAMS, DecodingWeights(reach=0)),
     "n-grams, with a beam twice as wide": (NGRAMS, DecodingWeights(beam=20, considered=100)),
 }
-"""What differs from the first translator: the length of phrases, and weights."""
+"""Variants of the first translator: the length of phrases, and weights."""
 
 
 def halves(options: argparse.Namespace) -> list[list[str]]:

@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=8192, help="tokens per batch")
     parser.add_argument("--most", type=int, default=0, help="batches to read; 0: those of an epoch")
     parser.add_argument("--duplicates", action="store_true", help="of several sizes: drop duplicates too")
-    parser.add_argument("--rows", type=int, nargs="+", metavar="COUNT", help="only read: caches of so many random pairs")
+    parser.add_argument("--rows", type=int, nargs="+", metavar="COUNT", help="only read caches of COUNT random pairs")
     options = parser.parse_args()
     for count in options.rows or []:
         with tempfile.TemporaryDirectory() as place:

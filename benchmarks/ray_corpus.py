@@ -4,7 +4,7 @@
 
 Without --run, a tiny model is trained that reverses words. Among the lines are blank ones, odd characters, several sentences.
 Prints lines per second of the whole command, and from the first finished shard to the last, whether the bytes are equal, and
-how many shards a rerun has to do. The load of the machine stands beside each line.
+how many shards a rerun has to do. Each line also has the load of the machine.
 """
 
 from __future__ import annotations

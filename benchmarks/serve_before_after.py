@@ -18,6 +18,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
@@ -143,7 +144,7 @@ def main() -> None:
     kept = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept))
     os.chdir("/")  # so that `python -m weft` finds that of the checkout
-    options.source = Path(f"/tmp/serve-before-after-{os.getpid()}.txt")
+    options.source = Path(tempfile.mkdtemp()) / "sources.txt"
     options.source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     checkouts = {"old": options.old, "new": options.new}
     found: dict[str, dict[str, list[Measured]]] = defaultdict(lambda: {"old": [], "new": []})

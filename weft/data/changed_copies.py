@@ -29,7 +29,7 @@ MOST_MERGED, MOST_CHARACTERS = 3, 400
 """The most pairs that are joined, and the most characters of a joined source."""
 
 TERM, CONTEXT = "⟦{}⟧", "⟫"
-"""A target term, as it stands behind its source term; what stands between the sources before a source and itself."""
+"""The form of a target term after its source term; the separator between the lines of context and the source."""
 
 WORD = re.compile(r"\w+")
 EAST_ASIAN = re.compile("[\u2e80-\u312f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]")

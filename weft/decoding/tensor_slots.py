@@ -45,7 +45,7 @@ HEAD = 6
 
 @dataclass
 class Flags:
-    """The places that were done after so many steps, on the way to the host."""
+    """The places that were done after a number of steps, on the way to the host."""
 
     done: Tensor
     copied: torch.cuda.Event | None

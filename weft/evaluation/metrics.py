@@ -92,7 +92,7 @@ class Metric(ABC):
     """References of each text. If there are more than one, they are the lines of a reference."""
 
     def read_several(self, references: int) -> None:
-        """Reads so many references of each text from now on, as lines. Raises ConfigError if the metric reads one only."""
+        """Reads this many references of each text from now on, as lines. Raises ConfigError if the metric reads one only."""
         if not isinstance(self, SacreMetric | ExactMatch | TokenAccuracy):
             raise ConfigError(f"{self.name} compares with one reference; leave out --reference, or this metric")
         self.references = references

@@ -8,14 +8,14 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from weft.errors import RunError
-from weft.file_access import ASIDE, denied
+from weft.errors import ConfigError, RunError
+from weft.file_access import ASIDE, denied, replace_file
 from weft.runs.migrations import FORMAT_FILE, read_request, write_format
 
 CONFIG = "config.yaml"
@@ -23,6 +23,9 @@ MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 LOCK = "run.lock"
+
+PLAN = "plan.json"
+"""The training settings of the runs in a folder of several."""
 
 
 def run_folders(text: str) -> list[str]:
@@ -142,3 +145,17 @@ def records(folder: Path) -> list[dict[str, Any]]:
     log = folder / LOG
     lines = log.read_text("utf-8").splitlines() if log.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def remember_plan(folder: Path, plan: Mapping[str, Any], runs: str) -> None:
+    """Saves what the runs in a folder (its folds or rounds) are trained on. Raises ConfigError if they were begun otherwise."""
+    file = folder / PLAN
+    kept = json.loads(file.read_text("utf-8")) if file.exists() else plan
+    for name, value in plan.items():
+        if kept.get(name) != value:
+            raise ConfigError(
+                f"{folder}: its {runs} were begun with {name} {kept.get(name)}, not {value}; repeat that command, or choose "
+                "another --out"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(file, json.dumps(plan, indent=1) + "\n")

@@ -365,7 +365,13 @@ class Task(ABC):
         opened = [self.data_format.open(spec) for spec in data]
         for pairs in opened:
             self.data_format.check(pairs, report)
+            for remark in self.remarks(pairs):
+                report(remark)
         return [pair for pairs in opened for pair in pairs]
+
+    def remarks(self, pairs: Any) -> Iterable[str]:
+        """Remarks on validation or test data, such as the scores of trivial answers; none by default."""
+        return ()
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         """Metrics that compare predictions with references, line by line; none if the task is scored by `score` only.

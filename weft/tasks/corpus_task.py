@@ -228,7 +228,10 @@ class CorpusTask(Task):
         return replace(self.placeholder_sizes(), target=self.target.size)
 
     def check(self, valid: list[Pairs]) -> None:
-        """Raises an error if the validation data does not suit the training data."""
+        """Raises an error if the validation data does not suit the training data, and remarks on it."""
+        for pairs in valid:
+            for remark in self.remarks(pairs):
+                self.report(remark)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         """The corpus of these pairs, from the cache `folder` if it is there. `progress` receives the number of lines read.

@@ -44,7 +44,7 @@ REPLAYED = 5_000
 """The most old pairs that are mixed in. Of them as many are read as corrections."""
 
 HELD_OUT, ENOUGH, SCORED = 10, 100, 100
-"""Every tenth correction is held out if there are ENOUGH, but no more than SCORED; so many old pairs are scored, too."""
+"""Every tenth correction is held out if there are ENOUGH of them, at most SCORED; SCORED old pairs are scored, too."""
 
 VALIDATIONS = 5
 

@@ -27,12 +27,11 @@ from weft.runs.cross_entropy_filter import cross_entropies
 from weft.runs.distillation_and_backtranslation import Texts as TranslatedTexts
 from weft.runs.distillation_and_backtranslation import check_out, translate_corpus
 from weft.runs.open_run import Report, silent
-from weft.runs.run_folder import CONFIG, complete
+from weft.runs.run_folder import CONFIG, complete, remember_plan
 from weft.runs.translator import load
 from weft.tasks.quality.labels import QualityLabel, label_translations
 from weft.training.train_run import train
 
-PLAN = "plan.json"
 TOGETHER = 4096
 """Translations that are labelled at a time."""
 
@@ -66,16 +65,7 @@ class CrossFitting:
         check_quality_out(self.out, self.data)
         mine = {"recipe": self.recipe, "--data": [*self.data], "--valid": [*self.valid], "--folds": self.folds}
         mine |= {"--set": [*self.sets], "--time": self.time}
-        file = self.folder / PLAN
-        kept = json.loads(file.read_text("utf-8")) if file.exists() else mine
-        for name, value in mine.items():
-            if kept.get(name) != value:
-                raise ConfigError(
-                    f"{self.folder}: its folds were begun with {name} {kept.get(name)}, not {value}; repeat that command, or "
-                    "choose another --out"
-                )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        replace_file(file, json.dumps(mine, indent=1) + "\n")
+        remember_plan(self.folder, mine, "folds")
 
 
 def make_quality_data(plan: CrossFitting, report: Report = silent) -> int:

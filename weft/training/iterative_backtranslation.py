@@ -23,12 +23,12 @@ from weft.errors import ConfigError
 from weft.file_access import replace_file
 from weft.runs.distillation_and_backtranslation import Texts, translate_corpus
 from weft.runs.open_run import Report, run_config, silent
-from weft.runs.run_folder import CONFIG, complete, records
+from weft.runs.run_folder import CONFIG, complete, records, remember_plan
 from weft.tasks.base import Measure, build_task, find_measure
 from weft.tasks.language_modeling.data import LineFile
 from weft.training.train_run import train
 
-PLAN, SCORES = "plan.json", "rounds.json"
+SCORES = "rounds.json"
 TAG = "bt"
 """The tag of sources that a model has written (Caswell et al. 2019)."""
 
@@ -74,16 +74,7 @@ class BacktranslationData:
         """Saves what the runs in OUT are trained on. A plan may only get further rounds."""
         mine = {"recipe": self.recipe, "--data": [*self.data], "--valid": [*self.valid], "--set": [*self.sets]}
         mine |= {name: [*self.mono.get(key, ())] for name, key in (("--target-text", "forward"), ("--source-text", "backward"))}
-        file = self.out / PLAN
-        kept = json.loads(file.read_text("utf-8")) if file.exists() else mine
-        for name, value in mine.items():
-            if kept.get(name) != value:
-                raise ConfigError(
-                    f"{self.out}: its rounds were begun with {name} {kept.get(name)}, not {value}; repeat that command, or "
-                    "choose another --out"
-                )
-        self.out.mkdir(parents=True, exist_ok=True)
-        replace_file(file, json.dumps(mine, indent=1) + "\n")
+        remember_plan(self.out, mine, "rounds")
 
     def pairs(self, direction: str) -> tuple[list[str], list[str]]:
         """The names of training and validation pairs in this direction."""

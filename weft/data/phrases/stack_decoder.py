@@ -64,7 +64,7 @@ class _Hypotheses(_Arrays):
 
     parent: the hypothesis that was extended, among all of the batch · entry: its last phrase among the entries · text: its
     number · covered: bits of the words that are translated · end: where the last phrase ends · before: [H, n − 1] the last
-    words, nearest first · future: the estimated score of what is left.
+    words, nearest first · future: the estimated score of the words not yet translated.
     """
 
     parent: Ids

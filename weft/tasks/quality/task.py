@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any
@@ -126,20 +126,11 @@ class QualityTask(CorpusTask):
             total = total + self.tags_weight * (each.where(real, 0.0).sum(1) / real.sum(1).clamp_min(1)).sum()
         return total, torch.tensor(len(batch.labels), device=total.device)
 
-    def check(self, valid: list[Pairs]) -> None:
-        for pairs in valid:
-            self._remark(pairs, self.report)
-
-    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
-        for pairs in map(self.data_format.open, data):
-            self._remark(pairs, report)
-        return super().examples(data, report)
-
-    def _remark(self, pairs: Pairs, report: Callable[[str], None]) -> None:
-        """Tells how good the simplest estimates are."""
+    def remarks(self, pairs: Pairs) -> Iterator[str]:
+        """The scores of the simplest estimates."""
         mean = None if self.output == "tags" else self.numbers.mean
         for name, scores in floors(list(pairs), mean, self.metrics()).items():
-            report(f"{pairs.name}: {name} would have: {', '.join(f'{key} {value:.1f}' for key, value in scores.items())}")
+            yield f"{pairs.name}: {name} would have: {', '.join(f'{key} {value:.1f}' for key, value in scores.items())}"
 
     @property
     def decoded_examples(self) -> list[tuple[str, str]]:  # type: ignore[override]

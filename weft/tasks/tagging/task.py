@@ -1,7 +1,7 @@
 """Tagging: a tag for each word, by a softmax or a CRF; scored by accuracy, or for entities by F1."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Literal
@@ -144,29 +144,20 @@ class TaggingTask(CorpusTask):
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         return build_tagger(spec, sizes, self.tags, self.per_word, self.output, self.scheme, self.dropout, graph=self.graph)
 
-    def check(self, valid: list[Pairs]) -> None:
-        for pairs in valid:
-            self._remark(pairs, self.report)
-
-    def examples(self, data: Sequence[str], report: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
-        for pairs in map(self.data_format.open, data):
-            self._remark(pairs, report)
-        return super().examples(data, report)
-
-    def _remark(self, pairs: Pairs, report: Callable[[str], None]) -> None:
-        """Tells which tags training does not have, and how good the most frequent tag of each word is."""
+    def remarks(self, pairs: Pairs) -> Iterator[str]:
+        """The tags that training does not have, and the scores of the most frequent tag of each word."""
         texts = [text for _, text in pairs]
         tags = Counter(tag for text in texts for tag in split_tags(text)[1])
         known = set(tags_of(types_of(self.tags), "iob2") if self.scheme else self.tags)
         unseen = {tag: count for tag, count in tags.items() if tag not in known}
         if unseen:
             shown = ", ".join(map(repr, islice(sorted(unseen), SHOWN))) + (", …" if len(unseen) > SHOWN else "")
-            report(
+            yield (
                 f"warning: {pairs.name}: {sum(unseen.values()):,} words have a tag that does not occur in training, so they "
                 f"count as wrong: {shown}"
             )
         scores = ", ".join(f"{name} {value:.1f}" for name, value in self.floor(texts).items())
-        report(f"{pairs.name}: the most frequent tag of each word would have: {scores}")
+        yield f"{pairs.name}: the most frequent tag of each word would have: {scores}"
 
     def floor(self, texts: Sequence[str]) -> dict[str, float]:
         """Scores of a baseline on tagged sentences, the most frequent tag of each word, by the names of metrics."""
