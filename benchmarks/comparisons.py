@@ -1,6 +1,7 @@
 """Trains the systems of `families.py`, `ladder.py`, `single_choices.py` and `agreement.py` side by side on one GPU.
 
-    python benchmarks/comparisons.py DIR --out OUT --results FILE [--at-once 18] [--seconds 500] [--groups ladder,choices]
+    python benchmarks/comparisons.py DIR --out OUT --results FILE [--at-once 10] [--seconds 500] [--groups ladder,choices]
+                                          [--first 'choices/shaw@1,brown/*@1']
     python benchmarks/comparisons.py --results FILE                                   # only print the table
 
 DIR holds train, val and test_2016_flickr of Multi30k; beside it lie ud_ewt, brown, movie_reviews and sst2. A training that
@@ -9,7 +10,8 @@ by length) in the same process, and by a line in FILE, which a later call contin
 failures come last. The groups of one budget come seed by seed, then the others: `contrastive`, systems that are known already,
 for their preferences; `agreement` in generated phrases; `brown`, agreement in real sentences; `tagging` by an LSTM, or by
 self-attention with convolutions; `alone`, self-attention alone over embeddings; `distance`, copying and recall; `little`,
-subsets, the same as in `fit.py`. Start `nvidia-cuda-mps-control -d` before, so that the trainings share the GPU.
+subsets, the same as in `fit.py`. What `--first` names comes before all others, in its order. Start
+`nvidia-cuda-mps-control -d` before, so that the trainings share the GPU.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -219,6 +222,13 @@ def urgency(job: Job) -> tuple[bool, int, bool]:
     return late, int(job.run.name.rpartition("@")[2]), SLOW.isdisjoint(job.rows)
 
 
+def place(job: Job, patterns: Sequence[str]) -> int:
+    """The first of the patterns that a row of the job matches, as GROUP/NAME@SEED."""
+    seed = job.run.name.rpartition("@")[2]
+    matches = (any(fnmatchcase(f"{row}@{seed}", pattern) for row in job.rows) for pattern in patterns)
+    return next((number for number, match in enumerate(matches) if match), len(patterns))
+
+
 def named(job: Job) -> Job:
     """The job under the name of its first row, which no other group has."""
     group, _, name = job.rows[0].partition("/")
@@ -253,7 +263,7 @@ class Pool:
         self.out, self.results, self.lock = options.out, options.results, Lock()
         self.began, self.until = time.monotonic(), BEGAN + options.seconds
         self.processes = Processes(self.out / "logs", at_once=options.at_once, until=self.until)
-        self.at_once, self.taken = options.at_once, list[float]()
+        self.at_once, self.taken = options.at_once, dict[int, list[float]]()
 
     def __call__(self, some: Sequence[Job]) -> None:
         (self.out / "scores").mkdir(parents=True, exist_ok=True)
@@ -261,9 +271,9 @@ class Pool:
             list(workers.map(self._job, some))
 
     def _job(self, job: Job) -> None:
-        began = time.monotonic()
-        # What would be stopped halfway is not started; without MPS or with slow systems that is a rough guess.
-        if self.taken and began + 0.8 * statistics.median(self.taken) > self.until:
+        began, taken = time.monotonic(), self.taken.setdefault(job.run.config().train.steps, [])
+        # What would be stopped halfway is not started; those with as many steps tell roughly how long it takes.
+        if taken and began + 0.8 * statistics.median(taken) > self.until:
             return
         line: dict[str, Any] = {"system": job.run.name, "rows": job.rows, "recipe": job.run.recipe, "set": [*job.run.sets]}
         try:
@@ -280,14 +290,14 @@ class Pool:
             line["error"] = str(error) or type(error).__name__
             log = self.out / "logs" / f"{job.run.name}.log"
             line["log"] = reason(log)[-2000:] if log.exists() else ""
-        self.taken.append(time.monotonic() - began)
-        line |= {"command": round(self.taken[-1], 1), "about": about()}
+        taken.append(time.monotonic() - began)
+        line |= {"command": round(taken[-1], 1), "about": about()}
         with self.lock, self.results.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(line, ensure_ascii=False) + "\n")
         done = line.get("error") or " · ".join(
             f"{test}: {next(iter(each.values())):.2f}" for test, each in line["scores"].items()
         )
-        print(f"[{time.monotonic() - BEGAN:5.0f} s] {job.run.name}: {self.taken[-1]:.0f} s · {done}\n", end="", flush=True)
+        print(f"[{time.monotonic() - BEGAN:5.0f} s] {job.run.name}: {taken[-1]:.0f} s · {done}\n", end="", flush=True)
 
 
 def work(file: Path) -> None:
@@ -359,7 +369,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--out", type=Path, default=Path("runs/comparisons"), help="folder for runs and scores")
     result.add_argument("--results", type=Path, help="JSON lines to continue (default: OUT/results.jsonl)")
     result.add_argument("--groups", default=",".join((*GROUPS, *OTHERS)), help="groups, separated by commas")
-    result.add_argument("--at-once", type=int, default=18, help="trainings side by side")
+    result.add_argument("--first", default="", help="patterns of GROUP/NAME@SEED, separated by commas, that come first")
+    result.add_argument("--at-once", type=int, default=10, help="trainings side by side")
     result.add_argument("--seconds", type=float, default=float("inf"), help="time limit; the same command continues later")
     result.add_argument("--seeds", type=int, default=2, help="trainings of each system")
     result.add_argument("--steps-scale", type=float, default=1.0, help="factor for all step counts, to try the script")
@@ -378,7 +389,7 @@ def main() -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         known = read_results(options.results)
         left = [job for job in jobs(options) if "scores" not in known.get(job.run.name, {})]
-        left.sort(key=lambda job: job.run.name in known)
+        left.sort(key=lambda job: (job.run.name in known, place(job, options.first.split(","))))
         prepare_shared(left)
         print(f"[{time.monotonic() - BEGAN:5.0f} s] {len(left)} trainings left", flush=True)
         Pool(options)(left)

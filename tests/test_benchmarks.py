@@ -125,6 +125,9 @@ def test_a_training_that_several_tables_share_is_done_once(tmp_path: Path, monke
     order = [*jobs]
     assert order.index("choices-doubly@1") < order.index("ladder-cnn-0@1") < order.index("choices-doubly@2")
     assert order.index("choices-doubly@2") < order.index("agreement-rnn@1")
+    patterns = ["choices/rotary@2", "agreement/heads-*@1"]
+    first = sorted(jobs.values(), key=lambda job: comparisons.place(job, patterns))
+    assert [job.run.name for job in first[:3]] == ["ladder-transformer@2", "agreement-heads-1@1", "agreement-heads-2@1"]
 
 
 def test_results_prefer_scores_to_a_failure_and_rows_have_their_own_decoding(tmp_path: Path) -> None:
