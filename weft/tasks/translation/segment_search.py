@@ -96,6 +96,8 @@ class SegmentSearch(Predictor[TranslationInput, Translation]):
 
     def _slots(self) -> Callable[[int], Slots] | None:
         """Opens places of a search; None if the texts need batches."""
+        if self.options.device.type == "cuda":  # until captured places have been measured on a GPU
+            return None
         with self.arithmetic():
             longest = [self.options.config.max_length]
             return slots_opener(self.model, replace(self.options.request([]), max_tokens=longest, runner=self.runner))
