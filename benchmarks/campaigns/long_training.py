@@ -1,14 +1,14 @@
-"""Hours of training with interruptions: memory stays flat, speed does not drift, and the losses are those of an uninterrupted run.
+"""Hours of training with interruptions: flat memory, steady speed, and the losses of an uninterrupted run.
 
     python benchmarks/campaigns/long_training.py OUT --hours 1.5 [--resumes 10] [--device cpu] [--seed 1] [--set KEY=VALUE …]
     python benchmarks/campaigns/long_training.py OUT --control          # trains the stretch again, without interruptions
     python benchmarks/campaigns/long_training.py OUT --report
 
-Trains a small model to reverse letters, with dropout, as `weft train` in a process of its own. At --resumes random moments that process gets
-SIGTERM or is killed (`kill -9`), and `weft train --resume` goes on. Another call adds hours. Four times a minute,
-OUT/measured.jsonl gets the memory, the CPU time and the step. Speed is steps per second of CPU time, which another program on the
-machine changes little. --control trains from the same seed in OUT/control up to --share of the steps, then stops. --report fits lines to memory and speed,
-and compares the losses of both, which must be equal to the last digit.
+Trains a small model to reverse letters, with dropout, as `weft train` in a process of its own. At --resumes random moments that
+process gets SIGTERM or is killed (`kill -9`), and `weft train --resume` goes on. Another call adds hours. Four times a minute,
+OUT/measured.jsonl gets the memory, the CPU time and the step. Speed is steps per second of CPU time, which other programs on
+the machine change little. --control trains from the same seed in OUT/control up to --share of the steps, then stops. --report
+fits lines to memory and speed, and compares the losses of both runs, which must be equal to the last digit.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ RUN is a small model that reverses letters (see docs/results.md). A call adds a 
 calls add up to the hours wanted, and a period that ended early counts as far as it came. --report adds all of them up.
 
 - `steady` is one process. Its models are reloaded, its reader processes are killed, and its memory is measured.
-- `killed` has two workers and a process for the model. One of them is killed every minute or so (`kill -9`), reloaded, replaced by a new server
-  (SIGUSR2), or left with a few file descriptors or 32 MiB of address space for ten seconds.
+- `killed` has two workers and a process for the model. Every minute or so one of them is killed (`kill -9`), or all are
+  reloaded or replaced by a new server (SIGUSR2), or a worker is left with few file descriptors or with 32 MiB for ten seconds.
 
 nginx with deploy/nginx.conf is in front of each; half of the honest clients go through it. Honest clients send single texts,
-lists, long texts and files, each from an address of its own. Hostile clients are those of benchmarks/serve_hostile.py. Their pauses grow
-until everything together, also what the clients take, uses --share of a core.
+lists, long texts and files, each from an address of its own. Hostile clients are those of benchmarks/serve_hostile.py. Their
+pauses grow until everything together, also what the clients take, uses --share of a core.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from honest_requests import HttpClient, Tally, honest, requests
 from processes_from_outside import Limit, all_processes, cpu_seconds, held, kill
@@ -281,7 +283,8 @@ def report(lines: list[dict[str, Any]]) -> str:
     seconds = sorted(each for line in lines for each in line["seconds"])
     share = sum(line["share"] for line in lines) / len(lines)
     text = f"{sum(hours.values()):.2f} hours in {len(hours)} periods, {share:.2f} of a core on average\n\n"
-    text += "| request | sent | answered at once | after a 503 | on a new connection | cut | lost | wrong |\n|---|---|---|---|---|---|---|---|\n"
+    text += "| request | sent | answered at once | after a 503 | on a new connection | cut | lost | wrong |\n"
+    text += "|---|---|---|---|---|---|---|---|\n"
     for kind, found in kinds.items():
         numbers = [found[each] for each in ("ok", "repeated after 503", "reopened", "cut", "lost", "wrong")]
         text += f"| {kind} | {found.total()} | " + " | ".join(map(str, numbers)) + " |\n"
@@ -310,9 +313,7 @@ def main() -> None:
     parser.add_argument("--report", metavar="FILE", help="only report what this file has")
     parser.add_argument("--share", type=float, default=0.25, help="the share of a core that all processes may use")
     parser.add_argument("--pause", type=float, default=3.0, help="seconds between two requests of an honest client")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="multiplies the pauses between operations and between measurements"
-    )
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies pauses between operations and measurements")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.report:
