@@ -23,8 +23,8 @@ class Slope:
 def slope(hours: Sequence[float], values: Sequence[float]) -> Slope | None:
     """The line of least squares; None with fewer than 8 points.
 
-    Neighbouring points resemble each other, so the usual error is too small: it is multiplied by √((1 + r) / (1 − r)), where r is
-    the correlation of neighbouring residuals, if that is positive.
+    Neighbouring points resemble each other, so the usual error is too small: it is multiplied by √((1 + r) / (1 − r)), where r
+    is the correlation of neighbouring residuals, if that is positive.
     """
     count = len(hours)
     if count < 8:
