@@ -361,8 +361,8 @@ class Batcher:
     def _interlude(self, batch: Batch, began: float, lane: int) -> None:
         """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile.
 
-        This is short, since whoever waits for the batch waits for it, too: one job, or several that take a tenth of a batch. And it
-        does not wait until another lane has run its batch.
+        This is short, since whoever waits for the batch waits for it, too: one job, or several that take a tenth of a batch.
+        It does not wait until another lane has run its batch.
         """
         settings, now = self.settings, time.monotonic()
         if now - began < settings.slice * INTERLUDE or len({job.ticket.client for job in batch.jobs}) > 1:
