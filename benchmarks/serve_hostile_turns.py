@@ -1,9 +1,9 @@
-"""Which hostile clients delay honest ones, and how much of that the server can help: each kind alone, in turns with quiet times.
+"""Which hostile clients delay honest ones: each kind alone, in turns with quiet times and with controls.
 
     python benchmarks/serve_hostile_turns.py RUN [--old DIR] [--seconds 6] [--rounds 2] [--data FILE] [--only greedy,all]
 
-Starts a server of this checkout, and with --old one of another. In every round each condition lasts --seconds on each server, in
-turn, always with the same honest clients: about 60 requests per second for one text. The conditions:
+Starts a server of this checkout, and with --old one of another. In every round each condition lasts --seconds on each server,
+in turn, always with the same honest clients: about 60 requests per second for one text. The conditions:
 
 - quiet: nothing else, before all others and after them;
 - the kinds of attacks of serve_hostile.py, each alone, and all of them together;
@@ -11,9 +11,9 @@ turn, always with the same honest clients: about 60 requests per second for one 
 - burnt: processes that are no clients use as much CPU time as all attacks cost, their senders and the server's work together;
 - burnt by senders: the same for the senders alone, which on another machine would take nothing from the server.
 
-The table has the 50th and 99th percentile of the honest requests, their ratios to the quiet times of the same server, the CPU time
-that each part uses per second, and what was lost or wrong. Ratios of both servers come from the same run. The load of other programs
-makes them vary: the range over rounds stands beside them.
+The table has percentiles of the honest requests as their clients see them, the 99th as the server sees it, from the end of the
+headers to the answer, and both ratios to the quiet times of the same server. Shares are CPU seconds per second. The load of other
+programs makes all of this vary: beside the ratio of clients stands its range over rounds.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ DATA = "generated:reverse?count=300&longest=7&seed=5&split=test"
 CLIENTS, PAUSE = 24, (0.2, 0.6)
 KINDS = {kind.__name__: kind for kind in ATTACKS}
 CONTROLS = ("honest instead", "burnt", "burnt by senders")
+SHARES: list[Callable[[Turn], float]] = [lambda turn: turn.server, lambda turn: turn.readers, lambda turn: turn.senders]
 FORK = multiprocessing.get_context("fork")
 
 
 @dataclass
 class Turn:
-    """One condition on one server. Shares are CPU seconds per second: of the server, its readers, and the hostile clients."""
+    """One condition on one server. inside: seconds of honest requests in the server · server, readers, senders: shares of a core."""
 
     load: Load
+    inside: Load
     server: float = 0.0
     readers: float = 0.0
     senders: float = 0.0
@@ -159,9 +161,9 @@ def others(name: str, measured: Measured, expected: dict[str, str], end: float, 
 
 def take_turn(name: str, measured: Measured, expected: dict[str, str], seconds: float, seed: int) -> None:
     """Runs a condition on a server."""
-    turn, results, end = Turn(Load()), FORK.Queue(), time.monotonic() + seconds
+    turn, results, end = Turn(Load(), Load()), FORK.Queue(), time.monotonic() + seconds
     processes = others(name, measured, expected, end, seed, results)
-    before = cpu(measured.server.pid)
+    before, measured.server.answered = cpu(measured.server.pid), []
     for process in processes:
         process.start()
 
@@ -178,26 +180,32 @@ def take_turn(name: str, measured: Measured, expected: dict[str, str], seconds: 
     turn.server, turn.readers = ((now - then) / seconds for now, then in zip(after, before, strict=True))
     turn.senders, turn.sent = sum(each[1] for each in found) / seconds, sum(each[0] for each in found) / seconds
     measured.turns.setdefault(name, []).append(turn)
+    turn.inside.times = [seconds for client, seconds in measured.server.answered if client.startswith("127.0.1.")]
+    measured.server.answered = None
     time.sleep(1.0)  # what was abandoned ends
 
 
 def table(measured: Measured) -> str:
     """A row for each condition."""
-    text = "| condition | requests | lost or wrong | p50 ms | p99 ms | p99 ÷ quiet | of rounds | server, readers, senders |\n"
-    text += "|---|---|---|---|---|---|---|---|\n"
-
-    def joined(turns: list[Turn]) -> Load:
-        return Load([each for turn in turns for each in turn.load.times], [each for turn in turns for each in turn.load.errors])
-
-    quiet = joined(measured.turns["quiet"])
-    by_round = [joined(measured.turns["quiet"][2 * n : 2 * n + 2]) for n in range(len(measured.turns["quiet"]) // 2)]
+    text = (
+        "| condition | requests | lost or wrong | p50 ms | p99 ms | p99 ÷ quiet | of rounds | p99 ms in the server | ÷ quiet "
+    )
+    text += "| server, readers, senders |\n|---|---|---|---|---|---|---|---|---|---|\n"
+    quiet = measured.turns["quiet"]
+    by_round = [joined([turn.load for turn in quiet[2 * n : 2 * n + 2]]).at(0.99) for n in range(len(quiet) // 2)]
+    whole, inside = (joined([getattr(turn, name) for turn in quiet]).at(0.99) for name in ("load", "inside"))
     for name, turns in measured.turns.items():
-        load = joined(turns)
-        ratios = [turn.load.at(0.99) / by_round[n // (2 if name == "quiet" else 1)].at(0.99) for n, turn in enumerate(turns)]
-        shares = " · ".join(f"{statistics.mean(each):.2f}" for each in zip(*((t.server, t.readers, t.senders) for t in turns)))
+        load, within = joined([turn.load for turn in turns]), joined([turn.inside for turn in turns]).at(0.99)
+        ratios = [turn.load.at(0.99) / by_round[n // (2 if name == "quiet" else 1)] for n, turn in enumerate(turns)]
+        shares = " · ".join(f"{measured.share(name, each):.2f}" for each in SHARES)
         text += f"| {name} | {len(load.times)} | {len(load.errors)} | {1000 * load.at(0.5):.0f} | {1000 * load.at(0.99):.0f} "
-        text += f"| {load.at(0.99) / quiet.at(0.99):.1f} | {min(ratios):.1f} to {max(ratios):.1f} | {shares} |\n"
+        text += f"| {load.at(0.99) / whole:.1f} | {min(ratios):.1f} to {max(ratios):.1f} "
+        text += f"| {1000 * within:.0f} | {within / inside:.1f} | {shares} |\n"
     return text
+
+
+def joined(loads: list[Load]) -> Load:
+    return Load([each for load in loads for each in load.times], [each for load in loads for each in load.errors])
 
 
 def start(checkout: str, run: str, options: list[str]) -> Server:
