@@ -53,7 +53,7 @@ SERVERS = {"steady": ("--cache", "1", "--threads", "1"), "killed": ("--workers",
 CLIENTS = 3
 """Honest clients of each server, directly and through the proxy."""
 
-WARM_UP = 0.25
+WARM_UP = 0.1
 """Hours of a period before its memory counts for the slope."""
 
 OPERATIONS = {"steady": {"reload": 1, "reader": 3}} | {
