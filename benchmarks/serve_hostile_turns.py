@@ -12,8 +12,8 @@ in turn, always with the same honest clients: about 60 requests per second for o
 - burnt by senders: the same for the senders alone, which on another machine would take nothing from the server.
 
 The table has percentiles of the honest requests as their clients see them, the 99th as the server sees it, from the end of the
-headers to the answer, and both ratios to the quiet times of the same server. Shares are CPU seconds per second. The load of other
-programs makes all of this vary: beside the ratio of clients stands its range over rounds.
+headers to the answer, and both ratios to the quiet times of the same server. Shares are CPU seconds per second. The load of
+other programs makes all of this vary: beside the ratio of clients stands its range over rounds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ FORK = multiprocessing.get_context("fork")
 
 @dataclass
 class Turn:
-    """One condition on one server. inside: seconds of honest requests in the server · server, readers, senders: shares of a core."""
+    """One condition on one server.
+
+    inside: seconds of the honest requests in the server · server, readers, senders: shares of a core.
+    """
 
     load: Load
     inside: Load
