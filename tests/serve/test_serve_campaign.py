@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from tests.helpers import tiny
+from weft.serve.served_model import ModelLocation
+from weft.serve.served_models import Models
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -38,8 +40,9 @@ def test_honest_answers_are_those_of_the_command_line_beside_hostile_clients(
         weft("translate", reverse_run, source, "-o", out, "--device", "cpu")
         return out.read_text("utf-8")
 
-    texts = letters(300)
-    made, shown, counts = requests.requests(texts, tmp_path / "expected", translated), serve(cache=0), Counter[str]()
+    texts, counts = letters(300), Counter[str]()
+    made = requests.requests(texts, tmp_path / "expected", translated)
+    shown = serve(Models([ModelLocation((str(reverse_run),), ("en", "de"))], device="cpu"), cache=0)
     port, tally, end = int(shown.url.rpartition(":")[2]), requests.Tally(), time.monotonic() + 2
 
     async def run() -> None:
