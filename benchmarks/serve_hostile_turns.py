@@ -11,9 +11,9 @@ in turn, always with the same honest clients: about 60 requests per second for o
 - burnt: processes that are no clients use as much CPU time as all attacks cost, their senders and the server's work together;
 - burnt by senders: the same for the senders alone, which on another machine would take nothing from the server.
 
-The table has percentiles of the honest requests as their clients see them, the 99th as the server sees it, from the end of the
-headers to the answer, and both ratios to the quiet times of the same server. Shares are CPU seconds per second. The load of
-other programs makes all of this vary: beside the ratio of clients stands its range over rounds.
+The table has percentiles of the honest requests of a turn as their clients see them, and the 99th as the server sees it, from the
+end of the headers to the answer: medians over turns, since the load of other programs spoils some of them, and the range. Both
+are compared with the quiet turns of the same server. Shares are CPU seconds per second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import json
 import multiprocessing
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 from serve_hostile import ATTACKS, attack
@@ -72,7 +72,7 @@ class Measured:
     turns: dict[str, list[Turn]] = field(default_factory=dict)
 
     def share(self, condition: str, what: Callable[[Turn], float]) -> float:
-        return statistics.mean(what(turn) for turn in self.turns[condition])
+        return mean(what(turn) for turn in self.turns[condition])
 
 
 def cpu(pid: int) -> tuple[float, float]:
@@ -190,25 +190,22 @@ def take_turn(name: str, measured: Measured, expected: dict[str, str], seconds: 
 
 def table(measured: Measured) -> str:
     """A row for each condition."""
-    text = (
-        "| condition | requests | lost or wrong | p50 ms | p99 ms | p99 ÷ quiet | of rounds | p99 ms in the server | ÷ quiet "
-    )
+    text = "| condition | requests | lost or wrong | p50 ms | p99 ms | of turns | ÷ quiet | p99 ms in the server | ÷ quiet "
     text += "| server, readers, senders |\n|---|---|---|---|---|---|---|---|---|---|\n"
-    quiet = measured.turns["quiet"]
-    by_round = [joined([turn.load for turn in quiet[2 * n : 2 * n + 2]]).at(0.99) for n in range(len(quiet) // 2)]
-    whole, inside = (joined([getattr(turn, name) for turn in quiet]).at(0.99) for name in ("load", "inside"))
+    whole, inside = ([each.at(0.99) for each in loads(measured.turns["quiet"], name)] for name in ("load", "inside"))
     for name, turns in measured.turns.items():
-        load, within = joined([turn.load for turn in turns]), joined([turn.inside for turn in turns]).at(0.99)
-        ratios = [turn.load.at(0.99) / by_round[n // (2 if name == "quiet" else 1)] for n, turn in enumerate(turns)]
+        of_clients, of_server = loads(turns, "load"), [each.at(0.99) for each in loads(turns, "inside")]
+        p50, p99 = ([1000 * each.at(share) for each in of_clients] for share in (0.5, 0.99))
+        count, errors = sum(len(each.times) for each in of_clients), sum(len(each.errors) for each in of_clients)
         shares = " · ".join(f"{measured.share(name, each):.2f}" for each in SHARES)
-        text += f"| {name} | {len(load.times)} | {len(load.errors)} | {1000 * load.at(0.5):.0f} | {1000 * load.at(0.99):.0f} "
-        text += f"| {load.at(0.99) / whole:.1f} | {min(ratios):.1f} to {max(ratios):.1f} "
-        text += f"| {1000 * within:.0f} | {within / inside:.1f} | {shares} |\n"
+        text += f"| {name} | {count} | {errors} | {median(p50):.0f} | {median(p99):.0f} | {min(p99):.0f} to {max(p99):.0f} "
+        text += f"| {median(p99) / median(whole) / 1000:.1f} "
+        text += f"| {1000 * median(of_server):.0f} | {median(of_server) / median(inside):.1f} | {shares} |\n"
     return text
 
 
-def joined(loads: list[Load]) -> Load:
-    return Load([each for load in loads for each in load.times], [each for load in loads for each in load.errors])
+def loads(turns: list[Turn], name: str) -> list[Load]:
+    return [getattr(turn, name) for turn in turns]
 
 
 def start(checkout: str, run: str, options: list[str]) -> Server:
