@@ -11,9 +11,9 @@ in turn, always with the same honest clients: about 60 requests per second for o
 - burnt: processes that are no clients use as much CPU time as all attacks cost, their senders and the server's work together;
 - burnt by senders: the same for the senders alone, which on another machine would take nothing from the server.
 
-The table has percentiles of the honest requests of a turn as their clients see them, and the 99th as the server sees it, from the
-end of the headers to the answer: medians over turns, since the load of other programs spoils some of them, and the range. Both
-are compared with the quiet turns of the same server. Shares are CPU seconds per second.
+The table has percentiles of the honest requests of a turn as their clients see them, and the 99th as the server sees it, from
+the end of the headers to the answer: medians over turns, since the load of other programs spoils some of them, and the range.
+Both are compared with the quiet turns of the same server. Shares are CPU seconds per second.
 """
 
 from __future__ import annotations
