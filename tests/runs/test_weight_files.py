@@ -54,6 +54,7 @@ SLOW = [
     "sacrebleu",
     "torch._dynamo",
     "torch._inductor",
+    "torch.distributed.tensor",
     "weft.cli.train",
     "weft.tasks.translation.documents.xliff",
     "weft.tasks.translation.explanation",
