@@ -2,7 +2,7 @@
 
     python docs/results.py             writes the page from the data (make results)
     python docs/results.py --extract   writes the data from a page that was edited by hand, as after a merge
-    python docs/results.py --figures   takes the figures of texts into their data: after a measurement, when they have been checked
+    python docs/results.py --figures   takes the figures of texts into their data, once they have been checked
 
 A text has a line `<!-- table N -->` where table N of the JSON file of the same name stands. The JSON has the command and the
 date of the measurement, as far as its text names them, the cells of each table as they are shown, and the figures of the text
@@ -147,7 +147,7 @@ def generate(folder: Path = FOLDER) -> str:
         facts = read_data(file)
         if typed := unstated(prose, facts):
             raise ValueError(
-                f"{folder / name}.text: {', '.join(typed)}: not in {file.name}; check it and run `python docs/results.py --figures`"
+                f"{folder / name}.text: {', '.join(typed)}: not in {file.name}; check, then `python docs/results.py --figures`"
             )
         tables = facts["tables"]
         parts.append(PLACE.sub(lambda found, own=tables: table_text(own[int(found[1]) - 1]), prose))
