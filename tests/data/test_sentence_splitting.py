@@ -102,6 +102,7 @@ def test_the_language_comes_from_the_configuration_or_the_files() -> None:
     assert language_of("de", ["a.en,a.fr"]) == "de"
     assert language_of(None, ["a.en,a.fr", "b.en.gz,b.fr.gz"]) == "en"
     assert language_of(None, ["a.en,a.fr", "b.de,b.fr"]) is language_of(None, ["pairs.tsv"]) is None
+    assert language_of(None, ["train.src,train.tgt"]) is language_of(None, ["a.txt,b.txt"], 1) is None, "no codes of languages"
 
 
 class Lines(Pairs):

@@ -28,7 +28,9 @@ MANY, SOME, KEPT = 0.1, 0.01, 0.6
 """Lines of several sentences are usual if at least MANY of the training lines are such. Then as many are usual as SOME of the
 lines have. If the targets of at least SOME lines have less than KEPT of their sentences, as summaries do, no line is split."""
 
-CODE = re.compile(r"[A-Za-z]{2,3}")
+CODE = re.compile(r"(?!(?:src|tgt|trg|txt|csv|tsv)$)[a-z]{2,3}", re.IGNORECASE)
+"""A code of a language. `train.src,train.tgt` and files of text or tables name none."""
+
 LETTER = re.compile(r"[^\W_]")
 NO_LETTERS = re.compile(r"\W*+")
 INITIALS = re.compile(r"(?:(?:[^\W\d]|\d{1,4})\.\s*)*+")

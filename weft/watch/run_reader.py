@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -38,6 +39,9 @@ NOTES = 200
 
 PROGRESS = ("step ", "validation at step ", "resuming after step ")
 """Beginnings of lines of train.log that the curves show."""
+
+SPEED = re.compile(r"^step .* [\d,]+ (\w+)/s ", re.MULTILINE)
+"""A progress line of train.log, with the unit of the speed."""
 
 
 @dataclass
@@ -81,7 +85,7 @@ class RunState:
 
     state: training (by this machine), elsewhere (by another one, as its log is new), finished or stopped · pid: the process
     that trains it here, 0 if none · age: seconds since the last line of the log · memory: bytes of the training process, else
-    the peak that the log says
+    the peak that the log says · unit: what the speed counts
     """
 
     name: str
@@ -98,6 +102,7 @@ class RunState:
     task: str
     model: str
     memory: int
+    unit: str
 
 
 class RunReader:
@@ -107,6 +112,7 @@ class RunReader:
         self.folder = folder.resolve()
         self._logs: dict[Path, RunLog] = {}
         self._curves: dict[Path, tuple[list[dict[str, Any]], int, dict[str, Any]]] = {}
+        self._units: dict[Path, str] = {}
         self._configs: dict[Path, tuple[float, dict[str, Any]]] = {}
 
     def folders(self) -> dict[str, Path]:
@@ -122,8 +128,10 @@ class RunReader:
         return found
 
     def states(self) -> list[RunState]:
-        """All runs, those that changed last first."""
-        return sorted((self.state(name, folder) for name, folder in self.folders().items()), key=lambda each: each.age)
+        """All runs: those that train by name, so that their rows keep their places, then those that changed last first."""
+        found = [self.state(name, folder) for name, folder in self.folders().items()]
+        active = [each for each in found if each.state in ("training", "elsewhere")]
+        return active + sorted((each for each in found if each not in active), key=lambda each: each.age)
 
     def state(self, name: str, folder: Path) -> RunState:
         records, config, pid = self.records(folder), self.config(folder), training_process(folder)
@@ -150,7 +158,15 @@ class RunReader:
             task=str(config.get("task", {}).get("kind", "")),
             model=str(config.get("model", {}).get("kind", "")),
             memory=process_memory(pid) if pid else int(records[-1].get("peak_memory", 0)) if finished else 0,
+            unit=self.unit(folder) if trained else "",
         )
+
+    def unit(self, folder: Path) -> str:
+        """What the speed of a run counts, such as tokens, as its progress lines say; empty if none does."""
+        if folder not in self._units:
+            found = SPEED.search(_log_text(folder))
+            self._units[folder] = found[1] if found else ""
+        return self._units[folder]
 
     def records(self, folder: Path) -> list[dict[str, Any]]:
         return self._logs.setdefault(folder, RunLog(folder / LOG)).read()
@@ -223,12 +239,13 @@ def _modified(folder: Path) -> float:
 
 def _notes(folder: Path) -> Iterator[str]:
     """The first messages of a run: what was chosen, and why; and those at its end."""
-    file = folder / "train.log"
-    if not file.is_file():
-        return
-    lines = file.read_text("utf-8", errors="replace").splitlines()
-    notes = [line for line in lines if not line.startswith(PROGRESS)]
+    notes = [line for line in _log_text(folder).splitlines() if not line.startswith(PROGRESS)]
     yield from (notes if len(notes) <= 2 * NOTES else [*notes[:NOTES], "…", *notes[-NOTES:]])
+
+
+def _log_text(folder: Path) -> str:
+    file = folder / "train.log"
+    return file.read_text("utf-8", errors="replace") if file.is_file() else ""
 
 
 def flat_settings(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -241,6 +258,10 @@ def flat_settings(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return str(float(f"{value:.6g}"))
+    if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+        return ", ".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
