@@ -4,8 +4,9 @@
     python benchmarks/cold_start.py --old old --new . [--times 12] -- translate RUN "A brown dog runs."
     python benchmarks/cold_start.py --old old --new . -- train transformer-tiny --data a.en,a.de --set train.steps=1
 
-`{out}` in the command becomes a new folder each time. Floors: Python alone, and Python with `import torch`, in the same turns. Each
-begins once before it is measured, so that bytecode, compiled kernels and the files of torch are there. One thread.
+`{out}` in the command becomes a new folder each time. Floors: Python alone, and Python with `import torch`, in the same
+turns. Each begins once before it is measured, so that bytecode, compiled kernels and the files of torch are there. One
+thread.
 """
 
 from __future__ import annotations
