@@ -24,11 +24,12 @@ Format = StrEnum("Format", ["text", "html", "markdown", "srt", "vtt", "xliff", "
 
 def format_of(task: Task, file: Path | None) -> str:
     """The format of a file to translate by the end of its name. Raises an error for formats that weft does not read."""
-    from weft.tasks.translation.documents import OTHER_DOCUMENTS, SUFFIXES
     from weft.tasks.translation.task import TranslationTask
 
     if file is None or not isinstance(task, TranslationTask):
         return Format.text
+    from weft.tasks.translation.documents import OTHER_DOCUMENTS, SUFFIXES
+
     suffix = Path(plain_name(file.name)).suffix.lower()
     if suffix in OTHER_DOCUMENTS:
         raise ConfigError(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,7 +18,6 @@ from weft.decoding.predictor import Predictor, Ready
 from weft.decoding.reranking import Scorer
 from weft.errors import ConfigError, DataError, InputError, RunError
 from weft.evaluation.metrics import Metric, choose_tokenization
-from weft.explain.html_page import Explained
 from weft.layers.int8 import in_precision
 from weft.models.base import Model, Network
 from weft.models.language_model import LanguageModel
@@ -26,6 +25,9 @@ from weft.runs.open_run import TrainedRun, open_run
 from weft.tasks.base import Ensembles, Task, all_metrics
 from weft.tasks.language_modeling.task import LanguageModelTask
 from weft.tasks.translation.glossary import Terms
+
+if TYPE_CHECKING:
+    from weft.explain.html_page import Explained
 
 
 def check_text(text: Any, name: str) -> str:
