@@ -43,7 +43,7 @@ from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.ngram_blocking_and_rules import ForbidTokens
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
-from weft.decoding.worker_processes import Workers
+from weft.worker_processes import Workers
 from weft.layers.int8 import in_int8
 from weft.layers.kernels.cpp import CannotBuild, kernels
 from weft.models.base import Model, Sizes

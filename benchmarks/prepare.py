@@ -33,7 +33,8 @@ import numpy as np
 import weft
 from weft.data.batch import Position
 from weft.data.batching import Batches
-from weft.data.corpus import Corpus, CorpusReport
+from weft.data.corpus import Corpus
+from weft.data.corpus_files import CorpusReport
 from weft.data.formats import open_pairs
 from weft.data.sentence_pairs import collate_pairs, prepare_pairs
 from weft.data.tokenizers import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers

@@ -17,6 +17,7 @@ from weft.data.corpus import Corpus, Encoding, Rows, cache_folder
 from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
 from weft.data.formats import Pairs, combine, open_pairs
 from weft.data.sentence_pairs import collate_pairs
+from weft.data.text_lines import count_lines
 from weft.data.tokenizers import Tokenizer, has_tokenizers
 from weft.data.validation_split import HELD_OUT, split
 from weft.data.word_noise import CorpusNoise
@@ -238,7 +239,8 @@ class CorpusTask(Task):
 
         A task has this method, `encoding` or `encode_part`.
         """
-        return self.encoding(training=training).prepare(pairs, folder=folder, progress=progress)
+        processes = self.config.data.processes
+        return self.encoding(training=training).prepare(pairs, folder=folder, processes=processes, progress=progress)
 
     def encoding(self, *, training: bool) -> Encoding:
         """The way from pairs to rows of a corpus. training: of training data, from which some pairs may be left out."""
@@ -343,21 +345,36 @@ class CorpusTask(Task):
 
     def _read(self, part: ValidationCorpus, pairs: list[Pairs], what: str) -> Corpus:
         self.report(f"reading {what} data: {', '.join(some.name for some in pairs)}")
-        reported = time.monotonic()
-
-        def progress(read: int) -> None:
-            nonlocal reported
-            if time.monotonic() - reported > PAUSE:
-                reported = time.monotonic()
-                self.report(f"tokenising {what} data: {read:,} lines")
-
-        corpus = self.encode_part(part, pairs, progress)
+        corpus = self.encode_part(part, pairs, _Progress(pairs, what, self.report))
         self.report(f"{what} data: {corpus.report.describe()}")
         for some in pairs:
             if some.left_out:
                 reasons = ", ".join(f"{count:,} {reason}" for reason, count in some.left_out.items())
                 self.report(f"{some.name}: left out: {reasons}")
         return corpus
+
+
+class _Progress:
+    """Reports every few seconds how many examples are tokenised, and how many lines there are, if the files can tell."""
+
+    def __init__(self, pairs: Sequence[Pairs], what: str, report: Callable[[str], None]) -> None:
+        self.pairs, self.what, self.report = pairs, what, report
+        self.reported = time.monotonic()
+
+    def __call__(self, read: int) -> None:
+        if time.monotonic() - self.reported > PAUSE:
+            of = f" of {self.total:,}" if self.total else ""
+            self.report(f"tokenising {self.what} data: {read:,}{of} lines")
+            self.reported = time.monotonic()
+
+    @cached_property
+    def total(self) -> int:
+        """The lines of all files; 0 if some data is not in lines. Counted only once tokenising has taken a while."""
+        return (
+            count_lines(chain.from_iterable(each.line_files for each in self.pairs))
+            if all(each.line_files for each in self.pairs)
+            else 0
+        )
 
 
 def _divided(parts: Sequence[Part], pairs: Sequence[Pairs]) -> Iterator[tuple[Part, list[Pairs]]]:

@@ -15,10 +15,10 @@ import torch
 
 import weft
 from tests.helpers import tiny
+from weft import worker_processes as workers
 from weft.data.formats import open_pairs
-from weft.decoding import worker_processes as workers
-from weft.decoding.worker_processes import Workers
 from weft.errors import DataError, DeviceError, WeftError
+from weft.worker_processes import Workers
 
 pytestmark = pytest.mark.skipif(not workers.LINUX, reason="processes are forked on Linux alone")
 
