@@ -16,12 +16,12 @@ import pytest
 from weft.config.sections import load_config
 from weft.data import corpus as corpora
 from weft.data.corpus import Columns, Corpus, Encoding
+from weft.data.corpus_files import Block
 from weft.data.formats import open_pairs
 from weft.data.sentence_pairs import prepare_pairs
 from weft.data.tokenizers import train_tokenizers
 from weft.data.tokenizers.word_character_byte import ByteTokenizer
 from weft.errors import DataError, WeftError
-from weft.tasks import corpus_task
 from weft.tasks.base import build_task
 from weft.worker_processes import LINUX
 
@@ -141,7 +141,12 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of examples that this process encodes from now on, chunk by chunk."""
     counts: list[int] = []
     encode = Encoding._encode
-    monkeypatch.setattr(Encoding, "_encode", lambda self, chunk: (counts.append(len(chunk)), encode(self, chunk))[1])
+
+    def counted(self: Encoding, chunk: list[Any]) -> Block:
+        counts.append(len(chunk))
+        return encode(self, chunk)
+
+    monkeypatch.setattr(Encoding, "_encode", counted)
     return counts
 
 
@@ -259,7 +264,7 @@ def test_shards_in_which_nothing_is_kept(tmp_path: Path) -> None:
 
 
 def test_progress_has_a_total_and_the_option_its_way(pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_task, "PAUSE", -1.0)
+    monkeypatch.setattr(corpora, "PAUSE", -1.0)
     seen: list[Any] = []
     prepare = Encoding.prepare
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, islice
 from itertools import count as numbers
 from pathlib import Path
@@ -43,6 +44,7 @@ from weft.data.corpus_files import (
     write_about,
     write_blocks,
 )
+from weft.data.text_lines import count_lines
 from weft.errors import DataError, RunError
 from weft.file_access import default_mode
 from weft.worker_processes import Workers, cores
@@ -65,6 +67,9 @@ STALE = {"*.part": 86_400.0, "*.shards": 7 * 86_400.0}
 VERSION = 3
 CHUNK = 1 << 14
 """Examples that are encoded at a time, unless they are large."""
+
+PAUSE = 5.0
+"""Seconds between messages about tokenising."""
 
 ALONE = 4
 """Chunks that one process encodes before it starts others, which takes as long as encoding some."""
@@ -324,3 +329,25 @@ def _move_up(part: Path) -> None:
     for file in part.iterdir():
         os.rename(file, part.parent / file.name)
     part.rmdir()
+
+
+class TokenisingProgress:
+    """Reports every few seconds how many examples are tokenised, and of how many lines.
+
+    files: for each source of examples, those that have a line for each, more or less; without any, no total is reported.
+    """
+
+    def __init__(self, files: Sequence[Sequence[str]], what: str, report: Callable[[str], None]) -> None:
+        self.files = files
+        self.what, self.report, self.reported = what, report, time.monotonic()
+
+    def __call__(self, read: int) -> None:
+        if time.monotonic() - self.reported > PAUSE:
+            of = f" of {self.total:,}" if self.total else ""
+            self.report(f"tokenising {self.what} data: {read:,}{of} lines")
+            self.reported = time.monotonic()
+
+    @cached_property
+    def total(self) -> int:
+        """The lines of all files, counted only once tokenising has taken a while; 0 if some examples are not lines."""
+        return count_lines(chain.from_iterable(self.files)) if all(self.files) else 0

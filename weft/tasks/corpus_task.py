@@ -1,6 +1,5 @@
 """Tasks on corpora: examples with an input and a reference, which may be texts, pictures, recordings or labels."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,11 +12,10 @@ from torch import Tensor, nn
 from weft.config.corpus_entries import CopyOptions, NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, labels, weighed
 from weft.data.batch import Batch, Position
 from weft.data.batching import Batches, evaluation_batches
-from weft.data.corpus import Corpus, Encoding, Rows, cache_folder
+from weft.data.corpus import Corpus, Encoding, Rows, TokenisingProgress, cache_folder
 from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
 from weft.data.formats import Pairs, combine, open_pairs
 from weft.data.sentence_pairs import collate_pairs
-from weft.data.text_lines import count_lines
 from weft.data.tokenizers import Tokenizer, has_tokenizers
 from weft.data.validation_split import HELD_OUT, split
 from weft.data.word_noise import CorpusNoise
@@ -30,8 +28,6 @@ DISTILLED = "distilled.jsonl"
 """The training pairs that a teacher translated, in the folder of a run; a file for `--data` like any other."""
 
 Part = TypeVar("Part", bound=ValidationCorpus)
-PAUSE = 5.0
-"""Seconds between messages about one piece of work."""
 
 
 @dataclass(frozen=True)
@@ -345,36 +341,13 @@ class CorpusTask(Task):
 
     def _read(self, part: ValidationCorpus, pairs: list[Pairs], what: str) -> Corpus:
         self.report(f"reading {what} data: {', '.join(some.name for some in pairs)}")
-        corpus = self.encode_part(part, pairs, _Progress(pairs, what, self.report))
+        corpus = self.encode_part(part, pairs, TokenisingProgress([some.line_files for some in pairs], what, self.report))
         self.report(f"{what} data: {corpus.report.describe()}")
         for some in pairs:
             if some.left_out:
                 reasons = ", ".join(f"{count:,} {reason}" for reason, count in some.left_out.items())
                 self.report(f"{some.name}: left out: {reasons}")
         return corpus
-
-
-class _Progress:
-    """Reports every few seconds how many examples are tokenised, and how many lines there are, if the files can tell."""
-
-    def __init__(self, pairs: Sequence[Pairs], what: str, report: Callable[[str], None]) -> None:
-        self.pairs, self.what, self.report = pairs, what, report
-        self.reported = time.monotonic()
-
-    def __call__(self, read: int) -> None:
-        if time.monotonic() - self.reported > PAUSE:
-            of = f" of {self.total:,}" if self.total else ""
-            self.report(f"tokenising {self.what} data: {read:,}{of} lines")
-            self.reported = time.monotonic()
-
-    @cached_property
-    def total(self) -> int:
-        """The lines of all files; 0 if some data is not in lines. Counted only once tokenising has taken a while."""
-        return (
-            count_lines(chain.from_iterable(each.line_files for each in self.pairs))
-            if all(each.line_files for each in self.pairs)
-            else 0
-        )
 
 
 def _divided(parts: Sequence[Part], pairs: Sequence[Pairs]) -> Iterator[tuple[Part, list[Pairs]]]:
