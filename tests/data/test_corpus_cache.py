@@ -174,7 +174,7 @@ def test_a_killed_build_is_never_used(tmp_path: Path) -> None:
     assert [path.suffix for path in left] == [".part"]
     assert texts(built(tmp_path, pairs)) == pairs
     assert left[0].exists()  # another process might be at work in it
-    old = time.time() - 2 * cache.STALE
+    old = time.time() - 2 * cache.STALE["*.part"]
     os.utime(left[0], (old, old))
     built(tmp_path, pairs, max_length=49)
     assert not left[0].exists()

@@ -62,9 +62,9 @@ def translate_document(
 ) -> None:
     """Writes the translation of a whole document. estimator: a run of the task quality that says how good translations are."""
     from weft.data.sentence_splitting import language_of
-    from weft.decoding.worker_processes import cores
     from weft.runs.translation_confidence import judged
     from weft.tasks.translation.documents import open_content
+    from weft.worker_processes import cores
 
     if format is Format.docx and output is None:
         raise ConfigError("a translated Word document is not text; give a file for it, such as -o translated.docx")

@@ -147,7 +147,7 @@ def _write_predictions(
     **options: Any,
 ) -> None:
     """Writes the predictions for the inputs, as they come: a line for each, with its input if it is JSON, or files."""
-    from weft.decoding.worker_processes import cores
+    from weft.worker_processes import cores
 
     if trained.task.info.output_suffix and not as_json:
         return _write_files(trained, source.lines, output, terms=terms_of, **options)

@@ -210,6 +210,7 @@ class ListedPairs(Pairs):
     def __init__(self, name: str, pairs: Pairs, folder: Path, *, lowercase: bool = False, side: Side = 0) -> None:
         super().__init__(name)
         self.pairs, self.folder, self.lowercase, self.side = pairs, folder, lowercase, side
+        self.line_files = pairs.line_files
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for pair in self.pairs:

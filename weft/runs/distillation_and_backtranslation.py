@@ -22,7 +22,6 @@ from weft.config.sections import Config
 from weft.data.corpus import cache_folder
 from weft.data.formats import Pairs
 from weft.decoding.predictor import Prediction
-from weft.decoding.worker_processes import cores
 from weft.errors import DataError
 from weft.file_access import same_file
 from weft.runs.open_run import Report, silent
@@ -30,6 +29,7 @@ from weft.runs.sharded_prediction import PredictionWork, predict_corpus
 from weft.runs.translator import load
 from weft.tasks.teacher_run import TeacherRun
 from weft.tasks.translation.attention_alignment import Align, CharacterCounter, weights_of
+from weft.worker_processes import cores
 
 
 class OpenTeacher(TeacherRun):

@@ -29,6 +29,7 @@ class SpreadsheetPairs(CsvPairs):
             self.sheet, _, first = columns[0].rpartition("!")
             columns = (first, *columns[1:])
         super().__init__(name, path, columns)
+        self.line_files = ()
 
     def rows(self) -> Iterator[Row]:
         self.left_out.clear()

@@ -277,6 +277,7 @@ def label_encoding(reader: TextReader, labels: Labels, *, drop_duplicates: bool 
         sources = reader.read([text for text, _ in texts])
         kept, reasons = filters(pairs, [ids for ids, _ in sources])
         columns: Columns = {"source": [sources[i][0] for i in kept], "label": [targets[i] for i in kept]}
+        columns |= filters.hashes(pairs, kept)
         return columns | ({reader.column: [sources[i][1] for i in kept]} if reader.column else {}), reasons
 
     key = [reader.kind, reader.tokenizer.digest(), labels.names, reader.longest, *reader.key(drop_duplicates)]

@@ -132,6 +132,7 @@ class PassageReader:
                 "size": [[len(word) for word in each] for each in pieces],
                 "sentences": [[len(passage), len(question)] for passage, question, _ in chosen],
                 "span": [list(chain.from_iterable(spans)) for _, _, spans in chosen],
+                **filters.hashes(known, kept),
             }
             return columns, {"with an answer that is not in the passage": len(texts) - len(known), **reasons}
 

@@ -309,6 +309,7 @@ class TaggedEncoding:
                 "size": [[len(each) for each in subwords] for _, _, subwords, _ in chosen],
                 "tag": [[labels.ids[tag] for tag in tags] for _, tags, *_ in chosen],
                 "edges": [edges for *_, edges in chosen],
+                **filters.hashes(known, kept),
             }
             return columns, {"with a tag that training does not have": len(texts) - len(known), **reasons}
 
