@@ -6,6 +6,7 @@ loads `failing_disk.c` beforehand (`preloaded`); each fork says what its disk do
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -62,7 +63,7 @@ def preloaded(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"], check=True)
     # Without a cache of kernels and with one thread, a fork computes what a process of its own would.
-    settings = {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "MPLBACKEND": "agg"}
+    settings = {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **settings})
 
 
@@ -71,23 +72,22 @@ def import_everything(folder: Path) -> None:
 
     Nothing is computed that starts threads, which would not survive a fork.
     """
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # as if it were missing: pictures would take half of the time
     import torch
 
     import weft
     import weft_studies
     from weft.config.sections import save_schema
-    from weft.training.result_files import draw_results
 
     for package in (weft, weft_studies):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(LEFT_OUT):
                 importlib.import_module(module.name)
-    for name in ("matplotlib.backends.backend_agg", "matplotlib.figure", "sacrebleu", "safetensors.numpy", "torch._dynamo"):
+    for name in ("sacrebleu", "safetensors.numpy", "torch._dynamo"):
         importlib.import_module(name)
     with torch.device("meta"):
         torch.nn.Embedding(2, 2)
     save_schema(folder)
-    draw_results([{"event": "validation", "step": 1, "loss": 1.0, "bleu": 1.0}], folder / "drawn.png")
     gc.collect()
     gc.freeze()
 
@@ -155,10 +155,8 @@ class Command:
     def kill(self) -> None:
         """Ends the command and everything that it started, with signal 9."""
         for target in (os.killpg, os.kill):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 target(self.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
     def wait(self, limit: float = 120.0) -> Ended:
         """Waits for the end. After `limit` seconds the command is killed and counts as hanging (status -1000)."""

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parent.parent))
 
 import golden_data as made
 from golden_cases import GROUPS, PAIRS, SMALL, TRAIN, WORDS, Case, table
+from golden_runs import without_clocks as without_clocks
 
 SHORT: dict[str, Any] = {"train.steps": 8, "train.save_every": 3, "train.validate_every": 4, "train.keep_last": 2}
+SHORT |= {"train.validate_sentences": 4, "train.batch_tokens": 200}
 """Written over the settings of golden.py, so that saving, removing old checkpoints and validating take turns."""
 
 LEVEL = {"kind": "rnn", "dim": 8, "dropout": 0.1}
@@ -46,7 +48,9 @@ def quality(folder: Path, name: str, count: int, seed: int) -> str:
         wrong = [draw.random() < 0.2 for _ in words]
         shown = " ".join(word[::-1] if bad else word for word, bad in zip(words, wrong))
         tags = " ".join("BAD" if bad else "OK" for bad in wrong)
-        rows.append({"source": text, "translation": shown, "score": round(100 * (1 - sum(wrong) / len(words)), 1), "tags": tags})
+        rows.append(
+            {"source": text, "translation": shown, "score": round(100 * (1 - sum(wrong) / len(words)), 1), "tags": tags}
+        )
     return made.write_lines(folder / f"{name}.jsonl", map(json.dumps, rows))
 
 
@@ -77,11 +81,15 @@ def _new_cases() -> dict[str, Case]:
     esim = {"kind": "esim", "composition": LEVEL}
     reader = {"kind": "bidaf", "modeling": LEVEL, "ending": LEVEL}
     return {
-        "pairs": Case("transformer-tiny", table(entailed, 80), {**WORDS, "model": plain, "task": {"kind": "pairs", "comparison": esim}}),
+        "pairs": Case(
+            "transformer-tiny", table(entailed, 80), {**WORDS, "model": plain, "task": {"kind": "pairs", "comparison": esim}}
+        ),
         "quality": Case(
             "transformer-tiny", table(quality, 80), {**WORDS, "model": plain, "task": {"kind": "quality", "estimator": esim}}
         ),
-        "reading": Case("transformer-tiny", passages, {**letters, "model": words, "task": {"kind": "reading", "reader": reader}}),
+        "reading": Case(
+            "transformer-tiny", passages, {**letters, "model": words, "task": {"kind": "reading", "reader": reader}}
+        ),
         "synthesis": Case(
             "transformer-tiny",
             table(spoken, 40),
@@ -116,11 +124,18 @@ def trainings() -> dict[str, Case]:
         "bits": (known["bits copy"], {}),
         "deciphering": (known["cipher-shift"], {}),
     }
+    few = {"held out": made.pairs, "classification": made.labelled, "tagging": made.tagged, "documents": made.documents}
+    few |= dict.fromkeys(("translation", "taught", "packed", "parallel", "base", "adapters"), made.pairs)
+    few |= {"captioning": made.pictures, "transcription": made.recordings}
     found = {**chosen, **{name: (case, {}) for name, case in _new_cases().items()}}
     found["estimator"] = found["quality"]
-    few = {"train.validate_sentences": 4, "train.batch_tokens": 200}
     return {
-        name: Case(case.recipe, case.files, {**case.settings, **SHORT, **few, **extra}, start=case.start)
+        name: Case(
+            case.recipe,
+            table(few[name], 60) if name in few else case.files,
+            {**case.settings, **SHORT, **extra},
+            start=case.start,
+        )
         for name, (case, extra) in found.items()
     }
 
@@ -221,7 +236,15 @@ COMMANDS: dict[str, Words] = {
         "",
     ),
     "clean": lambda at: (
-        ["data", "clean", at.pairs("dirty", 300, 35), "-o", str(at.work / "clean.tsv"), "--left-out", str(at.work / "left.jsonl")],
+        [
+            "data",
+            "clean",
+            at.pairs("dirty", 300, 35),
+            "-o",
+            str(at.work / "clean.tsv"),
+            "--left-out",
+            str(at.work / "left.jsonl"),
+        ],
         "",
     ),
     "calibrate": lambda at: (
@@ -241,7 +264,15 @@ COMMANDS: dict[str, Words] = {
     ),
     "quality data": lambda at: (
         [
-            *("quality", "data", "transformer-tiny", "--data", at.pairs("folds", 120, 41), "--valid", at.pairs("few-valid", 10, 39)),
+            *(
+                "quality",
+                "data",
+                "transformer-tiny",
+                "--data",
+                at.pairs("folds", 120, 41),
+                "--valid",
+                at.pairs("few-valid", 10, 39),
+            ),
             *("--out", str(at.work / "quality.jsonl"), *CPU, *_trained(at)),
         ],
         "",

@@ -25,7 +25,6 @@ import json
 import random
 import shutil
 import struct
-import sys
 import time
 import zipfile
 from collections import Counter
@@ -34,18 +33,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
-
 import power_cut
 from forked_commands import FAULTS, Command, Disk, Ended, import_everything, preloaded
-from golden_runs import without_clocks
-from kill_cases import BASES, COMMANDS, Places, Work, trainings
+from kill_cases import BASES, COMMANDS, Places, Work, trainings, without_clocks
 
 KINDS = ("operation", "fault", "power", "clock", "fault", "torn")
 AGAIN = 0.25
 """The share of cases whose restart is killed, too."""
 
-DIFFERENT = ("train.log", "results.csv", "results.png", "README.md", "published.jsonl", "state.json", "run.lock", "adapted.json")
+DIFFERENT = ("train.log", "results.csv", "results.png", "README.md", "published.jsonl", "state.json", "run.lock")
 """Files with times, or with what happened to a run."""
 
 TEMPORARY = (".tmp-", ".part", ".files", ".shards")
@@ -60,7 +56,7 @@ def digests(folder: Path) -> dict[str, Any]:
             continue
         if path.name in DIFFERENT:
             found[name] = "there"
-        elif path.name in ("log.jsonl", "rounds.json"):
+        elif path.name in ("log.jsonl", "rounds.json", "adapted.json"):
             text = path.read_text("utf-8")
             records = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
             found[name] = without_clocks(records)
@@ -202,7 +198,8 @@ class Campaign:
     def case(self, number: int) -> dict[str, Any]:
         """Interrupts a command, restarts it, and returns what was found."""
         draw = random.Random(f"{self.seed} {number}")
-        name, kind = self.names[(number * 7 + number // len(self.names)) % len(self.names)], KINDS[number % len(KINDS)]
+        # Every piece of work meets every kind in turn.
+        name, kind = self.names[number % len(self.names)], KINDS[(number + number // len(self.names)) % len(KINDS)]
         reference, work = self.reference(name), self.work(name)
         self.fresh(work)
         found: dict[str, Any] = {"case": number, "work": name, "kind": kind}
@@ -276,6 +273,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="one of the trainings and commands")
     parser.add_argument("--case", type=int, help="only this case, in detail")
+    parser.add_argument("--failed", action="store_true", help="first repeat the cases that have failed")
     options = parser.parse_args()
     out: Path = options.out.absolute()
     preloaded(out)
@@ -286,16 +284,18 @@ def main() -> None:
         print(json.dumps(campaign.case(options.case), indent=1))
         return
     file, ends = out / "cases.jsonl", time.monotonic() + 60 * options.minutes
-    done = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
-    for number in range(len(done), options.kills):
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    done = {case["case"]: case for case in map(json.loads, lines)}  # the last line of a case counts
+    failed = [number for number, case in done.items() if case["failures"]] if options.failed else []
+    for number in (*failed, *(number for number in range(options.kills) if number not in done)):
         if time.monotonic() > ends:
             break
-        done.append(campaign.case(number))
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(done[-1], ensure_ascii=False) + "\n")
-        for failure in done[-1]["failures"][:3]:
-            print(f"case {number}, {done[-1]['work']}, {done[-1]['kind']}: {failure}", flush=True)
-    print(json.dumps(summary(done), indent=1))
+        done[number] = campaign.case(number)
+        with file.open("a", encoding="utf-8") as out_lines:
+            out_lines.write(json.dumps(done[number], ensure_ascii=False) + "\n")
+        for failure in done[number]["failures"][:3]:
+            print(f"case {number}, {done[number]['work']}, {done[number]['kind']}: {failure}", flush=True)
+    print(json.dumps(summary([*done.values()]), indent=1))
 
 
 if __name__ == "__main__":

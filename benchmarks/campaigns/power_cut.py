@@ -4,8 +4,8 @@ A model of a journaling file system: bytes of a file are on disk once the file i
 folder is synced. Of everything later, any part may be there. `cut` draws one of these states:
 
 - unsynced writes are lost, cut short, or leave zeros;
-- unsynced changes of folders (new names, renames, removals) are lost from some moment on or, if `torn`, any of them, and a rename
-  may leave both names.
+- unsynced changes of folders (new names, renames, removals) are lost from some moment on or, if `torn`, any of them, and a
+  rename may leave both names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ CHANGES = "CMRLYUD"
 
 @dataclass
 class Operation:
-    """An operation. name, other: paths · folder: whether it is about one · inode: of the file · synced: whether its folders were synced later"""
+    """An operation.
+
+    name, other: paths · folder: whether it is about one · inode: of the file · synced: whether its folders were synced later
+    """
 
     kind: str
     name: str
@@ -144,20 +147,22 @@ class PowerCut:
                 changes.append(each)
         return changes
 
-
     def _sync(self, sync: Operation, changes: list[Operation]) -> None:
         """Marks what a sync of a file or a folder has brought to disk."""
         file = self.inodes.get(sync.inode)
         if not sync.folder and file is not None:
             file.synced, file.later = file.with_changes(len(file.later)), []
         for change in changes if sync.folder else ():
-            if sync.name in (os.path.dirname(change.name if change.kind != "Y" else change.other), os.path.dirname(change.other)):
-                change.synced = True
+            places = [change.other] if change.kind == "Y" else [change.name, change.other]
+            change.synced = change.synced or sync.name in map(os.path.dirname, places)
 
     def _apply(self, tree: Tree, change: Operation, both: bool = False) -> None:
         """Makes a change, as far as what it needs is there. both: a rename leaves the old name, too."""
         name, other = change.name, change.other
-        if change.kind == "C" and change.file is not None and (os.path.dirname(name) in tree or os.path.dirname(name) == str(self.root)):
+        place = os.path.dirname(other or name)
+        if place != str(self.root) and place not in tree:
+            return
+        if change.kind == "C" and change.file is not None:
             tree[name] = change.file
         elif change.kind == "M":
             tree.setdefault(name, None)

@@ -5,8 +5,8 @@ NAME.offsets  [N + 1] where each row begins
 lengths       [N, k] entries per row of the k columns by which batches are sized
 about.json    counts and types
 
-A cache folder is named by a hash of what it was made from. It is built aside and renamed when complete, so a folder with the
-right name is whole, and two processes that build the same one at once do not interfere.
+A cache folder is named by a hash of what it was made from. It is built aside, synced and renamed when complete, so a folder
+with the right name is whole, and two processes that build the same one at once do not interfere.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -29,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import DataError, RunError
-from weft.file_access import default_mode
+from weft.file_access import sync, sync_all, unfinished
 
 Cached = TypeVar("Cached")
 Rows = NDArray[np.int64]
@@ -40,9 +38,6 @@ Encode = Callable[[list[Any]], tuple[Columns, dict[str, int]]]
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, RunError)
 """Raised when a cached folder is missing or damaged."""
-
-STALE = 86_400.0
-"""Seconds after which an abandoned build is removed."""
 
 VERSION = 3
 CHUNK = 1 << 14
@@ -64,18 +59,15 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
         return load(place)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _sweep(folder)
-        aside = Path(tempfile.mkdtemp(prefix=place.name + ".", suffix=".part", dir=folder))
-        try:
-            with ExitStack() as stack:
-                if gc.isenabled():  # the collector would spend half of the time walking over lists of ids and find nothing
-                    gc.disable()
-                    stack.callback(gc.enable)
-                build(aside)
-            aside.chmod(default_mode(folder=True))  # a temporary folder is private
+        with unfinished(place, sweep=True) as aside, ExitStack() as stack:
+            if gc.isenabled():  # the collector would spend half of the time walking over lists of ids and find nothing
+                gc.disable()
+                stack.callback(gc.enable)
+            aside.mkdir()
+            build(aside)
+            sync_all(aside)
             _rename(aside, place, load)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            sync(folder)
     except OSError as error:
         free = "" if isinstance(error, PermissionError) else "Make room there. "
         raise DataError(
@@ -95,14 +87,6 @@ def _rename(aside: Path, place: Path, load: Callable[[Path], Any]) -> None:
             return
         shutil.rmtree(place)
         os.rename(aside, place)
-
-
-def _sweep(folder: Path) -> None:
-    """Removes what killed builds left behind long ago."""
-    for part in folder.glob("*.part"):
-        with suppress(FileNotFoundError):  # another process may complete it at this moment
-            if time.time() - part.stat().st_mtime > STALE:
-                shutil.rmtree(part, ignore_errors=True)
 
 
 class Examples(Protocol):
@@ -248,9 +232,6 @@ class Encoding:
                     report.left_out[reason] = report.left_out.get(reason, 0) + count
                 if progress is not None:
                     progress(report.read)
-            for file in files.values():
-                file.flush()
-                os.fsync(file.fileno())
         about = {"report": asdict(report), "columns": dict(self.columns), "length": "uint32", "sized": len(self.sized)}
         (aside / "about.json").write_text(json.dumps(about, indent=1))
         return report
