@@ -410,7 +410,7 @@ def save_schema(folder: str | Path) -> Path:
     """Writes the JSON schema into `folder`. Configurations saved there afterwards refer to it."""
     path = Path(folder) / SCHEMA_FILE
     parts = tuple(part for tables in KINDS.values() for table in tables for part in find_table(table).items())
-    path.write_text(_schema_text(parts), "utf-8")
+    replace_file(path, _schema_text(parts))
     return path
 
 

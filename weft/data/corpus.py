@@ -5,9 +5,9 @@ NAME.offsets  [N + 1] where each row begins
 lengths       [N, k] entries per row of the k columns by which batches are sized
 about.json    counts and types
 
-A cache folder is named by a hash of what it was made from. It is built aside and renamed when complete, so a folder with the
-right name is whole, and two processes that build the same one at once do not interfere. Nothing is locked, so this also holds
-for machines that share a disk. A large corpus is built in shards, see `weft.data.corpus_files`.
+A cache folder is named by a hash of what it was made from. It is built aside, synced and renamed when complete, so a folder
+with the right name is whole, and two processes that build the same one at once do not interfere. Nothing is locked, so this
+also holds for machines that share a disk. A large corpus is built in shards, see `weft.data.corpus_files`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -46,7 +45,7 @@ from weft.data.corpus_files import (
 )
 from weft.data.text_lines import count_lines
 from weft.errors import DataError, RunError
-from weft.file_access import default_mode
+from weft.file_access import ASIDE, sync, sync_all, unfinished
 from weft.worker_processes import Workers, cores
 
 Cached = TypeVar("Cached")
@@ -61,8 +60,8 @@ Processes = int | Literal["auto"]
 BROKEN = (OSError, ValueError, KeyError, TypeError, RunError)
 """Raised when a cached folder is missing or damaged."""
 
-STALE = {"*.part": 86_400.0, "*.shards": 7 * 86_400.0}
-"""Seconds after which an abandoned build, and its finished shards, are removed."""
+STALE = 7 * 86_400.0
+"""Seconds after which the finished shards of an abandoned build are removed."""
 
 VERSION = 3
 CHUNK = 1 << 14
@@ -94,17 +93,15 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder, place)
-        aside = Path(tempfile.mkdtemp(prefix=place.name + ".", suffix=".part", dir=folder))
-        try:
-            with ExitStack() as stack:
-                if gc.isenabled():  # the collector would spend half of the time walking over lists of ids and find nothing
-                    gc.disable()
-                    stack.callback(gc.enable)
-                build(aside)
-            aside.chmod(default_mode(folder=True))  # a temporary folder is private
+        with unfinished(place, sweep=True) as aside, ExitStack() as stack:
+            if gc.isenabled():  # the collector would spend half of the time walking over lists of ids and find nothing
+                gc.disable()
+                stack.callback(gc.enable)
+            aside.mkdir()
+            build(aside)
+            sync_all(aside)
             _rename(aside, place, load)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            sync(folder)
     except OSError as error:
         with suppress(*BROKEN):
             return load(place)  # another process has completed it, and removed the shards of both
@@ -130,17 +127,16 @@ def _rename(aside: Path, place: Path, load: Callable[[Path], Any]) -> None:
 
 
 def shards_of(place: Path) -> Path:
-    """The folder of the finished shards of a corpus that is built for a place."""
-    return place.with_name(f"{place.name.partition('.')[0]}.shards")
+    """The folder of the finished shards of a corpus that is built for a place, or aside."""
+    return place.with_name(f"{place.name.removeprefix(ASIDE).partition('.')[0]}.shards")
 
 
 def _sweep(folder: Path, place: Path) -> None:
-    """Removes what killed builds left behind long ago, except for the shards of this place."""
-    for pattern, age in STALE.items():
-        for part in folder.glob(pattern):
-            with suppress(FileNotFoundError):  # another process may complete it at this moment
-                if part != shards_of(place) and time.time() - part.stat().st_mtime > age:
-                    shutil.rmtree(part, ignore_errors=True)
+    """Removes finished shards that nobody has continued after for long, except for those of this place."""
+    for shards in folder.glob("*.shards"):
+        with suppress(FileNotFoundError):  # another process may complete it at this moment
+            if shards != shards_of(place) and time.time() - shards.stat().st_mtime > STALE:
+                shutil.rmtree(shards, ignore_errors=True)
 
 
 class Examples(Protocol):
@@ -282,7 +278,9 @@ class Encoding:
                     return report
                 if report.read:
                     shard.parent.mkdir(exist_ok=True)
+                    sync_all(part)
                     _rename(part, shard, finished_shard)
+                    sync(shard.parent)
                     shutil.rmtree(part, ignore_errors=True)  # if another process was first
                     total.add(report)
                     shards.append(shard)
@@ -327,7 +325,7 @@ def _move_up(part: Path) -> None:
     """Makes the only shard of a corpus the corpus."""
     (part / HASHES).unlink(missing_ok=True)
     for file in part.iterdir():
-        os.rename(file, part.parent / file.name)
+        file.replace(part.parent / file.name)
     part.rmdir()
 
 

@@ -8,7 +8,6 @@ after the last one; processes that build the same corpus at once, also on severa
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -120,9 +119,6 @@ def file_names(columns: Iterable[str]) -> list[str]:
 
 def write_about(folder: Path, report: CorpusReport, columns: Mapping[str, str], sized: Sequence[str]) -> None:
     """Writes the counts and types of a corpus. Its other files are complete."""
-    for name in [*file_names(columns), *([HASHES] if (folder / HASHES).exists() else [])]:
-        with open(folder / name, "rb+") as file:
-            os.fsync(file.fileno())
     about = {"report": asdict(report), "columns": dict(columns), "length": "uint32", "sized": len(sized)}
     (folder / "about.json").write_text(json.dumps(about, indent=1))
 

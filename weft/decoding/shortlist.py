@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from weft.data.corpus import Corpus, cache_folder
 from weft.data.ibm_model_1 import Ids, likely_translations
 from weft.data.tokenizers import RESERVED
 from weft.errors import RunError
-from weft.file_access import default_mode, why_unwritable
+from weft.file_access import replace_file, why_unwritable
 from weft.models.ensembles_and_wrapped_decoders import BatchVocabulary
 
 FILE = "shortlist.safetensors"
@@ -66,8 +66,7 @@ class Shortlist:
 
     def write(self, file: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"likely": self.likely, "frequent": self.frequent}, file)
-        file.chmod(default_mode())  # safetensors creates private files
+        replace_file(file, save({"likely": self.likely, "frequent": self.frequent}))
         return file
 
     @staticmethod

@@ -23,7 +23,7 @@ from weft.data.corpus import cache_folder
 from weft.data.formats import Pairs
 from weft.decoding.predictor import Prediction
 from weft.errors import DataError
-from weft.file_access import same_file
+from weft.file_access import replacing_file, same_file
 from weft.runs.open_run import Report, silent
 from weft.runs.sharded_prediction import PredictionWork, predict_corpus
 from weft.runs.translator import load
@@ -43,8 +43,8 @@ class OpenTeacher(TeacherRun):
         if not kept.exists():
             report(f"translating the training data with {teacher}")
             translate_corpus([teacher], texts, kept, device=config.train.device, report=report)
-        shutil.copyfile(kept, aside := out.with_name(out.name + ".part"))
-        aside.replace(out)
+        with open(kept, "rb") as made, replacing_file(out) as copy:
+            shutil.copyfileobj(made, copy)
 
     def aligner(self, config: Config) -> Align:
         predictor = load([str(config.data.teacher)], device=config.train.device).translation_predictor("alignment")

@@ -9,13 +9,13 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from weft.errors import ConfigError, RunError
-from weft.file_access import ASIDE, denied, replace_file
+from weft.file_access import ASIDE, denied, make_folder, remove_unfinished, replace_file
 from weft.runs.migrations import FORMAT_FILE, read_request, write_format
 
 CONFIG = "config.yaml"
@@ -40,10 +40,11 @@ def create_folder(out: Path) -> None:
     """Creates the folder of a new run. Raises RunError if it would overwrite something."""
     if out.exists() and not out.is_dir():
         raise RunError(f"{out}: this is a file; a run needs its own folder")
-    if out.is_dir() and any(entry.name != LOCK for entry in out.iterdir()) and not unbegun(out):
+    kept = [entry for entry in out.iterdir() if entry.name != LOCK and not entry.name.startswith(ASIDE)] if out.is_dir() else []
+    if kept and not unbegun(out):
         hint = f"continue the run with `weft train --resume {out}`, or choose another folder"
         raise RunError(f"{out}: the folder is not empty, and weft does not overwrite files; {hint}")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
 
 
 def unbegun(out: Path) -> bool:
@@ -66,8 +67,7 @@ def clear_unbegun(out: Path) -> None:
 def remove_stale(run: Path) -> None:
     """Removes files that a crashed process left half written."""
     for folder in (run, run / CHECKPOINTS):
-        for entry in folder.glob(f"{ASIDE}*"):
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        remove_unfinished(folder)
 
 
 class RunLock:
@@ -141,10 +141,12 @@ def complete(folder: Path) -> bool:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """The complete lines of a run's log."""
-    log = folder / LOG
-    lines = log.read_text("utf-8").splitlines() if log.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    """The complete lines of a run's log. A crash may leave a line that was cut short, or zeros in its place."""
+    log, found = folder / LOG, []
+    for line in log.read_text("utf-8", errors="replace").splitlines() if log.exists() else ():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def remember_plan(folder: Path, plan: Mapping[str, Any], runs: str) -> None:

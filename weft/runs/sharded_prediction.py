@@ -25,6 +25,7 @@ from weft.data.text_lines import file_digest
 from weft.decoding.decoding_options import changed
 from weft.decoding.predictor import Prediction, Predictor
 from weft.errors import ConfigError, DataError
+from weft.file_access import replace_file, sync
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import MODEL
@@ -141,9 +142,7 @@ class ShardFolder:
                 plan = {}
             if not plan:
                 plan = {"identity": identity, "inputs": sum(1 for _ in self.work.inputs.lines()), "shard": SHARD}
-                aside = self.path / "plan.part"
-                aside.write_text(json.dumps(plan), "utf-8")
-                os.replace(aside, self.plan)
+                replace_file(self.plan, json.dumps(plan))
         self.count, self.size = plan["inputs"], plan["shard"]
         if done := self.count - sum(map(self.lines_of, self.missing())):
             report(f"{self.work.out}: continuing after {done:,} of {self.count:,} lines")
@@ -204,6 +203,7 @@ class ShardFolder:
                 out.flush()
                 os.fsync(out.fileno())
             os.replace(aside, self.work.out)
+            sync(self.work.out.parent)
             self.plan.unlink()
             shutil.rmtree(self.path)
 

@@ -33,7 +33,7 @@ from torch.optim import Optimizer
 
 from weft.data.batch import Position
 from weft.errors import RunError
-from weft.file_access import sync
+from weft.file_access import unfinished
 from weft.runs.distributed_tensors import fill
 from weft.runs.run_folder import CHECKPOINTS, MODEL
 from weft.runs.weight_files import (
@@ -146,10 +146,7 @@ def _write(folder: Path, trained: TrainingState, progress: Progress, carried: Ma
         write_tensors(folder / CARRIED, carried)
     files = {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)} for file in sorted(folder.iterdir())}
     state = {"weft": VERSION, "fingerprint": fingerprint(tensors[MODEL]), "files": files, "progress": asdict(progress)}
-    with open(folder / STATE, "w", encoding="utf-8") as out:
-        json.dump(state, out, indent=1)
-    sync(folder / STATE)
-    sync(folder)
+    (folder / STATE).write_text(json.dumps(state, indent=1), "utf-8")
 
 
 def load(folder: Path, trained: TrainingState) -> Progress:
@@ -275,13 +272,18 @@ def described(facts: Mapping[str, str]) -> str:
 
 
 def _free(run: Path, stem: str) -> Path:
+    """A new name, or the one under which a process that was killed before it published has kept the weights already."""
     names = [f"{stem}.safetensors", *(f"{stem}-{number}.safetensors" for number in range(2, 10_000))]
-    return next(run / name for name in names if not (run / name).exists())
+    return next(run / name for name in names if not (run / name).exists() or (run / name).samefile(run / MODEL))
 
 
 def _keep(file: Path, aside: Path) -> None:
     """Gives a file a second name, so that it survives when the first name is replaced."""
     try:
         os.link(file, aside)
+    except FileExistsError:
+        return
     except OSError:  # not every file system has links
-        shutil.copyfile(file, aside)
+        with unfinished(aside) as copy:
+            shutil.copyfile(file, copy)
+            os.replace(copy, aside)

@@ -19,7 +19,7 @@ from typing import Any
 
 from weft.errors import ConfigError
 from weft.explain.figures import empty_figure, style_axes
-from weft.file_access import replace_file
+from weft.file_access import replace_file, sync
 from weft.runs.run_folder import records
 from weft.tasks.base import LOSS, Sample
 from weft.training.log import Sink
@@ -65,6 +65,10 @@ class ResultFiles(Sink):
         if samples:
             with open(self.run / SAMPLES, "a", encoding="utf-8") as out:
                 out.write(samples_text(step, samples))
+
+    def keep(self) -> None:
+        if (self.run / SAMPLES).exists():
+            sync(self.run / SAMPLES)
 
     def record(self, record: Record) -> None:
         if record["event"] == "train":

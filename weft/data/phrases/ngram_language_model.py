@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.file_access import replacing_file
+
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -108,7 +110,8 @@ class NgramModel:
     def save(self, file: Path) -> None:
         """Writes the file that `load` reads."""
         arrays = {f"{name}{n}": array for n, order in enumerate(self._orders) for name, array in vars(order).items()}
-        np.savez_compressed(file, shape=[self.vocabulary, self.order, self.start], **arrays)
+        with replacing_file(file) as out:
+            np.savez_compressed(out, shape=[self.vocabulary, self.order, self.start], **arrays)
 
     @classmethod
     def load(cls, file: Path) -> NgramModel:

@@ -19,6 +19,7 @@ from weft.data.ibm_model_2 import TranslationTable
 from weft.data.text_lines import read_lines
 from weft.data.word_vectors.mapping import MappedVectors
 from weft.data.word_vectors.vectors import Vectors
+from weft.file_access import replacing_file
 
 BEST = 10
 """Translations of a phrase."""
@@ -44,10 +45,10 @@ class PhraseTable:
 
     def write(self, file: Path) -> None:
         """Writes the file that `read` reads."""
-        with file.open("w", encoding="utf-8") as out:
+        with replacing_file(file) as out:
             for phrase, some in self.entries.items():
                 for written, features in some:
-                    out.write("\t".join([phrase, written, *(f"{value:.5g}" for value in features)]) + "\n")
+                    out.write(("\t".join([phrase, written, *(f"{value:.5g}" for value in features)]) + "\n").encode())
 
     @staticmethod
     def read(file: Path) -> PhraseTable:

@@ -22,6 +22,7 @@ from weft.data.word_vectors.bilingual_dictionary import map_texts
 from weft.data.word_vectors.mapping import MappedVectors
 from weft.data.word_vectors.vectors import split_words, usual_forms
 from weft.errors import DataError
+from weft.file_access import replace_file
 
 ROUNDS = 2
 ORDER = 3
@@ -93,11 +94,12 @@ class PhraseTranslator:
     def save(self, folder: Path) -> None:
         """Writes the files that `load` reads: the tables, which people can read, and the languages."""
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / ABOUT).unlink(missing_ok=True)  # without it the folder counts as empty
         about = [{"name": each.name, "words": [*each.words], "forms": [*each.forms]} for each in self.languages]
         for language, table in zip(self.languages, self.tables, strict=True):
             table.write(folder / f"into-{language.name}.tsv")
             language.model.save(folder / f"{language.name}.npz")
-        (folder / ABOUT).write_text(json.dumps(about, ensure_ascii=False), "utf-8")
+        replace_file(folder / ABOUT, json.dumps(about, ensure_ascii=False))
 
     @classmethod
     def load(cls, folder: Path) -> PhraseTranslator:

@@ -13,6 +13,7 @@ from weft.config.registry import suggest
 from weft.data.tokenizers import Spec, Tokenizer, load_tokenizers, save_tokenizers
 from weft.data.tokenizers.bpe_dropout import SampledSegmentations
 from weft.errors import ConfigError, RunError
+from weft.file_access import replace_file
 
 FILE = "marks.json"
 BLANK = "blank"
@@ -133,7 +134,7 @@ def save_extended(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
         content = {"marks": source.added, "needs_tag": source.needs_tag}
         if source.directed:
             content["directed"] = True
-        (folder / FILE).write_text(json.dumps(content) + "\n", "utf-8")
+        replace_file(folder / FILE, json.dumps(content) + "\n")
     save_tokenizers(folder, *(each.inner if isinstance(each, ExtendedTokenizer) else each for each in (source, target)))
 
 

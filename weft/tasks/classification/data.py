@@ -29,6 +29,7 @@ from weft.data.sentence_splitting import language_of, split
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError, RunError
+from weft.file_access import replace_file
 
 LABELS = "labels.json"
 
@@ -228,7 +229,7 @@ class Labels:
 
     def save(self, path: Path) -> None:
         document = {"labels": self.names} | ({"texts": self.described} if self.described else {})
-        path.write_text(json.dumps(document, ensure_ascii=False, indent=0), encoding="utf-8")
+        replace_file(path, json.dumps(document, ensure_ascii=False, indent=0))
 
     @staticmethod
     def load(path: Path, *, several: bool = False) -> Labels:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from weft.data.corpus import Corpus
 from weft.data.ibm_model_2 import Ids, TranslationTable, diagonal
+from weft.file_access import replacing_file
 
 FILE = "fertility.npz"
 COLUMN = "fertility"
@@ -51,9 +52,8 @@ def attach(run: Path, corpora: Sequence[Corpus], fertilities: Callable[[], Count
     if missing := [corpus for corpus in corpora if corpus.folder.name not in saved]:
         count = fertilities()
         saved |= {corpus.folder.name: _counted(corpus, count) for corpus in missing}
-        with open(aside := file.with_suffix(".part"), "wb") as written:
+        with replacing_file(file) as written:
             np.savez(written, allow_pickle=False, **saved)
-        aside.replace(file)
     for corpus in corpora:
         corpus.values[COLUMN], corpus.offsets[COLUMN] = saved[corpus.folder.name], corpus.offsets["source"]
 

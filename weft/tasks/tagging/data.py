@@ -34,7 +34,7 @@ from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
-from weft.file_access import plain_name
+from weft.file_access import plain_name, replace_file
 from weft.tasks.classification.data import Labels, reading
 from weft.tasks.edges_between_words import read_edges, with_graph
 from weft.tasks.tagging.metrics import Scheme, convert, split_tags
@@ -229,7 +229,7 @@ class Lexicon:
 
     def save(self, path: Path) -> None:
         rows = [[word, count, self.tags[word]] for word, count in self.counts.items()]
-        path.write_text(json.dumps({"words": rows}, ensure_ascii=False, indent=0), encoding="utf-8")
+        replace_file(path, json.dumps({"words": rows}, ensure_ascii=False, indent=0))
 
     @staticmethod
     def load(path: Path, vocabulary: Vocabulary) -> Lexicon:

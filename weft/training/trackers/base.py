@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from weft.config.registry import find_table, load
 from weft.config.sections import Config
 from weft.errors import ConfigError, RunError
+from weft.file_access import replace_file
 from weft.training.log import Sink
 from weft.training.log_text import Record
 from weft.version import install
@@ -104,7 +105,7 @@ class Tracker(Sink):
 
     def _save(self) -> None:
         states = {**self._states(), self.package: {"id": self.id, "sent": self.sent}}
-        (self.run / STATE).write_text(json.dumps(states) + "\n", "utf-8")
+        replace_file(self.run / STATE, json.dumps(states) + "\n")
 
 
 def open_trackers(run: Path, config: Config) -> list[Sink]:

@@ -1,0 +1,193 @@
+"""What a disk may hold after the power was cut, from the record of `failing_disk.c`.
+
+A model of a journaling file system: bytes of a file are on disk once the file is synced, and a change of a folder once that
+folder is synced. Of everything later, any part may be there. `cut` draws one of these states:
+
+- unsynced writes are lost, cut short, or leave zeros;
+- unsynced changes of folders (new names, renames, removals) are lost from some moment on or, if `torn`, any of them, and a
+  rename may leave both names.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HEAD = struct.Struct("=cBHHIQQ")
+CHANGES = "CMRLYUD"
+"""The operations on folders."""
+
+
+@dataclass
+class Operation:
+    """An operation.
+
+    name, other: paths · folder: whether it is about one · inode: of the file · synced: whether its folders were synced later
+    """
+
+    kind: str
+    name: str
+    other: str
+    folder: bool
+    inode: int
+    offset: int
+    data: bytes
+    file: Contents | None = None
+    synced: bool = False
+
+
+@dataclass
+class Contents:
+    """The bytes of a file: those on disk, and what was done since (an offset with bytes; without bytes, a new length)."""
+
+    synced: bytes = b""
+    later: list[tuple[int, bytes | None]] = field(default_factory=list)
+
+    def with_changes(self, count: int) -> bytes:
+        data = bytearray(self.synced)
+        for offset, written in self.later[:count]:
+            if written is None:
+                data = data[:offset].ljust(offset, b"\0")
+            else:
+                data = data.ljust(offset, b"\0")
+                data[offset : offset + len(written)] = written
+        return bytes(data)
+
+    def drawn(self, draw: random.Random) -> bytes:
+        """One of the states that a power cut may leave."""
+        if not self.later:
+            return self.synced
+        whole, how = self.with_changes(len(self.later)), draw.randrange(4)
+        if how == 0:
+            return whole
+        if how == 1:
+            return self.with_changes(draw.randrange(len(self.later)))
+        if how == 2:
+            return whole[: draw.randrange(len(whole) + 1)]
+        return whole[: len(self.synced)].ljust(len(whole), b"\0")  # the length is on disk, the bytes are not
+
+
+def operations(record: Path) -> Iterator[Operation]:
+    """The operations in a record that succeeded."""
+    data, at = record.read_bytes(), 0
+    while at + HEAD.size <= len(data):
+        kind, folder, first, second, size, inode, offset = HEAD.unpack_from(data, at)
+        at += HEAD.size
+        name, other = data[at : at + first].decode(), data[at + first : at + first + second].decode()
+        at += first + second
+        if kind != b"x":
+            yield Operation(kind.decode(), name, other, bool(folder), inode, offset, data[at : at + size])
+        at += size
+
+
+Tree = dict[str, Contents | str | None]
+"""Files by their paths; a text is where a link leads, None a folder."""
+
+
+def scan(root: Path) -> tuple[Tree, dict[int, Contents]]:
+    """All files below a folder, as they are, on disk; and the files by their inodes."""
+    tree: Tree = {}
+    inodes: dict[int, Contents] = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_symlink():
+            tree[str(path)] = os.readlink(path)
+        elif path.is_dir():
+            tree[str(path)] = None
+        else:
+            tree[str(path)] = inodes.setdefault(path.stat().st_ino, Contents(path.read_bytes()))
+    return tree, inodes
+
+
+class PowerCut:
+    """The disk of a command before it began, and then the states in which a power cut may leave it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.tree, self.inodes = scan(root)
+
+    def cut(self, record: Path, draw: random.Random, torn: bool) -> Tree:
+        """Draws a state after the operations in a record."""
+        changes = self._read(record)
+        last = max((number for number, change in enumerate(changes) if change.synced), default=-1)
+        first_lost = draw.randrange(last + 1, len(changes) + 1)
+        tree = dict(self.tree)
+        for number, change in enumerate(changes):
+            lost = draw.random() < 0.5 if torn else number >= first_lost
+            if change.synced or not lost:
+                self._apply(tree, change, both=torn and not change.synced and draw.random() < 0.3)
+        return {path: Contents(file.drawn(draw)) if isinstance(file, Contents) else file for path, file in tree.items()}
+
+    def whole(self, record: Path) -> Tree:
+        """The state in which nothing is lost: that of the file system, if the record is complete."""
+        tree = dict(self.tree)
+        for change in self._read(record):
+            self._apply(tree, change)
+        full = {path: file.with_changes(len(file.later)) if isinstance(file, Contents) else file for path, file in tree.items()}
+        return {path: Contents(file) if isinstance(file, bytes) else file for path, file in full.items()}
+
+    def _read(self, record: Path) -> list[Operation]:
+        """The changes of folders, in order; the bytes of files are put into them."""
+        changes: list[Operation] = []
+        for each in operations(record):
+            if each.kind == "C":
+                each.file = self.inodes[each.inode] = Contents()
+            elif each.kind in "OTV" and each.inode in self.inodes:
+                if each.kind != "O":
+                    self.inodes[each.inode].later.append((each.offset, None))
+            elif each.kind == "W":
+                self.inodes.setdefault(each.inode, Contents()).later.append((each.offset, each.data))
+            elif each.kind == "S":
+                self._sync(each, changes)
+            if each.kind in CHANGES:
+                changes.append(each)
+        return changes
+
+    def _sync(self, sync: Operation, changes: list[Operation]) -> None:
+        """Marks what a sync of a file or a folder has brought to disk."""
+        file = self.inodes.get(sync.inode)
+        if not sync.folder and file is not None:
+            file.synced, file.later = file.with_changes(len(file.later)), []
+        for change in changes if sync.folder else ():
+            places = [change.other] if change.kind == "Y" else [change.name, change.other]
+            change.synced = change.synced or sync.name in map(os.path.dirname, places)
+
+    def _apply(self, tree: Tree, change: Operation, both: bool = False) -> None:
+        """Makes a change, as far as what it needs is there. both: a rename leaves the old name, too."""
+        name, other = change.name, change.other
+        place = os.path.dirname(other or name)
+        if place != str(self.root) and place not in tree:
+            return
+        if change.kind == "C" and change.file is not None:
+            tree[name] = change.file
+        elif change.kind == "M":
+            tree.setdefault(name, None)
+        elif change.kind == "Y":
+            tree[other] = name
+        elif change.kind in "UD":
+            tree.pop(name, None)
+        elif change.kind in "RL" and name in tree:
+            moved = {path: file for path, file in tree.items() if path == name or path.startswith(f"{name}/")}
+            for path, file in moved.items():
+                tree[other + path[len(name) :]] = file
+                if change.kind == "R" and not both:
+                    del tree[path]
+
+
+def write(tree: Tree, root: Path) -> None:
+    """Makes the folder hold exactly this."""
+    for entry in root.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    for path, file in sorted(tree.items()):
+        place = Path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if file is None:
+            place.mkdir(exist_ok=True)
+        elif isinstance(file, str):
+            place.symlink_to(file)
+        else:
+            place.write_bytes(file.synced)
