@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import IO
 
 NO_FILE = "there is no such file"
+
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
+"""Raised by code that takes plain data apart, as JSON has it, if the data has another form than the code expects."""
+
 ASIDE = ".tmp-"
 """Prefix of files that are still being written. After a crash such a file may remain."""
 

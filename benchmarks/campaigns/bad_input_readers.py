@@ -26,7 +26,7 @@ from weft.data.column_checks_and_listed_files import check_columns, content_dige
 from weft.data.formats import Pairs, open_pairs, read_sources
 from weft.data.phrases.phrase_translation import PhraseTranslator, translate_by_vectors
 from weft.data.sentence_pairs import prepare_pairs
-from weft.data.sentence_splitting import SentenceCounts, split
+from weft.data.sentence_splitting import SentenceCounts, SentenceSplitter, split
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import Tokenizer, load_tokenizers, save_tokenizers
 from weft.data.tokenizers.added_tokens import load_extended
@@ -34,13 +34,14 @@ from weft.data.word_vectors.bilingual_dictionary import Dictionary
 from weft.data.word_vectors.mapping import MappedVectors
 from weft.data.word_vectors.vectors import read_vectors
 from weft.decoding.shortlist import Shortlist
-from weft.errors import DataError, WeftError
+from weft.errors import WeftError
 from weft.evaluation.contrastive_pairs import read_contrasts
 from weft.interop.exporting import export_run
 from weft.interop.importing import import_model
 from weft.runs.open_run import open_run
 from weft.runs.packed_run import pack_run, unpack_run
 from weft.runs.run_folder import complete, records
+from weft.runs.trained_model import check_text
 from weft.runs.weight_files import read_metadata, read_tensors
 from weft.serve.access_control import parse_key, read_keys
 from weft.serve.languages import detect_language
@@ -53,7 +54,7 @@ from weft.tasks.quality.data import quality_format
 from weft.tasks.reading.data import open_passages
 from weft.tasks.tagging.data import Lexicon, Vocabulary, open_tagged
 from weft.tasks.transcription.log_mel import LogMel, features, stream_wav, wav_size
-from weft.tasks.translation.documents import open_content, open_document, open_file
+from weft.tasks.translation.documents import open_document, open_file
 from weft.tasks.translation.glossary import Glossary, read_glossary
 from weft.tasks.translation.markup_and_tag_transfer import find_literals, untranslated, visible
 from weft.tasks.translation.protected_spans import PATTERNS
@@ -125,9 +126,7 @@ def line_readers(tokenizers: dict[str, Tokenizer]) -> dict[str, Callable[[str], 
     checker = PairChecker(Choices(), LearntStatistics(PAIRS, ("en", "de")))
     memory, glossary = TranslationMemory(PAIRS), Glossary([("dog", "Hund"), ("grass", "!Gras"), ("狗", "x")])
     bpe = tokenizers["bpe"]
-    segmenter = Segmenter(
-        bpe, bpe, room=50, most=None, copies=False, split=lambda text: split(text, "en"), warn=lambda message: None
-    )
+    segmenter = Segmenter(bpe, bpe, room=50, most=None, copies=False, split=SentenceSplitter("en"), warn=lambda message: None)
 
     def spans(text: str) -> None:
         marked = find_literals(text, (), tuple(PATTERNS))
@@ -141,7 +140,7 @@ def line_readers(tokenizers: dict[str, Tokenizer]) -> dict[str, Callable[[str], 
     def encode(kind: str) -> Callable[[str], object]:
         def read(text: str) -> None:
             tokenizer = tokenizers[kind]
-            tokenizer.decode(tokenizer.encode(text))
+            tokenizer.decode(tokenizer.encode(check_text(text, "text")))
             tokenizer.unknown(text)
 
         return read
@@ -154,9 +153,12 @@ def line_readers(tokenizers: dict[str, Tokenizer]) -> dict[str, Callable[[str], 
     return {
         "sentences": lambda text: [split(text, language) for language in ("en", "de", "zh")],
         "protected spans": spans,
-        **{f"{format} text": lambda text, format=format: document(text, format) for format in ("html", "markdown", "srt", "vtt")},
+        **{
+            f"{format} text": lambda text, format=format: document(text, format)
+            for format in ("html", "markdown", "srt", "vtt")
+        },
         **{f"{kind} tokens": encode(kind) for kind in tokenizers},
-        "segments": lambda text: segmenter([text], [""], [1]),
+        "segments": lambda text: segmenter([check_text(text, "text")], [""], [1]),
         "glossary": lambda text: glossary.terms(text),
         "translation memory": lambda text: memory.find(text[:2000]),
         "filters": lambda text: checker.flaws(checker.repaired(text, text[::-1])),
@@ -288,7 +290,8 @@ def exchange_contents() -> dict[str, bytes]:
     word.add_table(2, 2).cell(0, 0).text = "cell"
     cues = "".join(f"{n}\n00:00:{n:02},000 --> 00:00:{n:02},900\n<i>{text}</i>\n\n" for n, text in enumerate(TEXTS[:9], 1))
     second = "".join(
-        f'<unit id="{n}"><segment state="final"><source>{_xml(a)}<ph id="1"/></source><target>{_xml(b)}</target></segment></unit>'
+        f'<unit id="{n}"><segment state="final"><source>{_xml(a)}<ph id="1"/></source><target>{_xml(b)}</target>'
+        "</segment></unit>"
         for n, (a, b) in enumerate(PAIRS[:9])
     )
     out = io.BytesIO()
@@ -341,11 +344,12 @@ def media_files() -> Iterator[Reader]:
             ),
         )
     picture = Image.fromarray(np.random.default_rng(1).integers(0, 255, (24, 30, 3), np.uint8))
+    jpeg = b""
     for kind in ("jpeg", "png", "gif", "bmp", "webp", "tiff"):
         out = io.BytesIO()
         picture.save(out, kind)
         yield Reader(kind, {f"a.{kind}": out.getvalue()}, lambda at, kind=kind: read_image(str(at / f"a.{kind}"), 16))
-        jpeg = out.getvalue() if kind == "jpeg" else jpeg
+        jpeg = jpeg or out.getvalue()
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("a.jpg", jpeg)
@@ -405,8 +409,9 @@ def run_files(folder: Path, run: Path) -> Iterator[Reader]:
     """Run folders, checkpoints, packed runs, and models of other programs."""
 
     def opened(at: Path) -> None:
-        found = open_run(at)
-        Shortlist.read(at, found.sizes.source or 0, found.sizes.target or 0, False) if (at / "shortlist.safetensors").exists() else 0
+        sizes = open_run(at).sizes
+        if (at / "shortlist.safetensors").exists():
+            Shortlist.read(at, sizes.source, sizes.target, True)
 
     def watched(at: Path) -> None:
         reader = RunReader(at.parent)

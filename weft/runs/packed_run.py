@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from weft.data.compression_and_encodings import ZIP_ERRORS
 from weft.data.corpus import cache_folder
 from weft.errors import ConfigError, RunError
 from weft.file_access import why_unreadable
@@ -155,7 +156,7 @@ def _archive(file: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(file) as archive:
             _check(file, archive)
             yield archive
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError) as error:
+    except ZIP_ERRORS as error:
         raise RunError(f"{file}: not a packed run, or cut short or damaged ({error})") from None
 
 

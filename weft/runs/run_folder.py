@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from weft.data.json_text import read_json
 from weft.errors import ConfigError, RunError
 from weft.file_access import ASIDE, denied, replace_file
 from weft.runs.migrations import FORMAT_FILE, read_request, write_format
@@ -141,16 +142,25 @@ def complete(folder: Path) -> bool:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """The complete lines of a run's log."""
+    """The complete lines of a run's log; others are of a process that was killed, or damaged."""
     log = folder / LOG
-    lines = log.read_text("utf-8").splitlines() if log.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    lines = log.read_text("utf-8", errors="replace").split("\n") if log.exists() else []
+    return [record for line in lines if (record := log_record(line))]
+
+
+def log_record(line: str | bytes) -> dict[str, Any]:
+    """The record in a line of a log; empty if it holds none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and "event" in found else {}
 
 
 def remember_plan(folder: Path, plan: Mapping[str, Any], runs: str) -> None:
     """Saves what the runs in a folder (its folds or rounds) are trained on. Raises ConfigError if they were begun otherwise."""
     file = folder / PLAN
-    kept = json.loads(file.read_text("utf-8")) if file.exists() else plan
+    kept = read_json(file, "restore it, or choose another --out") if file.exists() else plan
     for name, value in plan.items():
         if kept.get(name) != value:
             raise ConfigError(

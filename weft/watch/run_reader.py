@@ -18,7 +18,7 @@ import yaml
 
 from weft.errors import RunError
 from weft.runs.migrations import FORMAT_FILE
-from weft.runs.run_folder import CONFIG, LOCK, LOG
+from weft.runs.run_folder import CONFIG, LOCK, LOG, log_record
 from weft.training.result_files import curves, read_samples, thinned
 
 DEPTH = 4
@@ -63,16 +63,8 @@ class RunLog:
                 text = log.read()
             whole, _, _ = text.rpartition(b"\n")
             self.place += len(whole) + (1 if b"\n" in text else 0)
-            self.records += [record for line in whole.splitlines() if (record := _record(line))]
+            self.records += [record for line in whole.splitlines() if (record := log_record(line))]
         return self.records
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) and "event" in found else {}
 
 
 @dataclass(frozen=True)

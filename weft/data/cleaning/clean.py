@@ -204,9 +204,9 @@ class PairFiles:
         fresh: dict[str, Any] = {"read": 0, "counts": {}, "examples": {}, "sizes": [0] * len(self.parts)}
         try:
             state = json.loads(self._state.read_text("utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             state = fresh
-        if state.get("identity") != identity or any(not path.exists() for path in self.parts):
+        if not isinstance(state, dict) or state.get("identity") != identity or any(not path.exists() for path in self.parts):
             state = fresh
         for path, size in zip(self.parts, state["sizes"], strict=True):
             with open(path, "ab") as file:
