@@ -38,7 +38,7 @@ from bad_input_readers import TEXTS, Reader, file_readers, line_readers, make_to
 from weft.data.text_lines import read_lines
 from weft.errors import WeftError
 
-BLOCK = {"lines": 500, "files": 40}
+BLOCK = {"lines": 5_000, "files": 200}
 """Cases of a process."""
 
 SECONDS, PER_BYTE = 2.0, 30e-6
@@ -53,8 +53,8 @@ GROWTH = 1.4
 MEMORY = 2 << 30
 """Bytes of memory that a case may take."""
 
-TURNS, COSTLY = 2, 20
-"""Each reader of lines reads every second line; those that take milliseconds, which identify languages, every twentieth."""
+TURNS, COSTLY = 8, 200
+"""A reader of lines reads one line in eight; those that identify languages, which takes milliseconds, one in 200."""
 
 UNREAD = ("ctranslate2 model", "argos model", "a.tsv@idna", "a.tsv@unicode_escape", "listed files")
 """Readers that refuse even the files as they are, since weft writes such models only, or since the data does not fit."""
@@ -120,7 +120,7 @@ def _place() -> str:
 
 
 class Lines:
-    """Lines, each through half of the readers of lines in turn, and as bytes through the reader of files of lines."""
+    """Lines, each through the reader of files of lines as bytes, and through some of the readers of lines in turn."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.readers = seed, line_readers(make_tokenizers())
@@ -215,7 +215,9 @@ def in_fork(cases: Lines | Files, kind: str, first: int, end: int, out: Path) ->
         if aside.exists():
             counts.add(json.loads(aside.read_text("utf-8")))
             break
-        number = struct.unpack("q", at[:8])[0]  # the cases of this fork before it are lost, but for that they raised nothing
+        number = struct.unpack("q", at[:8])[0]
+        if number > first:  # the counts of the cases before it are lost with the process
+            counts.add(in_fork(cases, kind, first, number, out).as_json())
         found.findings.append({"case": f"{kind}:{number}", "reader": "?", "kind": stopped, "what": "", "where": ""})
         counts.add(found.as_json())
         first = number + 1

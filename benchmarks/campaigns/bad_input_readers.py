@@ -148,7 +148,7 @@ def line_readers(tokenizers: dict[str, Tokenizer]) -> dict[str, Callable[[str], 
     def spec(text: str) -> object:
         if text.startswith("hf:") or "://" in text or len(text) > 2000:
             return None
-        return open_pairs(text)
+        return open_pairs(check_text(text, "name"))
 
     return {
         "sentences": lambda text: [split(text, language) for language in ("en", "de", "zh")],

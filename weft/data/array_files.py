@@ -24,7 +24,10 @@ def read_arrays(file: Path) -> dict[str, NDArray[Any]]:
         if claimed > 64 * file.stat().st_size + LARGEST:
             raise RunError(f"{file}: it claims to hold {claimed:,} bytes, far more than the file can")
         with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+            found = {name: arrays[name] for name in arrays.files}
+        if other := next((name for name, value in found.items() if not isinstance(value, np.ndarray)), None):
+            raise ValueError(f"{other} is no array")
+        return found
 
 
 def read_array(file: Path) -> NDArray[Any]:

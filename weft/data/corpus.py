@@ -18,6 +18,7 @@ import os
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import DataError, RunError
-from weft.file_access import default_mode
+from weft.file_access import MALFORMED, close_to_others, default_mode, why_untrusted
 
 Cached = TypeVar("Cached")
 Rows = NDArray[np.int64]
@@ -38,7 +39,7 @@ Columns = dict[str, Sequence[Any]]
 Encode = Callable[[list[Any]], tuple[Columns, dict[str, int]]]
 """Turns examples into columns, and says how many it left out for which reason."""
 
-BROKEN = (OSError, ValueError, KeyError, TypeError, RunError)
+BROKEN = (OSError, *MALFORMED, RunError, DataError)
 """Raised when a cached folder is missing or damaged."""
 
 STALE = 86_400.0
@@ -59,7 +60,7 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
 
     `load` raises one of `BROKEN` if the folder is missing or a failing disk has damaged it.
     """
-    place = folder / hashlib.blake2b(json.dumps(key).encode(), digest_size=16).hexdigest()
+    place = trusted_place(folder / hashlib.blake2b(json.dumps(key).encode(), digest_size=16).hexdigest())
     with suppress(*BROKEN):
         return load(place)
     try:
@@ -73,6 +74,7 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
                     stack.callback(gc.enable)
                 build(aside)
             aside.chmod(default_mode(folder=True))  # a temporary folder is private
+            close_own(aside)
             _rename(aside, place, load)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -83,6 +85,33 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
             f"{free}To use another folder, set data.cache or the environment variable XDG_CACHE_HOME."
         ) from None
     return load(place)
+
+
+def trusted_place(place: Path) -> Path:
+    """A file or folder in a cache, or one of this user's own beside it if others may have written what is there.
+
+    What can be put right by its owner is removed, to be made again.
+    """
+    chosen = _is_chosen(place.parent)
+    for each in (place, place.with_name(f"{place.stem}.{os.geteuid()}{place.suffix}")):
+        if not os.path.lexists(each) or not (problem := why_untrusted(each, chosen=chosen)):
+            return each
+        warnings.warn(f"{problem}; what it holds is not used, and made again", stacklevel=3)
+        with suppress(OSError):
+            shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+            return each
+    raise DataError(f"{problem}, so nothing is read from there. Remove it, or set data.cache to a folder of your own.")
+
+
+def close_own(place: Path) -> None:
+    """Takes the permission to write from others for what is in weft's own cache, so that it is trusted later."""
+    if not _is_chosen(place.parent):
+        close_to_others(place)
+
+
+def _is_chosen(folder: Path) -> bool:
+    """Whether the user has named a cache by data.cache, rather than that it is weft's own."""
+    return cache_folder() not in (folder, *folder.parents)
 
 
 def _rename(aside: Path, place: Path, load: Callable[[Path], Any]) -> None:
@@ -144,6 +173,9 @@ class Corpus:
 
     def __init__(self, folder: Path) -> None:
         about = json.loads((folder / "about.json").read_text())
+        digest = about.pop("digest", None)
+        if digest not in (None, _digest(about)):  # older ones have none
+            raise ValueError("about.json is damaged")
         self.folder, self.report = folder, CorpusReport(**about["report"])
         kept = self.report.kept
         self.values: dict[str, NDArray[Any]] = {}
@@ -166,7 +198,7 @@ class Corpus:
     @property
     def identity(self) -> str:
         """A hash of everything that the corpus was made from."""
-        return self.folder.name
+        return self.folder.name.partition(".")[0]
 
     @property
     def parts(self) -> Sequence[Corpus]:
@@ -252,5 +284,10 @@ class Encoding:
                 file.flush()
                 os.fsync(file.fileno())
         about = {"report": asdict(report), "columns": dict(self.columns), "length": "uint32", "sized": len(self.sized)}
-        (aside / "about.json").write_text(json.dumps(about, indent=1))
+        (aside / "about.json").write_text(json.dumps(about | {"digest": _digest(about)}, indent=1))
         return report
+
+
+def _digest(about: Mapping[str, Any]) -> str:
+    """A hash of what about.json says, by which a failing disk is noticed."""
+    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -25,6 +25,9 @@ CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 LOCK = "run.lock"
 
+MEASURED = ("train", "validation")
+"""Events of a log whose other values are numbers, or nothing where there is none."""
+
 PLAN = "plan.json"
 """The training settings of the runs in a folder of several."""
 
@@ -154,7 +157,11 @@ def log_record(line: str | bytes) -> dict[str, Any]:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and "event" in found else {}
+    if not isinstance(found, dict) or not isinstance(event := found.get("event"), str):
+        return {}
+    numbers = [value for key, value in found.items() if key != "event"] if event in MEASURED else []
+    whole = all(value is None or isinstance(value, int | float) for value in numbers)
+    return found if whole and (event not in MEASURED or isinstance(found.get("step"), int)) else {}
 
 
 def remember_plan(folder: Path, plan: Mapping[str, Any], runs: str) -> None:

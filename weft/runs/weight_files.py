@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -192,7 +193,7 @@ def load_weights(model: nn.Module, file: Path) -> dict[str, str]:
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """Yields a temporary path for a file or folder that then replaces `target`. If this fails, nothing of it remains."""
-    aside = target.with_name(ASIDE + target.name)
+    aside = target.with_name(f"{ASIDE}{secrets.token_hex(4)}-{target.name}")  # others cannot guess it
     try:
         yield aside
         if target.is_dir():

@@ -22,7 +22,7 @@ from typing import Any
 from weft.data.formats import Pairs, open_pairs
 from weft.data.validation_split import normal_form
 from weft.errors import ConfigError, DataError
-from weft.file_access import replace_file
+from weft.file_access import claim, replace_file
 from weft.runs.cross_entropy_filter import cross_entropies
 from weft.runs.distillation_and_backtranslation import Texts as TranslatedTexts
 from weft.runs.distillation_and_backtranslation import check_out, translate_corpus
@@ -108,7 +108,7 @@ def label_corpus(
     report(f"translating {', '.join(some.name for some in pairs)} with {run}")
     translate_corpus([run], TranslatedTexts(pairs), translated, device=device, options=options, report=report)
     predictor = load(run, device=device).translation_predictor("quality estimation")
-    aside, count = out.with_name(f"{out.name}.part"), 0
+    aside, count = claim(out.with_name(f"{out.name}.part")), 0
     with open(aside, "w", encoding="utf-8") as file, open(translated, encoding="utf-8") as lines:
         both = zip(chain.from_iterable(pairs), lines, strict=True)
         while some := list(islice(both, TOGETHER)):
@@ -157,7 +157,7 @@ def _write_folds(plan: CrossFitting, report: Report) -> None:
         return
     counts = [0] * plan.folds
     with ExitStack() as stack:
-        asides = {file: stack.enter_context(open(f"{file}.part", "w", encoding="utf-8")) for file in files}
+        asides = {file: stack.enter_context(open(claim(Path(f"{file}.part")), "w", encoding="utf-8")) for file in files}
         for source, target in chain.from_iterable(_pairs(plan.data)):
             mine = fold_of(source, plan.folds)
             counts[mine] += 1

@@ -24,7 +24,7 @@ from weft.data.cleaning.filters import Choices, PairChecker, normal
 from weft.data.cleaning.learnt_statistics import LearntStatistics
 from weft.data.formats import Pairs, Texts
 from weft.errors import DataError
-from weft.file_access import replace_file, same_file
+from weft.file_access import claim, replace_file, same_file
 
 BLOCK = 10_000
 """Pairs after which everything that is done is on disk."""
@@ -209,7 +209,7 @@ class PairFiles:
         if not isinstance(state, dict) or state.get("identity") != identity or any(not path.exists() for path in self.parts):
             state = fresh
         for path, size in zip(self.parts, state["sizes"], strict=True):
-            with open(path, "ab") as file:
+            with open(claim(path), "ab") as file:
                 file.truncate(size)
         return state
 
