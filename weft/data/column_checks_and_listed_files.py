@@ -12,9 +12,12 @@ Lists of files, each with a text:
 A path may lead into a .zip file: photos.zip/dog.jpg.
 """
 
+import lzma
 import os
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Literal
 
+from weft.data.compression_and_encodings import ZIP_ERRORS
 from weft.data.formats import (
     Pairs,
     TablePairs,
@@ -270,7 +274,7 @@ def open_file(path: str) -> Iterator[IO[bytes]]:
         else:
             with archive.open(_entry(archive, inside, path)) as file:
                 yield file
-    except (zipfile.BadZipFile, RuntimeError) as error:
+    except (zipfile.BadZipFile, RuntimeError, zlib.error, lzma.LZMAError, struct.error) as error:
         raise DataError(f"{path}: the file cannot be read: {error}") from None
 
 
@@ -289,7 +293,7 @@ def _archive_of(path: str) -> tuple[zipfile.ZipFile | None, str]:
         if parent.suffix.lower() == ".zip" and parent.is_file():
             try:
                 return _opened(str(parent), parent.stat().st_mtime_ns), Path(path).relative_to(parent).as_posix()
-            except (OSError, zipfile.BadZipFile) as error:
+            except ZIP_ERRORS as error:
                 raise DataError(f"{parent}: the .zip file cannot be read: {error}") from None
     return None, path
 

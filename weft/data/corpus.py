@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from weft.data.corpus_files import (
     Block,
     CorpusReport,
     SeenHashes,
+    digest_of,
     finished_shard,
     hashes_of,
     join_shards,
@@ -45,7 +47,7 @@ from weft.data.corpus_files import (
 )
 from weft.data.text_lines import count_lines
 from weft.errors import DataError, RunError
-from weft.file_access import ASIDE, sync, sync_all, unfinished
+from weft.file_access import ASIDE, MALFORMED, close_to_others, sync, sync_all, unfinished, why_untrusted
 from weft.worker_processes import Workers, cores
 
 Cached = TypeVar("Cached")
@@ -57,7 +59,7 @@ Encode = Callable[[list[Any]], tuple[Columns, dict[str, int]]]
 Processes = int | Literal["auto"]
 """Processes that tokenise; auto: one for each core, once data turns out to be large."""
 
-BROKEN = (OSError, ValueError, KeyError, TypeError, RunError)
+BROKEN = (OSError, *MALFORMED, RunError, DataError)
 """Raised when a cached folder is missing or damaged."""
 
 STALE = 7 * 86_400.0
@@ -87,7 +89,7 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
 
     `load` raises one of `BROKEN` if the folder is missing or a failing disk has damaged it.
     """
-    place = folder / hashlib.blake2b(json.dumps(key).encode(), digest_size=16).hexdigest()
+    place = trusted_place(folder / hashlib.blake2b(json.dumps(key).encode(), digest_size=16).hexdigest())
     with suppress(*BROKEN):
         return load(place)
     try:
@@ -99,6 +101,7 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
                 stack.callback(gc.enable)
             aside.mkdir()
             build(aside)
+            close_own(aside)
             sync_all(aside)
             _rename(aside, place, load)
             sync(folder)
@@ -112,6 +115,33 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
             f"{kept}{free}To use another folder, set data.cache or the environment variable XDG_CACHE_HOME."
         ) from None
     return load(place)
+
+
+def trusted_place(place: Path) -> Path:
+    """A file or folder in a cache, or one of this user's own beside it if others may have written what is there.
+
+    What can be put right by its owner is removed, to be made again.
+    """
+    chosen = _is_chosen(place.parent)
+    for each in (place, place.with_name(f"{place.stem}.{os.geteuid()}{place.suffix}")):
+        if not os.path.lexists(each) or not (problem := why_untrusted(each, chosen=chosen)):
+            return each
+        warnings.warn(f"{problem}; what it holds is not used, and made again", stacklevel=3)
+        with suppress(OSError):
+            shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+            return each
+    raise DataError(f"{problem}, so nothing is read from there. Remove it, or set data.cache to a folder of your own.")
+
+
+def close_own(place: Path) -> None:
+    """Takes the permission to write from others for what is in weft's own cache, so that it is trusted later."""
+    if not _is_chosen(place.parent):
+        close_to_others(place)
+
+
+def _is_chosen(folder: Path) -> bool:
+    """Whether the user has named a cache by data.cache, rather than that it is weft's own."""
+    return cache_folder() not in (folder, *folder.parents)
 
 
 def _rename(aside: Path, place: Path, load: Callable[[Path], Any]) -> None:
@@ -159,6 +189,9 @@ class Corpus:
 
     def __init__(self, folder: Path) -> None:
         about = json.loads((folder / "about.json").read_text())
+        digest = about.pop("digest", None)
+        if digest not in (None, digest_of(about)):  # older ones have none
+            raise ValueError("about.json is damaged")
         self.folder, self.report = folder, CorpusReport(**about["report"])
         kept = self.report.kept
         self.values: dict[str, NDArray[Any]] = {}
@@ -181,7 +214,7 @@ class Corpus:
     @property
     def identity(self) -> str:
         """A hash of everything that the corpus was made from."""
-        return self.folder.name
+        return self.folder.name.partition(".")[0]
 
     @property
     def parts(self) -> Sequence[Corpus]:
@@ -258,7 +291,8 @@ class Encoding:
     ) -> CorpusReport:
         """Writes the corpus into `aside`: at once, or in shards that are then joined. Finished shards are not encoded again."""
         total, seen, shards = self._report(), SeenHashes(), list[Path]()
-        places = (shards_of(aside) / f"{number:06d}" for number in numbers())
+        finished = trusted_place(shards_of(aside))
+        places = (finished / f"{number:06d}" for number in numbers())
         for place in places:
             try:
                 total.add(finished_shard(place))
@@ -277,10 +311,12 @@ class Encoding:
                     _move_up(part)
                     return report
                 if report.read:
-                    shard.parent.mkdir(exist_ok=True)
+                    finished.mkdir(exist_ok=True)
+                    close_own(finished)
+                    close_own(part)
                     sync_all(part)
                     _rename(part, shard, finished_shard)
-                    sync(shard.parent)
+                    sync(finished)
                     shutil.rmtree(part, ignore_errors=True)  # if another process was first
                     total.add(report)
                     shards.append(shard)

@@ -7,6 +7,7 @@ after the last one; processes that build the same corpus at once, also on severa
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -120,7 +121,12 @@ def file_names(columns: Iterable[str]) -> list[str]:
 def write_about(folder: Path, report: CorpusReport, columns: Mapping[str, str], sized: Sequence[str]) -> None:
     """Writes the counts and types of a corpus. Its other files are complete."""
     about = {"report": asdict(report), "columns": dict(columns), "length": "uint32", "sized": len(sized)}
-    (folder / "about.json").write_text(json.dumps(about, indent=1))
+    (folder / "about.json").write_text(json.dumps(about | {"digest": digest_of(about)}, indent=1))
+
+
+def digest_of(about: Mapping[str, Any]) -> str:
+    """A hash of what about.json says, by which a failing disk is noticed."""
+    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def write_blocks(

@@ -20,7 +20,6 @@ names are those of the first row, which is then no pair. The source of a pair ma
 
 import csv
 import hashlib
-import json
 import os
 import re
 from abc import ABC, abstractmethod
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.data.file_formats import FILE_FORMATS, SUBTITLES
+from weft.data.json_text import parse_json
 from weft.data.misaligned_lines import explain_mismatch
 from weft.data.remote_files import local_copies
 from weft.data.text_lines import check_file, file_digest, read_lines
@@ -496,10 +496,7 @@ def read_records(path: str | Path) -> Iterator[tuple[Any, str]]:
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             empty, where = False, f"{path}, line {number:,}"
-            try:
-                yield json.loads(line), where
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{where}: not valid JSON ({error}): {line[:80]!r}.") from None
+            yield parse_json(line, where), where
     if empty:
         raise DataError(f"{path} is empty.")
 

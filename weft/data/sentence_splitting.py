@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.data.formats import Pairs
 from weft.data.term_automata import is_unspaced
-from weft.file_access import plain_name, replace_file
+from weft.file_access import MALFORMED, plain_name, replace_file
 
 UNSPLIT = {"th", "lo"}
 """Languages that write no mark at the end of a sentence."""
@@ -259,7 +259,7 @@ class SentenceCounts:
         try:
             data: Any = json.loads((folder / FILE).read_text("utf-8"))
             return SentenceCounts(int(data["lines"]), float(data["several"]), max(0, int(data["usual"])))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, *MALFORMED):
             return SentenceCounts()
 
 

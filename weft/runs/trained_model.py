@@ -31,8 +31,12 @@ if TYPE_CHECKING:
 
 
 def check_text(text: Any, name: str) -> str:
-    """Returns `text` if it is a string. Raises InputError, which calls it `name`, otherwise."""
+    """Returns `text` if it is a string of characters. Raises InputError, which calls it `name`, otherwise."""
     if isinstance(text, str):
+        try:
+            text.isascii() or text.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{name} has half of a surrogate pair, which is no character: {text[:40]!a}") from None
         return text
     if isinstance(text, bytes | bytearray):
         raise InputError(f"{name} is bytes, not a string; decode it: {name}.decode('utf-8')")

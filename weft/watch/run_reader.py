@@ -6,6 +6,7 @@ Folders may be on a shared disk and trained by other machines: then only the age
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -15,11 +16,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from weft.errors import RunError
+from weft.config import yaml_document
+from weft.errors import ConfigError, RunError
 from weft.runs.migrations import FORMAT_FILE
-from weft.runs.run_folder import CONFIG, LOCK, LOG
+from weft.runs.run_folder import CONFIG, LOCK, LOG, log_record
 from weft.training.result_files import curves, read_samples, thinned
 
 DEPTH = 4
@@ -67,16 +67,8 @@ class RunLog:
                 text = log.read()
             whole, _, _ = text.rpartition(b"\n")
             self.place += len(whole) + (1 if b"\n" in text else 0)
-            self.records += [record for line in whole.splitlines() if (record := _record(line))]
+            self.records += [record for line in whole.splitlines() if (record := log_record(line))]
         return self.records
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) and "event" in found else {}
 
 
 @dataclass(frozen=True)
@@ -142,22 +134,22 @@ class RunReader:
         state = "training" if pid else "finished" if finished else "elsewhere" if fresh else "stopped"
         trained: dict[str, Any] = next((each for each in reversed(records) if each["event"] == "train"), {})
         valid: dict[str, Any] = next((each for each in reversed(records) if each["event"] == "validation"), {})
-        train = config.get("train", {})
+        train, task, model = (_section(config, name) for name in ("train", "task", "model"))
         return RunState(
             name,
             state,
             pid,
             age,
-            step=max((int(each.get("step", 0)) for each in (trained, valid)), default=0),
-            steps=0 if train.get("budget") == "time" else int(train.get("steps", 0)),
+            step=max(_whole(each.get("step")) for each in (trained, valid)),
+            steps=0 if train.get("budget") == "time" else _whole(train.get("steps")),
             seconds=trained.get("seconds") or 0.0,
             left=trained.get("seconds_left") if state in ("training", "elsewhere") else None,
             speed=trained.get("tokens_per_second"),
             loss=trained.get("loss"),
             scores={key: value for key, value in valid.items() if key not in ("event", "step") and value is not None},
-            task=str(config.get("task", {}).get("kind", "")),
-            model=str(config.get("model", {}).get("kind", "")),
-            memory=process_memory(pid) if pid else int(records[-1].get("peak_memory", 0)) if finished else 0,
+            task=str(task.get("kind", "")),
+            model=str(model.get("kind", "")),
+            memory=process_memory(pid) if pid else _whole(records[-1].get("peak_memory")) if finished else 0,
             unit=self.unit(folder) if trained else "",
         )
 
@@ -177,9 +169,9 @@ class RunReader:
         try:
             modified = file.stat().st_mtime
             if self._configs.get(folder, (0.0, {}))[0] != modified:
-                found = yaml.safe_load(file.read_text("utf-8"))
+                found = yaml_document.value(file.read_text("utf-8"), str(file))
                 self._configs[folder] = modified, found if isinstance(found, dict) else {}
-        except (OSError, ValueError, yaml.YAMLError):
+        except (OSError, ValueError, ConfigError):
             return {}
         return self._configs[folder][1]
 
@@ -212,6 +204,16 @@ class RunReader:
         keys = dict.fromkeys(key for each in settings for key in each)
         differing = (key for key in keys if len({_shown(each.get(key)) for each in settings}) > 1)
         return [{"key": key, "values": [_shown(each[key]) if key in each else "" for each in settings]} for key in differing]
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(value: Any) -> int:
+    """A number of a file that may be damaged; 0 for anything else."""
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
 def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
