@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _pytest.runner import runtestprotocol
+from mutant_tests import LONG
 
 Event = dict[str, Any]
 Tell = Callable[[Event], None]
@@ -145,9 +146,12 @@ class Fixtures:
             return (yield)
         before, began = self.now(), processor_seconds()
         self.clear()
+        left = [(timer, signal.setitimer(timer, 0)[0]) for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL)]
         try:
             return (yield)
         finally:
+            for timer, seconds in left:
+                signal.setitimer(timer, seconds)
             seconds = processor_seconds() - began
             self.taken += seconds
             if fixturedef.scope != "session":
@@ -178,24 +182,25 @@ def cover(items: list[pytest.Item], fixtures: Fixtures, longest: float, tell: Te
         began = processor_seconds()
         with Limit(longest, 20 * longest):
             outcome, why = outcome_of(runtestprotocol(item, log=False, nextitem=following))
+        own = processor_seconds() - began - fixtures.taken
         used = fixtures.of(item)
-        seconds = processor_seconds() - began - fixtures.taken + sum(each for each, _ in used)
+        known = {"seconds": round(own + sum(each for each, _ in used), 3), "own": round(own, 3)}
         lines = fixtures.now()
         for _, more in used:
             lines |= more
         packed = base64.b64encode(np.packbits(lines).tobytes()).decode()
-        tell({"test": item.nodeid, "outcome": outcome, "why": why, "seconds": round(seconds, 3), "hits": packed})
+        tell({"test": item.nodeid, "outcome": outcome, "why": why, **known, "hits": packed})
 
 
 def until_one_fails(items: list[pytest.Item], seconds: dict[str, float], tell: Tell) -> None:
     """Runs tests in this order and tells of each how it ended; stops at the first that fails."""
     for item, following in zip(items, [*items[1:], None], strict=True):
         tell({"begins": item.nodeid})
-        try:
-            with Limit(LEAST + 4 * seconds.get(item.nodeid, 1), 30 + 20 * seconds.get(item.nodeid, 1)):
-                outcome, why = outcome_of(runtestprotocol(item, log=False, nextitem=following))
-        except TooLong:
-            outcome, why = "failed", "TooLong"
+        usual = seconds.get(item.nodeid, 1)
+        with Limit(LEAST + 4 * usual, 30 + 20 * usual):
+            outcome, why = outcome_of(runtestprotocol(item, log=False, nextitem=following))
+        if why.endswith("TooLong") and usual >= LONG:
+            outcome = "skipped"
         tell({"test": item.nodeid, "outcome": outcome, "why": why})
         if outcome == "failed":
             return

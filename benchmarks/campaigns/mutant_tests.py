@@ -26,7 +26,9 @@ ROOMS = {
 FEW = 10
 """With fewer tests for a statement outside of functions, all that run anything of its file are asked."""
 LONGEST = 2.0
-"""Seconds of processor time that a test may take alone; others are left out."""
+"""Seconds of processor time that a test may take while its lines are measured."""
+LONG = 15.0
+"""Seconds that are expected of tests that take longer than that."""
 
 
 def room_of(file: str) -> str:
@@ -50,7 +52,8 @@ class Sources:
     def read(root: Path, folders: list[str] | None = None) -> Sources:
         folders = folders or [folder for folder, _ in ROOMS.values()]
         files = [each.relative_to(root).as_posix() for folder in folders for each in sorted((root / folder).rglob("*.py"))]
-        offsets, lines = {}, []
+        offsets: dict[str, int] = {}
+        lines: list[str] = []
         for file in files:
             offsets[file] = len(lines)
             lines += ["", *(root / file).read_text("utf-8").splitlines()]
@@ -72,6 +75,8 @@ class Coverage:
     sources: Sources
     tests: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    fixtures: list[float] = field(default_factory=list)
+    """The part of `seconds` that the tests of a module share."""
     hits: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), bool))
 
     @staticmethod
@@ -87,9 +92,11 @@ class Coverage:
             if entry["digest"] != digest_of(sources, entry["file"]):
                 continue
             for test in entry["tests"]:
-                if test["outcome"] == "passed":
+                long = test.get("why", "").endswith("TooLong")
+                if test["outcome"] == "passed" or long:
                     found.tests.append(test["test"])
-                    found.seconds.append(test["seconds"])
+                    found.seconds.append(test["seconds"] + long * LONG)
+                    found.fixtures.append(test["seconds"] - test.get("own", test["seconds"]))
                     packed.append(np.frombuffer(base64.b64decode(test["hits"]), np.uint8))
         if packed:
             found.hits = np.unpackbits(np.stack(packed), axis=1, count=len(sources.lines)).astype(bool)
@@ -115,21 +122,18 @@ class Coverage:
         spent, count = 0.0, 0
         for _, at in sorted(ranked):
             module = self.tests[at].partition("::")[0]
-            if (
-                count < most
-                and (not count or spent + self.seconds[at] <= seconds)
-                and (module in chosen or len(chosen) < files)
-            ):
+            cost = self.seconds[at] - self.fixtures[at] * (module in chosen)
+            if count < most and (not count or spent + cost <= seconds) and (module in chosen or len(chosen) < files):
                 chosen.setdefault(module, []).append(self.tests[at])
-                spent, count = spent + self.seconds[at], count + 1
+                spent, count = spent + cost, count + 1
         return [each for some in chosen.values() for each in some]
 
     def _running(self, mutant: Mutant) -> list[int]:
         """The tests that run a statement; for one at the level of a module or class, those that run lines with its name."""
         start = self.sources.offsets[mutant.file]
-        found = self.hits[:, start + mutant.statement]
+        found: np.ndarray = self.hits[:, start + mutant.statement]
         if not mutant.function:
-            found = self.hits[:, self._readers(mutant)].any(1)
+            found = np.asarray(self.hits[:, self._readers(mutant)].any(1))
             if found.sum() < FEW:
                 found |= self.hits[:, self.sources.span(mutant.file)].any(1)
         return [int(each) for each in np.flatnonzero(found)]

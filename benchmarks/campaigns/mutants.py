@@ -161,7 +161,7 @@ class Judge:
     def _anew(self, mutant: Mutant, tests: list[str], own: Path, tell: Any) -> None:
         mutant_runs.silence_output()
         mutated_imports.install({"root": str(self.place.root), "mutant": mutant.to_dict()}, own)
-        collected = []
+        collected: list[str] = []
 
         def work(session: pytest.Session) -> None:
             items = {item.nodeid: item for item in session.items}
@@ -267,8 +267,8 @@ def measure(place: Workplace, session: pytest.Session, items: list[pytest.Item],
     mutant_runs.use_folder(session.config, own, place.shared)
     mutant_runs.cover(items, fixtures, LONGEST, tell)
     made = own / "shared"
-    if made.exists() and not place.shared.exists():
-        shutil.copytree(made, place.shared, symlinks=True)
+    if made.exists():
+        shutil.copytree(made, place.shared, symlinks=True, dirs_exist_ok=True)
 
 
 def read(file: Path) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import copy
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -190,14 +191,14 @@ class _Walk:
                 continue
             enters = isinstance(node, FUNCTIONS) and name == "body" and not self.function
             if enters:
-                first = min(each.lineno for each in [node, *cast(ast.FunctionDef, node).decorator_list])
+                first = min(cast(ast.expr, each).lineno for each in [node, *cast(ast.FunctionDef, node).decorator_list])
                 self.function = f"{first}:{cast(ast.FunctionDef, node).name}"
             if isinstance(value, ast.AST):
-                self.node(value, lambda new, name=name: setattr(node, name, new))
+                self.node(value, partial(setattr, node, name))
             elif isinstance(value, list):
                 for at, each in enumerate(list(value)):
                     if isinstance(each, ast.AST):
-                        self.node(each, lambda new, at=at, value=value: _put(value, at, new))
+                        self.node(each, partial(_put, value, at))
             if enters:
                 self.function = ""
 

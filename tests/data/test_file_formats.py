@@ -376,6 +376,16 @@ def test_subtitles_are_paired_by_their_times(tmp_path: Path) -> None:
     assert "no cues" in message(f"{first},{write(tmp_path / 'b.srt', 'words')}")
 
 
+def test_a_cue_beside_three_others_is_kept_and_one_beside_four_is_not(tmp_path: Path) -> None:
+    def many(begin: float, count: int) -> list[tuple[float, float, str]]:
+        return [(begin + number, begin + number + 0.9, f"{count}") for number in range(count)]
+
+    first = write(tmp_path / "a.en.srt", subtitles((0.0, 2.9, "three"), (10.0, 13.9, "four")))
+    second = write(tmp_path / "a.de.srt", subtitles(*many(0.0, 3), *many(10.0, 4)))
+    assert list(open_pairs(f"{first},{second}")) == [("three", "3 3 3")]
+    assert left_out(f"{first},{second}") == {"cues that many others overlap": 5}
+
+
 def test_cues_are_those_that_players_show(tmp_path: Path) -> None:
     """Without a blank line between two cues, the number of the second is no text; a blank line inside a cue does not end it."""
     first = "1\n00:00:01,000 --> 00:00:02,000\na b\n2\n00:00:03,000 --> 00:00:04,000\nc\n\nd\n"
