@@ -14,15 +14,30 @@ from typing import Any
 import numpy as np
 from mutation_operators import Mutant
 
-ROOMS = {
+TRANSLATION = tuple(
+    f"tests/tasks/test_{name}.py"
+    for name in (
+        "context_and_inline_terms",
+        "docx",
+        "explain_translation",
+        "fuzzy_matches",
+        "glossary",
+        "markup",
+        "nonautoregressive",
+        "translated_files",
+        "translation_memory",
+        "word_alignment",
+    )
+)
+ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "data": ("weft/data", ("tests/data",)),
-    "search": ("weft/decoding", ("tests/decoding", "tests/tasks")),
+    "search": ("weft/decoding", ("tests/decoding", *TRANSLATION)),
     "training": ("weft/training", ("tests/training",)),
-    "inference": ("weft/tasks/translation", ("tests/decoding", "tests/tasks")),
+    "inference": ("weft/tasks/translation", ("tests/decoding", *TRANSLATION)),
     "serve": ("weft/serve", ("tests/serve",)),
     "runs": ("weft/runs", ("tests/runs",)),
 }
-"""Name → the folder of the code, and those of its tests."""
+"""Name → the folder of the code, and the folders and files of its tests."""
 FEW = 10
 """With fewer tests for a statement outside of functions, all that run anything of its file are asked."""
 LONGEST = 2.0
@@ -102,11 +117,11 @@ class Coverage:
             found.hits = np.unpackbits(np.stack(packed), axis=1, count=len(sources.lines)).astype(bool)
         return found
 
-    def select(self, mutant: Mutant, seconds: float, most: int = 40, files: int = 99) -> list[str]:
+    def select(self, mutant: Mutant, seconds: float, most: int = 40, files: int = 99, everywhere: bool = False) -> list[str]:
         """Tests of the room that run the mutant: cheap ones first, and those that run little else."""
         covering = self._running(mutant)
-        allowed = tuple(f"{folder}/" for folder in ROOMS[room_of(mutant.file)][1])
-        covering = [each for each in covering if self.tests[each].startswith(allowed)]
+        if not everywhere:
+            covering = [each for each in covering if self.tests[each].startswith(ROOMS[room_of(mutant.file)][1])]
         if not covering:
             return []
         totals = self.hits[covering].sum(1)

@@ -294,11 +294,17 @@ def campaign(place: Workplace, sources: Sources, options: argparse.Namespace) ->
             continue
         if row is not None and (row["verdict"] not in once_more or row["operator"] == "none"):
             continue
-        tests = coverage.select(mutant, options.seconds, options.most, 99 if mutant.function else 5)
+        tests = coverage.select(mutant, options.seconds, options.most, 99 if mutant.function else 5, options.everywhere)
         found = judge(mutant, tests) if tests else {"verdict": "not run", "tests": 0, "seconds": 0.0}
         known = {"seed": options.seed, "number": number, "room": room_of(mutant.file), "key": mutant.key}
         with open(options.out, "a", encoding="utf-8") as out:
-            out.write(json.dumps({**known, **mutant.to_dict(), **found, "added": options.after}, ensure_ascii=False) + "\n")
+            out.write(
+                json.dumps(
+                    {**known, **mutant.to_dict(), **found, "added": options.after, "everywhere": options.everywhere},
+                    ensure_ascii=False,
+                )
+                + "\n"
+            )
         change = f"{mutant.key} {mutant.operator}: {mutant.before} -> {mutant.after}"
         print(number, found["verdict"], change, f"{found['seconds']} s", flush=True)
     judge.close()
@@ -378,6 +384,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--most", type=int, default=40, help="tests for one mutant")
     made.add_argument("--rooms", default="", help="only these, joined by commas")
     made.add_argument("--again", action="store_true", help="survivors once more")
+    made.add_argument("--everywhere", action="store_true", help="also by the tests of other rooms")
     made.add_argument("--after", action="store_true", help="survivors once more, with tests that were added")
     made.add_argument("--prepare", action="store_true", help="only measures the tests")
     made.add_argument("--report", action="store_true", help="prints the table and the survivors")
