@@ -197,7 +197,7 @@ def until_one_fails(items: list[pytest.Item], seconds: dict[str, float], tell: T
     for item, following in zip(items, [*items[1:], None], strict=True):
         tell({"begins": item.nodeid})
         usual = seconds.get(item.nodeid, 1)
-        with Limit(LEAST + 4 * usual, 30 + 20 * usual):
+        with Limit(LEAST + usual * (1 if usual >= LONG else 4), 30 + 20 * usual):
             outcome, why = outcome_of(runtestprotocol(item, log=False, nextitem=following))
         if why.endswith("TooLong") and usual >= LONG:
             outcome = "skipped"

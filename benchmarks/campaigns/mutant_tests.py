@@ -40,7 +40,7 @@ ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Name → the folder of the code, and the folders and files of its tests."""
 FEW = 10
 """With fewer tests for a statement outside of functions, all that run anything of its file are asked."""
-LONGEST = 2.0
+LONGEST = 1.0
 """Seconds of processor time that a test may take while its lines are measured."""
 LONG = 15.0
 """Seconds that are expected of tests that take longer than that."""
