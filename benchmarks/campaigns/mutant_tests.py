@@ -7,7 +7,9 @@ import base64
 import hashlib
 import json
 import re
+import runpy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,20 @@ LONGEST = 1.0
 """Seconds of processor time that a test may take while its lines are measured."""
 LONG = 15.0
 """Seconds that are expected of tests that take longer than that."""
+
+
+SELECT = runpy.run_path(str(Path(__file__).parents[2] / "tests" / "helpers" / "changed_tests.py"))["select_tests"]
+
+
+@lru_cache
+def texts_of_tests(root: Path) -> dict[Path, str]:
+    return {path.relative_to(root): path.read_text("utf-8") for path in sorted((root / "tests").rglob("test_*.py"))}
+
+
+@lru_cache
+def tests_of(root: Path, file: str) -> tuple[str, ...]:
+    """The tests of a file: those of its room, and those that `make check` runs after a change of it."""
+    return (*ROOMS[room_of(file)][1], *(path.as_posix() for path in SELECT(Path(file), texts_of_tests(root))))
 
 
 def room_of(file: str) -> str:
@@ -117,11 +133,11 @@ class Coverage:
             found.hits = np.unpackbits(np.stack(packed), axis=1, count=len(sources.lines)).astype(bool)
         return found
 
-    def select(self, mutant: Mutant, seconds: float, most: int = 40, files: int = 99, everywhere: bool = False) -> list[str]:
+    def select(self, mutant: Mutant, seconds: float, most: int = 40, files: int = 99) -> list[str]:
         """Tests of the room that run the mutant: cheap ones first, and those that run little else."""
         covering = self._running(mutant)
-        if not everywhere:
-            covering = [each for each in covering if self.tests[each].startswith(ROOMS[room_of(mutant.file)][1])]
+        own = tests_of(self.sources.root, mutant.file)
+        covering = [each for each in covering if self.tests[each].startswith(own)]
         if not covering:
             return []
         totals = self.hits[covering].sum(1)

@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import mutant_runs
 import mutated_imports
 import pytest
-from mutant_tests import LONGEST, ROOMS, Coverage, Sources, digest_of, entry_of, room_of
+from mutant_tests import LONGEST, ROOMS, Coverage, Sources, digest_of, entry_of, room_of, tests_of
 from mutation_operators import Mutant, sample
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +59,7 @@ THIRD_PARTY = (
     "sacrebleu",
 )
 UNCHANGED_EVERY = 20
+ALIVE = ("survived", "not run")
 CAUGHT = ("caught", "too long", "died", "not importable")
 
 
@@ -82,6 +83,15 @@ class Workplace:
             return mutant_runs.in_fork(lambda tell: work(own, tell), take, silence, total, but)
         finally:
             shutil.rmtree(own, ignore_errors=True)
+
+
+def distinct(tests: list[str]) -> list[str]:
+    """The folders and files of a list, without files of these folders."""
+    folders = [each for each in dict.fromkeys(tests) if not each.endswith(".py")]
+    return [
+        *folders,
+        *(each for each in dict.fromkeys(tests) if each.endswith(".py") and str(Path(each).parent) not in folders),
+    ]
 
 
 def import_third_party() -> None:
@@ -284,7 +294,7 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 def campaign(place: Workplace, sources: Sources, options: argparse.Namespace) -> None:
     rows = {(row["seed"], row["number"]): row for row in read(options.out)}
-    once_more = ("survived", "not run") if options.again or options.after else ()
+    once_more = ALIVE if options.again or options.after else ()
     coverage = Coverage.load(place.folder / "coverage.jsonl", sources)
     judge = Judge(place)
     judge.seconds = dict(zip(coverage.tests, coverage.seconds, strict=True))
@@ -294,13 +304,13 @@ def campaign(place: Workplace, sources: Sources, options: argparse.Namespace) ->
             continue
         if row is not None and (row["verdict"] not in once_more or row["operator"] == "none"):
             continue
-        tests = coverage.select(mutant, options.seconds, options.most, 99 if mutant.function else 5, options.everywhere)
+        tests = coverage.select(mutant, options.seconds, options.most, 99 if mutant.function else 5)
         found = judge(mutant, tests) if tests else {"verdict": "not run", "tests": 0, "seconds": 0.0}
         known = {"seed": options.seed, "number": number, "room": room_of(mutant.file), "key": mutant.key}
         with open(options.out, "a", encoding="utf-8") as out:
             out.write(
                 json.dumps(
-                    {**known, **mutant.to_dict(), **found, "added": options.after, "everywhere": options.everywhere},
+                    {**known, **mutant.to_dict(), **found, "added": options.after},
                     ensure_ascii=False,
                 )
                 + "\n"
@@ -384,7 +394,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--most", type=int, default=40, help="tests for one mutant")
     made.add_argument("--rooms", default="", help="only these, joined by commas")
     made.add_argument("--again", action="store_true", help="survivors once more")
-    made.add_argument("--everywhere", action="store_true", help="also by the tests of other rooms")
     made.add_argument("--after", action="store_true", help="survivors once more, with tests that were added")
     made.add_argument("--prepare", action="store_true", help="only measures the tests")
     made.add_argument("--report", action="store_true", help="prints the table and the survivors")
@@ -403,9 +412,11 @@ def main() -> None:
     os.chdir(ROOT)
     import_third_party()
     options.rooms = options.rooms.split(",") if options.rooms else list(ROOMS)
-    place = Workplace(
-        ROOT, options.folder.resolve(), list(dict.fromkeys(each for room in options.rooms for each in ROOMS[room][1]))
-    )
+    tests = [each for room in options.rooms for each in ROOMS[room][1]]
+    if options.again or options.after:
+        alive = [row["file"] for row in read(options.out) if row["room"] in options.rooms and row["verdict"] in ALIVE]
+        tests += [each for file in alive for each in tests_of(ROOT, file)]
+    place = Workplace(ROOT, options.folder.resolve(), distinct(tests))
     sources = Sources.read(ROOT)
     prepare(place, sources)
     if not options.prepare:
