@@ -119,6 +119,7 @@ class Lines(Pairs):
 
 def test_training_lines_tell_how_many_sentences_are_usual(tmp_path: Path) -> None:
     few = ["A dog runs."] * 95 + ["A dog runs. A cat sleeps."] * 5
+    assert count_sentences([Lines([])], "en", "en") == SentenceCounts(0, 0.0, 1)
     assert count_sentences([Lines(few)], "en", "en") == SentenceCounts(100, 0.05, 1)
     many = ["A dog runs."] * 120 + ["A dog runs. A cat sleeps. It is late."] * 79 + ["A dog runs. " * 9]
     found = count_sentences([Lines(many)], "en", "en")
