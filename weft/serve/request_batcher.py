@@ -463,6 +463,7 @@ def tokenize(queries: Sequence[TranslationQuery], read: Sequence[Encoded] | None
 def join(predictor: Predictor[Any, Any], source: Any, items: list[BatchItem], results: list[Any]) -> Prediction:
     """The answer to a query. This may run the model once more, for attention weights."""
     answer: Prediction = predictor.join_outputs(source, items, results)
+    predictor.check_numbers(answer)
     return answer
 
 
