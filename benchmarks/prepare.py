@@ -166,8 +166,8 @@ def _with_memory(function: Callable[..., Figures], *arguments: Any) -> Figures:
     figures = function(*arguments)
     used, workers = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    own = int(status["RssAnon"].split()[0]) / 1024
-    figures |= {"CPU seconds": used.ru_utime + used.ru_stime, "peak MB": used.ru_maxrss / 1024, "MB without files": own}
+    own, peak = (int(status[name].split()[0]) / 1024 for name in ("RssAnon", "VmHWM"))  # ru_maxrss has the parent's too
+    figures |= {"CPU seconds": used.ru_utime + used.ru_stime, "peak MB": peak, "MB without files": own}
     if workers.ru_maxrss:
         figures |= {"CPU seconds of workers": workers.ru_utime + workers.ru_stime, "peak MB of one": workers.ru_maxrss / 1024}
     return figures

@@ -68,7 +68,7 @@ def started(mark: str, name: bytes = b"") -> dict[int, str]:
 def _role(line: bytes) -> str:
     """What a process is, by its command line."""
     if line.startswith(b"ray::"):
-        return "actors" if b"ShardActor" in line else "Ray's actors and idle workers"
+        return ACTORS if b"ShardActor" in line else "Ray's actors and idle workers"
     return "weft translate" if b"translate" in line.split(b"\0") else "Ray's services"
 
 
@@ -113,19 +113,25 @@ def translate(run: Path, source: Path, out: Path, *extra: str, kill: str = "") -
     return Outcome(time.monotonic() - began, len(new), cpu)
 
 
-PLAIN, RAY, FEW = "plain", "ray", 2 * SHARD
+PLAIN, RAY, ACTORS, FEW = "plain", "ray", "actors", 2 * SHARD
 KINDS = {PLAIN: "", RAY: "", "one killed": "actor", "all killed": "all", "begun again": ""}
 
 
-def compare(found: dict[str, tuple[Outcome, Outcome]], lines: int) -> None:
-    """What a further line costs with Ray and without, from the same command on few lines and on many."""
-    costs = {}
-    for name, (few, many) in found.items():
-        cpu, seconds = sum(many.cpu.values()) - sum(few.cpu.values()), many.seconds - few.seconds
-        costs[name] = cpu / (lines - FEW)
-        print(f"{name}: {1e3 * costs[name]:.3f} CPU s per 1,000 further lines, {(lines - FEW) / seconds:,.0f} of them a second")
-    if len(costs) == 2:
-        print(f"Ray does {100 * costs[PLAIN] / costs[RAY]:.0f} % as many further lines per CPU second")
+def compare(plain: tuple[Outcome, Outcome], ray: tuple[Outcome, Outcome], lines: int) -> None:
+    """What a further line costs with Ray and without, from the same command on few lines and on many.
+
+    Ray's own processes use CPU time by the second, whatever the actors do. So a machine that others use as well, where all
+    takes longer, makes them seem more expensive than they are; the last line says what they cost on two cores of one's own.
+    """
+    further = lines - FEW
+    cost = sum(plain[1].cpu.values()) - sum(plain[0].cpu.values())
+    actors = ray[1].cpu[ACTORS] - ray[0].cpu[ACTORS]
+    others = sum(ray[1].cpu.values()) - sum(ray[0].cpu.values()) - actors
+    seconds = ray[1].seconds - ray[0].seconds
+    print(f"a further 1,000 lines: {1e3 * cost / further:.3f} CPU s without Ray, {1e3 * actors / further:.3f} in its actors")
+    print(f"all other processes with Ray: {100 * others / seconds:.1f} % of a core")
+    alone = actors / (2 - others / seconds)
+    print(f"on two cores of their own: {100 * (cost / 2) / alone:.0f} % of the speed without Ray, after the start")
 
 
 def main() -> None:
@@ -161,7 +167,8 @@ def main() -> None:
         )
         if name in (PLAIN, RAY):
             found[name] = start, took
-    compare(found, options.lines)
+    if len(found) == 2:
+        compare(found[PLAIN], found[RAY], options.lines)
 
 
 if __name__ == "__main__":

@@ -226,7 +226,9 @@ def test_a_changed_sentencepiece_model_is_noticed(sentencepiece_model: str, tmp_
 def test_a_large_corpus_is_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.data.tokenizers.SAMPLE", 100)
     pairs = Texts([(f"s{i}", f"t{i}") for i in range(1000)])
-    tokenizer, _ = train_tokenizers({"kind": "words"}, [pairs, pairs], size=5000, shared=True)
+    said: list[str] = []
+    tokenizer, _ = train_tokenizers({"kind": "words"}, [pairs, pairs], size=5000, shared=True, report=said.append)
+    assert said == ["the tokenizer is trained on the texts of one pair in 40, of 4,000 texts"]
     read = sorted(int(word[1:]) for word in tokenizer.tokens(range(4, tokenizer.size)) if word[0] == "s")
     assert len(read) == 25
     assert read == list(range(0, 1000, 40))
