@@ -158,6 +158,11 @@ class Command:
             with contextlib.suppress(ProcessLookupError):
                 target(self.pid, signal.SIGKILL)
 
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the command, if it has not ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
     def wait(self, limit: float = 120.0) -> Ended:
         """Waits for the end. After `limit` seconds the command is killed and counts as hanging (status -1000)."""
         hung = False
