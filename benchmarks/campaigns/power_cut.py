@@ -10,6 +10,7 @@ folder is synced. Of everything later, any part may be there. `cut` draws one of
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import shutil
@@ -58,11 +59,14 @@ class Contents:
                 data[offset : offset + len(written)] = written
         return bytes(data)
 
+    def whole(self) -> bytes:
+        return self.with_changes(len(self.later))
+
     def drawn(self, draw: random.Random) -> bytes:
         """One of the states that a power cut may leave."""
         if not self.later:
             return self.synced
-        whole, how = self.with_changes(len(self.later)), draw.randrange(4)
+        whole, how = self.whole(), draw.randrange(4)
         if how == 0:
             return whole
         if how == 1:
@@ -108,14 +112,13 @@ class PowerCut:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.tree, self.inodes = scan(root)
+        self.before = scan(root)
 
     def cut(self, record: Path, draw: random.Random, torn: bool) -> Tree:
         """Draws a state after the operations in a record."""
-        changes = self._read(record)
+        tree, changes = self._read(record)
         last = max((number for number, change in enumerate(changes) if change.synced), default=-1)
         first_lost = draw.randrange(last + 1, len(changes) + 1)
-        tree = dict(self.tree)
         for number, change in enumerate(changes):
             lost = draw.random() < 0.5 if torn else number >= first_lost
             if change.synced or not lost:
@@ -124,37 +127,27 @@ class PowerCut:
 
     def whole(self, record: Path) -> Tree:
         """The state in which nothing is lost: that of the file system, if the record is complete."""
-        tree = dict(self.tree)
-        for change in self._read(record):
+        tree, changes = self._read(record)
+        for change in changes:
             self._apply(tree, change)
-        full = {path: file.with_changes(len(file.later)) if isinstance(file, Contents) else file for path, file in tree.items()}
-        return {path: Contents(file) if isinstance(file, bytes) else file for path, file in full.items()}
+        return {path: Contents(file.whole()) if isinstance(file, Contents) else file for path, file in tree.items()}
 
-    def _read(self, record: Path) -> list[Operation]:
-        """The changes of folders, in order; the bytes of files are put into them."""
+    def _read(self, record: Path) -> tuple[Tree, list[Operation]]:
+        """The files before, with the bytes that were written into them since, and the changes of folders, in order."""
+        tree, inodes = copy.deepcopy(self.before)
         changes: list[Operation] = []
         for each in operations(record):
             if each.kind == "C":
-                each.file = self.inodes[each.inode] = Contents()
-            elif each.kind in "OTV" and each.inode in self.inodes:
-                if each.kind != "O":
-                    self.inodes[each.inode].later.append((each.offset, None))
+                each.file = inodes[each.inode] = Contents()
+            elif each.kind in "TV" and each.inode in inodes:
+                inodes[each.inode].later.append((each.offset, None))
             elif each.kind == "W":
-                self.inodes.setdefault(each.inode, Contents()).later.append((each.offset, each.data))
+                inodes.setdefault(each.inode, Contents()).later.append((each.offset, each.data))
             elif each.kind == "S":
-                self._sync(each, changes)
+                _sync(each, inodes.get(each.inode), changes)
             if each.kind in CHANGES:
                 changes.append(each)
-        return changes
-
-    def _sync(self, sync: Operation, changes: list[Operation]) -> None:
-        """Marks what a sync of a file or a folder has brought to disk."""
-        file = self.inodes.get(sync.inode)
-        if not sync.folder and file is not None:
-            file.synced, file.later = file.with_changes(len(file.later)), []
-        for change in changes if sync.folder else ():
-            places = [change.other] if change.kind == "Y" else [change.name, change.other]
-            change.synced = change.synced or sync.name in map(os.path.dirname, places)
+        return tree, changes
 
     def _apply(self, tree: Tree, change: Operation, both: bool = False) -> None:
         """Makes a change, as far as what it needs is there. both: a rename leaves the old name, too."""
@@ -176,6 +169,15 @@ class PowerCut:
                 tree[other + path[len(name) :]] = file
                 if change.kind == "R" and not both:
                     del tree[path]
+
+
+def _sync(sync: Operation, file: Contents | None, changes: list[Operation]) -> None:
+    """Marks what a sync of a file or a folder has brought to disk."""
+    if not sync.folder and file is not None:
+        file.synced, file.later = file.whole(), []
+    for change in changes if sync.folder else ():
+        places = [change.other] if change.kind == "Y" else [change.name, change.other]
+        change.synced = change.synced or sync.name in map(os.path.dirname, places)
 
 
 def write(tree: Tree, root: Path) -> None:

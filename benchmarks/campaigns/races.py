@@ -20,12 +20,12 @@ import signal
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from forked_commands import Command, Ended, import_everything, preloaded
-from kill_cases import CPU
+from kill_cases import BASES, CPU
 from kills import TEMPORARY, Campaign, Found, collect, differences, digests, half_written
 
 IN_RUN = ("resume", "average", "translate", "evaluate", "serve", "shortlist", "adapt", "pack run", "average one", "explain")
@@ -41,10 +41,10 @@ NEW = ("train", "resume", "translate", "evaluate", "average")
 """Commands that meet a training that has just been started, in its folder."""
 
 REFUSALS = {
-    "in use": r"the run folder is in use by process \d+ on \S+; wait or stop it|another process is",
-    "not empty": r"the folder is not empty, and weft does not overwrite files|it exists already, and weft does not overwrite",
-    "no run yet": r"there is no such run folder|no such run folder|not a run folder: it has no config.yaml|has no config.yaml|has not made its first step",
-    "no weights yet": r"there is no checkpoint|there is no model.safetensors|no weights yet|has not published|saved no weights",
+    "in use": r"the run folder is in use by process \d+ on \S+; wait or stop it|another process (is|has)",
+    "not empty": r"the folder is not empty, and weft does not overwrite|it exists already, and weft does not overwrite",
+    "no run yet": r"there is no such run folder|it has no config.yaml|has not made its first step",
+    "no weights yet": r"there is no checkpoint|there is no model.safetensors|no weights",
 }
 """What a refusal may say, by its reason."""
 
@@ -53,6 +53,8 @@ REQUEST = {"text": "the red dog sees a cat"}
 
 class Races(Campaign):
     """The pairs of a folder. Runs and folders are those of the interruptions."""
+
+    only: Sequence[str] = ()
 
     def arguments(self, name: str) -> list[str]:
         """The words of a command line."""
@@ -76,6 +78,8 @@ class Races(Campaign):
     def draw(self, number: int) -> tuple[str, str, random.Random]:
         """The two commands of a pair."""
         draw = random.Random(f"{self.seed} race {number}")
+        if self.only:
+            return self.only[0], self.only[1], draw
         kind = number % 6
         if kind == 5:
             return "train", draw.choice(NEW), draw
@@ -242,6 +246,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=300, help="number of pairs (300)")
     parser.add_argument("--minutes", type=float, default=60, help="after this time no further pair begins (60)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", metavar="A,B", help="one pair of commands, such as resume,average")
     parser.add_argument("--pair", type=int, help="only this pair, in detail")
     parser.add_argument("--failed", action="store_true", help="first repeat the pairs that have failed")
     options = parser.parse_args()
@@ -249,7 +254,8 @@ def main() -> None:
     preloaded(out)
     import_everything(out)
     races = Races(out, options.seed)
-    races.prepare()
+    races.only = [name for name in options.only.split(",") if name]
+    races.prepare(["base"] if races.only else BASES)
     if options.pair is not None:
         print(json.dumps(races.pair(options.pair), indent=1))
         return
