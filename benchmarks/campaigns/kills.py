@@ -11,7 +11,7 @@ An interruption is drawn from the seed and its number:
     power      kill -9, and what was not synced is lost from some moment on
     torn       kill -9, and any of what was not synced is lost; renames leave both names
 
-Then the command is given again (a training that has begun: `weft train --resume`), and interrupted again, up to four times; the
+Then the command is given again (a training that has begun: `weft train --resume`), and interrupted again, up to eight times; the
 last time it may end. Checked are: files under their final names are whole after each interruption; a failing disk ends in a
 message; the last restart succeeds; every file then has the bytes of an uninterrupted command; the log has the same records; no
 temporary file is left. A line of JSON per command is appended to OUT/cases.jsonl.
@@ -41,6 +41,9 @@ from forked_commands import FAULTS, Command, Disk, Ended, import_everything, pre
 from kill_cases import BASES, COMMANDS, Places, Work, trainings, without_clocks
 
 KINDS = ("operation", "fault", "power", "clock", "fault", "torn")
+
+MOST = 8
+"""The most interruptions of a command."""
 
 FINISHED = re.compile("exists already|the folder is not empty")
 """The refusal of a command that was interrupted when its work was whole."""
@@ -200,7 +203,7 @@ class Campaign:
         return self.references[name]
 
     def case(self, number: int) -> dict[str, Any]:
-        """Interrupts a command up to four times, lets it end, and returns what was found."""
+        """Interrupts a command several times, lets it end, and returns what was found."""
         draw = random.Random(f"{self.seed} {number}")
         name = self.names[number % len(self.names)]
         reference, work = self.reference(name), self.work(name)
@@ -208,9 +211,9 @@ class Campaign:
         found: dict[str, Any] = {"case": number, "work": name, "interruptions": []}
         failures: list[str] = []
         arguments, ended = work.arguments, Ended(1, "", 0.0)
-        for _ in range(draw.randrange(1, 5)):
+        for _ in range(draw.randrange(1, MOST + 1)):
             each: dict[str, Any] = {"kind": draw.choice(KINDS)}
-            ended = self._interrupt(arguments, reference, draw, each)
+            ended = self._interrupt(arguments, reference, draw, each, not found["interruptions"])
             found["interruptions"].append(each)
             failures += [f"{each['kind']}: {problem}" for problem in _problems(ended, each)]
             failures += [f"after {each['kind']}: {problem}" for problem in half_written(self.places.work)]
@@ -233,13 +236,17 @@ class Campaign:
         begun = work.again and any((run / name).exists() for name in ("run.json", "config.yaml", "checkpoints"))
         return work.again if begun else work.arguments
 
-    def _interrupt(self, arguments: Any, reference: Reference, draw: random.Random, found: dict[str, Any]) -> Ended:
+    def _interrupt(
+        self, arguments: Any, reference: Reference, draw: random.Random, found: dict[str, Any], first: bool
+    ) -> Ended:
         """Starts the command and interrupts it, as `found` gets to know."""
-        root, at, seed = self.places.work, draw.randrange(1, reference.operations + 1), draw.randrange(1 << 30)
+        root, seed = self.places.work, draw.randrange(1 << 30)
+        # What was interrupted before has less to do.
+        at = draw.randrange(1, 2 + int(reference.operations * (1.0 if first else 0.5)))
         self.record.unlink(missing_ok=True)
         kind = found["kind"]
         if kind == "clock":
-            found["after"] = round(draw.random() * reference.seconds, 3)
+            found["after"] = round(draw.random() * reference.seconds * (1.0 if first else 0.5), 3)
             ended = self.run(arguments, "killed", after=found["after"])
         elif kind == "fault":
             fault, lasts = draw.choice(FAULTS[1:]), draw.random() < 0.7

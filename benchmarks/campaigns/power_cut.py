@@ -15,7 +15,7 @@ import os
 import random
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,31 +49,29 @@ class Contents:
     synced: bytes = b""
     later: list[tuple[int, bytes | None]] = field(default_factory=list)
 
-    def with_changes(self, count: int) -> bytes:
-        data = bytearray(self.synced)
-        for offset, written in self.later[:count]:
-            if written is None:
-                data = data[:offset].ljust(offset, b"\0")
-            else:
-                data = data.ljust(offset, b"\0")
-                data[offset : offset + len(written)] = written
-        return bytes(data)
-
     def whole(self) -> bytes:
-        return self.with_changes(len(self.later))
+        """The bytes after everything that was done."""
+        return _changed(self.synced, self.later)
 
     def drawn(self, draw: random.Random) -> bytes:
-        """One of the states that a power cut may leave."""
-        if not self.later:
-            return self.synced
-        whole, how = self.whole(), draw.randrange(4)
-        if how == 0:
-            return whole
-        if how == 1:
-            return self.with_changes(draw.randrange(len(self.later)))
-        if how == 2:
-            return whole[: draw.randrange(len(whole) + 1)]
-        return whole[: len(self.synced)].ljust(len(whole), b"\0")  # the length is on disk, the bytes are not
+        """One of the states that a power cut may leave: unsynced writes are lost from some byte on, or leave zeros."""
+        kept = self.later[: draw.randrange(len(self.later) + 1)]
+        if kept and kept[-1][1]:
+            offset, data = kept[-1]
+            kept[-1] = offset, data[: draw.randrange(len(data) + 1)]
+        if draw.random() < 0.25:
+            kept = [(offset, data and bytes(len(data))) for offset, data in kept]
+        return _changed(self.synced, kept)
+
+
+def _changed(start: bytes, changes: Sequence[tuple[int, bytes | None]]) -> bytes:
+    """The bytes of a file after some writes, and changes of its length."""
+    data = bytearray(start)
+    for offset, written in changes:
+        data = (data[:offset] if written is None else data).ljust(offset, b"\0")
+        if written:
+            data[offset : offset + len(written)] = written
+    return bytes(data)
 
 
 def operations(record: Path) -> Iterator[Operation]:
