@@ -11,10 +11,10 @@ An interruption is drawn from the seed and its number:
     power      kill -9, and what was not synced is lost from some moment on
     torn       kill -9, and any of what was not synced is lost; renames leave both names
 
-Then the command is given again (a training that has begun: `weft train --resume`), and interrupted again, up to eight times; the
-last time it may end. Checked are: files under their final names are whole after each interruption; a failing disk ends in a
-message; the last restart succeeds; every file then has the bytes of an uninterrupted command; the log has the same records; no
-temporary file is left. A line of JSON per command is appended to OUT/cases.jsonl.
+Then the command is given again (a training that has begun: `weft train --resume`), and interrupted again, up to eight times;
+the last time it may end. Checked are: files under their final names are whole after each interruption; a failing disk ends in
+a message; the last restart succeeds; every file then has the bytes of an uninterrupted command; the log has the same records;
+no temporary file is left. A line of JSON per command is appended to OUT/cases.jsonl.
 """
 
 from __future__ import annotations
@@ -214,13 +214,15 @@ class Campaign:
         for _ in range(draw.randrange(1, MOST + 1)):
             each: dict[str, Any] = {"kind": draw.choice(KINDS)}
             ended = self._interrupt(arguments, reference, draw, each, not found["interruptions"])
+            if FINISHED.search(ended.said):
+                break
             found["interruptions"].append(each)
             failures += [f"{each['kind']}: {problem}" for problem in _problems(ended, each)]
             failures += [f"after {each['kind']}: {problem}" for problem in half_written(self.places.work)]
             if not ended.status:
                 break
             arguments = self._restart(work)
-        if ended.status:
+        if ended.status and not FINISHED.search(ended.said):
             ended = self.run(arguments, "restart")
         left = [*differences(reference.digests, digests(self.places.work))]
         if ended.status and FINISHED.search(ended.said) and not left:
