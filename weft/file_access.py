@@ -1,6 +1,7 @@
 """Reasons why a file or folder cannot be used (it is missing, permissions forbid it); files that are replaced atomically."""
 
 import codecs
+import errno
 import fcntl
 import glob
 import os
@@ -14,6 +15,10 @@ from pathlib import Path
 from typing import IO
 
 NO_FILE = "there is no such file"
+
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
+"""Raised by code that takes plain data apart, as JSON has it, if the data has another form than the code expects."""
+
 ASIDE = ".tmp-"
 """Prefix of files that are still being written. After a crash such a file may remain, until it is written again."""
 
@@ -68,6 +73,43 @@ def why_unwritable(folder: Path) -> str | None:
         return None
     read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
     return "it is on a read-only file system" if read_only else denied(folder, "write there")
+
+
+def why_untrusted(path: Path, *, chosen: bool = False, inside: bool = True) -> str | None:
+    """A clause that says who else may have written what a cache holds; None if only this user or the system could.
+
+    path: a file or a folder, with what is `inside` · chosen: the user has named the cache, so whoever may write there is
+    trusted, unless that is everybody.
+    """
+    for each in (path, *(sorted(path.rglob("*")) if inside and path.is_dir() else ())):
+        facts = each.lstat()
+        if stat.S_ISLNK(facts.st_mode):
+            return f"{each} is a link"
+        others = stat.S_IWOTH if chosen else stat.S_IWGRP | stat.S_IWOTH
+        if facts.st_uid not in (os.geteuid(), 0) and not chosen:
+            return f"{each} belongs to {_user(facts.st_uid)}"
+        if facts.st_mode & others:
+            return f"others may write to {each} ({stat.filemode(facts.st_mode)}): chmod -R go-w {path}"
+    return None
+
+
+def close_to_others(folder: Path) -> None:
+    """Takes the permission to write from everybody but the owner of a folder and of all that is in it."""
+    for each in (folder, *folder.rglob("*")):
+        if (mode := each.lstat().st_mode) & 0o022 and not stat.S_ISLNK(mode):
+            each.chmod(stat.S_IMODE(mode) & ~0o022)
+
+
+def claim(file: Path) -> Path:
+    """Creates a file whose name others can guess, unless it is there. Raises OSError if somebody else has put one there."""
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # a link could lead to any file of this user
+    try:
+        strange = os.fstat(handle).st_uid != os.geteuid()
+    finally:
+        os.close(handle)
+    if strange and file.parent.stat().st_mode & stat.S_IWOTH:
+        raise PermissionError(errno.EPERM, "somebody else has created this file", str(file))
+    return file
 
 
 def default_mode(folder: bool = False) -> int:

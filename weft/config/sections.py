@@ -194,6 +194,9 @@ class DataSection(Section):
     )
     target_language: str | None = Field(default=None, description="target language code, such as de, for BLEU and weft serve")
     cache: str | None = Field(default=None, description="folder for tokenised data; default: the user's cache folder")
+    processes: PositiveInt | Literal["auto"] = Field(
+        default="auto", description="processes that tokenise; auto: one per core for large data, at most 16"
+    )
 
     @property
     def validates(self) -> bool:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.data.corpus import cache_folder
+from weft.data.corpus import cache_folder, close_own, trusted_place
 from weft.errors import DataError
-from weft.file_access import replacing_file
+from weft.file_access import replacing_file, why_untrusted
 from weft.version import install
 
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^,#]+")
@@ -43,14 +43,16 @@ def local_copy(address: str) -> Path:
     try:
         system, path = url_to_fs(address)
         state = _state(system.info(path))
-        copy = folder / state / Path(path).name
+        place = trusted_place(folder / state)
+        copy = place / Path(path).name
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             with fsspec.open(address, "rb") as source, replacing_file(copy) as target:
                 shutil.copyfileobj(source, target, BLOCK)
+            close_own(place)
         return copy
     except (OSError, ValueError, ImportError, NotImplementedError) as error:
-        kept = sorted(folder.glob("*/*"), key=lambda file: file.stat().st_mtime)
+        kept = sorted((file for file in folder.glob("*/*") if not why_untrusted(file)), key=lambda file: file.stat().st_mtime)
         if kept and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             return kept[-1]
         raise DataError(f"{address}: the file cannot be fetched: {str(error) or type(error).__name__}.") from None

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from weft.data.corpus import cache_folder
+from weft.data.compression_and_encodings import ZIP_ERRORS
+from weft.data.corpus import cache_folder, close_own, trusted_place
 from weft.errors import ConfigError, RunError
 from weft.file_access import why_unreadable
 from weft.runs.run_folder import CONFIG, MODEL, create_folder
@@ -136,13 +137,14 @@ def unpacked(path: Path) -> Path:
         raise RunError(f"{path}: {problem}")
     with open(path, "rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()[:32]
-    folder = cache_folder() / "packed" / digest
+    folder = trusted_place(cache_folder() / "packed" / digest)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             with _archive(path) as archive, replacing(folder, new=True) as aside:
                 aside.mkdir()
                 _extract(path, archive, aside)
+                close_own(aside)
         except RunError:
             if not folder.is_dir():  # otherwise another process was first, and may be reading it
                 raise
@@ -158,7 +160,7 @@ def _archive(file: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(file) as archive:
             _check(file, archive)
             yield archive
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError) as error:
+    except ZIP_ERRORS as error:
         raise RunError(f"{file}: not a packed run, or cut short or damaged ({error})") from None
 
 

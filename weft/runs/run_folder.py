@@ -9,11 +9,12 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from weft.data.json_text import read_json
 from weft.errors import ConfigError, RunError
 from weft.file_access import ASIDE, denied, make_folder, remove_unfinished, replace_file
 from weft.runs.migrations import FORMAT_FILE, read_request, write_format
@@ -23,6 +24,9 @@ MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 LOCK = "run.lock"
+
+MEASURED = ("train", "validation")
+"""Events of a log whose other values are numbers, or nothing where there is none."""
 
 PLAN = "plan.json"
 """The training settings of the runs in a folder of several."""
@@ -141,18 +145,29 @@ def complete(folder: Path) -> bool:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """The complete lines of a run's log. A crash may leave a line that was cut short, or zeros in its place."""
-    log, found = folder / LOG, []
-    for line in log.read_text("utf-8", errors="replace").splitlines() if log.exists() else ():
-        with suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+    """The complete lines of a run's log; others are of a process that was killed, or damaged."""
+    log = folder / LOG
+    lines = log.read_text("utf-8", errors="replace").split("\n") if log.exists() else []
+    return [record for line in lines if (record := log_record(line))]
+
+
+def log_record(line: str | bytes) -> dict[str, Any]:
+    """The record in a line of a log; empty if it holds none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict) or not isinstance(event := found.get("event"), str):
+        return {}
+    numbers = [value for key, value in found.items() if key != "event"] if event in MEASURED else []
+    whole = all(value is None or isinstance(value, int | float) for value in numbers)
+    return found if whole and (event not in MEASURED or isinstance(found.get("step"), int)) else {}
 
 
 def remember_plan(folder: Path, plan: Mapping[str, Any], runs: str) -> None:
     """Saves what the runs in a folder (its folds or rounds) are trained on. Raises ConfigError if they were begun otherwise."""
     file = folder / PLAN
-    kept = json.loads(file.read_text("utf-8")) if file.exists() else plan
+    kept = read_json(file, "restore it, or choose another --out") if file.exists() else plan
     for name, value in plan.items():
         if kept.get(name) != value:
             raise ConfigError(

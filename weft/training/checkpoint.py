@@ -33,7 +33,7 @@ from torch.optim import Optimizer
 
 from weft.data.batch import Position
 from weft.errors import RunError
-from weft.file_access import unfinished
+from weft.file_access import MALFORMED, unfinished
 from weft.runs.distributed_tensors import fill
 from weft.runs.run_folder import CHECKPOINTS, MODEL
 from weft.runs.weight_files import (
@@ -163,8 +163,11 @@ def load(folder: Path, trained: TrainingState) -> Progress:
         average = weights(folder)
         for name, tensor in trained.ema.average.items():
             fill(tensor, average[name])
-    progress = dict(state["progress"])
-    return Progress(**{**progress, "position": Position(*progress["position"])})
+    try:
+        progress = dict(state["progress"])
+        return Progress(**{**progress, "position": Position(*progress["position"])})
+    except MALFORMED as error:
+        raise RunError(f"{folder / STATE}: the progress of the run cannot be read: {error}") from None
 
 
 def carried(folder: Path) -> dict[str, Tensor]:
@@ -177,15 +180,15 @@ def check(folder: Path) -> dict[str, Any]:
     hint = f"delete {folder} to continue from the previous checkpoint"
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        files = dict(state["files"])
-    except (OSError, ValueError, KeyError) as error:
+        files = {Path(name).name: (int(facts["bytes"]), str(facts["sha256"])) for name, facts in state["files"].items()}
+    except (OSError, *MALFORMED) as error:
         raise RunError(f"{folder}: the checkpoint is incomplete (state.json: {error}); {hint}") from None
-    for name, facts in files.items():
+    for name, (expected, sha256) in files.items():
         file = folder / name
         size = file.stat().st_size if file.exists() else 0
-        if size != facts["bytes"]:
-            raise RunError(f"{file}: the checkpoint was cut short ({size:,} of {facts['bytes']:,} bytes); {hint}")
-        if _hash(file) != facts["sha256"]:
+        if size != expected:
+            raise RunError(f"{file}: the checkpoint was cut short ({size:,} of {expected:,} bytes); {hint}")
+        if _hash(file) != sha256:
             raise RunError(f"{file}: the checkpoint is damaged (its hash is wrong); {hint}")
     return state
 

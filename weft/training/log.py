@@ -19,7 +19,7 @@ from rich.text import Text
 
 from weft.config.sections import Config
 from weft.explain.figures import CANNOT_DRAW, can_draw
-from weft.file_access import replace_file, sync
+from weft.file_access import MALFORMED, replace_file, sync
 from weft.runs.run_folder import LOG
 from weft.tasks.base import Sample
 from weft.training.log_text import Record, describe, duration, fit, scores_text, speed
@@ -161,7 +161,7 @@ def _step_of(line: str) -> float:
     try:
         record = json.loads(line)
         return math.inf if record["event"] == "summary" else int(record["step"])
-    except (ValueError, KeyError, TypeError):
+    except MALFORMED:
         return math.inf
 
 

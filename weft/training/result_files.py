@@ -156,7 +156,10 @@ def draw_results(found: Iterable[Record], file: Path, unit: str = "tokens") -> N
     """Draws loss, score, learning rate and speed by step. Raises ConfigError without matplotlib."""
     figure = empty_figure(10, 6, 100, "tight")
     titles = {"loss": "loss", "score": "validation scores", "rate": "learning rate", "speed": f"{unit} per second"}
-    for axes, (panel, lines) in zip(figure.subplots(2, 2).flat, curves(found).items(), strict=True):
+    grid = figure.subplots(2, 2, sharex=True)
+    for axes in grid[1]:
+        axes.set_xlabel("step", fontsize=9)
+    for axes, (panel, lines) in zip(grid.flat, curves(found).items(), strict=True):
         for name, points in lines.items():
             marker = "." if len(points) < 60 and panel in ("loss", "score") and name != "train" else ""
             axes.plot(*zip(*thinned(points), strict=True), label=name, marker=marker, linewidth=1.3)

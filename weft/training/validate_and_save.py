@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
 from weft.runs.device_and_precision import autocast
+from weft.runs.distributed_tensors import local
 from weft.runs.run_folder import MODEL, remove_stale
 from weft.runs.weight_files import copy_weights, read_tensors
 from weft.tasks.base import Sample, StatefulTask, Task, find_measure
@@ -204,6 +205,18 @@ class Session:
                 f"training stopped at step {self.progress.update}: the loss or its gradient was not finite in {worst} "
                 f"steps in a row. {self._last_checkpoint()} Try a lower learning rate (train.schedule), a smaller "
                 "train.clip, or train.precision: float32"
+            )
+
+    def check_weights(self) -> None:
+        """Raises RunError if a weight is not finite: no later step could repair it, and a checkpoint would keep it."""
+        weights = [weight.detach() for weight in self.trained.model.parameters()]
+        weights += self.trained.ema.average.values() if self.trained.ema is not None else []
+        finite = torch.stack([local(weight).isfinite().all() for weight in weights]).all()
+        if self.world.any(not finite):
+            raise RunError(
+                f"training stopped at step {self.progress.update}: some weights are not finite, although the losses and "
+                f"gradients of the steps that were taken are. {self._last_checkpoint()} Try a lower learning rate "
+                "(train.schedule), or other options of train.optimizer, such as a larger eps"
             )
 
     def validate(self) -> bool:

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.file_access import replacing_file
+from weft.data.array_files import read_arrays
+from weft.errors import RunError
+from weft.file_access import MALFORMED, replacing_file
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -115,11 +117,15 @@ class NgramModel:
 
     @classmethod
     def load(cls, file: Path) -> NgramModel:
+        """Reads what `save` wrote. Raises RunError for another file."""
         model = cls.__new__(cls)
-        with np.load(file) as saved:
-            model.vocabulary, model.order, model.start = saved["shape"].tolist()
+        saved = read_arrays(file)
+        try:
+            model.vocabulary, model.order, model.start = (int(number) for number in saved["shape"].tolist())
             names = [each.name for each in fields(_Order)]
             model._orders = [_Order(*(saved[f"{name}{n}"] for name in names)) for n in range(model.order)]
+        except MALFORMED as error:
+            raise RunError(f"{file}: this is no language model of n-grams: {error}") from None
         return model
 
     def text_log_probs(self, text: Sequence[int] | Ids) -> Floats:

@@ -21,8 +21,8 @@ from weft.data.tokenizers.word_character_byte import join_words
 from weft.data.word_vectors.bilingual_dictionary import map_texts
 from weft.data.word_vectors.mapping import MappedVectors
 from weft.data.word_vectors.vectors import split_words, usual_forms
-from weft.errors import DataError
-from weft.file_access import replace_file
+from weft.errors import DataError, RunError
+from weft.file_access import MALFORMED, replace_file
 
 ROUNDS = 2
 ORDER = 3
@@ -103,10 +103,15 @@ class PhraseTranslator:
 
     @classmethod
     def load(cls, folder: Path) -> PhraseTranslator:
-        first, second = (
-            Language(each["name"], each["words"], each["forms"], NgramModel.load(folder / f"{each['name']}.npz"))
-            for each in json.loads((folder / ABOUT).read_text("utf-8"))
-        )
+        """Reads what `save` wrote. Raises RunError or DataError for other files."""
+        try:
+            first, second = (
+                Language(Path(each["name"]).name, list(each["words"]), list(each["forms"]), NgramModel.load(file))
+                for each in json.loads((folder / ABOUT).read_text("utf-8"))
+                for file in [folder / f"{Path(each['name']).name}.npz"]
+            )
+        except (OSError, *MALFORMED) as error:
+            raise RunError(f"{folder / ABOUT}: this file does not name two languages with their words: {error}") from None
         tables = PhraseTable.read(folder / f"into-{first.name}.tsv"), PhraseTable.read(folder / f"into-{second.name}.tsv")
         return cls((first, second), tables)
 

@@ -24,7 +24,7 @@ from weft.data.corpus import find_or_build
 from weft.data.formats import Pairs
 from weft.data.tokenizers.bpe_dropout import SampledSegmentations
 from weft.errors import ConfigError, RunError
-from weft.file_access import replace_file, why_unreadable
+from weft.file_access import MALFORMED, replace_file, why_unreadable
 
 Spec = Mapping[str, Any] | str
 """The tokenizer of a configuration: its kind, or a mapping with its options."""
@@ -173,7 +173,7 @@ class Tokenizer(ABC):
             tokenizer.restore(path.read_bytes())
         except OSError as error:
             raise RunError(f"{path}: the tokenizer cannot be read: {error.strerror or error}.") from None
-        except ValueError as error:
+        except MALFORMED as error:
             raise RunError(f"{path}: not a file of {cls.__name__}, or damaged: {error}.") from None
         return tokenizer
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.data.array_files import read_arrays
 from weft.data.corpus import Corpus
 from weft.data.ibm_model_2 import Ids, TranslationTable, diagonal
 from weft.file_access import replacing_file
@@ -48,7 +49,7 @@ def attach(run: Path, corpora: Sequence[Corpus], fertilities: Callable[[], Count
     They are saved in the run. Those that are not there yet are counted by `fertilities()`.
     """
     file = run / FILE
-    saved = dict(np.load(file)) if file.exists() else {}
+    saved = read_arrays(file) if file.exists() else {}
     if missing := [corpus for corpus in corpora if corpus.folder.name not in saved]:
         count = fertilities()
         saved |= {corpus.folder.name: _counted(corpus, count) for corpus in missing}

@@ -235,8 +235,8 @@ class Lexicon:
     def load(path: Path, vocabulary: Vocabulary) -> Lexicon:
         with reading(path, "words with their tags"):
             rows: Sequence[tuple[str, int, str]] = json.loads(path.read_text(encoding="utf-8"))["words"]
-            counts, tags = {word: count for word, count, _ in rows}, {word: tag for word, _, tag in rows}
-        return Lexicon(counts, tags, vocabulary)
+            counts, tags = {str(word): int(count) for word, count, _ in rows}, {str(word): str(tag) for word, _, tag in rows}
+            return Lexicon(counts, tags, vocabulary)
 
 
 def _capital(word: str) -> bool:
@@ -309,6 +309,7 @@ class TaggedEncoding:
                 "size": [[len(each) for each in subwords] for _, _, subwords, _ in chosen],
                 "tag": [[labels.ids[tag] for tag in tags] for _, tags, *_ in chosen],
                 "edges": [edges for *_, edges in chosen],
+                **filters.hashes(known, kept),
             }
             return columns, {"with a tag that training does not have": len(texts) - len(known), **reasons}
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from weft.config.registry import find_table, load
 from weft.config.sections import Config
 from weft.errors import ConfigError, RunError
-from weft.file_access import replace_file
+from weft.file_access import MALFORMED, replace_file
 from weft.training.log import Sink
 from weft.training.log_text import Record
 from weft.version import install
@@ -100,7 +100,7 @@ class Tracker(Sink):
     def _states(self) -> dict[str, Any]:
         try:
             return dict(json.loads((self.run / STATE).read_text("utf-8")))
-        except (OSError, ValueError):
+        except (OSError, *MALFORMED):
             return {}
 
     def _save(self) -> None:

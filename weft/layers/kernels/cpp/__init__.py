@@ -13,7 +13,6 @@ import mmap
 import os
 import platform
 import shutil
-import stat
 import subprocess
 import tempfile
 import warnings
@@ -30,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import WeftError
+from weft.file_access import why_untrusted
 
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=fast", "-Wno-psabi")
@@ -75,7 +75,7 @@ def library() -> ctypes.CDLL:
     try:
         kept = _folder() / f"kernels-{blake2b(bytes(0).join(inputs), digest_size=10).hexdigest()}.so"
         with suppress(OSError):  # missing or damaged
-            if _private(kept):
+            if why_untrusted(kept) is None:
                 return ctypes.CDLL(str(kept))
         _compile(compiler, flags, sources, kept)
         return ctypes.CDLL(str(kept))
@@ -101,7 +101,7 @@ def _folder() -> Path:
     folder = (Path(home) if home else Path.home() / ".cache") / "weft" / "kernels"
     with suppress(OSError):  # no writable home
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not _private(folder):
+        if why_untrusted(folder, inside=False):
             warnings.warn(
                 f"{folder}: it is not yours, or others may write to it, so compiled kernels are not loaded from there; they "
                 "are compiled in each process. To keep them, remove the folder, or make it your own (chmod 700)",
@@ -110,12 +110,6 @@ def _folder() -> Path:
         elif os.access(folder, os.W_OK):
             return folder
     return Path(tempfile.mkdtemp(prefix="weft-kernels-"))
-
-
-def _private(path: Path) -> bool:
-    """Whether a file or folder belongs to this user, and nobody else may write to it: what it holds is executed."""
-    status = path.lstat()
-    return status.st_uid == os.getuid() and not (stat.S_ISLNK(status.st_mode) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _compile(compiler: str, flags: Sequence[str], sources: list[Path], into: Path) -> None:
