@@ -45,6 +45,14 @@ class Disk:
     kill: int = 0
     seed: int = 0
 
+    def begin(self) -> None:
+        """Makes this process and its descendants have this disk."""
+        begin = ctypes.CDLL(None).failing_disk
+        begin.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_long, ctypes.c_int, ctypes.c_long, ctypes.c_ulong]
+        begin.argtypes += [ctypes.c_char_p]
+        fault, places = FAULTS.index(self.fault), (str(self.root).encode(), str(self.record).encode())
+        begin(places[0], fault, self.at, self.lasts, self.kill, self.seed, places[1])
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -55,15 +63,19 @@ class Ended:
     seconds: float
 
 
+def compiled(folder: Path) -> Path:
+    """The library of `failing_disk.c`, compiled into a folder."""
+    library = folder / "failing_disk.so"
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"], check=True)
+    return library
+
+
 def preloaded(folder: Path) -> None:
     """Makes sure that this process has loaded `failing_disk.c`; otherwise it begins again with it, compiled into `folder`."""
     if hasattr(ctypes.CDLL(None), "failing_disk"):
         return
-    library = folder / "failing_disk.so"
-    folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"], check=True)
-    # Without a cache of kernels and with one thread, a fork computes what a process of its own would.
-    settings = {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    settings = {"LD_PRELOAD": str(compiled(folder)), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **settings})
 
 
@@ -132,12 +144,7 @@ class Command:
             _enter(host)
         os.chdir(folder)
         if disk:
-            which = FAULTS.index(disk.fault)
-            begin = ctypes.CDLL(None).failing_disk
-            begin.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_long, ctypes.c_int, ctypes.c_long, ctypes.c_ulong]
-            begin.argtypes += [ctypes.c_char_p]
-            places = (str(disk.root).encode(), str(disk.record).encode())
-            begin(places[0], which, disk.at, disk.lasts, disk.kill, disk.seed, places[1])
+            disk.begin()
         sys.argv = ["weft", *arguments]
         from weft.cli import main
 
@@ -157,6 +164,11 @@ class Command:
         for target in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError):
                 target(self.pid, signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the command, if it has not ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def wait(self, limit: float = 120.0) -> Ended:
         """Waits for the end. After `limit` seconds the command is killed and counts as hanging (status -1000)."""

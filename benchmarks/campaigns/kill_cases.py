@@ -22,7 +22,7 @@ SHORT |= {"train.validate_sentences": 4, "train.batch_tokens": 200}
 
 LEVEL = {"kind": "rnn", "dim": 8, "dropout": 0.1}
 HELD: Mapping[str, Any] = {"train.ema": 0.9, "train.best_by": "loss", "train.keep_best": True}
-BASES = ("base", "adapters", "portable", "estimator")
+BASES = ("base", "adapters", "portable")
 """Trainings whose runs the commands read."""
 
 
@@ -125,10 +125,9 @@ def trainings() -> dict[str, Case]:
         "deciphering": (known["cipher-shift"], {}),
     }
     few = {"held out": made.pairs, "classification": made.labelled, "tagging": made.tagged, "documents": made.documents}
-    few |= dict.fromkeys(("translation", "taught", "packed", "parallel", "base", "adapters"), made.pairs)
+    few |= dict.fromkeys(("translation", "taught", "packed", "parallel", "base", "adapters", "portable"), made.pairs)
     few |= {"captioning": made.pictures, "transcription": made.recordings}
     found = {**chosen, **{name: (case, {}) for name, case in _new_cases().items()}}
-    found["estimator"] = found["quality"]
     return {
         name: Case(
             case.recipe,
@@ -246,10 +245,6 @@ COMMANDS: dict[str, Words] = {
             str(at.work / "left.jsonl"),
         ],
         "",
-    ),
-    "calibrate": lambda at: (
-        ["quality", "calibrate", str(at.work / "run"), "--data", quality(at.data, "calibrating", 60, 36), *CPU],
-        "estimator",
     ),
     "vectors": lambda at: (["vectors", at.text("vectors.en", 200, 37), "-o", str(at.work / "v.vec"), "--width", "8"], ""),
     "dictionary": lambda at: (["dictionary", str(at.work / "words.tsv"), *_unpaired(at)], ""),

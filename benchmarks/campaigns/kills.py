@@ -1,6 +1,6 @@
 """Interrupts small trainings of every task, and commands that write files, and checks what is left after a restart.
 
-    python benchmarks/campaigns/kills.py --out kills            # 500 interruptions; the same call continues
+    python benchmarks/campaigns/kills.py --out kills            # until 500 interruptions; the same call continues
     python benchmarks/campaigns/kills.py --out kills --case 17  # one of them again, with all that is said
 
 An interruption is drawn from the seed and its number:
@@ -11,10 +11,10 @@ An interruption is drawn from the seed and its number:
     power      kill -9, and what was not synced is lost from some moment on
     torn       kill -9, and any of what was not synced is lost; renames leave both names
 
-Then the command is given again (a training that has begun: `weft train --resume`), and in a quarter of the cases killed once
-more. Checked are: files under their final names are whole before the restart; a failing disk ends in a message; the last
-restart succeeds; every file then has the bytes of an uninterrupted command; the log has the same records; no temporary file is
-left. A line of JSON per case is appended to OUT/cases.jsonl.
+Then the command is given again (a training that has begun: `weft train --resume`), and interrupted again, up to eight times;
+the last time it may end. Checked are: files under their final names are whole after each interruption; a failing disk ends in
+a message; the last restart succeeds; every file then has the bytes of an uninterrupted command; the log has the same records;
+no temporary file is left. A line of JSON per command is appended to OUT/cases.jsonl.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ import argparse
 import hashlib
 import json
 import random
+import re
 import shutil
+import signal
 import struct
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +41,15 @@ from forked_commands import FAULTS, Command, Disk, Ended, import_everything, pre
 from kill_cases import BASES, COMMANDS, Places, Work, trainings, without_clocks
 
 KINDS = ("operation", "fault", "power", "clock", "fault", "torn")
-AGAIN = 0.25
-"""The share of cases whose restart is killed, too."""
+
+MOST = 8
+"""The most interruptions of a command."""
+
+FINISHED = re.compile("exists already|the folder is not empty")
+"""The refusal of a command that was interrupted when its work was whole."""
 
 DIFFERENT = ("train.log", "results.csv", "results.png", "README.md", "published.jsonl", "state.json", "run.lock")
-"""Files with times, or with what happened to a run."""
+"""Files with times, or with what happened to a run; so is the configuration of an adapter, which has the time left."""
 
 TEMPORARY = (".tmp-", ".part", ".files", ".shards")
 
@@ -54,7 +61,7 @@ def digests(folder: Path) -> dict[str, Any]:
         name = str(path.relative_to(folder))
         if path.is_dir():
             continue
-        if path.name in DIFFERENT:
+        if path.name in DIFFERENT or (path.name == "config.yaml" and "adapted" in path.parts):
             found[name] = "there"
         elif path.name in ("log.jsonl", "rounds.json", "adapted.json"):
             text = path.read_text("utf-8")
@@ -156,10 +163,10 @@ class Campaign:
         if work.base:
             shutil.copytree(self.places.bases / work.base, self.places.work / "run")
 
-    def prepare(self) -> None:
+    def prepare(self, names: Sequence[str] = BASES) -> None:
         """Trains the runs that commands read, once."""
         bases = self.places.bases
-        for name in BASES:
+        for name in names:
             if not (bases / name).exists():
                 work = self.places.training(self.trainings[name])
                 self.fresh(work)
@@ -167,7 +174,7 @@ class Campaign:
                 (self.places.work / "run").rename(bases / name)
         made = {"base.weft": ["pack", "base", "--out"], "marian": ["export", "portable", "--to", "transformers", "--out"]}
         for name, (command, run, *rest) in made.items():
-            if not (bases / name).exists():
+            if run in names and not (bases / name).exists():
                 self._must([command, str(bases / run), *rest, str(bases / name)], "prepare")
 
     def _must(self, arguments: Any, said: str) -> Ended:
@@ -196,24 +203,34 @@ class Campaign:
         return self.references[name]
 
     def case(self, number: int) -> dict[str, Any]:
-        """Interrupts a command, restarts it, and returns what was found."""
+        """Interrupts a command several times, lets it end, and returns what was found."""
         draw = random.Random(f"{self.seed} {number}")
-        # Every piece of work meets every kind in turn.
-        name, kind = self.names[number % len(self.names)], KINDS[(number + number // len(self.names)) % len(KINDS)]
+        name = self.names[number % len(self.names)]
         reference, work = self.reference(name), self.work(name)
         self.fresh(work)
-        found: dict[str, Any] = {"case": number, "work": name, "kind": kind}
-        failures = [*self._interrupt(work, reference, kind, draw, found)]
-        failures += [f"before the restart: {each}" for each in half_written(self.places.work)]
-        if draw.random() < AGAIN:
-            found["again"] = draw.randrange(1, reference.operations + 1)
-            disk = Disk(self.places.work, self.record, kill=found["again"], seed=number)
-            self.run(self._restart(work), "again", disk)
-        ended = self.run(self._restart(work), "restart")
-        if ended.status or "Traceback" in ended.said:
+        found: dict[str, Any] = {"case": number, "work": name, "interruptions": []}
+        failures: list[str] = []
+        arguments, ended = work.arguments, Ended(1, "", 0.0)
+        for _ in range(draw.randrange(1, MOST + 1)):
+            each: dict[str, Any] = {"kind": draw.choice(KINDS)}
+            ended = self._interrupt(arguments, reference, draw, each, not found["interruptions"])
+            if FINISHED.search(ended.said):
+                break
+            found["interruptions"].append(each)
+            failures += [f"{each['kind']}: {problem}" for problem in _problems(ended, each)]
+            failures += [f"after {each['kind']}: {problem}" for problem in half_written(self.places.work)]
+            if not ended.status:
+                break
+            arguments = self._restart(work)
+        if ended.status and not FINISHED.search(ended.said):
+            ended = self.run(arguments, "restart")
+        left = [*differences(reference.digests, digests(self.places.work))]
+        if ended.status and FINISHED.search(ended.said) and not left:
+            found["finished"] = True  # it was killed when all was done, and does not overwrite its work
+        elif ended.status or "Traceback" in ended.said:
             failures.append(f"the restart ended with {ended.status}: {ended.said.strip()[-600:]}")
-        else:
-            failures += differences(reference.digests, digests(self.places.work))
+        lost = any(each["kind"] in ("power", "torn") for each in found["interruptions"])
+        failures += [each for each in left if not (lost and each.startswith("cache/") and each.endswith("is missing"))]
         return {**found, "failures": failures}
 
     def _restart(self, work: Work) -> Any:
@@ -222,54 +239,90 @@ class Campaign:
         return work.again if begun else work.arguments
 
     def _interrupt(
-        self, work: Work, reference: Reference, kind: str, draw: random.Random, found: dict[str, Any]
-    ) -> Iterator[str]:
-        """Starts the command and interrupts it. Yields what is wrong with its end."""
-        root, at = self.places.work, draw.randrange(1, reference.operations + 1)
+        self, arguments: Any, reference: Reference, draw: random.Random, found: dict[str, Any], first: bool
+    ) -> Ended:
+        """Starts the command and interrupts it, as `found` gets to know."""
+        root, seed = self.places.work, draw.randrange(1 << 30)
+        # What was interrupted before has less to do.
+        at = draw.randrange(1, 2 + int(reference.operations * (1.0 if first else 0.5)))
+        self.record.unlink(missing_ok=True)
+        kind = found["kind"]
         if kind == "clock":
-            found["after"] = round(draw.random() * reference.seconds, 3)
-            self.run(work.arguments, "killed", after=found["after"])
-            return
-        found["at"] = at
-        if kind != "fault":
+            found["after"] = round(draw.random() * reference.seconds * (1.0 if first else 0.5), 3)
+            ended = self.run(arguments, "killed", after=found["after"])
+        elif kind == "fault":
+            fault, lasts = draw.choice(FAULTS[1:]), draw.random() < 0.7
+            found |= {"fault": fault, "lasts": lasts, "at": at}
+            ended = self.run(arguments, "failed", Disk(root, self.record, fault, at, lasts, seed=seed))
+            found |= {"status": ended.status, "said": ended.said.strip().splitlines()[-1:]}
+        else:
+            found["at"] = at
             disk = power_cut.PowerCut(root) if kind in ("power", "torn") else None
-            self.run(work.arguments, "killed", Disk(root, self.record, kill=at, seed=draw.randrange(1 << 30)))
-            if disk:
+            ended = self.run(arguments, "killed", Disk(root, self.record, kill=at, seed=seed))
+            if disk and ended.status:
                 power_cut.write(disk.cut(self.record, draw, kind == "torn"), root)
-            return
-        fault, lasts = draw.choice(FAULTS[1:]), draw.random() < 0.7
-        found |= {"fault": fault, "lasts": lasts}
-        ended = self.run(work.arguments, "failed", Disk(root, self.record, fault, at, lasts, seed=draw.randrange(1 << 30)))
-        found |= {"status": ended.status, "said": ended.said.strip().splitlines()[-1:]}
-        if "Traceback" in ended.said or "Exception ignored" in ended.said or ended.status not in (0, 1):
-            yield f"the failing disk ended in {ended.status}: {ended.said.strip()[-900:]}"
-        elif ended.status and "weft: error: " not in ended.said:
-            yield f"there is no error message: {ended.said.strip()[-400:]}"
-        elif ended.status and fault == "short":
-            yield f"short writes are no error: {ended.said.strip()[-400:]}"
-        elif not ended.status:
-            yield from (f"it ended well, but {each}" for each in differences(reference.digests, digests(root)))
+        found["hit"] = bool(ended.status) if kind != "fault" else sum(1 for _ in power_cut.operations(self.record)) >= at
+        return ended
+
+
+def _problems(ended: Ended, interruption: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with the end of an interrupted command."""
+    killed = interruption["kind"] != "fault"
+    if (
+        "Traceback" in ended.said
+        or "Exception ignored" in ended.said
+        or ended.status not in (0, -signal.SIGKILL if killed else 1)
+    ):
+        yield f"it ended with {ended.status}: {ended.said.strip()[-900:]}"
+    elif not killed and ended.status and "weft: error: " not in ended.said:
+        yield f"there is no error message: {ended.said.strip()[-400:]}"
+    elif not killed and ended.status and interruption["fault"] == "short":
+        yield f"short writes are no error: {ended.said.strip()[-400:]}"
+
+
+Found = dict[str, Any]
+
+
+def collect(
+    file: Path, kind: str, enough: Callable[[list[Found]], bool], minutes: float, run: Callable[[int], Found], *, again: bool
+) -> list[Found]:
+    """Runs the numbers that the file does not have yet until it has enough, and appends what each has found; returns all.
+
+    kind: the name under which a line has its number · again: whether those that failed are repeated first
+    """
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    done = {found[kind]: found for found in map(json.loads, lines)}  # of several lines the last one counts
+    failed = [number for number, found in done.items() if found["failures"]] if again else []
+    ends = time.monotonic() + 60 * minutes
+    for number in chain(failed, (number for number in count() if number not in done)):
+        if time.monotonic() > ends or (enough([*done.values()]) and number not in failed):
+            break
+        done[number] = run(number)
+        with file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(done[number], ensure_ascii=False) + "\n")
+        for failure in done[number]["failures"][:3]:
+            print(f"{kind} {number}: {json.dumps(done[number])[:160]}: {failure}", flush=True)
+    return [*done.values()]
 
 
 def summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts of cases and of failed ones, by kind."""
-    kinds = Counter(case.get("fault", case["kind"]) for case in cases)
-    failed = Counter(case.get("fault", case["kind"]) for case in cases if case["failures"])
-    works = {case["work"] for case in cases}
+    """Counts of commands, of interruptions that hit them, by kind, and of what went wrong."""
+    hits = [each for case in cases for each in case["interruptions"] if each["hit"]]
     return {
-        "cases": len(cases),
-        "kills": sum(case["kind"] != "fault" for case in cases) + sum("again" in case for case in cases),
-        "works": len(works),
-        "kinds": {kind: {"cases": count, "failed": failed[kind]} for kind, count in sorted(kinds.items())},
-        "failed": sum(failed.values()),
+        "commands": len(cases),
+        "interruptions": len(hits),
+        "kill -9": sum(each["kind"] != "fault" for each in hits),
+        "kinds": dict(sorted(Counter(each.get("fault", each["kind"]) for each in hits).items())),
+        "works": len({case["work"] for case in cases}),
+        "failed": sum(bool(case["failures"]) for case in cases),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for everything; the same one continues")
-    parser.add_argument("--kills", type=int, default=500, help="number of cases (500)")
-    parser.add_argument("--minutes", type=float, default=60, help="after this time no further case begins (60)")
+    parser.add_argument("--kills", type=int, default=500, help="number of interruptions (500)")
+    parser.add_argument("--minutes", type=float, default=60, help="after this time no further command begins (60)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="one of the trainings and commands")
     parser.add_argument("--case", type=int, help="only this case, in detail")
@@ -279,23 +332,17 @@ def main() -> None:
     preloaded(out)
     import_everything(out)
     campaign = Campaign(out, options.seed, options.only)
-    campaign.prepare()
+    if not options.only:
+        campaign.prepare()
     if options.case is not None:
         print(json.dumps(campaign.case(options.case), indent=1))
         return
-    file, ends = out / "cases.jsonl", time.monotonic() + 60 * options.minutes
-    lines = file.read_text("utf-8").splitlines() if file.exists() else []
-    done = {case["case"]: case for case in map(json.loads, lines)}  # the last line of a case counts
-    failed = [number for number, case in done.items() if case["failures"]] if options.failed else []
-    for number in (*failed, *(number for number in range(options.kills) if number not in done)):
-        if time.monotonic() > ends:
-            break
-        done[number] = campaign.case(number)
-        with file.open("a", encoding="utf-8") as out_lines:
-            out_lines.write(json.dumps(done[number], ensure_ascii=False) + "\n")
-        for failure in done[number]["failures"][:3]:
-            print(f"case {number}, {done[number]['work']}, {done[number]['kind']}: {failure}", flush=True)
-    print(json.dumps(summary([*done.values()]), indent=1))
+
+    def enough(found: list[Found]) -> bool:
+        return summary(found)["interruptions"] >= options.kills
+
+    done = collect(out / "cases.jsonl", "case", enough, options.minutes, campaign.case, again=options.failed)
+    print(json.dumps(summary(done), indent=1))
 
 
 if __name__ == "__main__":

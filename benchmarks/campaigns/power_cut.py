@@ -10,11 +10,12 @@ folder is synced. Of everything later, any part may be there. `cut` draws one of
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,28 +49,29 @@ class Contents:
     synced: bytes = b""
     later: list[tuple[int, bytes | None]] = field(default_factory=list)
 
-    def with_changes(self, count: int) -> bytes:
-        data = bytearray(self.synced)
-        for offset, written in self.later[:count]:
-            if written is None:
-                data = data[:offset].ljust(offset, b"\0")
-            else:
-                data = data.ljust(offset, b"\0")
-                data[offset : offset + len(written)] = written
-        return bytes(data)
+    def whole(self) -> bytes:
+        """The bytes after everything that was done."""
+        return _changed(self.synced, self.later)
 
     def drawn(self, draw: random.Random) -> bytes:
-        """One of the states that a power cut may leave."""
-        if not self.later:
-            return self.synced
-        whole, how = self.with_changes(len(self.later)), draw.randrange(4)
-        if how == 0:
-            return whole
-        if how == 1:
-            return self.with_changes(draw.randrange(len(self.later)))
-        if how == 2:
-            return whole[: draw.randrange(len(whole) + 1)]
-        return whole[: len(self.synced)].ljust(len(whole), b"\0")  # the length is on disk, the bytes are not
+        """One of the states that a power cut may leave: unsynced writes are lost from some byte on, or leave zeros."""
+        kept = self.later[: draw.randrange(len(self.later) + 1)]
+        if kept and kept[-1][1]:
+            offset, data = kept[-1]
+            kept[-1] = offset, data[: draw.randrange(len(data) + 1)]
+        if draw.random() < 0.25:
+            kept = [(offset, data and bytes(len(data))) for offset, data in kept]
+        return _changed(self.synced, kept)
+
+
+def _changed(start: bytes, changes: Sequence[tuple[int, bytes | None]]) -> bytes:
+    """The bytes of a file after some writes, and changes of its length."""
+    data = bytearray(start)
+    for offset, written in changes:
+        data = (data[:offset] if written is None else data).ljust(offset, b"\0")
+        if written:
+            data[offset : offset + len(written)] = written
+    return bytes(data)
 
 
 def operations(record: Path) -> Iterator[Operation]:
@@ -108,14 +110,13 @@ class PowerCut:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.tree, self.inodes = scan(root)
+        self.before = scan(root)
 
     def cut(self, record: Path, draw: random.Random, torn: bool) -> Tree:
         """Draws a state after the operations in a record."""
-        changes = self._read(record)
+        tree, changes = self._read(record)
         last = max((number for number, change in enumerate(changes) if change.synced), default=-1)
         first_lost = draw.randrange(last + 1, len(changes) + 1)
-        tree = dict(self.tree)
         for number, change in enumerate(changes):
             lost = draw.random() < 0.5 if torn else number >= first_lost
             if change.synced or not lost:
@@ -124,37 +125,27 @@ class PowerCut:
 
     def whole(self, record: Path) -> Tree:
         """The state in which nothing is lost: that of the file system, if the record is complete."""
-        tree = dict(self.tree)
-        for change in self._read(record):
+        tree, changes = self._read(record)
+        for change in changes:
             self._apply(tree, change)
-        full = {path: file.with_changes(len(file.later)) if isinstance(file, Contents) else file for path, file in tree.items()}
-        return {path: Contents(file) if isinstance(file, bytes) else file for path, file in full.items()}
+        return {path: Contents(file.whole()) if isinstance(file, Contents) else file for path, file in tree.items()}
 
-    def _read(self, record: Path) -> list[Operation]:
-        """The changes of folders, in order; the bytes of files are put into them."""
+    def _read(self, record: Path) -> tuple[Tree, list[Operation]]:
+        """The files before, with the bytes that were written into them since, and the changes of folders, in order."""
+        tree, inodes = copy.deepcopy(self.before)
         changes: list[Operation] = []
         for each in operations(record):
             if each.kind == "C":
-                each.file = self.inodes[each.inode] = Contents()
-            elif each.kind in "OTV" and each.inode in self.inodes:
-                if each.kind != "O":
-                    self.inodes[each.inode].later.append((each.offset, None))
+                each.file = inodes[each.inode] = Contents()
+            elif each.kind in "TV" and each.inode in inodes:
+                inodes[each.inode].later.append((each.offset, None))
             elif each.kind == "W":
-                self.inodes.setdefault(each.inode, Contents()).later.append((each.offset, each.data))
+                inodes.setdefault(each.inode, Contents()).later.append((each.offset, each.data))
             elif each.kind == "S":
-                self._sync(each, changes)
+                _sync(each, inodes.get(each.inode), changes)
             if each.kind in CHANGES:
                 changes.append(each)
-        return changes
-
-    def _sync(self, sync: Operation, changes: list[Operation]) -> None:
-        """Marks what a sync of a file or a folder has brought to disk."""
-        file = self.inodes.get(sync.inode)
-        if not sync.folder and file is not None:
-            file.synced, file.later = file.with_changes(len(file.later)), []
-        for change in changes if sync.folder else ():
-            places = [change.other] if change.kind == "Y" else [change.name, change.other]
-            change.synced = change.synced or sync.name in map(os.path.dirname, places)
+        return tree, changes
 
     def _apply(self, tree: Tree, change: Operation, both: bool = False) -> None:
         """Makes a change, as far as what it needs is there. both: a rename leaves the old name, too."""
@@ -176,6 +167,15 @@ class PowerCut:
                 tree[other + path[len(name) :]] = file
                 if change.kind == "R" and not both:
                     del tree[path]
+
+
+def _sync(sync: Operation, file: Contents | None, changes: list[Operation]) -> None:
+    """Marks what a sync of a file or a folder has brought to disk."""
+    if not sync.folder and file is not None:
+        file.synced, file.later = file.whole(), []
+    for change in changes if sync.folder else ():
+        places = [change.other] if change.kind == "Y" else [change.name, change.other]
+        change.synced = change.synced or sync.name in map(os.path.dirname, places)
 
 
 def write(tree: Tree, root: Path) -> None:

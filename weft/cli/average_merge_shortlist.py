@@ -67,7 +67,7 @@ def _copied_run(run: Path, out: Path, config: Config) -> Iterator[Path]:
     from weft.runs.weight_files import replacing
 
     create_folder(out)
-    with replacing(out) as aside:
+    with replacing(out, new=True) as aside:
         aside.mkdir()
         for file in [*run.glob("tokenizer*"), *run.glob("*.json"), *run.glob("shortlist*")]:
             shutil.copyfile(file, aside / file.name)  # a read-only run gives a run that can be written

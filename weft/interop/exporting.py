@@ -29,7 +29,7 @@ def export_run(run: Path, to: str, out: Path, quantization: str | None = None) -
     if not isinstance(opened.task, TranslationTask):
         raise ConfigError(f"{run}: its task is {opened.config.task['kind']}; only translation models can be exported")
     options: dict[str, Any] = {} if to not in QUANTIZED else {"quantization": quantization}
-    with replacing(out) as aside:
+    with replacing(out, new=True) as aside:
         aside.mkdir(parents=True)
         notes: list[str] = load(EXPORTS, to)(opened, aside, **options)
         card = aside / "README.md"

@@ -75,7 +75,7 @@ class ImportedModel:
         """Writes the run, as a whole or not at all."""
         create_folder(out)
         config = self.config()
-        with replacing(out) as aside:
+        with replacing(out, new=True) as aside:
             aside.mkdir(parents=True)
             write_format(aside)
             save_extended(aside, self.source, self.target)

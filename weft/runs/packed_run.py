@@ -53,7 +53,7 @@ def pack_run(run: Path, file: Path) -> None:
     """Writes a packed run."""
     if file.exists():
         raise RunError(f"{file}: it exists already, and weft does not overwrite files; choose another name")
-    with replacing(file) as aside:
+    with replacing(file, new=True) as aside:
         folder = aside.with_name(aside.name + ".files")
         try:
             folder.mkdir(parents=True)
@@ -120,7 +120,7 @@ def _card(config: Any, languages: Mapping[str, Any], folder: Path) -> str:
 def unpack_run(file: Path, out: Path) -> None:
     """Makes a run folder of a packed run."""
     create_folder(out)
-    with _archive(file) as archive, replacing(out) as aside:
+    with _archive(file) as archive, replacing(out, new=True) as aside:
         aside.mkdir(parents=True)
         _extract(file, archive, aside)
 
@@ -140,10 +140,14 @@ def unpacked(path: Path) -> Path:
     folder = trusted_place(cache_folder() / "packed" / digest)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _archive(path) as archive, replacing(folder) as aside:
-            aside.mkdir(parents=True)
-            _extract(path, archive, aside)
-            close_own(aside)
+        try:
+            with _archive(path) as archive, replacing(folder, new=True) as aside:
+                aside.mkdir()
+                _extract(path, archive, aside)
+                close_own(aside)
+        except RunError:
+            if not folder.is_dir():  # otherwise another process was first, and may be reading it
+                raise
     return folder
 
 

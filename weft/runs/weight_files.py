@@ -1,5 +1,6 @@
 """Weight files. They are safetensors, so nothing is ever unpickled, and they are synced to disk before they are used."""
 
+import errno
 import hashlib
 import json
 import os
@@ -190,18 +191,22 @@ def load_weights(model: nn.Module, file: Path) -> dict[str, str]:
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[Path]:
+def replacing(target: Path, *, new: bool = False) -> Iterator[Path]:
     """Yields a temporary path for a file or folder that then replaces `target`. If this fails, nothing of it remains.
 
-    All of it is synced to disk before, so that a crash leaves either what was there or what is new, as a whole.
+    All of it is synced to disk before, so that a crash leaves either what was there or what is new, as a whole. With `new`,
+    only an empty folder is replaced; RunError says if another process has made more of it meanwhile.
     """
     try:
         with unfinished(target) as aside:
             yield aside
             sync_all(aside)
-            if target.is_dir():
-                discard(target)
-            os.replace(aside, target)
+            if new:
+                _place(aside, target)
+            else:
+                if target.is_dir():
+                    discard(target)
+                os.replace(aside, target)
             sync(target.parent)
     except (OSError, SafetensorError) as error:
         parent = next(folder for folder in target.absolute().parents if folder.is_dir())
@@ -212,6 +217,21 @@ def replacing(target: Path) -> Iterator[Path]:
             f"could not save {target}: {error}. {free:,.0f} MiB are free on that disk. Earlier checkpoints are intact: free "
             "some space (old runs, other files) or lower train.keep_last, and continue with --resume"
         ) from error
+
+
+def _place(aside: Path, target: Path) -> None:
+    """Gives a file or folder its name, unless that is taken."""
+    try:
+        if aside.is_dir():
+            os.rename(aside, target)
+        else:
+            os.link(aside, target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise RunError(f"{target}: another process has just made it, and weft does not overwrite files") from None
+        if aside.is_dir():
+            raise
+        os.replace(aside, target)  # not every file system has links
 
 
 def discard(folder: Path) -> None:
