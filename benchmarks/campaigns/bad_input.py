@@ -124,7 +124,6 @@ class Lines:
 
     def __init__(self, seed: int) -> None:
         self.seed, self.readers = seed, line_readers(make_tokenizers())
-        self.names = [*self.readers, "bytes"]
 
     def run(self, number: int, counts: Counts) -> None:
         rng = random.Random(f"{self.seed}/line/{number}")
@@ -157,9 +156,8 @@ class Lines:
 class Files:
     """Folders of files of which one is changed, each for one reader."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
-        self.seed, self.readers = seed, file_readers(folder)
-        self.names = [reader.name for reader in self.readers]
+    def __init__(self, seed: int, readers: list[Reader]) -> None:
+        self.seed, self.readers = seed, readers
         self.others = [content for reader in self.readers for content in reader.files.values() if len(content) < 100_000]
         self.check()
 
@@ -283,7 +281,7 @@ def campaign(options: argparse.Namespace) -> Counts:
             for first, last in waiting:
                 if time.monotonic() > end:
                     break
-                cases = cases or (Files(options.seed, Path(folder)) if kind == "files" else Lines(options.seed))
+                cases = cases or (Files(options.seed, file_readers(Path(folder))) if kind == "files" else Lines(options.seed))
                 counts = in_fork(cases, kind, first, last, options.out)
                 total.add(counts.as_json())
                 with journal.open("a", encoding="utf-8") as out:
@@ -325,7 +323,7 @@ def one_case(options: argparse.Namespace) -> None:
 
     globals()["attempt"] = shown
     with tempfile.TemporaryDirectory(prefix="bad-input-") as folder:
-        cases = Files(options.seed, Path(folder)) if kind == "files" else Lines(options.seed)
+        cases = Files(options.seed, file_readers(Path(folder))) if kind == "files" else Lines(options.seed)
         cases.run(int(number), Counts())
 
 
