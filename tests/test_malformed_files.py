@@ -9,11 +9,15 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weft.config import yaml_document
 from weft.data.array_files import read_array, read_arrays
@@ -46,6 +50,10 @@ from weft_studies.answering.data import read_story
 DEEP, DIGITS = "[" * 100_000, "9" * 5000
 HALF = '"\\ud800"'
 """Half of a surrogate pair, as JSON and YAML write it."""
+
+
+SMALL = ("a.tsv", "a.csv", "a.jsonl", "a.tmx", "a.po", "a.xlf", "a.zip", "a.tsv.gz", "a.tsv.bz2", "a.tsv.xz")
+"""Names of files that are read as pairs."""
 
 
 def pairs(file: Path) -> object:
@@ -131,6 +139,32 @@ def test_inputs_in_json_get_a_sentence(text: str) -> None:
         read_two_texts(text, FIELDS)
     with pytest.raises(DataError, match=r"not valid JSON|surrogate"):
         read_story(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=[])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["source", "target", "text", "label"]), inner),
+    max_leaves=6,
+)
+
+
+@given(JSON, st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_any_json_value_is_a_pair_or_gets_a_sentence(value: object, escaped: bool) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "a.jsonl"
+        file.write_bytes(json.dumps(value, ensure_ascii=escaped).encode("utf-8", "surrogatepass"))
+        with suppress(WeftError):
+            assert all(each.encode() is not None for pair in open_pairs(str(file)) for each in pair)
+
+
+@given(st.binary(max_size=60), st.sampled_from(SMALL))
+@settings(max_examples=120, deadline=None)
+def test_any_bytes_are_read_or_get_a_sentence(content: bytes, name: str) -> None:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / name).write_bytes(content)
+        with suppress(WeftError):
+            pairs(Path(folder) / name)
 
 
 def test_whole_surrogate_pairs_are_characters(tmp_path: Path) -> None:

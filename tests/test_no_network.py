@@ -35,9 +35,8 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
 
         return call
 
-    for owner, name, place in (
-        (socket.socket, "connect", 1), (socket.socket, "connect_ex", 1), (socket, "getaddrinfo", 0), (socket, "gethostbyname", 0)
-    ):  # fmt: skip
+    calls = [(socket.socket, "connect", 1), (socket.socket, "connect_ex", 1), (socket, "getaddrinfo", 0)]
+    for owner, name, place in [*calls, (socket, "gethostbyname", 0)]:
         monkeypatch.setattr(owner, name, refused(name, getattr(owner, name), place))
     yield found
     assert not found
@@ -64,7 +63,8 @@ def test_commands_need_no_network(weft: tiny.Shell, reverse_run: Path, tmp_path:
     weft("data", "clean", tmp_path / "pairs.tsv", "-o", tmp_path / "clean.tsv")
     weft("list", "recipes")
     weft("new", tmp_path / "config.yaml")
-    weft("pack", reverse_run, tmp_path / "a.weft")
+    weft("explain", reverse_run, "a b c", "-o", tmp_path / "a.html")
+    weft("pack", reverse_run, "-o", tmp_path / "a.weft")
     weft("translate", tmp_path / "a.weft", stdin="a b\n")
     assert (tmp_path / "out.txt").read_text().splitlines() == ["c b a", "e d"]
 
