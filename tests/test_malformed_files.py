@@ -10,6 +10,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,6 +43,7 @@ from weft.tasks.pairs.data import FIELDS
 from weft.tasks.quality.calibration import Calibration
 from weft.tasks.reading.data import open_passages
 from weft.tasks.tagging.data import Lexicon, Vocabulary
+from weft.tasks.translation.documents import open_file
 from weft.tasks.two_texts import read_two_texts
 from weft.training import checkpoint
 from weft.watch.run_reader import RunReader
@@ -202,6 +204,21 @@ def damaged_archive(folder: Path) -> Path:
 def test_an_archive_with_lying_offsets_gets_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="zip file cannot be read"):
         pairs(damaged_archive(tmp_path))
+
+
+def test_a_word_document_with_a_damaged_part_gets_a_sentence() -> None:
+    docx = pytest.importorskip("docx")
+    whole, damaged = BytesIO(), BytesIO()
+    docx.Document().save(whole)
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(damaged, "w", zipfile.ZIP_DEFLATED) as out:
+        for name in source.namelist():
+            out.writestr(name, source.read(name))
+        entry = out.getinfo("word/document.xml")
+    content = bytearray(damaged.getvalue())
+    start = entry.header_offset + 30 + len(entry.filename)
+    content[start : start + 9] = b"\xff" * 9
+    with pytest.raises(DataError, match="not a Word document"):
+        open_file(bytes(content), ".docx")
 
 
 def test_a_spreadsheet_that_is_damaged_further_down_gets_a_sentence(tmp_path: Path) -> None:
