@@ -19,6 +19,9 @@ NO_FILE = "there is no such file"
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
 """Raised by code that takes plain data apart, as JSON has it, if the data has another form than the code expects."""
 
+ROOT = 0
+"""The number of the system's own user, who can write everywhere."""
+
 ASIDE = ".tmp-"
 """Prefix of files that are still being written. After a crash such a file may remain, until it is written again."""
 
@@ -86,7 +89,7 @@ def why_untrusted(path: Path, *, chosen: bool = False, inside: bool = True) -> s
         if stat.S_ISLNK(facts.st_mode):
             return f"{each} is a link"
         others = stat.S_IWOTH if chosen else stat.S_IWGRP | stat.S_IWOTH
-        if facts.st_uid not in (os.geteuid(), 0) and not chosen:
+        if facts.st_uid not in (os.geteuid(), ROOT) and not chosen:
             return f"{each} belongs to {_user(facts.st_uid)}"
         if facts.st_mode & others:
             return f"others may write to {each} ({stat.filemode(facts.st_mode)}): chmod -R go-w {path}"

@@ -14,6 +14,7 @@ from torch import Tensor
 import weft
 from tests.helpers import tiny
 from tests.helpers.int8_kernel import EXACT, FLIPPED, with_all_levels
+from weft import file_access
 from weft.attention.core.kv_cache import CacheIndex
 from weft.data.batch import BOS, PAD, Layout, Source
 from weft.data.formats import open_pairs
@@ -374,7 +375,8 @@ def test_kernels_are_loaded_from_private_folders_only(tmp_path: Path, monkeypatc
     assert loaded[-1] == compiled[-1] and loaded[-1].parent not in (folder, tmp_path)
 
     folder.chmod(0o700)
-    monkeypatch.setattr(build.os, "getuid", lambda: -1)
+    monkeypatch.setattr(file_access, "ROOT", -2)
+    monkeypatch.setattr(build.os, "geteuid", lambda: -1)
     with pytest.warns(UserWarning, match="it is not yours"):
         build.library()
     assert loaded[-1] == compiled[-1] and loaded[-1].parent not in (folder, tmp_path) and len(compiled) == 4

@@ -23,6 +23,14 @@ STATE = ("ETag", "etag", "LastModified", "last_modified", "mtime", "created", "s
 
 BLOCK = 1 << 22
 
+SECRET = re.compile(
+    r"[?&][\w.-]*(?:token|sig|signature|secret|password|passwd|credential|api[_-]?key|access[_-]?key)=", re.IGNORECASE
+)
+"""Parameters of an address that let everybody read the file who has it."""
+
+USER = re.compile(r"(?!github)[a-z][a-z0-9+.-]*://[^/?#]*@", re.IGNORECASE)
+"""Addresses with a name, a password or a token before the host. In github://owner:repository@revision there is none."""
+
 
 def local_copies(spec: str) -> str:
     """`spec` with the paths of local copies in place of addresses."""
@@ -34,6 +42,12 @@ def local_copy(address: str) -> Path:
 
     Without a connection, an earlier copy is used. Raises DataError if there is none.
     """
+    if USER.match(address) or SECRET.search(address):
+        raise DataError(
+            f"{address.partition('://')[0]}://…: this address has a password or a token in it, which the run, its log and its "
+            "card would show. Download the file and name the copy, or give the secret to fsspec: in ~/.config/fsspec, or "
+            "FSSPEC_HTTPS"
+        )
     folder = cache_folder(None) / "remote" / hashlib.blake2b(address.encode(), digest_size=12).hexdigest()
     try:
         import fsspec

@@ -54,7 +54,7 @@ def attach(run: Path, corpora: Sequence[Corpus], fertilities: Callable[[], Count
         count = fertilities()
         saved |= {corpus.folder.name: _counted(corpus, count) for corpus in missing}
         with replacing_file(file) as written:
-            np.savez(written, allow_pickle=False, **saved)
+            np.savez(written, **saved)  # type: ignore[arg-type]
     for corpus in corpora:
         corpus.values[COLUMN], corpus.offsets[COLUMN] = saved[corpus.folder.name], corpus.offsets["source"]
 

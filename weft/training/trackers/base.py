@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from weft.config.registry import find_table, load
 from weft.config.sections import Config
-from weft.errors import ConfigError, RunError
+from weft.errors import ConfigError, RunError, without_secrets
 from weft.file_access import MALFORMED, replace_file
 from weft.training.log import Sink
 from weft.training.log_text import Record
@@ -95,7 +95,7 @@ class Tracker(Sink):
 
     def _give_up(self, error: Exception) -> None:
         self.works = False
-        print(f"warning: {self.package} receives nothing more of this run: {error}", file=sys.stderr)
+        print(f"warning: {self.package} receives nothing more of this run: {without_secrets(str(error))}", file=sys.stderr)
 
     def _states(self) -> dict[str, Any]:
         try:
