@@ -2,6 +2,7 @@
 
 import codecs
 import glob
+import hashlib
 import os
 import re
 import stat
@@ -104,7 +105,7 @@ def replacing_file(file: Path) -> Iterator[IO[bytes]]:
 
     Each call has a temporary file of its own, so processes and threads that write the same file do not disturb each other.
     """
-    handle, name = tempfile.mkstemp(prefix=f"{ASIDE}{file.name}.", dir=file.parent)
+    handle, name = tempfile.mkstemp(prefix=f"{ASIDE}{short_name(file)}.", dir=file.parent)
     try:
         with os.fdopen(handle, "wb") as out:
             yield out
@@ -116,6 +117,12 @@ def replacing_file(file: Path) -> Iterator[IO[bytes]]:
         os.unlink(name)
         raise
     sync(file.parent)
+
+
+def short_name(file: Path) -> str:
+    """The name of a file, shortened if there is no room for a prefix and a suffix: a name has at most 255 bytes."""
+    name = os.fsencode(file.name)
+    return file.name if len(name) <= 200 else f"{file.name[:40]}-{hashlib.blake2b(name, digest_size=8).hexdigest()}"
 
 
 def sync(path: Path) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from weft.errors import RunError
-from weft.file_access import ASIDE, denied, sync, why_unreadable
+from weft.file_access import ASIDE, denied, short_name, sync, why_unreadable
 from weft.models.base import Network
 from weft.runs.distributed_tensors import each_whole, fill, local
 from weft.runs.migrations import migrate_metadata, migrate_weights
@@ -192,7 +192,7 @@ def load_weights(model: nn.Module, file: Path) -> dict[str, str]:
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """Yields a temporary path for a file or folder that then replaces `target`. If this fails, nothing of it remains."""
-    aside = target.with_name(ASIDE + target.name)
+    aside = target.with_name(ASIDE + short_name(target))
     try:
         yield aside
         if target.is_dir():
@@ -215,6 +215,6 @@ def replacing(target: Path) -> Iterator[Path]:
 
 def discard(folder: Path) -> None:
     """Removes a folder. It is renamed first: a partly removed checkpoint must not look like a checkpoint."""
-    aside = folder.with_name(f"{ASIDE}old-{folder.name}")
+    aside = folder.with_name(f"{ASIDE}old-{short_name(folder)}")
     os.rename(folder, aside)
     shutil.rmtree(aside, ignore_errors=True)
