@@ -4,6 +4,7 @@ import codecs
 import errno
 import fcntl
 import glob
+import hashlib
 import os
 import re
 import secrets
@@ -175,7 +176,7 @@ def unfinished(target: Path, *, sweep: bool = False) -> Iterator[Path]:
 
 def temporary_name(target: Path, kind: str = "") -> Path:
     """A new path beside `target` that the next writer of this target removes, if it is still there."""
-    return target.with_name(f"{ASIDE}{kind}{target.name}.{secrets.token_hex(4)}")
+    return target.with_name(f"{ASIDE}{kind}{_short_name(target)}.{secrets.token_hex(4)}")
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -228,6 +229,12 @@ def sync_all(path: Path) -> None:
                 sync(Path(each))
     if not path.is_dir():
         sync(path)
+
+
+def _short_name(file: Path) -> str:
+    """The name of a file, shortened if there is no room for a prefix and a suffix: a name has at most 255 bytes."""
+    name = os.fsencode(file.name)
+    return file.name if len(name) <= 200 else f"{file.name[:40]}-{hashlib.blake2b(name, digest_size=8).hexdigest()}"
 
 
 def sync(path: Path) -> None:

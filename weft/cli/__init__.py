@@ -174,6 +174,8 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not error.filename and _nowhere():
+            return _fail("error: the current folder has been deleted; change to another one", 1)
         where = f"{error.filename}: " if error.filename else ""
         if isinstance(error, PermissionError) and error.filename:
             return _fail(f"error: {where}{denied(error.filename, 'read or write it')}", 1)
@@ -186,6 +188,15 @@ def run(arguments: list[str]) -> int:
             raise
         return _fail(NO_MEMORY, 1)
     return 0
+
+
+def _nowhere() -> bool:
+    """Whether the current folder no longer exists."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 SECTIONS = ("data", "start", "model", "task", "train", "decode")

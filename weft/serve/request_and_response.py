@@ -152,7 +152,7 @@ class TranslationDocument(BaseModel):
 
     text: str = Field(description="the translation")
     score: float | None = Field(
-        description="its log-probability, divided by its length as the length penalty says; null if the model computed no number"
+        description="its log-probability, divided by its length as the length penalty says; null if it is not a number"
     )
     tokens: list[str] = Field(description="its tokens")
     source_tokens: list[str] | None = Field(default=None, description="the tokens of the text")

@@ -28,13 +28,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.data.batch import Position
 from weft.errors import RunError
 from weft.file_access import MALFORMED, unfinished
-from weft.runs.distributed_tensors import fill
+from weft.runs.distributed_tensors import fill, local
 from weft.runs.run_folder import CHECKPOINTS, MODEL
 from weft.runs.weight_files import (
     copy_weights,
@@ -104,6 +105,11 @@ class TrainingState:
         optimizers = {f"{kind}/{key}": value for kind, state in states.items() for key, value in state.items()}
         averages = {EMA: self.ema.average} if self.ema is not None else {}
         return {MODEL: named_weights(self.model), OPTIMIZER: optimizers, **averages}
+
+    def finite(self) -> bool:
+        """Whether all weights and averages that this process holds are finite."""
+        tensors = [*self.model.parameters(), *(self.ema.average.values() if self.ema is not None else ())]
+        return bool(torch.stack([local(each.detach()).isfinite().all() for each in tensors]).all())
 
 
 def folder_of(run: Path, step: int) -> Path:

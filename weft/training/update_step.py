@@ -22,8 +22,7 @@ from weft.training.compile_and_cuda_graphs import CudaGraphSteps, Work
 from weft.training.distributed import World, clip_gradients, gradient_norm, sum_gradients
 from weft.training.ema import Ema
 from weft.training.gradual_unfreezing import LayerGroups
-from weft.training.optimizer import take_step
-from weft.training.running_buffers import RunningBuffers
+from weft.training.optimizer import RunningBuffers, take_step
 from weft.training.sharding import PlainCopy, ShardedLosses, shards
 
 

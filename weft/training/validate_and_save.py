@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
 from weft.runs.device_and_precision import autocast
-from weft.runs.distributed_tensors import local
 from weft.runs.run_folder import MODEL, remove_stale
 from weft.runs.weight_files import copy_weights, read_tensors
 from weft.tasks.base import Sample, StatefulTask, Task, find_measure
@@ -209,10 +208,7 @@ class Session:
 
     def check_weights(self) -> None:
         """Raises RunError if a weight is not finite: no later step could repair it, and a checkpoint would keep it."""
-        weights = [weight.detach() for weight in self.trained.model.parameters()]
-        weights += self.trained.ema.average.values() if self.trained.ema is not None else []
-        finite = torch.stack([local(weight).isfinite().all() for weight in weights]).all()
-        if self.world.any(not finite):
+        if self.world.any(not self.trained.finite()):
             raise RunError(
                 f"training stopped at step {self.progress.update}: some weights are not finite, although the losses and "
                 f"gradients of the steps that were taken are. {self._last_checkpoint()} Try a lower learning rate "
