@@ -295,7 +295,7 @@ def read(file: Path) -> list[dict[str, Any]]:
 def campaign(place: Workplace, sources: Sources, options: argparse.Namespace) -> None:
     rows = {(row["seed"], row["number"]): row for row in read(options.out)}
     once_more = ALIVE if options.again or options.after else ()
-    coverage = Coverage.load(place.folder / "coverage.jsonl", sources)
+    coverage = Coverage.load(place.folder / "coverage.jsonl", sources, place.tests)
     judge = Judge(place)
     judge.seconds = dict(zip(coverage.tests, coverage.seconds, strict=True))
     for number, mutant in wanted(sources, options):
