@@ -397,6 +397,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rooms", default="", help="only these, joined by commas")
     made.add_argument("--again", action="store_true", help="survivors once more")
     made.add_argument("--after", action="store_true", help="survivors once more, with tests that were added")
+    made.add_argument("--wider", action="store_true", help="with the tests that `make check` selects for survivors' files")
     made.add_argument("--prepare", action="store_true", help="only measures the tests")
     made.add_argument("--report", action="store_true", help="prints the table and the survivors")
     made.add_argument("--out", type=Path, default=RESULTS)
@@ -415,7 +416,7 @@ def main() -> None:
     import_third_party()
     options.rooms = options.rooms.split(",") if options.rooms else list(ROOMS)
     tests = [each for room in options.rooms for each in ROOMS[room][1]]
-    if options.again or options.after:
+    if options.wider:
         alive = [row["file"] for row in read(options.out) if row["room"] in options.rooms and row["verdict"] in ALIVE]
         tests += [each for file in alive for each in tests_of(ROOT, file)]
     place = Workplace(ROOT, options.folder.resolve(), distinct(tests))
