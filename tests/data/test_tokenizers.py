@@ -16,7 +16,7 @@ from weft.config import registry
 from weft.data import TOKENIZERS
 from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.data.formats import Pairs
-from weft.data.tokenizers import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
+from weft.data.tokenizers import InheritedTokenizers, Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.data.tokenizers.bpe_and_unigram import frequent_pairs
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.errors import ConfigError, DataError, RunError
@@ -431,3 +431,15 @@ def test_further_merges_are_those_of_counting_anew_after_each() -> None:
                     pieces[at : at + 2] = ["".join(pair)]
                 at += 1
     assert list(frequent_pairs(words, {"c"})) == expected and len(expected) > 10
+
+
+def test_tokenizers_of_another_run_are_used_as_they_are_or_with_tokens_for_new_texts() -> None:
+    one, other = trained("bpe"), trained("bpe", texts=["Ein Hund läuft.", "Zwei Hunde laufen."] * 9)
+    pairs = [Texts([("Zebras graze.", "Zebras grasen.")] * 20)]
+    for source, target in ((one, other), (one, one)):
+        kept = train_tokenizers("bpe", pairs, size=300, start=InheritedTokenizers(source, target, 0))
+        assert kept[0] is source and kept[1] is target
+        longer = train_tokenizers("bpe", pairs, size=300, start=InheritedTokenizers(source, target, 4))
+        assert (longer[0] is longer[1]) == (source is target)
+        for text, old, new in zip(("Zebras graze.", "Zebras grasen."), (source, target), longer, strict=True):
+            assert old.size < new.size <= old.size + 4 and len(new.encode(text)) < len(old.encode(text))
