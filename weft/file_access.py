@@ -165,7 +165,7 @@ def unfinished(target: Path, *, sweep: bool = False) -> Iterator[Path]:
     Each call has a path of its own, so processes and threads with the same target do not disturb each other. What killed
     processes have left of this target is removed first, or with `sweep`, of any target in the folder.
     """
-    left = rf"{re.escape(ASIDE)}(old-)?{re.escape(target.name)}(\.\w{{8}}(\..*)?)?"
+    left = rf"{re.escape(ASIDE)}(old-)?{re.escape(_short_name(target))}(\.\w{{8}}(\..*)?)?"
     aside = temporary_name(target)
     with _writing(target.parent, re.escape(ASIDE) + ".*" if sweep else left):
         try:

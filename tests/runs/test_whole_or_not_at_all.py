@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,9 @@ def test_what_another_process_has_made_meanwhile_stays(folder: bool, tmp_path: P
         (path / "file" if folder else path).write_text(text)
 
     out = tmp_path / "out"
-    with pytest.raises(RunError, match="out: another process has just made it"), replacing(out, new=True) as aside:
-        make(aside, "mine")
+    with ExitStack() as stack:
+        stack.enter_context(pytest.raises(RunError, match="out: another process has just made it"))
+        make(stack.enter_context(replacing(out, new=True)), "mine")
         make(out, "theirs")
     assert (out / "file" if folder else out).read_text() == "theirs"
     assert os.listdir(tmp_path) == ["out"]
