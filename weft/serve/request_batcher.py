@@ -51,6 +51,9 @@ TICKETS = 64
 CHECK = 0.5
 """Seconds after which a lane looks again whether the others have ended."""
 
+INTERLUDE = 0.1
+"""The share of a batch's time after which others may be answered in the middle of it, and that this may take."""
+
 TRIES = 16
 """Single requests between two that try the number of threads that was slower so far, since that may have changed."""
 
@@ -356,21 +359,30 @@ class Batcher:
             self.metrics.count(batches=1)
 
     def _interlude(self, batch: Batch, began: float, lane: int) -> None:
-        """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile."""
+        """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile.
+
+        This is short, since whoever waits for the batch waits for it, too: one job, or several that take a tenth of a batch.
+        It does not wait until another lane has run its batch.
+        """
         settings, now = self.settings, time.monotonic()
-        if now - began < settings.slice / 10 or len({job.ticket.client for job in batch.jobs}) > 1:
+        if now - began < settings.slice * INTERLUDE or len({job.ticket.client for job in batch.jobs}) > 1:
             return
-        with self._changed:
-            inner = self._queue.take(settings.slice, settings.batch_tokens, before=batch)
-        if not inner.jobs:
+        if not self._own.acquire(blocking=False):
             return
         try:
-            self._finish(inner, self._decode_batch(inner, now, lambda: None))
+            with self._changed:
+                inner = self._queue.take(settings.slice * INTERLUDE, settings.batch_tokens, before=batch)
+                if not inner.jobs:
+                    inner = self._queue.take(settings.slice, settings.batch_tokens, before=batch, most=1)
+            if inner.jobs:
+                self._finish(inner, self._decode_batch(inner, now, lambda: None))
+                self._interludes[lane] += time.monotonic() - now
         except BaseException:
             for ticket in inner.tickets:
                 ticket.settle(RuntimeError("the model's thread ended"))
             raise
-        self._interludes[lane] += time.monotonic() - now
+        finally:
+            self._own.release()
 
     def _decode_batch(self, batch: Batch, began: float, between: Callable[[], None]) -> BatchResult:
         pending = batch.jobs[0].pending
