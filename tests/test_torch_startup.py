@@ -72,6 +72,11 @@ CASES = {
         "dumps",
         NONE,
     ),
+    "the modules of a training": (
+        "import sys, weft.training.train_run; found = 'torch.distributed.fsdp' in sys.modules",
+        False,
+        ALL,
+    ),
     "threads": (
         "from concurrent.futures import ThreadPoolExecutor\n"
         "with ThreadPoolExecutor(4) as pool: found = len(set(pool.map(lambda _: torch.export.Dim, range(4))))",

@@ -124,11 +124,11 @@ def _main(
     """Train, evaluate, use and explain sequence-to-sequence models."""
 
 
-USING = ("translate", "predict", "generate")
-"""Commands that use a model and do not compile it, so that they can do with a part of torch."""
-
 OWN_PROCESS: list[bool] = []
 """Not empty if this process was started for the command, so that its time begins with the process."""
+
+USING = ("translate", "predict", "generate")
+"""Commands that use a model and do not compile it, so that they can do with a part of torch."""
 
 
 def main() -> None:
