@@ -239,7 +239,9 @@ class Zygote:
         self.out = out
         lines = (out / "results.jsonl").read_text("utf-8").splitlines() if (out / "results.jsonl").exists() else []
         self.done = {(line["place"], line["command"]): line for line in map(json.loads, lines)}
-        self.expected: dict[str, Any] = json.loads((out / "expected.json").read_text()) if (out / "expected.json").exists() else {}
+        self.expected: dict[str, Any] = (
+            json.loads((out / "expected.json").read_text()) if (out / "expected.json").exists() else {}
+        )
 
     def visit(self, name: str, place: Place) -> None:
         """Runs the commands that have not been run in this place."""
@@ -303,7 +305,11 @@ class Zygote:
         except Exception as error:
             return f"FAILED: {type(error).__name__}: {error}; {err.strip()[-300:]}"
         if dict(place.options).get(command) == TIMED[0][1]:
-            return "same" if 3 <= json.loads(last_line(run / "log.jsonl"))["seconds"] < 8 else f"FAILED: {last_line(run / 'log.jsonl')}"
+            return (
+                "same"
+                if 3 <= json.loads(last_line(run / "log.jsonl"))["seconds"] < 8
+                else f"FAILED: {last_line(run / 'log.jsonl')}"
+            )
         if command in ("resume",) and dict(place.options).get("train"):
             return "same" if found else "FAILED"
         expected = self.expected.setdefault(command, found) if name == "plain" else self.expected[command]
@@ -365,7 +371,9 @@ class Zygote:
             if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return self._ended(child, outer)
             try:
-                request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/translate", body, {"Content-Type": "application/json"})
+                request = urllib.request.Request(
+                    f"http://127.0.0.1:{port}/v1/translate", body, {"Content-Type": "application/json"}
+                )
                 with urllib.request.urlopen(request, timeout=30) as response:
                     answer = json.loads(response.read())["translations"][0]["text"]
                 break
@@ -385,7 +393,15 @@ def arguments(command: str, run: Path, folder: Path, to: Path) -> list[str]:
     sets = ["--set", *(f"{name}={value}" for name, value in SETTINGS.items())]
     cpu = ["--device", "cpu", "--no-fast"]
     return {
-        "train": ["train", "transformer-portable", f"--data={train}", f"--valid={valid}", f"--out={run}", *sets, "train.steps=3"],
+        "train": [
+            "train",
+            "transformer-portable",
+            f"--data={train}",
+            f"--valid={valid}",
+            f"--out={run}",
+            *sets,
+            "train.steps=3",
+        ],
         "resume": ["train", f"--resume={run}", "--set", "train.steps=6"],
         "translate": ["translate", *cpu[:2], "-o", str(to / "out.txt"), "--", str(run), given],
         "evaluate": ["evaluate", f"--data={valid}", "--json", *cpu[:2], "--", str(run)],
@@ -410,13 +426,17 @@ def found_by(command: str, out: str, run: Path, folder: Path, to: Path) -> Any:
     if command == "translate":
         return digest((to / "out.txt").read_bytes())
     if command == "evaluate":
-        return {name: value for name, value in json.loads(out).items() if isinstance(value, int | float) and "second" not in name}
+        return {
+            name: value for name, value in json.loads(out).items() if isinstance(value, int | float) and "second" not in name
+        }
     if command == "explain":
         page = (to / "page.html").read_text("utf-8")
         return page.count(TEXT.split()[1]) > 0 and page.rstrip().endswith("</html>")
     if command == "export":
         files = (to / "exported",) if (to / "exported").is_file() else sorted((to / "exported").rglob("*"))
-        return {file.name: digest(file.read_bytes()) for file in files if file.suffix in (".npz", ".spm", ".yml") and file.is_file()}
+        return {
+            file.name: digest(file.read_bytes()) for file in files if file.suffix in (".npz", ".spm", ".yml") and file.is_file()
+        }
     return out
 
 
@@ -449,17 +469,23 @@ def main() -> None:
         torch.set_num_threads(1)
         zygote = Zygote(out)
         for name, place in places().items():
-            if place.zygote == given.zygote and (fnmatch.fnmatch(name, given.only) or (name == "plain" and not zygote.expected)):
+            if place.zygote == given.zygote and (
+                fnmatch.fnmatch(name, given.only) or (name == "plain" and not zygote.expected)
+            ):
                 zygote.visit(name, place)
         return
     if os.geteuid():
         sys.exit("mounts, users and limits need root")
     library = out / "shim.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, Path(__file__).with_name("places_shim.c"), "-ldl"], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-O1", "-o", library, Path(__file__).with_name("places_shim.c"), "-ldl"], check=True
+    )
     shared = {**os.environ, "LD_PRELOAD": str(library), "LOCPATH": str(locales(out)), "XDG_CACHE_HOME": str(out / "cache")}
     for name, values in ZYGOTES.items():
         environ = {key: value for key, value in shared.items() if name in ("turkish", "german") or key != "LOCPATH"}
-        subprocess.run([sys.executable, __file__, f"--out={out}", f"--only={given.only}", f"--zygote={name}"], env=environ | values)
+        subprocess.run(
+            [sys.executable, __file__, f"--out={out}", f"--only={given.only}", f"--zygote={name}"], env=environ | values
+        )
     report(Zygote(out))
 
 
