@@ -3,11 +3,11 @@
     python benchmarks/campaigns/bad_numbers.py --out DIR                    # all cases, resumable: repeat the command
     python benchmarks/campaigns/bad_numbers.py --out DIR --only 'reward*'   # some cases
 
-The trainings are those of benchmarks/golden.py, shortened. In each, one update goes wrong in several ways, drawn from `--seed`: NaN or
-infinity in a loss, in a gradient, in the output of a module; a huge output in bf16; a loss that is a million times too large. The
-rest of the run must equal, bit for bit, that of a run whose optimisers were not called in that update: weights, buffers, states of
-the optimisers, moving average, and what a task carries along. A last training goes wrong in every update from then on: it
-must end with an error that names a checkpoint, and continue from there.
+The trainings are those of benchmarks/golden.py, shortened. In each, one update goes wrong in several ways, drawn from `--seed`:
+NaN or infinity in a loss, in a gradient, in the output of a module; a huge output in bf16; a loss that is a million times too
+large. The rest of the run must equal, bit for bit, that of a run whose optimisers were not called in that update: weights,
+buffers, states of the optimisers, moving average, and what a task carries along. A last training goes wrong in every update
+from then on: it must end with an error that names a checkpoint, and continue from there.
 
 Every line of DIR/results.jsonl is one training with its verdict; the last lines of the output count them.
 """
@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -237,7 +238,7 @@ class Campaign:
         lines = self.file.read_text("utf-8").splitlines() if self.file.exists() else []
         self.done = {(line["case"], line["fault"]): line for line in map(json.loads, lines)}
 
-    def train(self, name: str, case: Case, injection: Injection, settings: Mapping[str, Any] = {}) -> Path:  # noqa: B006
+    def train(self, name: str, case: Case, injection: Injection, settings: Mapping[str, Any] = MappingProxyType({})) -> Path:
         """A training of a case, in a folder that is made anew."""
         run = self.golden.run(name)
         shutil.rmtree(run.parent, ignore_errors=True)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import runpy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -111,8 +112,8 @@ class Coverage:
     hits: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), bool))
 
     @staticmethod
-    def load(file: Path, sources: Sources) -> Coverage:
-        """The newest line of each test file counts; those measured with other sources or another test file are left out."""
+    def load(file: Path, sources: Sources, tests: Sequence[str]) -> Coverage:
+        """What is known of the tests in these folders and files, as far as neither they nor the sources have changed since."""
         newest = {}
         for line in file.read_text("utf-8").splitlines() if file.exists() else ():
             entry = json.loads(line)
@@ -120,7 +121,7 @@ class Coverage:
         found = Coverage(sources)
         packed = []
         for entry in newest.values():
-            if entry["digest"] != digest_of(sources, entry["file"]):
+            if entry["digest"] != digest_of(sources, entry["file"]) or not entry["file"].startswith(tuple(tests)):
                 continue
             for test in entry["tests"]:
                 long = test.get("why", "").endswith("TooLong")
