@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.file_access import default_mode, replace_file, sync_all, unfinished
+from weft.file_access import default_mode, replace_file, sole_writer, sync_all, unfinished
 
 
 def test_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -80,3 +80,15 @@ def test_a_folder_is_synced_with_everything_in_it(tmp_path: Path, monkeypatch: p
     sync_all(tmp_path / "a" / "b" / "file")
     file = str(tmp_path / "a" / "b" / "file")
     assert sorted(synced) == sorted([str(tmp_path / "a"), str(tmp_path / "a" / "b"), file, file])
+
+
+def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
+    part, out = tmp_path / "out.part", tmp_path / "out"
+    with sole_writer(part, out):
+        with pytest.raises(OSError, match="another process is writing it"), sole_writer(part, out):
+            pass
+        os.replace(part, out)
+        with sole_writer(part, out):  # the name is free again
+            assert part.exists() and out.exists()
+    with sole_writer(part, out):
+        pass

@@ -7,7 +7,6 @@ import glob
 import hashlib
 import os
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -174,9 +173,35 @@ def unfinished(target: Path, *, sweep: bool = False) -> Iterator[Path]:
             _remove(aside)
 
 
+@contextmanager
+def sole_writer(file: Path, output: Path | str) -> Iterator[None]:
+    """Holds a lock on a file that becomes `output`, and creates it if it is not there.
+
+    Raises OSError if another process has it. Where files cannot be locked, nothing is held.
+    """
+    while True:
+        handle = os.open(claim(file), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            _try_to_lock(handle, output)
+            if file.exists() and os.path.samestat(os.fstat(handle), file.stat()):  # otherwise it has just got its final name
+                yield
+                return
+        finally:
+            os.close(handle)
+
+
+def _try_to_lock(handle: int, output: Path | str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OSError(errno.EBUSY, "another process is writing it; wait for it, or choose another name", str(output)) from None
+    except OSError:  # not every file system has locks
+        pass
+
+
 def temporary_name(target: Path, kind: str = "") -> Path:
     """A new path beside `target` that the next writer of this target removes, if it is still there."""
-    return target.with_name(f"{ASIDE}{kind}{_short_name(target)}.{secrets.token_hex(4)}")
+    return target.with_name(f"{ASIDE}{kind}{_short_name(target)}.{os.urandom(4).hex()}")
 
 
 def remove_unfinished(folder: Path) -> None:

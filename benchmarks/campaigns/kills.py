@@ -205,7 +205,7 @@ class Campaign:
     def case(self, number: int) -> dict[str, Any]:
         """Interrupts a command several times, lets it end, and returns what was found."""
         draw = random.Random(f"{self.seed} {number}")
-        name = self.names[number % len(self.names)]
+        name = self.names[(number + (self.seed - 1) * len(self.names) // 3) % len(self.names)]  # seeds begin at other ones
         reference, work = self.reference(name), self.work(name)
         self.fresh(work)
         found: dict[str, Any] = {"case": number, "work": name, "interruptions": []}

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -133,10 +133,8 @@ class ShardFolder:
 
         shared: other processes may be at the same work, so other work is an error instead.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
         identity = self.work.identity()
-        with open(self.path / "lock", "a+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._locked():
             plan = read_json(self.plan, f"remove {self.path} to begin again") if self.plan.exists() else {}
             if plan and plan.get("identity") != identity:
                 self._clear(shared)
@@ -147,6 +145,18 @@ class ShardFolder:
         self.count, self.size = plan["inputs"], plan["shard"]
         if done := self.count - sum(map(self.lines_of, self.missing())):
             report(f"{self.work.out}: continuing after {done:,} of {self.count:,} lines")
+
+    def _locked(self) -> IO[bytes]:
+        """The locked file of the folder, which is made again if another process has just joined the shards and removed it."""
+        file = self.path / "lock"
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                lock = open(file, "a+b")  # noqa: SIM115
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if file.exists() and os.path.samestat(os.fstat(lock.fileno()), file.stat()):
+                    return lock
+                lock.close()
 
     def __len__(self) -> int:
         return -(-self.count // self.size)
@@ -192,10 +202,10 @@ class ShardFolder:
 
     def join(self) -> None:
         """Writes the output from all shards, in order, and removes them."""
-        with open(self.path / "lock", "a+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not self.plan.exists():
-                return  # another process has joined them
+        with self._locked():
+            if not self.plan.exists():  # another process has joined them
+                shutil.rmtree(self.path)
+                return
             with replacing_file(self.work.out) as out:
                 for shard in range(len(self)):
                     with open(self.file(shard), "rb") as file:
