@@ -279,6 +279,9 @@ class Counter(StatusLine):
         self.what, self.unit, self.total = what, unit, total
         self.done, self.began, self.written = 0, time.monotonic(), 0.0
 
+    def expect(self, total: int) -> None:
+        self.total = total
+
     def advance(self, count: int = 1) -> None:
         self.done += count
         if time.monotonic() - self.written > 0.2:

@@ -284,9 +284,12 @@ def predict_corpus(
     share: tuple[int, int] | None = None,
     auto_workers: int = 1,
     advance: Callable[[], None] = lambda: None,
+    expect: Callable[[int], None] = lambda lines: None,
     report: Report = silent,
 ) -> bool:
     """Predicts all shards, or a share of them: (k, n) takes the shards k, k + n, k + 2n, …, counted from 1.
+
+    advance: called after each line · expect: called with the number of lines that are to be done, at most
 
     Returns whether the output is complete: the process that finishes the last shard writes it.
     """
@@ -294,6 +297,7 @@ def predict_corpus(
     folder.open(share is not None, report)
     first, step = share or (1, 1)
     mine = [shard for shard in folder.missing() if shard % step == first - 1]
+    expect(sum(map(folder.lines_of, mine)))
     predictor = ShardPredictor(work, folder.size, report, auto_workers)
     for wait in (False, True):  # first what nobody else is at
         for shard in mine:
