@@ -53,8 +53,8 @@ GROWTH = 1.4
 MEMORY = 2 << 30
 """Bytes of memory that a case may take."""
 
-TURNS, COSTLY = 8, 200
-"""A reader of lines reads one line in eight; those that identify languages, which takes milliseconds, one in 200."""
+TURNS, COSTLY = 12, 600
+"""A reader of lines reads one line in twelve; those that identify languages, which takes milliseconds, one in 600."""
 
 UNREAD = ("ctranslate2 model", "argos model", "a.tsv@idna", "a.tsv@unicode_escape", "listed files")
 """Readers that refuse even the files as they are, since weft writes such models only, or since the data does not fit."""
@@ -124,6 +124,9 @@ class Lines:
 
     def __init__(self, seed: int) -> None:
         self.seed, self.readers = seed, line_readers(make_tokenizers())
+        for read in self.readers.values():  # what is loaded once is not loaded in each process
+            with suppress(WeftError):
+                read(TEXTS[0])
 
     def run(self, number: int, counts: Counts) -> None:
         rng = random.Random(f"{self.seed}/line/{number}")
