@@ -26,7 +26,7 @@ from weft.data.text_lines import file_digest
 from weft.decoding.decoding_options import changed
 from weft.decoding.predictor import Prediction, Predictor
 from weft.errors import ConfigError, DataError
-from weft.file_access import claim, replace_file, replacing_file
+from weft.file_access import claim, made_by_others, replace_file, replacing_file
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import MODEL
@@ -134,6 +134,8 @@ class ShardFolder:
         shared: other processes may be at the same work, so other work is an error instead.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        if made_by_others(self.path):
+            raise DataError(f"{self.path}: somebody else has created this folder; choose another name for the output")
         identity = self.work.identity()
         with open(self.path / "lock", "a+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
