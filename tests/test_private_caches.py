@@ -22,6 +22,7 @@ from weft.decoding.shortlist import Shortlist, cached_file
 from weft.errors import DataError, RunError
 from weft.file_access import claim, close_to_others, why_untrusted
 from weft.runs.packed_run import unpacked
+from weft.runs.sharded_prediction import InputTexts, PredictionWork, ShardFolder
 from weft.runs.weight_files import replacing
 
 ROOT = Path(__file__).parent.parent
@@ -144,6 +145,10 @@ def test_a_file_of_somebody_else_is_not_written_where_everybody_can_put_one(
     tmp_path.chmod(0o777)
     with pytest.raises(PermissionError, match="somebody else"):
         claim(tmp_path / "own")
+    (tmp_path / "out.txt.shards").mkdir()
+    work = PredictionWork([], InputTexts([]), tmp_path / "out.txt")
+    with pytest.raises(DataError, match="somebody else has created this folder"):
+        ShardFolder(work).open(False, print)
 
 
 def test_temporary_names_differ_from_call_to_call(tmp_path: Path) -> None:

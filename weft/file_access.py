@@ -106,13 +106,15 @@ def close_to_others(folder: Path) -> None:
 def claim(file: Path) -> Path:
     """Creates a file whose name others can guess, unless it is there. Raises OSError if somebody else has put one there."""
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # a link could lead to any file of this user
-    try:
-        strange = os.fstat(handle).st_uid != os.geteuid()
-    finally:
-        os.close(handle)
-    if strange and file.parent.stat().st_mode & stat.S_IWOTH:
+    os.close(handle)
+    if made_by_others(file):
         raise PermissionError(errno.EPERM, "somebody else has created this file", str(file))
     return file
+
+
+def made_by_others(path: Path) -> bool:
+    """Whether somebody else has put a file or folder, or a link, where everybody may."""
+    return path.lstat().st_uid != os.geteuid() and bool(path.parent.stat().st_mode & stat.S_IWOTH)
 
 
 def default_mode(folder: bool = False) -> int:

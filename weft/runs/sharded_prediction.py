@@ -26,7 +26,7 @@ from weft.data.text_lines import file_digest
 from weft.decoding.decoding_options import changed
 from weft.decoding.predictor import Prediction, Predictor
 from weft.errors import ConfigError, DataError
-from weft.file_access import claim, replace_file, replacing_file
+from weft.file_access import claim, made_by_others, replace_file, replacing_file
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import MODEL
@@ -151,6 +151,8 @@ class ShardFolder:
         file = self.path / "lock"
         while True:
             self.path.mkdir(parents=True, exist_ok=True)
+            if made_by_others(self.path):
+                raise DataError(f"{self.path}: somebody else has created this folder; choose another name for the output")
             with suppress(FileNotFoundError):
                 lock = open(file, "a+b")  # noqa: SIM115
                 fcntl.flock(lock, fcntl.LOCK_EX)
