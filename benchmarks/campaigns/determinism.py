@@ -2,11 +2,11 @@
 
     python benchmarks/campaigns/determinism.py --out DIR
 
-Everything is done twice, in the same folder, by programs with different hash seeds of Python (PYTHONHASHSEED): two trainings, one
-of them with LoRA, a training that is stopped and resumed, translations, scores, pages, every export, a comparison, cleaned data.
-All files and outputs must be equal byte for byte, except those of `TIMED`, which say when something was done or how long it
-took, and these without their times. Then one thing changes at a time: the number of worker processes that translate, of threads,
-and of processes that train, each number twice.
+Everything is done twice, in the same folder, by programs with different hash seeds of Python (PYTHONHASHSEED): two trainings,
+one of them with LoRA, a training that is stopped and resumed, translations, scores, pages, every export, a comparison, cleaned
+data. All files and outputs must be equal byte for byte, except those of `TIMED`, which say when something was done or how long
+it took, and these without their times. Then one thing changes at a time: the number of worker processes that translate, of
+threads, and of processes that train, each number twice.
 """
 
 from __future__ import annotations
