@@ -10,7 +10,9 @@ and waits about a second. A tenth of the time is quiet. Then hostile clients joi
 - half-closed: requests whose sender closes its side, and then reads or does not;
 - garbage: bytes that are not HTTP, broken JSON, large headers, bodies of 1 MiB;
 - abandoned: requests whose sender leaves at once;
-- hard to read: markup with many or deep elements, placeholders, dots and digits without end, explanations with a wide beam.
+- hard to read: markup with many or deep elements, placeholders, dots and digits without end, explanations with a wide beam;
+- lying: a Content-Length that is too long or too short, twice or beside chunks, senders that leave in the middle of a body;
+- unread: large answers that nobody reads.
 
 Meanwhile the models are reloaded once a minute, and in the middle the server is replaced by a new process (SIGUSR2), which
 stops the old one by SIGTERM. The hostile clients are a process of their own, so that the honest ones measure the server and not
@@ -143,13 +145,41 @@ async def hard_to_read(url: str, texts: list[str]) -> None:
     connection.writer.close()
 
 
+async def lying(url: str, texts: list[str]) -> None:
+    """Sends another body than the headers announce; half of the time it leaves without an answer."""
+    connection = await Connection.open(url, "127.0.2.7")
+    body = json.dumps({"text": random.choice(texts)}).encode()
+    head = b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    lengths = [b"%d" % number for number in (len(body) + 50, len(body) // 2, -1)] + [b"1e3", b"9" * 30]
+    lengths += [b"%d\r\n" % len(body) + more for more in (b"Content-Length: 3", b"Transfer-Encoding: chunked")]
+    length = random.choice(lengths)
+    connection.writer.write(head + b"Content-Length: " + length + b"\r\n\r\n" + body)
+    await connection.writer.drain()
+    if random.random() < 0.5:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(connection.reader.read(), 15)
+    connection.writer.transport.abort()
+
+
+async def unread(url: str, texts: list[str]) -> None:
+    """Requests attention weights of several texts, and reads nothing of the answer for half a minute."""
+    connection = await Connection.open(url, "127.0.2.8")
+    connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    connection.writer.write(request({"text": random.choices(texts, k=100), "n_best": 5, "beam": 5, "attention": True}) * 3)
+    await connection.writer.drain()
+    await asyncio.sleep(30)
+    connection.writer.transport.abort()
+
+
 ATTACKS: dict[Attack, tuple[int, float]] = {greedy: (20, 1.0), slow: (300, 0.1), half_closed: (20, 0.2), garbage: (20, 0.2)}
-ATTACKS |= {abandoned: (20, 0.2), hard_to_read: (10, 0.3)}
+ATTACKS |= {abandoned: (20, 0.2), hard_to_read: (10, 0.3), lying: (20, 0.2), unread: (10, 3.0)}
 """How many of each kind run at once, and the seconds between their starts."""
 
 
-async def attack(kind: Attack, url: str, texts: list[str], end: float, counts: Counter[str]) -> None:
-    """Starts attacks of one kind until the time is up."""
+async def attack(
+    kind: Attack, url: str, texts: list[str], end: float, counts: Counter[str], pace: Callable[[], float] = lambda: 1.0
+) -> None:
+    """Starts attacks of one kind until the time is up, in pauses that are `pace` times as long as usual."""
     most, pause = ATTACKS[kind]
     running: set[asyncio.Task[None]] = set()
 
@@ -163,7 +193,7 @@ async def attack(kind: Attack, url: str, texts: list[str], end: float, counts: C
             running.add(task)
             task.add_done_callback(running.discard)
             counts[kind.__name__] += 1
-        await asyncio.sleep(pause)
+        await asyncio.sleep(pause * pace())
     for task in running:
         task.cancel()
 

@@ -113,6 +113,9 @@ def test_a_shard_that_another_process_writes_is_left_to_it(reverse_run: Path, te
             assert thread.is_alive()
         folder.path.joinpath("1.part").write_text("other\n" * 4)
         os.replace(folder.path / "1.part", folder.path / "000001")
+        folder.path.joinpath("1.part").write_text("")
+        with folder.writing(1, wait=False) as nothing:
+            assert nothing is None and not folder.path.joinpath("1.part").exists(), "a finished shard is not written again"
     thread.join(60)
     assert found == [True] and (tmp_path / "out.txt").read_text().splitlines()[4:8] == ["other"] * 4
 

@@ -21,6 +21,7 @@ from weft.decoding.tensor_slots import TensorSlots
 from weft.layers.kernels import cpp
 from weft.layers.kernels.cpp import CannotBuild
 from weft.serve import engine_process
+from weft.serve.engine_process import Remote
 from weft.serve.served_model import ModelLocation
 from weft.serve.served_models import Models
 
@@ -139,3 +140,43 @@ def test_tasks_join_each_other_in_the_process_of_the_models(
     plain = model.translator.translate([text for some in texts for text in some])
     assert [text for some in found for text in some] == [each.text for each in plain]
     assert sum(admitted) == sum(sizes)
+
+
+def answers(remote: Remote, predictor: Any, items: list[Any]) -> list[str]:
+    """The texts of a task; fails if they do not come."""
+    found = list[str]()
+
+    def ask() -> None:
+        ran = remote.run(remote.open(LOCATION), (), predictor.group(items[0]), items, None)
+        found.extend(result[0].text for result in ran.results)
+
+    threading.Thread(target=ask, daemon=True).start()  # a thread of a pool would keep a failed test from ending
+    wait_for(lambda: found)
+    return found
+
+
+def test_a_task_may_have_the_same_row_several_times(fast: Models, tmp_path: Path) -> None:
+    """As the one that measures the speed of a model before the server is ready."""
+    (model,) = fast.served
+    _, remote = start(tmp_path, lambda location: model)
+    predictor = model.predictor(())
+    ((item,),) = predictor.encode_input([predictor.parse_input("a b c")], 1)
+    assert answers(remote, predictor, [item] * 4) == ["c b a"] * 4
+
+
+def test_a_search_that_fails_leaves_no_task_without_an_answer(
+    fast: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails between a text that is complete and its results; that text is searched for again."""
+    (model,) = fast.served
+    _, remote = start(tmp_path, lambda location: model)
+    predictor = model.predictor(())
+
+    def fails(feed: Any, parts: Any, results: Any) -> None:
+        for part in parts:
+            feed._rows.pop(part)
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(engine_process.TaskFeed, "finish", fails)
+    items = [predictor.encode_input([predictor.parse_input(text)], 1)[0][0] for text in ("a b", "c d")]
+    assert answers(remote, predictor, items) == ["b a", "d c"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from weft.serve import request_documents
 from weft.serve.languages import known_code
 from weft.serve.served_model import ModelLocation
 from weft.serve.served_models import Models
@@ -100,6 +101,17 @@ def test_files_have_limits(serve: Any) -> None:
     for name in ("x.txt", "0" * 32 + ".txt", "..%2f..%2fetc%2fpasswd"):
         assert shown.client.get(f"/download_file/{name}").status_code == 404
     assert "missing file" in shown.post("/translate_file", status=400, source="en", target="de")["error"]
+
+
+def test_translated_files_of_every_kind_can_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside files that another process has just deleted. The oldest are deleted, whatever their suffix."""
+    store = request_documents.FileStore(tmp_path)
+    (tmp_path / f"{'0' * 32}.txt").symlink_to(tmp_path / "deleted")
+    names = [store.put(b"a", suffix) for suffix in request_documents.suffixes()]
+    assert [store.get(name) for name in names] == [b"a"] * len(names)
+    monkeypatch.setattr(request_documents, "TOTAL", 0)
+    store.put(b"b", ".md")
+    assert not any((tmp_path / name).exists() for name in names)
 
 
 def test_suggestions_are_kept_if_the_operator_wants_them(serve: Any, served: Any, tmp_path: Path) -> None:

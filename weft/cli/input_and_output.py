@@ -23,7 +23,7 @@ from rich.cells import cell_len, set_cell_size
 
 from weft.data.text_lines import LONGEST, check_file, read_lines
 from weft.errors import DataError
-from weft.file_access import NO_FILE, same_file, why_unreadable
+from weft.file_access import NO_FILE, claim, same_file, sync, why_unreadable
 
 BLOCK = 1 << 16
 
@@ -190,6 +190,7 @@ def opened(output: Path | None) -> Iterator[IO[str]]:
 def _replacing(output: Path) -> Iterator[IO[str]]:
     part = output.with_name(f"{output.name}.part")
     written = 0
+    claim(part)
     try:
         with _open(part, output.suffix == ".gz") as file:
             try:
@@ -199,7 +200,9 @@ def _replacing(output: Path) -> Iterator[IO[str]]:
                 written = file.tell()
         if output.exists():
             shutil.copymode(output, part)
+        sync(part)
         os.replace(part, output)
+        sync(output.parent)
     except BaseException:
         if written:
             warn(f"{output} is incomplete; what was written is in {part}")

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def predict_in_shards(work: PredictionWork, *, share: tuple[int, int] | None, engine: str | None, actors: int | None) -> None:
     """Predicts the inputs of `work`, or this process's share of them, and says whether its output is complete."""
-    from weft.decoding.worker_processes import cores
     from weft.runs.ray_engine import predict_on_ray
     from weft.runs.sharded_prediction import predict_corpus
+    from weft.worker_processes import cores
 
     with Counter("done", "lines") as counter:
         if engine is not None:

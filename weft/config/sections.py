@@ -194,6 +194,9 @@ class DataSection(Section):
     )
     target_language: str | None = Field(default=None, description="target language code, such as de, for BLEU and weft serve")
     cache: str | None = Field(default=None, description="folder for tokenised data; default: the user's cache folder")
+    processes: PositiveInt | Literal["auto"] = Field(
+        default="auto", description="processes that tokenise; auto: one per core for large data, at most 16"
+    )
 
     @property
     def validates(self) -> bool:
@@ -407,7 +410,7 @@ def save_schema(folder: str | Path) -> Path:
     """Writes the JSON schema into `folder`. Configurations saved there afterwards refer to it."""
     path = Path(folder) / SCHEMA_FILE
     parts = tuple(part for tables in KINDS.values() for table in tables for part in find_table(table).items())
-    path.write_text(_schema_text(parts), "utf-8")
+    replace_file(path, _schema_text(parts))
     return path
 
 

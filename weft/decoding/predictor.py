@@ -28,9 +28,9 @@ from weft.decoding.generate import GenerationRequest, Sources, generate
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import Cancellation
 from weft.decoding.search_methods import SearchResult
-from weft.decoding.worker_processes import Workers
 from weft.errors import ConfigError, DataError
 from weft.models.base import Encoded, Model
+from weft.worker_processes import Workers
 
 WINDOWS = (8, 32, 128, 512, 2048)
 """Inputs read at once: few at first, so that the first output comes soon; then more, so that batches fill up."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import PAD
+from weft.data.json_text import read_json
 from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.added_tokens import add_tokens
 from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenizer
@@ -28,7 +29,7 @@ from weft.interop.bart_layout import (
     special_rows,
     write_json,
 )
-from weft.interop.foreign_files import find, licence_of, need, number, read_bytes, read_json, read_vocabulary, read_weights
+from weft.interop.foreign_files import find, licence_of, need, number, read_bytes, read_vocabulary, read_weights
 from weft.interop.importing import ImportedModel
 from weft.interop.tokenizer_files import Vocabulary, table, tokenizer_json, vocabulary
 from weft.interop.transformer_weights import (

@@ -16,7 +16,14 @@ from weft.errors import ConfigError, WeftError
 from weft.runs.open_run import Report, silent
 from weft.runs.sharded_prediction import PredictionWork, ShardFolder, ShardPredictor
 
-QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "1"}
+SETTINGS = {
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_worker_niceness": "0",
+}
+"""Variables of Ray. The last one is for a cluster that is started here: by default, its actors yield to all other processes of
+the machine (niceness 15), so they would get almost nothing where others are at work, although the command does not yield."""
 
 
 class ShardActor:
@@ -68,7 +75,7 @@ def predict_on_ray(
 
 def start_ray() -> Any:
     """Ray, connected to the cluster that RAY_ADDRESS names, or else to one that is started on this machine."""
-    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    set_variables()
     try:
         import ray
         import ray.data
@@ -81,3 +88,9 @@ def start_ray() -> Any:
     context.enable_progress_bars = context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     return ray
+
+
+def set_variables() -> None:
+    """Sets the variables of Ray that the user has not set. Ray reads them when it starts."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)

@@ -21,10 +21,12 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from weft.data.json_text import read_json
 from weft.data.text_lines import file_digest
 from weft.decoding.decoding_options import changed
 from weft.decoding.predictor import Prediction, Predictor
 from weft.errors import ConfigError, DataError
+from weft.file_access import claim, replace_file, replacing_file
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import MODEL
@@ -135,15 +137,13 @@ class ShardFolder:
         identity = self.work.identity()
         with open(self.path / "lock", "a+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            plan = json.loads(self.plan.read_text("utf-8")) if self.plan.exists() else {}
-            if plan and plan["identity"] != identity:
+            plan = read_json(self.plan, f"remove {self.path} to begin again") if self.plan.exists() else {}
+            if plan and plan.get("identity") != identity:
                 self._clear(shared)
                 plan = {}
             if not plan:
                 plan = {"identity": identity, "inputs": sum(1 for _ in self.work.inputs.lines()), "shard": SHARD}
-                aside = self.path / "plan.part"
-                aside.write_text(json.dumps(plan), "utf-8")
-                os.replace(aside, self.plan)
+                replace_file(self.plan, json.dumps(plan))
         self.count, self.size = plan["inputs"], plan["shard"]
         if done := self.count - sum(map(self.lines_of, self.missing())):
             report(f"{self.work.out}: continuing after {done:,} of {self.count:,} lines")
@@ -170,7 +170,7 @@ class ShardFolder:
         """
         part = self.path / f"{shard}.part"
         try:
-            file = open(part, "a+b")  # noqa: SIM115
+            file = open(claim(part), "a+b")  # noqa: SIM115
         except FileNotFoundError:  # all shards have been joined
             yield None
             return
@@ -196,14 +196,10 @@ class ShardFolder:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not self.plan.exists():
                 return  # another process has joined them
-            aside = self.work.out.with_name(f"{self.work.out.name}.part")
-            with open(aside, "wb") as out:
+            with replacing_file(self.work.out) as out:
                 for shard in range(len(self)):
                     with open(self.file(shard), "rb") as file:
                         shutil.copyfileobj(file, out)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(aside, self.work.out)
             self.plan.unlink()
             shutil.rmtree(self.path)
 

@@ -78,10 +78,14 @@ class CancelledRows:
 
 @dataclass(eq=False)
 class RunningTask:
-    """A task whose rows join others: its results so far, and when the first row began."""
+    """A task whose rows join others: its results so far, and when the first row began.
+
+    items: a copy of each of its rows, since a task may have the same one several times.
+    """
 
     task: WaitingTask
     began: float
+    items: list[BatchItem]
     results: dict[BatchItem, Any] = field(default_factory=dict)
 
 
@@ -123,16 +127,11 @@ class TaskFeed(Feed[BatchItem]):
         self._rows: dict[BatchItem, tuple[RunningTask, int]] = {}
         self._left: list[BatchItem] = []  # rows of the last task that have not begun
 
-    @property
-    def tasks(self) -> set[RunningTask]:
-        """The tasks that are not answered."""
-        return {task for task, _ in self._rows.values()}
-
     def begin(self, task: WaitingTask) -> None:
         """Lets the rows of a task wait for their turn."""
-        running = RunningTask(task, time.monotonic())
-        self._rows.update({item: (running, row) for row, item in enumerate(task.task.items)})
-        self._left += task.task.items
+        running = RunningTask(task, time.monotonic(), list(map(copy, task.task.items)))
+        self._rows.update({item: (running, row) for row, item in enumerate(running.items)})
+        self._left += running.items
 
     def take(self, room: int) -> list[BatchItem]:
         while len(self._left) < room and (task := self._engine.joining(self._first)):
@@ -155,7 +154,7 @@ class TaskFeed(Feed[BatchItem]):
             return
         for (part, running), result in zip(rows, found, strict=True):
             running.results[part] = result
-            items = running.task.task.items
+            items = running.items
             if len(running.results) == len(items):
                 count = max(together, len(items))
                 share = (time.monotonic() - running.began) * len(items) / count
@@ -302,15 +301,17 @@ class Engine:
             self._send(task.link, result)
 
     def _stream(self, first: WaitingTask) -> None:
-        """Runs a task that others join. If that fails, runs each of those that are left alone."""
+        """Runs a task that others join. If that fails, runs each of those that have no answer alone."""
         feed = TaskFeed(self, first)
         feed.begin(first)
         try:
             first.predictor.stream(feed.take(first.predictor.places), feed)
         except Exception:
-            for running in feed.tasks:
-                running.task.answered = True
-                self._answer([running.task])
+            self._finisher.submit(lambda: None).result()  # what is complete is answered first
+            for task in self._running:
+                if not task.answered:
+                    task.answered = True
+                    self._answer([task])
         self._running = []
 
     def _answer(self, batch: Sequence[WaitingTask]) -> None:

@@ -1,9 +1,11 @@
 """The documents and files of requests: their segments, documents with translated segments, and files to download."""
 
+import os
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ TOTAL = 256 << 20
 REPEATED = 10
 """Segments that a request may have for each sentence that it may have: those that are repeated or have no letters are free."""
 
-NAME = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,5})")
+NAME = re.compile(rf"[0-9a-f]{{32}}({'|'.join(map(re.escape, (*SUFFIXES, '.docx')))})")
 
 
 class RequestDocuments:
@@ -103,7 +105,7 @@ class FileStore:
     def put(self, content: bytes, suffix: str) -> str:
         """Stores a file; returns its name."""
         name = f"{secrets.token_hex(16)}{suffix}"
-        files = sorted(((path.stat(), path) for path in self._paths()), key=lambda each: each[0].st_mtime)
+        files = sorted(self._files(), key=lambda each: each[0].st_mtime)
         total = len(content) + sum(status.st_size for status, _ in files)
         for status, path in files:
             if total > TOTAL or time.time() - status.st_mtime > KEPT:
@@ -115,9 +117,13 @@ class FileStore:
     def get(self, name: str) -> bytes:
         """The file with this name. Raises an HTTP error if there is none."""
         path = self.folder / name
-        if not NAME.fullmatch(name) or not path.is_file() or time.time() - path.stat().st_mtime > KEPT:
-            raise HTTPException(404, "there is no such file; translated files are deleted after half an hour")
-        return path.read_bytes()
+        with suppress(OSError):  # another process may delete it at any moment
+            if NAME.fullmatch(name) and time.time() - path.stat().st_mtime <= KEPT:
+                return path.read_bytes()
+        raise HTTPException(404, "there is no such file; translated files are deleted after half an hour")
 
-    def _paths(self) -> list[Path]:
-        return [path for path in self.folder.iterdir() if NAME.fullmatch(path.name)]
+    def _files(self) -> Iterator[tuple[os.stat_result, Path]]:
+        for path in self.folder.iterdir():
+            with suppress(FileNotFoundError):
+                if NAME.fullmatch(path.name):
+                    yield path.stat(), path

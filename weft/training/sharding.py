@@ -20,14 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
 
 from weft.config.sections import TrainSection
 from weft.data.batch import Batch
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, leaves
 from weft.models.transformer_blocks import DecoderLayer
-from weft.runs.distributed_tensors import each_whole
+from weft.runs.distributed_tensors import divided, each_whole
 from weft.tasks.base import Loss, MultiOptimizerTask, Task
 from weft.training.activation_checkpointing import transformer_layers
 from weft.training.distributed import World, same_start
@@ -131,7 +130,7 @@ class _Pass(nn.Module):
         batch, update = held.values
         losses = list(self.task.losses(self.model, batch, update))
         # A weight that only some processes have used needs a gradient in all of them, or they would wait for each other.
-        whole = [weight for weight in self.model.parameters() if weight.requires_grad and not isinstance(weight, DTensor)]
+        whole = [weight for weight in self.model.parameters() if weight.requires_grad and not divided(weight)]
         nothing = torch.stack([weight.flatten()[:0].sum() for weight in whole]).sum() if whole else 0.0
         return torch.stack([loss.total for loss in losses]).sum() + nothing, _Held(losses)
 
@@ -153,7 +152,7 @@ def _enter_with_one_tensor(layer: nn.Module) -> None:
     if isinstance(layer, DecoderLayer):
         if layer.cross is not None:
             _gather_for(layer, "read_source")
-        if any(isinstance(leaf, DTensor) for leaf in leaves(layer.init_state())):
+        if any(divided(leaf) for leaf in leaves(layer.init_state())):
             _gather_for(layer, "init_state")  # it is made of weights, or like them
 
 

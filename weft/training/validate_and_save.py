@@ -264,6 +264,7 @@ class Session:
         self.log.phase("saving a checkpoint")
         carried = self.world.collect(self.task.extra_state() if isinstance(self.task, StatefulTask) else {})
         if self.world.first:
+            self.log.keep()
             checkpoint.save(self.run, self.trained, self.progress, carried)
             kept = max(self.config.keep_last, self.config.average_last)
             checkpoint.prune(self.run, kept, self.progress.best_step if self.config.keep_best else None)

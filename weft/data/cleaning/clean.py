@@ -24,7 +24,7 @@ from weft.data.cleaning.filters import Choices, PairChecker, normal
 from weft.data.cleaning.learnt_statistics import LearntStatistics
 from weft.data.formats import Pairs, Texts
 from weft.errors import DataError
-from weft.file_access import replace_file, same_file
+from weft.file_access import claim, replace_file, same_file
 
 BLOCK = 10_000
 """Pairs after which everything that is done is on disk."""
@@ -204,12 +204,12 @@ class PairFiles:
         fresh: dict[str, Any] = {"read": 0, "counts": {}, "examples": {}, "sizes": [0] * len(self.parts)}
         try:
             state = json.loads(self._state.read_text("utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             state = fresh
-        if state.get("identity") != identity or any(not path.exists() for path in self.parts):
+        if not isinstance(state, dict) or state.get("identity") != identity or any(not path.exists() for path in self.parts):
             state = fresh
         for path, size in zip(self.parts, state["sizes"], strict=True):
-            with open(path, "ab") as file:
+            with open(claim(path), "ab") as file:
                 file.truncate(size)
         return state
 
