@@ -116,6 +116,14 @@ def claim(file: Path) -> Path:
     return file
 
 
+def own_cache() -> Path | None:
+    """weft's folder in the cache of the user; None for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
+    except RuntimeError:
+        return None
+
+
 def default_mode(folder: bool = False) -> int:
     """The permissions that the umask gives to a new file or folder."""
     return (0o777 if folder else 0o666) & ~_umask()
