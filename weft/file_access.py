@@ -173,7 +173,7 @@ def unfinished(target: Path, *, sweep: bool = False) -> Iterator[Path]:
     Each call has a path of its own, so processes and threads with the same target do not disturb each other. What killed
     processes have left of this target is removed first, or with `sweep`, of any target in the folder.
     """
-    left = rf"{re.escape(ASIDE)}(old-)?{re.escape(target.name)}(\.\w{{8}}(\..*)?)?"
+    left = rf"{re.escape(ASIDE)}(old-)?{re.escape(short_name(target))}(\.\w{{8}}(\..*)?)?"
     aside = temporary_name(target)
     with _writing(target.parent, re.escape(ASIDE) + ".*" if sweep else left):
         try:
@@ -184,7 +184,7 @@ def unfinished(target: Path, *, sweep: bool = False) -> Iterator[Path]:
 
 def temporary_name(target: Path, kind: str = "") -> Path:
     """A new path beside `target` that the next writer of this target removes, if it is still there."""
-    return target.with_name(f"{ASIDE}{kind}{_short_name(target)}.{secrets.token_hex(4)}")
+    return target.with_name(f"{ASIDE}{kind}{short_name(target)}.{secrets.token_hex(4)}")
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -239,7 +239,7 @@ def sync_all(path: Path) -> None:
         sync(path)
 
 
-def _short_name(file: Path) -> str:
+def short_name(file: Path) -> str:
     """The name of a file, shortened if there is no room for a prefix and a suffix: a name has at most 255 bytes."""
     name = os.fsencode(file.name)
     return file.name if len(name) <= 200 else f"{file.name[:40]}-{hashlib.blake2b(name, digest_size=8).hexdigest()}"

@@ -238,9 +238,9 @@ def places() -> dict[str, Place]:
         "locale: tr_TR (ISO-8859-9)": Place(both(CACHE, locale_of_c("tr_TR")), "turkish", "Größe İı"),
         "locale: de_DE, decimal commas in C": Place(both(CACHE, locale_of_c("de_DE.UTF-8")), "german"),
         "home: none": Place(no_home),
-        "home: none, a user without a name": Place(stranger, owner=STRANGER, refused=("train",)),
-        "home: read-only": Place(closed_home, refused=("train",)),
-        "home: full": Place(full_home, refused=("train",)),
+        "home: none, a user without a name": Place(stranger, owner=STRANGER, refused=WRITES),
+        "home: read-only": Place(closed_home, refused=WRITES),
+        "home: full": Place(full_home, refused=WRITES),
         "folder: deleted": Place(both(CACHE, gone)),
         **{f"name: {what}": Place(CACHE, name=name) for what, name in names.items()},
         "name: no UTF-8": Place(CACHE, name=b"\xff\xfe", refused=COMMANDS),
@@ -369,6 +369,8 @@ class Zygote:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(streams[0], 1)
             os.dup2(streams[1], 2)
+            if sys.stdout is not sys.__stdout__:  # in a test
+                sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))
             os.chdir(folder)
             os.setsid()
             place.enter(folder)
