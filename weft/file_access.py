@@ -117,6 +117,14 @@ def made_by_others(path: Path) -> bool:
     return path.lstat().st_uid != os.geteuid() and bool(path.parent.stat().st_mode & stat.S_IWOTH)
 
 
+def own_cache() -> Path | None:
+    """weft's folder in the cache of the user; None for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
+    except RuntimeError:
+        return None
+
+
 def default_mode(folder: bool = False) -> int:
     """The permissions that the umask gives to a new file or folder."""
     return (0o777 if folder else 0o666) & ~_umask()
@@ -166,7 +174,7 @@ def unfinished(target: Path, *, sweep: bool = False) -> Iterator[Path]:
     Each call has a path of its own, so processes and threads with the same target do not disturb each other. What killed
     processes have left of this target is removed first, or with `sweep`, of any target in the folder.
     """
-    left = rf"{re.escape(ASIDE)}(old-)?{re.escape(_short_name(target))}(\.\w{{8}}(\..*)?)?"
+    left = rf"{re.escape(ASIDE)}(old-)?{re.escape(short_name(target))}(\.\w{{8}}(\..*)?)?"
     aside = temporary_name(target)
     with _writing(target.parent, re.escape(ASIDE) + ".*" if sweep else left):
         try:
@@ -203,7 +211,7 @@ def _try_to_lock(handle: int, output: Path | str) -> None:
 
 def temporary_name(target: Path, kind: str = "") -> Path:
     """A new path beside `target` that the next writer of this target removes, if it is still there."""
-    return target.with_name(f"{ASIDE}{kind}{_short_name(target)}.{os.urandom(4).hex()}")
+    return target.with_name(f"{ASIDE}{kind}{short_name(target)}.{os.urandom(4).hex()}")
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -258,7 +266,7 @@ def sync_all(path: Path) -> None:
         sync(path)
 
 
-def _short_name(file: Path) -> str:
+def short_name(file: Path) -> str:
     """The name of a file, shortened if there is no room for a prefix and a suffix: a name has at most 255 bytes."""
     name = os.fsencode(file.name)
     return file.name if len(name) <= 200 else f"{file.name[:40]}-{hashlib.blake2b(name, digest_size=8).hexdigest()}"

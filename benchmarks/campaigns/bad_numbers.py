@@ -46,6 +46,8 @@ from weft.training.update_step import UpdateStep
 STEPS, WRONG = 8, 4
 """Updates of a training, and the one that goes wrong."""
 
+PRECISIONS = ("float32", "bf16")
+
 SETTINGS: dict[str, Any] = {
     "train.steps": STEPS,
     "train.save_every": 3,
@@ -263,7 +265,7 @@ class Campaign:
         with quiet():
             self.starts(case)
             expected: dict[str, list[dict[str, Tensor]]] = {}
-            for precision in ("float32", "bf16"):
+            for precision in PRECISIONS:
                 setting = {"train.precision": precision}
                 moved, kept = (Injection(None, carried=each) for each in (False, True))
                 expected[precision] = [tensors(self.train(f"{name} expected", case, moved, setting))]

@@ -158,6 +158,8 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs a command line and returns its exit status."""
+    if foreign := [each for each in arguments if _not_unicode(each)]:
+        return _fail(f"error: {foreign[0]!a}: {NOT_UNICODE}", 1)
     names = arguments[:1] if arguments and arguments[0] in (*COMMANDS, *GROUPS) else (*COMMANDS, *GROUPS)
     try:
         make_app(names)(spread_sets(arguments), standalone_mode=True)
@@ -188,6 +190,17 @@ def run(arguments: list[str]) -> int:
             raise
         return _fail(NO_MEMORY, 1)
     return 0
+
+
+NOT_UNICODE = (
+    "this is not valid UTF-8, or Python reads arguments in the encoding of a locale that does not have these letters. Rename "
+    "the file or folder, or set PYTHONUTF8=1"
+)
+
+
+def _not_unicode(text: str) -> bool:
+    """Whether a text has bytes that Python could not read as letters. Configurations and safetensors cannot hold such paths."""
+    return any("\udc80" <= letter <= "\udcff" for letter in text)
 
 
 def _nowhere() -> bool:

@@ -23,7 +23,7 @@ from rich.cells import cell_len, set_cell_size
 
 from weft.data.text_lines import LONGEST, check_file, read_lines
 from weft.errors import DataError
-from weft.file_access import NO_FILE, same_file, sole_writer, sync, why_unreadable
+from weft.file_access import NO_FILE, same_file, short_name, sole_writer, sync, why_unreadable
 
 BLOCK = 1 << 16
 
@@ -188,7 +188,7 @@ def opened(output: Path | None) -> Iterator[IO[str]]:
 
 @contextmanager
 def _replacing(output: Path) -> Iterator[IO[str]]:
-    part = output.with_name(f"{output.name}.part")
+    part = output.with_name(f"{short_name(output)}.part")
     written = 0
     with sole_writer(part, output):
         try:

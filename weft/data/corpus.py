@@ -47,7 +47,7 @@ from weft.data.corpus_files import (
 )
 from weft.data.text_lines import count_lines
 from weft.errors import DataError, RunError
-from weft.file_access import ASIDE, MALFORMED, close_to_others, sync, sync_all, unfinished, why_untrusted
+from weft.file_access import ASIDE, MALFORMED, close_to_others, own_cache, sync, sync_all, unfinished, why_untrusted
 from weft.worker_processes import Workers, cores
 
 Cached = TypeVar("Cached")
@@ -81,7 +81,13 @@ MOST = 16
 
 def cache_folder(chosen: str | None = None) -> Path:
     """The place of prepared data: `chosen` (data.cache), by default the cache of the user."""
-    return Path(chosen).expanduser() if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
+    if chosen:
+        return Path(os.path.expanduser(chosen))
+    if (own := own_cache()) is None:
+        raise DataError(
+            "this user has no home, so there is no cache: set data.cache or the environment variable XDG_CACHE_HOME"
+        )
+    return own
 
 
 def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build: Callable[[Path], None]) -> Cached:
@@ -141,7 +147,7 @@ def close_own(place: Path) -> None:
 
 def _is_chosen(folder: Path) -> bool:
     """Whether the user has named a cache by data.cache, rather than that it is weft's own."""
-    return cache_folder() not in (folder, *folder.parents)
+    return own_cache() not in (folder, *folder.parents)
 
 
 def _rename(aside: Path, place: Path, load: Callable[[Path], Any]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from weft.errors import WeftError
-from weft.file_access import why_untrusted
+from weft.file_access import own_cache, why_untrusted
 
 HERE = Path(__file__).parent
 PREBUILT = HERE / "prebuilt"
@@ -111,9 +111,11 @@ def instructions() -> str:
 
 def _folder() -> Path:
     """The cache folder, if it is private; otherwise a new folder for this process only."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(home) if home else Path.home() / ".cache") / "weft" / "kernels"
+    own = own_cache()
     with suppress(OSError):  # no writable home
+        if own is None:
+            raise FileNotFoundError
+        folder = own / "kernels"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if why_untrusted(folder, inside=False):
             warnings.warn(
