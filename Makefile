@@ -5,7 +5,7 @@
 # make release   sdist and wheel in dist, built twice with the same bytes; the wheel is tried in an empty environment
 # make minimum   the tests with the oldest versions that pyproject.toml allows, in .venv-minimum (TESTS=tests: all of them)
 # make results   docs/results.md from its data in docs/results
-# make sbom   packages and licences of this environment in dist/sbom.json; ADVISORIES=all.zip compares it with OSV's advisories
+# make sbom   packages of weft and its extras, and their licences, in dist/sbom.json; ADVISORIES=all.zip adds known advisories
 # make docs   the documentation as a site in docs/_build/html, which needs no network and no server
 #
 # Each sets up .venv on a fresh machine first, and again only when pyproject.toml or constraints.txt have changed.
@@ -50,20 +50,21 @@ release: $(VENV)/.weft-dev-installed
 	$(PIP) install --quiet -c constraints.txt setuptools
 	$(BIN)/python deploy/release.py
 
-# Everything that weft needs at its oldest version, with the tools of the tests.
+# Everything that weft needs at its oldest version, every extra included, with the tools of the tests.
 TESTS ?= tests
+EVERY := dev,hub,datasets,languages,ja,ko,trackio,wandb,mlflow,docs,notebooks
 OLD := .venv-minimum/bin/python
 minimum:
 	@test -x $(OLD) || $(PYTHON) -m venv .venv-minimum
 	$(PYTHON) deploy/minimum_versions.py > .venv-minimum/constraints.txt
-	$(OLD) -m pip install --quiet -c .venv-minimum/constraints.txt -e '.[dev,hub,datasets,languages,ja,ko]'
+	$(OLD) -m pip install --quiet -c .venv-minimum/constraints.txt -e '.[$(EVERY)]'
 	OMP_NUM_THREADS=1 $(OLD) -m pytest -q -n $(JOBS) $(TESTS)
 
 results: $(VENV)/.weft-installed
 	$(BIN)/python docs/results.py
 
 sbom: $(VENV)/.weft-installed
-	$(BIN)/python deploy/sbom.py --out dist/sbom.json $(if $(ADVISORIES),--advisories $(ADVISORIES))
+	$(BIN)/python deploy/sbom.py --extras all --out dist/sbom.json $(if $(ADVISORIES),--advisories $(ADVISORIES))
 
 # Tests of pages drive Debian's Chromium; without it they are skipped, and say so.
 browser:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trainings import about, markdown
 
-from weft.layers.kernels.cpp import FLAGS, HERE, INSTRUCTIONS, instructions
+from weft.layers.kernels.cpp.compiled_library import FLAGS, HERE, INSTRUCTIONS, instructions
 
 SOURCES = ("linear.cpp", "linear_float.cpp", "elements.cpp", "logits.cpp")
 

@@ -43,12 +43,12 @@ from weft.decoding.greedy_search import GreedySelector
 from weft.decoding.ngram_blocking_and_rules import ForbidTokens
 from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
-from weft.decoding.worker_processes import Workers
 from weft.layers.int8 import in_int8
 from weft.layers.kernels.cpp import CannotBuild, kernels
 from weft.models.base import Model, Sizes
 from weft.models.encoder_decoder import build_model
 from weft.models.ensembles_and_wrapped_decoders import ShortlistDecoder
+from weft.worker_processes import Workers
 
 CASES = {"1": (1, 1), "1x4": (1, 4), "32": (32, 1), "32x4": (32, 4)}
 """Name → sentences, beam."""

@@ -5,16 +5,18 @@
     python benchmarks/l10n.py L10N --out OUT --time 5m --small en-hsb,en-si     small languages: alone, together, fine-tuned
 
 L10N has a folder for each pair of languages, with train.tsv.xz, dev.tsv.xz and test.tsv.xz. Systems train one after the other;
-one that is finished is not trained again, so a call that was stopped is repeated. dev and test are only scored, with beam 5,
-by sacreBLEU (13a) and chrF2; the floors copy the source and answer with the most frequent target. `multilingual`: one model of
-en-de and all small languages, with a tag for each target and a temperature of 5; `fine-tuned` starts from it. With --small, dev
-chooses the best weights of each training. Curves are in OUT/NAME/results.png.
+one that is finished is not trained again, so a call that was stopped is repeated. Where a command may take only some minutes,
+--slice 420 interrupts the training that runs after so many seconds; the same call continues it, until nothing is missing. dev
+and test are only scored, with beam 5, by sacreBLEU (13a) and chrF2; the floors copy the source and answer with the most
+frequent target. `multilingual`: one model of en-de and all small languages, with a tag for each target and a temperature of 5;
+`fine-tuned` starts from it. With --small, dev chooses the best weights of each training. Curves are in OUT/NAME/results.png.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -27,6 +29,7 @@ from weft.data.text_lines import read_lines
 from weft.evaluation.metrics import make_metrics, score
 from weft.runs.run_folder import complete
 from weft.training.auto.plan_for_time import parse_duration
+from weft.training.resumption import begun
 
 SPLITS = ("dev", "test")
 TEMPERATURE = 5
@@ -36,20 +39,51 @@ def spec(folder: Path, language: str, split: str) -> str:
     return str(folder / language / f"{split}.tsv.xz")
 
 
-def run(*words: str) -> float:
-    """The seconds that a command of Python takes."""
-    began = time.monotonic()
+def run(*words: str) -> None:
     subprocess.run([sys.executable, *words], check=True)
-    return time.monotonic() - began
 
 
-def train(out: Path, recipe: str, data: Sequence[str], options: Sequence[str]) -> None:
-    """`weft train`, unless the run is complete, and what the whole command took."""
-    if complete(out) and (out / "command.json").exists():
+class Slice:
+    """The time of this call. seconds: after so many, a training is interrupted, which a later call continues."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.monotonic() + seconds
+
+    def run(self, out: Path, *words: str) -> None:
+        """Runs a command of Python, and adds its seconds to those of earlier calls in `command.json`; may end this call."""
+        file, began = out / "command.json", time.monotonic()
+        before = json.loads(file.read_text())["seconds"] if file.exists() else 0.0
+        process = subprocess.Popen([sys.executable, *words])
+        try:
+            code = process.wait(max(1.0, self.end - began))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            code = STOPPED
+        if out.exists():
+            file.write_text(json.dumps({"seconds": before + time.monotonic() - began, "whole": code == 0}), "utf-8")
+        if code == STOPPED:
+            sys.exit(f"{out}: the same call continues this training")
+        if code:
+            sys.exit(code)
+
+
+STOPPED = 75
+"""The exit status of a peer that has saved its state after its slice."""
+
+
+def done(out: Path) -> bool:
+    """Whether a training needs no further call."""
+    return (out / "command.json").exists() and json.loads((out / "command.json").read_text()).get("whole", True)
+
+
+def train(out: Path, recipe: str, data: Sequence[str], options: Sequence[str], limit: Slice) -> None:
+    """`weft train`, or what is left of it, and what all its commands took."""
+    if complete(out) and done(out):
         return
-    words = ["train", recipe] if recipe else ["train"]
-    seconds = run("-m", "weft", *words, *(word for one in data for word in ("--data", one)), "--out", str(out), *options)
-    (out / "command.json").write_text(json.dumps({"seconds": seconds}), "utf-8")
+    words = ["--resume", str(out)] if begun(out) else [*([recipe] if recipe else []), "--out", str(out), *options]
+    words += [] if begun(out) else [word for one in data for word in ("--data", one)]
+    limit.run(out, "-m", "weft", "train", *words)
 
 
 def translate(out: Path, folder: Path, language: str, tag: str = "") -> None:
@@ -94,7 +128,7 @@ def tagged(folder: Path, languages: Sequence[str], split: str) -> str:
     return f"data.{split}=[{', '.join(corpora)}]"
 
 
-def large(folder: Path, options: argparse.Namespace) -> None:
+def large(folder: Path, options: argparse.Namespace, limit: Slice) -> None:
     """Systems for en-de. A fixed recipe gets more steps than the time allows, so the time ends it."""
     language, data = "en-de", [spec(folder, "en-de", "train")]
     floors(folder, language)
@@ -103,39 +137,45 @@ def large(folder: Path, options: argparse.Namespace) -> None:
         if system == "marian":
             if not (out / "facts.json").exists():
                 words = [data[0], spec(folder, language, "test"), spec(folder, language, "dev"), "--out", str(out)]
-                seconds = run(
-                    str(Path(__file__).parent / "l10n_peer.py"), *words, "--seconds", str(parse_duration(options.time))
-                )
-                for split in SPLITS:
+                words += ["--seconds", str(parse_duration(options.time)), "--slice", str(0.95 * (limit.end - time.monotonic()))]
+                out.mkdir(parents=True, exist_ok=True)
+                limit.run(out, str(Path(__file__).parent / "l10n_peer.py"), *words)
+            for split in SPLITS:
+                if (out / f"{split}.txt").exists():
                     (out / f"{split}.txt").rename(out / f"{language}.{split}.txt")
-                (out / "command.json").write_text(json.dumps({"seconds": seconds}), "utf-8")
         else:
             sets = [] if system == "auto" else ["train.budget=time", "data.hold_out=1000", "train.validate_every=0"]
-            train(out, system, data, ["--time", options.time, *(["--set", *sets, *options.set] if sets + options.set else [])])
+            train(
+                out,
+                system,
+                data,
+                ["--time", options.time, *(["--set", *sets, *options.set] if sets + options.set else [])],
+                limit,
+            )
             translate(out, folder, language)
         show(folder, language, system, out)
 
 
-def small(folder: Path, options: argparse.Namespace) -> None:
+def small(folder: Path, options: argparse.Namespace, limit: Slice) -> None:
     """Small languages alone, in one model with the large one, and fine-tuned from that model."""
     languages = options.small.split(",")
     together = options.out / f"multilingual-{options.time}"
     everything = ["en-de", *languages]
     sets = [tagged(folder, everything, "train"), tagged(folder, everything, "valid"), f"data.temperature={TEMPERATURE}"]
     sets += options.set
-    train(together, "auto", [], ["--time", options.large_time or options.time, "--set", *sets])
+    train(together, "auto", [], ["--time", options.large_time or options.time, "--set", *sets], limit)
     for language in languages:
         floors(folder, language)
         tag = language[3:]
         alone, tuned = (options.out / f"{kind}-{language}-{options.time}" for kind in ("alone", "fine-tuned"))
         data = [spec(folder, language, "train")]
-        train(alone, "auto", data, ["--valid", spec(folder, language, "dev"), "--time", options.time])
+        train(alone, "auto", data, ["--valid", spec(folder, language, "dev"), "--time", options.time], limit)
         translate(alone, folder, language)
         show(folder, language, "alone", alone)
         translate(together, folder, language, tag)
         show(folder, language, "multilingual", together)
         corpora = [tagged(folder, [language], "train"), tagged(folder, [language], "valid")]
-        train(tuned, "", [], ["--from", str(together), "--time", options.time, "--set", *corpora])
+        train(tuned, "", [], ["--from", str(together), "--time", options.time, "--set", *corpora], limit)
         translate(tuned, folder, language, tag)
         show(folder, language, "fine-tuned", tuned)
 
@@ -149,9 +189,11 @@ def main() -> None:
     parser.add_argument("--systems", default="auto,transformer-base,transformer-big,marian")
     parser.add_argument("--small", help="small languages, such as en-hsb,en-si")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further settings of the large trainings")
+    parser.add_argument("--slice", type=float, default=1e6, help="seconds after which a training is interrupted")
     options = parser.parse_args()
+    limit = Slice(options.slice)
     print("| pair | system | dev BLEU / chrF2 | test | command |\n|---|---|---|---|---|")
-    (small if options.small else large)(options.folder, options)
+    (small if options.small else large)(options.folder, options, limit)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 Joint BPE of 32,000, 512 wide, 6 + 6 layers, compiled, 24,576 padded tokens a step, AdamW, a cosine schedule over the time, the
 mean of the weights over its last tenth, beam 5. The time begins with the call: reading, BPE and compiling count. Writes
-test.txt and dev.txt.
+test.txt and dev.txt. With --slice, it saves its state after so many seconds and ends with the status 75; the same call
+continues, and what it prepares again does not count.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 import json
 import math
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -32,6 +34,7 @@ def main() -> None:
     parser.add_argument("files", nargs=3, help="training pairs, test, dev")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--slice", type=float, default=math.inf, help="seconds after which its state is saved")
     parser.add_argument("--tokens", type=int, default=24_576, help="padded tokens of a step")
     options = parser.parse_args()
     began = time.monotonic()
@@ -47,7 +50,19 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=(0.9, 0.98), weight_decay=1e-4, fused=DEVICE == "cuda")
     compiled = torch.compile(model, dynamic=True) if DEVICE == "cuda" else model
     prepared, mean, averaged, step = time.monotonic() - began, {}, 0, 0
-    for batch in batches(encoded, options.tokens):
+    start, file = began, options.out / "state.pt"
+    if file.exists():
+        state = torch.load(file, map_location=DEVICE)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        mean, averaged, step, prepared = state["mean"], state["averaged"], state["step"], state["prepared"]
+        began = time.monotonic() - state["seconds"]
+    for batch in itertools.islice(batches(encoded, options.tokens), step, None):
+        if time.monotonic() - start > options.slice:
+            facts = {"averaged": averaged, "step": step, "prepared": prepared, "seconds": time.monotonic() - began}
+            options.out.mkdir(parents=True, exist_ok=True)
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "mean": mean, **facts}, file)
+            sys.exit(75)
         done = (time.monotonic() - began) / options.seconds
         if done >= 1:
             break

@@ -20,6 +20,8 @@ import sacrebleu
 import torch
 import torch.nn.functional as F
 from marian import marian
+from safetensors import safe_open
+from safetensors.torch import load_model, save_model
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import MarianMTModel
@@ -120,14 +122,14 @@ def build(vocabulary: int) -> MarianMTModel:
 
 
 def save(model: MarianMTModel, tokenizer: Tokenizer, file: Path) -> None:
-    torch.save({"tokenizer": tokenizer.to_str(), "weights": model.state_dict()}, file)
+    save_model(model, str(file), {"tokenizer": tokenizer.to_str()})
 
 
 def load(file: Path) -> tuple[MarianMTModel, Tokenizer]:
-    saved = torch.load(file, map_location=DEVICE)
-    tokenizer = Tokenizer.from_str(saved["tokenizer"])
+    with safe_open(file, framework="pt") as saved:
+        tokenizer = Tokenizer.from_str(saved.metadata()["tokenizer"])
     model = build(tokenizer.get_vocab_size())
-    model.load_state_dict(saved["weights"])
+    load_model(model, file, device=str(DEVICE))
     return model.eval(), tokenizer
 
 

@@ -2,14 +2,17 @@
 
     python benchmarks/prepare.py pairs.tsv.gz              tokenise a file of pairs with a trained BPE into a cache
     python benchmarks/prepare.py --synthetic 2000000       the same with random pairs
-    python benchmarks/prepare.py --synthetic 1000000 4000000 16000000 --most 2000
+    python benchmarks/prepare.py --synthetic 1000000 4000000 16000000 --most 500 --words 4
+    python benchmarks/prepare.py --synthetic 1000000 --processes 1 2 auto        tokenise by one process and by two, in turns
     python benchmarks/prepare.py --rows 1000000 4000000 16000000     caches of random ids: seeking and reading only
 
 Then it reads one epoch of batches, or the first `--most`, begins at the end of an epoch (`seek`), and runs the first step of
 `weft train` twice: with a cold and with a warm cache. Several sizes are measured in shards of a million pairs, without the
 first step, and a line through the figures says what a billion pairs would take.
 
-Every measurement runs in a new process, so that peak memory is measured separately. It includes importing torch.
+Every measurement runs in a new process, so that peak memory is measured separately. It includes importing torch. Without
+--processes, one process tokenises. CPU seconds are those of a process and of its workers; the memory of a worker includes
+pages that it shares.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import resource
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -33,7 +38,8 @@ import numpy as np
 import weft
 from weft.data.batch import Position
 from weft.data.batching import Batches
-from weft.data.corpus import Corpus, CorpusReport
+from weft.data.corpus import Corpus, Processes
+from weft.data.corpus_files import CorpusReport
 from weft.data.formats import open_pairs
 from weft.data.sentence_pairs import collate_pairs, prepare_pairs
 from weft.data.tokenizers import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
@@ -47,16 +53,18 @@ def train(spec: str, folder: Path, vocabulary: int) -> Figures:
     return {"seconds to train the BPE": time.perf_counter() - begin}
 
 
-def prepare(spec: str, source: Tokenizer, target: Tokenizer, folder: Path, duplicates: bool) -> Corpus:
-    pairs = [open_pairs(spec)]
-    return prepare_pairs(pairs, source, target, folder=folder / "cache", max_length=256, drop_duplicates=duplicates)
+def prepare(
+    spec: str, source: Tokenizer, target: Tokenizer, folder: Path, duplicates: bool, processes: Processes = 1
+) -> Corpus:
+    options = {"max_length": 256, "drop_duplicates": duplicates, "processes": processes}
+    return prepare_pairs([open_pairs(spec)], source, target, folder=folder / "cache", **options)
 
 
-def build(spec: str, folder: Path, duplicates: bool) -> Figures:
+def build(spec: str, folder: Path, duplicates: bool, processes: Processes = 1) -> Figures:
     """Tokenises and writes the cache. Dropping duplicates is the most expensive setting: it remembers a hash of each pair."""
     source, target = load_tokenizers(folder, "bpe")
     begin = time.perf_counter()
-    corpus = prepare(spec, source, target, folder, duplicates)
+    corpus = prepare(spec, source, target, folder, duplicates, processes)
     seconds = time.perf_counter() - begin
     size = sum(file.stat().st_size for file in corpus.folder.iterdir())
     print(corpus.report.describe())
@@ -156,14 +164,17 @@ def measure(function: Callable[..., Figures], *arguments: Any) -> Figures:
 
 def _with_memory(function: Callable[..., Figures], *arguments: Any) -> Figures:
     figures = function(*arguments)
-    used = resource.getrusage(resource.RUSAGE_SELF)
+    used, workers = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    own = int(status["RssAnon"].split()[0]) / 1024
-    return {**figures, "CPU seconds": used.ru_utime + used.ru_stime, "peak MB": used.ru_maxrss / 1024, "MB without files": own}
+    own, peak = (int(status[name].split()[0]) / 1024 for name in ("RssAnon", "VmHWM"))  # ru_maxrss has the parent's too
+    figures |= {"CPU seconds": used.ru_utime + used.ru_stime, "peak MB": peak, "MB without files": own}
+    if workers.ru_maxrss:
+        figures |= {"CPU seconds of workers": workers.ru_utime + workers.ru_stime, "peak MB of one": workers.ru_maxrss / 1024}
+    return figures
 
 
-def write_synthetic(path: Path, count: int, words: int = 50_000) -> None:
-    """Writes pairs of random words with a Zipf distribution and lengths as in translated text."""
+def write_synthetic(path: Path, count: int, usual: float = 18, words: int = 50_000) -> None:
+    """Writes pairs of random words with a Zipf distribution and lengths as in translated text. usual: the median of them."""
     random = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlcumwfgypbvk"))
     known = ["".join(random.choice(letters, size)) for size in random.integers(2, 11, words)]
@@ -172,7 +183,7 @@ def write_synthetic(path: Path, count: int, words: int = 50_000) -> None:
     with path.open("w") as file:
         for start in range(0, count, 10_000):
             amount = min(10_000, count - start)
-            length = np.clip(np.exp(random.normal(2.9, 0.5, amount)), 1, 120)
+            length = np.clip(np.exp(random.normal(np.log(usual), 0.5, amount)), 1, 120)
             sizes = np.stack([length, np.clip(length * np.exp(random.normal(0, 0.15, amount)), 1, 130)], 1).astype(int)
             indices = iter(random.choice(words, int(sizes.sum()), p=chances).tolist())
             for source, target in sizes.tolist():
@@ -183,9 +194,9 @@ def write_synthetic(path: Path, count: int, words: int = 50_000) -> None:
 SHARD = 1_000_000
 
 
-def write_shards(folder: Path, count: int) -> str:
+def write_shards(folder: Path, count: int, usual: float) -> str:
     """Random pairs in shards of a million: the targets of each further one are those of the first, moved by as many lines."""
-    write_synthetic(folder / "shard-000.tsv", min(count, SHARD))
+    write_synthetic(folder / "shard-000.tsv", min(count, SHARD), usual)
     sides = [line.rstrip("\n").split("\t") for line in (folder / "shard-000.tsv").open()] if count > SHARD else []
     for number in range(1, -(-count // SHARD)):
         with (folder / f"shard-{number:03}.tsv").open("w") as file:
@@ -194,13 +205,28 @@ def write_shards(folder: Path, count: int) -> str:
     return str(folder / "shard-*.tsv")
 
 
-def grow(counts: list[int], vocabulary: int, budget: int, most: int, duplicates: bool) -> None:
+def compare_processes(spec: str, folder: Path, processes: list[Processes], turns: int) -> None:
+    """Tokenises the same pairs by one process and by several, in turns."""
+    found: dict[Processes, list[Figures]] = {count: [] for count in processes}
+    for turn in range(turns):
+        for count in processes[:: 1 if turn % 2 == 0 else -1]:
+            print(f"{count} processes, load {os.getloadavg()[0]:.0f}", flush=True)
+            found[count].append(measure(build, spec, folder, False, count))
+            shutil.rmtree(folder / "cache")
+    for count, figures in found.items():
+        pairs, means = figures[0]["pairs"], {name: np.mean([each[name] for each in figures]) for name in figures[0]}
+        own, workers = means["CPU seconds"], means.get("CPU seconds of workers", 0.0)
+        together = f"{1e6 * (own + workers) / pairs:.2f} CPU seconds per million pairs"
+        print(f"{count} processes: {together}, of them {1e6 * own / pairs:.2f} in the first; {means['pairs/s']:,.0f} pairs/s")
+
+
+def grow(counts: list[int], usual: float, vocabulary: int, budget: int, most: int, duplicates: bool) -> None:
     """Measures several sizes, and draws a line through them."""
     found: dict[str, list[float]] = {}
     for count in counts:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            spec = write_shards(folder, count)
+            spec = write_shards(folder, count, usual)
             print(f"{count:,} pairs, {sum(file.stat().st_size for file in folder.glob('*.tsv')) / 1e6:,.0f} MB", flush=True)
             steps = {
                 "train": measure(train, spec, folder, vocabulary),
@@ -228,6 +254,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pairs", nargs="?", help="pairs, in any format that weft reads")
     parser.add_argument("--synthetic", type=int, nargs="+", metavar="COUNT", help="generate this many pairs")
+    parser.add_argument("--words", type=float, default=18, help="their usual number of words")
+    parser.add_argument("--processes", nargs="+", metavar="COUNT", help="only tokenise, by this many processes or auto")
+    parser.add_argument("--turns", type=int, default=1, help="with --processes: how often each is measured")
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--budget", type=int, default=8192, help="tokens per batch")
     parser.add_argument("--most", type=int, default=0, help="batches to read; 0: those of an epoch")
@@ -244,14 +273,19 @@ def main() -> None:
     if (options.pairs is None) == (options.synthetic is None):
         parser.error("give a file of pairs or --synthetic COUNT")
     if options.synthetic and len(options.synthetic) > 1:
-        grow(options.synthetic, options.vocabulary, options.budget, options.most, options.duplicates)
+        grow(options.synthetic, options.words, options.vocabulary, options.budget, options.most, options.duplicates)
         return
     with tempfile.TemporaryDirectory() as place:
         folder, spec = Path(place), options.pairs
         if options.synthetic:
             spec = str(folder / "synthetic.tsv")
-            write_synthetic(Path(spec), options.synthetic[0])
+            write_synthetic(Path(spec), options.synthetic[0], options.words)
         measure(train, spec, folder, options.vocabulary)
+        if options.processes:
+            compare_processes(
+                spec, folder, ["auto" if each == "auto" else int(each) for each in options.processes], options.turns
+            )
+            return
         measure(build, spec, folder, True)
         measure(read, spec, folder, options.budget, True, options.most)
         measure(seek, spec, folder, options.budget, True)

@@ -1,10 +1,11 @@
 """A bill of materials of what weft needs: packages, versions and licences, as CycloneDX; and known advisories, offline.
 
-    python deploy/sbom.py [--out sbom.json] [--extras serve,plots] [--advisories all.zip]
+    python deploy/sbom.py [--out sbom.json] [--extras serve,plots|all] [--advisories all.zip]
 
 It follows the requirements of the installed distribution, with those of the extras, as far as they are installed. Licences are
 what the packages state about themselves. --advisories: the archive or an unpacked folder of https://osv.dev for PyPI
-(https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip). The exit status is 1 if an installed version is affected.
+(https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip); those that affect an installed version are printed and
+written into the file. The exit status is 1 then.
 """
 
 from __future__ import annotations
@@ -61,8 +62,15 @@ def licence(package: Package) -> str:
     return " / ".join(each for each in classifiers if each != "OSI Approved") or (stated[0][:80] if stated else "not stated")
 
 
-def bill(packages: dict[str, Package]) -> dict[str, Any]:
-    """The bill of materials, CycloneDX 1.6. It has no time and no random number, so the same packages give the same bytes."""
+Finding = tuple[str, str, Advisory]
+"""A package, its version, and what affects it."""
+
+
+def bill(packages: dict[str, Package], found: Sequence[Finding] = ()) -> dict[str, Any]:
+    """The bill of materials, CycloneDX 1.6. It has no time and no random number, so the same packages give the same bytes.
+
+    found: known advisories about the packages.
+    """
     components = [
         {
             "type": "library",
@@ -82,6 +90,15 @@ def bill(packages: dict[str, Package]) -> dict[str, Any]:
         "version": 1,
         "metadata": {"component": {**root, "type": "application"}},
         "components": others,
+        "vulnerabilities": [
+            {
+                "id": advisory["id"],
+                "source": {"name": "OSV", "url": f"https://osv.dev/vulnerability/{advisory['id']}"},
+                "description": str(advisory.get("summary", "")),
+                "affects": [{"ref": f"pkg:pypi/{name}@{version}"}],
+            }
+            for name, version, advisory in found
+        ],
     }
 
 
@@ -132,23 +149,24 @@ def _parsed(text: str) -> Version | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--extras", default="", help="extras that count too, joined by commas")
+    parser.add_argument("--extras", default="", help="extras that count too, joined by commas, or all")
     parser.add_argument("--advisories", type=Path)
     options = parser.parse_args()
-    packages = needed(DISTRIBUTION, [each for each in options.extras.split(",") if each])
+    every = metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ()
+    packages = needed(DISTRIBUTION, every if options.extras == "all" else [each for each in options.extras.split(",") if each])
+    found: list[Finding] = [
+        (name, each.version, advisory)
+        for advisory in (advisories(options.advisories) if options.advisories else ())
+        for name, each in packages.items()
+        if affects(advisory, name, each.version)
+    ]
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(bill(packages), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        options.out.write_text(json.dumps(bill(packages, found), indent=1, ensure_ascii=False) + "\n", "utf-8")
     for name, package in packages.items():
         print(f"{name} {package.version}: {licence(package)}")
     if options.advisories is None:
         return
-    found = [
-        (name, each.version, advisory)
-        for advisory in advisories(options.advisories)
-        for name, each in packages.items()
-        if affects(advisory, name, each.version)
-    ]
     for name, version, advisory in found:
         print(f"{name} {version} is affected by {advisory['id']}: {advisory.get('summary', '')}", file=sys.stderr)
     print(f"{len(found)} advisories about {len(packages)} packages")

@@ -11,7 +11,6 @@ import argparse
 import random
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,7 +216,7 @@ def save(browser: WebDriver, name: str, folder: Path, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(PICTURES), help="tasks, separated by commas")
-    parser.add_argument("--runs", type=Path, default=Path(tempfile.gettempdir()) / "weft-pictures")
+    parser.add_argument("--runs", type=Path, default=Path(__file__).parent / "_build" / "pictures")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "images" / "tasks")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.file_access import default_mode, replace_file
+from weft.file_access import default_mode, replace_file, sole_writer, sync_all, unfinished
 
 
 def test_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -47,3 +47,48 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, mon
     with pytest.raises(OSError, match="no space left"):
         replace_file(tmp_path / "file", "new")
     assert [entry.read_text() for entry in tmp_path.iterdir()] == ["old"]
+
+
+def test_what_a_killed_writer_has_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    left = [
+        tmp_path / name for name in (".tmp-file.0a1b2c3d", ".tmp-old-file.0a1b2c3d", ".tmp-file.0a1b2c3d.files", ".tmp-file")
+    ]
+    others = [tmp_path / name for name in (".tmp-other.0a1b2c3d", ".tmp-file.json.0a1b2c3d", ".tmp-files", "file.0a1b2c3d")]
+    for path in (*left, *others):
+        path.write_text("half")
+    replace_file(tmp_path / "file", "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["file", *(path.name for path in others)])
+
+
+def test_what_a_living_writer_is_at_stays(tmp_path: Path) -> None:
+    with unfinished(tmp_path / "file") as aside:
+        aside.write_text("half")
+        replace_file(tmp_path / "file", "another's")
+        with unfinished(tmp_path / "more", sweep=True):
+            assert aside.read_text() == "half"
+        os.replace(aside, tmp_path / "file")
+    assert [entry.read_text() for entry in tmp_path.iterdir()] == ["half"]
+
+
+def test_a_folder_is_synced_with_everything_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("")
+    (tmp_path / "a" / "link").symlink_to("nowhere")
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
+    sync_all(tmp_path / "a")
+    sync_all(tmp_path / "a" / "b" / "file")
+    file = str(tmp_path / "a" / "b" / "file")
+    assert sorted(synced) == sorted([str(tmp_path / "a"), str(tmp_path / "a" / "b"), file, file])
+
+
+def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
+    part, out = tmp_path / "out.part", tmp_path / "out"
+    with sole_writer(part, out):
+        with pytest.raises(OSError, match="another process is writing it"), sole_writer(part, out):
+            pass
+        os.replace(part, out)
+        with sole_writer(part, out):  # the name is free again
+            assert part.exists() and out.exists()
+    with sole_writer(part, out):
+        pass

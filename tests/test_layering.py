@@ -1,12 +1,13 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
-From the bottom: errors, version, file_access and garbage_collection; the registry; migrations of older runs, which every
-reader of files asks; batches; layers (with kernels); the cross-entropy of output layers; attention (with mixers); nn, which
-makes plain modules of them; models; the other losses and the searches of decoding, which know token ids only; the predictors
-of decoding; explain; tasks; runs; interop; training; serve; watch; bench; cli. Three packages know almost nothing, and only
-predictors and what stands above them may import them: data (whose batches are open to all), evaluation and config (whose
-registry is open to all). The contract suite, weft_contract, may import anything; only weft.contract, which runs it, may import
-it. The studies, weft_studies, stand above weft like a package of others: nothing in weft imports them.
+From the bottom: errors, version, file_access, garbage_collection, torch_startup and worker_processes; the registry;
+migrations of older runs, which every reader of files asks; batches; layers (with kernels); the cross-entropy of output
+layers; attention (with mixers); nn, which makes plain modules of them; models; the other losses and the searches of decoding,
+which know token ids only; the predictors of decoding; explain; tasks; runs; interop; training; serve; watch; bench; cli.
+Three packages know almost nothing, and only predictors and what stands above them may import them: data (whose batches are
+open to all), evaluation and config (whose registry is open to all). The contract suite, weft_contract, may import anything;
+only weft.contract, which runs it, may import it. The studies, weft_studies, stand above weft like a package of others:
+nothing in weft imports them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "weft"
 
 LADDER = (
-    {"errors", "version", "file_access", "garbage_collection"},
+    {"errors", "version", "file_access", "garbage_collection", "torch_startup", "worker_processes"},
     {"config.registry"},
     {"runs.migrations"},
     {"data.batch"},
@@ -45,9 +46,9 @@ LADDER = (
     {"contract"},
 )
 BESIDE = {
-    "data": {"errors", "file_access", "version", "config.registry", "data.batch"},
+    "data": {"errors", "file_access", "version", "worker_processes", "config.registry", "data.batch"},
     "evaluation": {"errors", "file_access", "config.registry"},
-    "config": {"errors", "file_access", "version", "config.registry", "runs.migrations"},
+    "config": {"errors", "file_access", "version", "torch_startup", "config.registry", "runs.migrations"},
 }
 OPEN = {
     "config": ("config.registry", {"registry", "plugins"}),
@@ -62,7 +63,6 @@ OPEN = {
             "reranking",
             "shallow_fusion",
             "shortlist",
-            "worker_processes",
         },
     ),
     "runs": ("runs.migrations", {"migrations"}),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import re
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import yaml
 
-from deploy.release import normalized
+from deploy.release import FOLDER, normalized, unfitting, with_libraries
 from weft.version import VERSION
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +27,19 @@ def test_the_version_has_its_section_and_its_citation() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert (citation["version"], str(citation["date-released"])) == versions[1]
     assert citation["license"] == tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["license"]
+
+
+def test_badges_are_true() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    versions = [each.rpartition(" ")[2] for each in project["classifiers"] if "Python :: 3." in each]
+    picture, readme = (ROOT / "docs/images/badges.svg").read_text("utf-8"), (ROOT / "README.md").read_text("utf-8")
+    texts = re.findall(r"<text[^>]*>([^<]+)</text>", picture)
+    stated = ["version", VERSION, "python", " | ".join(versions), "license", project["license"]]
+    assert texts == stated and project["requires-python"] == f">={versions[0]}"
+    assert f'aria-label="version {VERSION}, Python {stated[3]}, license {project["license"]}"' in picture
+    assert f"![version {VERSION}, Python {versions[0]} to {versions[-1]}, license {project['license']}]" in readme
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]
+    assert jobs["test"]["strategy"]["matrix"]["python"] == versions
 
 
 def test_workflows_and_hooks_call_what_exists() -> None:
@@ -57,6 +73,42 @@ def test_archives_of_the_same_files_are_the_same_bytes() -> None:
         ]
         extracted = tar.extractfile("a/b")
         assert extracted is not None and extracted.read() == b"a/b"
+
+
+def pure_wheel() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as wheel:
+        for name, text in {
+            "weft/a.py": "a",
+            "weft-1.dist-info/WHEEL": "Root-Is-Purelib: true\nTag: py3-none-any\n",
+            "weft-1.dist-info/RECORD": "old",
+        }.items():
+            wheel.writestr(zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)), text)
+    return packed.getvalue()
+
+
+def test_a_platform_wheel_is_the_pure_one_and_the_libraries() -> None:
+    tag, libraries = "py3-none-manylinux_2_28_x86_64", {"AVX2-1-2.so": b"one", "AVX512-VNNI-1-3.so": b"two"}
+    made = with_libraries(pure_wheel(), tag, libraries)
+    assert made == with_libraries(pure_wheel(), tag, dict(reversed(libraries.items())))
+    with zipfile.ZipFile(io.BytesIO(made)) as wheel:
+        files = {name: wheel.read(name) for name in wheel.namelist()}
+    assert files["weft-1.dist-info/WHEEL"].decode() == f"Root-Is-Purelib: false\nTag: {tag}\n"
+    assert {name: files[f"{FOLDER}/{name}"] for name in libraries} == libraries
+    rows = [row.split(",") for row in files.pop("weft-1.dist-info/RECORD").decode().splitlines()]
+    assert rows.pop() == ["weft-1.dist-info/RECORD", "", ""]
+    for name, digest, size in rows:
+        content = files.pop(name)
+        assert int(size) == len(content)
+        assert digest == f"sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()}"
+    assert not files
+
+
+def test_a_library_that_older_systems_cannot_load_goes_into_no_wheel() -> None:
+    fitting = "Name: GLIBC_2.27 Flags: none\n Name: GLIBCXX_3.4\n (NEEDED) Shared library: [libgomp.so.1]\n"
+    assert unfitting(fitting) == ""
+    assert unfitting(f"{fitting} Name: GLIBC_2.34\n (NEEDED) Shared library: [libtorch.so]") == "GLIBC_2.34, libtorch.so"
+    assert unfitting("Name: GLIBCXX_3.4.30") == "GLIBCXX_3.4.30" and unfitting("Name: ODD_1.0") == "ODD_1.0"
 
 
 def test_the_package_takes_its_pages_along() -> None:

@@ -64,4 +64,9 @@ def test_an_affected_environment_is_said(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "deploy.sbom", "--advisories", archive, "--out", tmp_path / "sbom.json"]
     done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and f"pyyaml {installed} is affected by X-1: an example" in done.stderr
-    assert "1 advisories about" in done.stdout and json.loads((tmp_path / "sbom.json").read_text())["bomFormat"] == "CycloneDX"
+    written = json.loads((tmp_path / "sbom.json").read_text())
+    assert "1 advisories about" in done.stdout and written["bomFormat"] == "CycloneDX"
+    (vulnerability,) = written["vulnerabilities"]
+    assert vulnerability["id"] == "X-1" and vulnerability["affects"][0]["ref"] in {
+        each["bom-ref"] for each in written["components"]
+    }

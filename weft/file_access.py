@@ -1,19 +1,29 @@
 """Reasons why a file or folder cannot be used (it is missing, permissions forbid it); files that are replaced atomically."""
 
 import codecs
+import errno
+import fcntl
 import glob
+import hashlib
 import os
 import re
+import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 NO_FILE = "there is no such file"
+
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
+"""Raised by code that takes plain data apart, as JSON has it, if the data has another form than the code expects."""
+
+ROOT = 0
+"""The number of the system's own user, who can write everywhere."""
+
 ASIDE = ".tmp-"
-"""Prefix of files that are still being written. After a crash such a file may remain."""
+"""Prefix of files that are still being written. After a crash such a file may remain, until it is written again."""
 
 
 def why_unreadable(path: str | Path, what: str = "file") -> str | None:
@@ -68,6 +78,53 @@ def why_unwritable(folder: Path) -> str | None:
     return "it is on a read-only file system" if read_only else denied(folder, "write there")
 
 
+def why_untrusted(path: Path, *, chosen: bool = False, inside: bool = True) -> str | None:
+    """A clause that says who else may have written what a cache holds; None if only this user or the system could.
+
+    path: a file or a folder, with what is `inside` · chosen: the user has named the cache, so whoever may write there is
+    trusted, unless that is everybody.
+    """
+    for each in (path, *(sorted(path.rglob("*")) if inside and path.is_dir() else ())):
+        facts = each.lstat()
+        if stat.S_ISLNK(facts.st_mode):
+            return f"{each} is a link"
+        others = stat.S_IWOTH if chosen else stat.S_IWGRP | stat.S_IWOTH
+        if facts.st_uid not in (os.geteuid(), ROOT) and not chosen:
+            return f"{each} belongs to {_user(facts.st_uid)}"
+        if facts.st_mode & others:
+            return f"others may write to {each} ({stat.filemode(facts.st_mode)}): chmod -R go-w {path}"
+    return None
+
+
+def close_to_others(folder: Path) -> None:
+    """Takes the permission to write from everybody but the owner of a folder and of all that is in it."""
+    for each in (folder, *folder.rglob("*")):
+        if (mode := each.lstat().st_mode) & 0o022 and not stat.S_ISLNK(mode):
+            each.chmod(stat.S_IMODE(mode) & ~0o022)
+
+
+def claim(file: Path) -> Path:
+    """Creates a file whose name others can guess, unless it is there. Raises OSError if somebody else has put one there."""
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # a link could lead to any file of this user
+    os.close(handle)
+    if made_by_others(file):
+        raise PermissionError(errno.EPERM, "somebody else has created this file", str(file))
+    return file
+
+
+def made_by_others(path: Path) -> bool:
+    """Whether somebody else has put a file or folder, or a link, where everybody may."""
+    return path.lstat().st_uid != os.geteuid() and bool(path.parent.stat().st_mode & stat.S_IWOTH)
+
+
+def own_cache() -> Path | None:
+    """weft's folder in the cache of the user; None for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft"
+    except RuntimeError:
+        return None
+
+
 def default_mode(folder: bool = False) -> int:
     """The permissions that the umask gives to a new file or folder."""
     return (0o777 if folder else 0o666) & ~_umask()
@@ -100,22 +157,119 @@ def replace_file(file: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replacing_file(file: Path) -> Iterator[IO[bytes]]:
-    """Writes a file atomically: a crash leaves either the old file or the new one, also if the machine loses power.
-
-    Each call has a temporary file of its own, so processes and threads that write the same file do not disturb each other.
-    """
-    handle, name = tempfile.mkstemp(prefix=f"{ASIDE}{file.name}.", dir=file.parent)
-    try:
-        with os.fdopen(handle, "wb") as out:
+    """Writes a file atomically: a crash leaves either the old file or the new one, also if the machine loses power."""
+    with unfinished(file) as aside:
+        with open(aside, "xb") as out:
             yield out
             out.flush()
             os.fsync(out.fileno())
-        os.chmod(name, default_mode())  # temporary files are private
-        os.replace(name, file)
-    except BaseException:
-        os.unlink(name)
-        raise
-    sync(file.parent)
+        os.replace(aside, file)
+        sync(file.parent)
+
+
+@contextmanager
+def unfinished(target: Path, *, sweep: bool = False) -> Iterator[Path]:
+    """Yields a new path beside `target`, for a file or folder that is to replace it; afterwards nothing has this path.
+
+    Each call has a path of its own, so processes and threads with the same target do not disturb each other. What killed
+    processes have left of this target is removed first, or with `sweep`, of any target in the folder.
+    """
+    left = rf"{re.escape(ASIDE)}(old-)?{re.escape(short_name(target))}(\.\w{{8}}(\..*)?)?"
+    aside = temporary_name(target)
+    with _writing(target.parent, re.escape(ASIDE) + ".*" if sweep else left):
+        try:
+            yield aside
+        finally:
+            _remove(aside)
+
+
+@contextmanager
+def sole_writer(file: Path, output: Path | str) -> Iterator[None]:
+    """Holds a lock on a file that becomes `output`, and creates it if it is not there.
+
+    Raises OSError if another process has it. Where files cannot be locked, nothing is held.
+    """
+    while True:
+        handle = os.open(claim(file), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            _try_to_lock(handle, output)
+            if file.exists() and os.path.samestat(os.fstat(handle), file.stat()):  # otherwise it has just got its final name
+                yield
+                return
+        finally:
+            os.close(handle)
+
+
+def _try_to_lock(handle: int, output: Path | str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OSError(errno.EBUSY, "another process is writing it; wait for it, or choose another name", str(output)) from None
+    except OSError:  # not every file system has locks
+        pass
+
+
+def temporary_name(target: Path, kind: str = "") -> Path:
+    """A new path beside `target` that the next writer of this target removes, if it is still there."""
+    return target.with_name(f"{ASIDE}{kind}{short_name(target)}.{os.urandom(4).hex()}")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what killed processes have left half written in a folder. If a living one writes there, nothing is removed."""
+    with _writing(folder, re.escape(ASIDE) + ".*"):
+        pass
+
+
+@contextmanager
+def _writing(folder: Path, left: str) -> Iterator[None]:
+    """Holds a shared lock on a folder. If nobody else has one, entries whose names match `left` are removed before.
+
+    Where folders cannot be locked, as on some network file systems, nothing is removed.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):  # if the folder cannot be opened, writing there says why
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, handle)
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for entry in os.listdir(handle):
+                    if re.fullmatch(left, entry):
+                        _remove(folder / entry)
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+
+
+def _remove(path: Path) -> None:
+    """Removes a file or folder, if it is there and as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder with its parents, unless it is there, and syncs their names to disk."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        sync(each.parent)
+
+
+def sync_all(path: Path) -> None:
+    """Syncs a file, or a folder with everything in it, to disk."""
+    for folder, _, files in os.walk(path):
+        for each in (*(os.path.join(folder, name) for name in files), folder):
+            if not os.path.islink(each):
+                sync(Path(each))
+    if not path.is_dir():
+        sync(path)
+
+
+def short_name(file: Path) -> str:
+    """The name of a file, shortened if there is no room for a prefix and a suffix: a name has at most 255 bytes."""
+    name = os.fsencode(file.name)
+    return file.name if len(name) <= 200 else f"{file.name[:40]}-{hashlib.blake2b(name, digest_size=8).hexdigest()}"
 
 
 def sync(path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import tiny
-from tests.helpers.ray_cluster import cluster  # noqa: F401 — a fixture of this module
+from tests.helpers.ray_cluster import cluster, workers  # noqa: F401 — a fixture of this module
 from weft.bench.compare.ray_trainings import RayTrainings
 from weft.bench.compare.training_jobs import Failure, Processes, Stopped, Training
 from weft.runs.run_folder import complete, records
@@ -23,12 +23,6 @@ DATA = (tiny.generated("reverse", 300),), (tiny.generated("reverse", 20, "valid"
 def training(*more: str, steps: int = 12) -> Training:
     sets = tiny.sets({"train.steps": steps, "train.save_every": 4, "train.log_every": 1, "train.seed": 3})[1:]
     return Training("transformer-tiny", *DATA, (*sets, *more))
-
-
-def workers() -> list[int]:
-    """The processes in which Ray trains."""
-    names = {int(entry.name): (entry / "cmdline").read_bytes() for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
-    return [process for process, name in names.items() if b"ray::train_here" in name]
 
 
 def test_entries_are_trained_side_by_side_and_reported(weft: tiny.Shell, tmp_path: Path) -> None:
@@ -58,7 +52,7 @@ def test_a_lost_process_costs_no_training(tmp_path: Path) -> None:
     while not (folder / "checkpoints" / "step-00000004").exists():
         assert thread.is_alive() and time.monotonic() < until, errors
         time.sleep(0.05)
-    os.kill(workers()[0], signal.SIGKILL)
+    os.kill(workers(b"ray::train_here")[0], signal.SIGKILL)
     thread.join(200)
     assert not errors and complete(folder)
     steps = {line["step"] for line in records(folder) if line["event"] == "train"}

@@ -83,6 +83,43 @@ def test_the_focus_stays_while_news_come(browser: WebDriver, shown: Watching, lo
     wait(browser, "document.getElementById('detail-title').textContent === 'first'")
 
 
+def test_news_leave_what_somebody_uses_in_its_place(browser: WebDriver, shown: Watching, logs: dict[str, Log]) -> None:
+    """Elements that were there stay: a button that is being pressed, a list that is open, a text that is selected."""
+    open_page(browser, shown)
+    browser.find_element(By.XPATH, "//table[@id='runs']//button[text()='second']").click()
+    wait(browser, "document.getElementById('detail-title').textContent === 'second'")
+    kept = ("#runs button", "#runs input", "#samples td", "#sample-step option", "#settings td", "#recipe option")
+    browser.execute_script("window.before = arguments[0].map(each => document.querySelector(each))", list(kept))
+    rows = texts(browser, "#runs td:nth-child(2)")
+    write_steps(logs["first"], range(5, 6))
+    wait(browser, "[...document.querySelectorAll('#runs td')].some(each => each.textContent === '5 of 8')")
+    script = "return arguments[0].map((each, place) => document.querySelector(each) === window.before[place])"
+    assert dict(zip(kept, browser.execute_script(script, list(kept)), strict=True)) == dict.fromkeys(kept, True)
+    assert texts(browser, "#runs td:nth-child(2)") == rows
+
+
+def test_charts_say_what_their_axes_are(browser: WebDriver, shown: Watching) -> None:
+    open_page(browser, shown)
+    titles = texts(browser, "#charts figcaption")
+    assert titles == [
+        "loss: validation strong, training faint",
+        "validation bleu",
+        "learning rate",
+        "speed (tokens per second)",
+    ]
+    assert all("step" in texts(browser, f"#charts figure:nth-child({number}) svg text") for number in range(1, 5))
+    scale = "const found = ticks(...arguments); return found.map(short)"
+    assert browser.execute_script(scale, 0.106, 1.401, 5) == ["0.2", "0.4", "0.6", "0.8", "1", "1.2", "1.4"]
+    assert browser.execute_script(scale, 0, 0.002, 5) == ["0", "0.0005", "0.001", "0.0015", "0.002"]
+    with sized(browser, 390, 800, phone=True):
+        size = "const text = document.querySelector('#charts text'); return text.getBoundingClientRect().height"
+        assert browser.execute_script(size) >= 10, "numbers can be read on a phone"
+        outputs = browser.execute_script(
+            "return [...document.querySelectorAll('#samples td')].map(each => each.getBoundingClientRect().right)"
+        )
+        assert max(outputs) <= 390, "no output lies outside of the screen"
+
+
 def test_a_wrong_key_is_said_and_can_be_corrected(browser: WebDriver, shown: Watching) -> None:
     browser.get("about:blank")
     browser.get(f"{shown.url}/#key=wrong")
@@ -121,7 +158,10 @@ def test_a_file_is_uploaded_checked_and_trained_on(
     wait(browser, "!document.getElementById('report').hidden")
     report = browser.find_element(By.ID, "report").text
     assert report.startswith("30 pairs, 29 with a finding.") and "29 duplicate: " in report and "a dog | ein Hund" in report
+    assert "for example: " in report and " 0 %" not in report
     assert browser.find_element(By.ID, "name").get_property("value") == "my-pairs"
+    recipes = [option.text for option in Select(browser.find_element(By.ID, "recipe")).options]
+    assert any(text.startswith("auto: ") for text in recipes) and len(recipes) > 20
     browser.find_element(By.ID, "start").click()
     wait(browser, "document.getElementById('order-status').textContent.startsWith('my-pairs is starting')")
     ((name, words),) = orders

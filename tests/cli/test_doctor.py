@@ -14,7 +14,7 @@ from tests.helpers import tiny
 from weft.bench import doctor as diagnosis
 from weft.bench.doctor import Finding, diagnose
 from weft.cli import options as completion
-from weft.layers.kernels import cpp as build
+from weft.layers.kernels.cpp import compiled_library as build
 
 
 def test_the_doctor_reports_everything(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch) -> None:

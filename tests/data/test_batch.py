@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from weft.data.batch import BOS, EOS, PAD, SPECIALS, UNK, Layout, PairBatch, Position, Source
+from weft.data.batch import BOS, EOS, PAD, SPECIALS, UNK, Layout, PairBatch, Position, Source, pad, unpad
+from weft.errors import ConfigError
 
 
 def test_padded_rows() -> None:
@@ -98,3 +99,42 @@ def test_special_ids_are_the_first_four() -> None:
 
 def test_positions_in_the_stream_are_ordered() -> None:
     assert Position() < Position(0, 0, 1) < Position(0, 1, 0) < Position(1)
+
+
+def test_padding_is_added_and_taken_away() -> None:
+    rows = [[5, 6, EOS], [EOS], [7, EOS]]
+    assert unpad(pad(rows, 4), Layout.padded([3, 1, 2], 4)) == rows
+    assert pad(rows, 4).shape == (3, 4) and unpad(pad(rows), None)[1] == [EOS, PAD, PAD]
+
+
+def test_rows_are_repeated_one_after_the_other() -> None:
+    graph = torch.rand(2, 3, 3) > 0.5
+    layout = Layout.padded([3, 1])
+    again = Layout(layout.segments, layout.positions, None, layout.longest, layout.known, graph).repeat(2)
+    assert again.counts == (3, 3, 1, 1) == tuple(again.lengths.tolist())
+    assert again.graph is not None and torch.equal(again.graph, graph[[0, 0, 1, 1]])
+    assert torch.equal(again.positions, layout.positions[[0, 0, 1, 1]])
+    tokens = torch.tensor([[5, 6, EOS], [EOS, PAD, PAD]])
+    batch = PairBatch(torch.tensor([7, 3]), Source(tokens, layout), tokens, layout, tokens + 1).repeat(2)
+    assert batch.rows.tolist() == [7, 7, 3, 3] and torch.equal(batch.target, tokens[[0, 0, 1, 1]])
+    assert torch.equal(batch.source.values, batch.target) and torch.equal(batch.labels, batch.target + 1)
+    assert batch.target_layout.counts == (3, 3, 1, 1) == (batch.source.layout or layout).counts
+
+
+def test_a_convolution_shortens_rows_and_refuses_edges() -> None:
+    layout = Layout.padded([5, 4, 1])
+    short = layout.shorten(2, 4)
+    assert short.counts == (3, 2, 1) == tuple(short.lengths.tolist()) and short.longest == 3
+    assert short.positions.tolist() == [[0, 1, 2, 3]] * 3 and short.segments[1].tolist() == [1, 1, 0, 0]
+    edges = Layout(layout.segments, layout.positions, graph=torch.ones(3, 5, 5, dtype=torch.bool))
+    with pytest.raises(ConfigError, match="edges name no positions"):
+        edges.shorten(2, 4)
+
+
+def test_batches_of_one_shape_have_one_outline() -> None:
+    def batch(lengths: list[int]) -> PairBatch:
+        layout, tokens = Layout.padded(lengths), torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+        return PairBatch(torch.arange(len(lengths)), Source(tokens, layout), tokens, layout, tokens)
+
+    assert batch([3, 1]).outline() == batch([3, 1]).outline() != batch([3, 1, 1]).outline()
+    assert all(isinstance(each, torch.Tensor) for each in batch([2]).tensors())

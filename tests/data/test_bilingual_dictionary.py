@@ -9,6 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
+import torch
 
 from tests.helpers.generated_texts import sentences, twin
 from weft.cli import run
@@ -71,7 +72,9 @@ def test_a_map_is_learnt_against_a_discriminator() -> None:
         return float((pairs[:, 0] == pairs[:, 1]).mean())
 
     assert right(mutual(csls(x, y))) < 0.4
+    state = torch.get_rng_state()
     assert right(adversarial_pairs(x, y, 400, epochs=1)) > 0.9
+    assert torch.equal(torch.get_rng_state(), state), "what is learnt inside does not change the draws of a training"
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -364,3 +367,22 @@ def test_texts_without_common_words_need_the_switch(
     said = capsys.readouterr().err
     assert all(remedy in said for remedy in ("--adversarial", "task.dictionary_steps=0 task.vectors=false"))
     assert run([*arguments, "--adversarial"]) == 0
+
+
+def test_mapped_vectors_are_saved_with_their_seeds(tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    sides = [
+        WordVectors(words, np.array(counts), unit(draw.normal(size=(2, 4)).astype(np.float32)), forms)
+        for words, counts, forms in ((["a", "b"], [3, 1], ["A", "b"]), (["x", "y"], [2, 2], ["x", "Y"]))
+    ]
+    mapped = mapping.MappedVectors(sides[0], sides[1], np.array([[0, 1]]), 0.25)
+    mapped.save(tmp_path)
+    loaded = mapping.MappedVectors.load(tmp_path)
+    assert np.allclose(loaded.scores(), mapped.scores()) and loaded.frequency == 0.25 and loaded.seeds.tolist() == [[0, 1]]
+    for found, given in zip((loaded.source, loaded.target), sides, strict=True):
+        assert (list(found.words), list(found.counts), list(found.forms)) == (
+            list(given.words),
+            list(given.counts),
+            list(given.forms),
+        )
+    assert mapped.reversed().seeds.tolist() == [[1, 0]] and np.allclose(mapped.reversed().scores(), mapped.scores().T)

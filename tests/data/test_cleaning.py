@@ -276,6 +276,13 @@ def test_checking_counts_all_findings_of_a_pair(data: str, tmp_path: Path) -> No
     assert check([open_pairs(data)])["counts"]["empty"] == 1
 
 
+def test_a_stretch_may_reach_to_the_end_of_the_data(tmp_path: Path) -> None:
+    pairs = [*TRUE[:400], *((source, TRUE[place + 1][1]) for place, (source, _) in enumerate(TRUE[400:500], start=400))]
+    (tmp_path / "b.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    ((first, last),) = check([open_pairs(str(tmp_path / "b.tsv"))])["misaligned_stretches"]
+    assert abs(first - 401) < 10 and last == 500
+
+
 def test_random_flaws_are_no_stretch() -> None:
     draw, finder = random.Random(0), StretchFinder()
     for number in range(20_000):

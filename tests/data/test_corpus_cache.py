@@ -8,14 +8,12 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from weft.data import corpus as cache
 from weft.data import corpus as corpora
 from weft.data.batch import EOS
 from weft.data.corpus import Corpus, cache_folder
@@ -23,6 +21,7 @@ from weft.data.formats import open_pairs
 from weft.data.sentence_pairs import prepare_pairs
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.errors import DataError
+from weft.file_access import unfinished
 
 Texts = list[tuple[str, str]]
 BYTES = ByteTokenizer()
@@ -171,20 +170,29 @@ def test_a_killed_build_is_never_used(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, spec, str(tmp_path / "cache")], check=False)
     assert done.returncode == 9
     left = list((tmp_path / "cache").iterdir())
-    assert [path.suffix for path in left] == [".part"]
-    assert texts(built(tmp_path, pairs)) == pairs
-    assert left[0].exists()  # another process might be at work in it
-    old = time.time() - 2 * cache.STALE
-    os.utime(left[0], (old, old))
+    assert [path.name[:5] for path in left] == [".tmp-"]
+    with unfinished(tmp_path / "cache" / "another"):  # another process might be at work in it
+        assert texts(built(tmp_path, pairs)) == pairs
+        assert left[0].exists()
     built(tmp_path, pairs, max_length=49)
     assert not left[0].exists()
 
 
-def test_a_build_that_another_process_completes_meanwhile_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = tmp_path / "cache" / "another.part"  # listed, but renamed before anyone looks at it
-    monkeypatch.setattr(Path, "glob", lambda folder, pattern: iter([gone]) if pattern == "*.part" else iter([]))
-    pairs = [("a", "b")] * 10
-    assert texts(built(tmp_path, pairs)) == pairs
+def test_everything_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut, a folder with the right name may otherwise hold files that were never written."""
+    synced: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def renamed(old: Path, new: Path) -> None:
+        synced.append("renamed")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), fsync(handle)))
+    monkeypatch.setattr(os, "rename", renamed)
+    place = built(tmp_path, [("a", "b")] * 10).folder
+    before = {Path(name).name for name in synced[: synced.index("renamed")]}
+    assert {path.name for path in place.iterdir()} <= before
+    assert synced[synced.index("renamed") :] == ["renamed", str(tmp_path / "cache")]
 
 
 FULL = """

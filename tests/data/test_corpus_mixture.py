@@ -106,6 +106,11 @@ def test_noise_stays_within_the_budget(tmp_path: Path) -> None:
         plain = sum(len(task.train.row("source", row)) for row in batch.rows.tolist())
         grown += int(batch.source.layout.mask.sum()) > plain
     assert grown > 20
+    # Rows of the corpora, one after the other, without noise.
+    rows = [(corpus, row) for corpus in task.train.corpora for row in range(len(corpus))]
+    assert all(
+        np.array_equal(task.train.row("target", at), rows[at][0].row("target", rows[at][1])) for at in (0, 199, 200, 299)
+    )
 
 
 def test_a_run_that_is_killed_between_corpora_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,14 @@ import gzip
 import lzma
 import tracemalloc
 import zipfile
+from ast import literal_eval
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from weft.data.column_checks_and_listed_files import read_inputs
-from weft.data.file_formats.gettext_catalog import catalog_messages
+from weft.data.column_checks_and_listed_files import content_digest, open_file, open_listed, read_inputs, read_listed
+from weft.data.file_formats.gettext_catalog import catalog_messages, quoted, unescaped
 from weft.data.formats import open_pairs, swapped
 from weft.errors import DataError
 
@@ -376,6 +377,16 @@ def test_subtitles_are_paired_by_their_times(tmp_path: Path) -> None:
     assert "no cues" in message(f"{first},{write(tmp_path / 'b.srt', 'words')}")
 
 
+def test_a_cue_beside_three_others_is_kept_and_one_beside_four_is_not(tmp_path: Path) -> None:
+    def many(begin: float, count: int) -> list[tuple[float, float, str]]:
+        return [(begin + number, begin + number + 0.9, f"{count}") for number in range(count)]
+
+    first = write(tmp_path / "a.en.srt", subtitles((0.0, 2.9, "three"), (10.0, 13.9, "four")))
+    second = write(tmp_path / "a.de.srt", subtitles(*many(0.0, 3), *many(10.0, 4)))
+    assert list(open_pairs(f"{first},{second}")) == [("three", "3 3 3")]
+    assert left_out(f"{first},{second}") == {"cues that many others overlap": 5}
+
+
 def test_cues_are_those_that_players_show(tmp_path: Path) -> None:
     """Without a blank line between two cues, the number of the second is no text; a blank line inside a cue does not end it."""
     first = "1\n00:00:01,000 --> 00:00:02,000\na b\n2\n00:00:03,000 --> 00:00:04,000\nc\n\nd\n"
@@ -395,3 +406,77 @@ def test_tables_of_other_dialects(tmp_path: Path) -> None:
         )
     ):
         assert list(open_pairs(write(tmp_path / f"{number}.csv", text))) == pairs, text
+
+
+def archive(path: Path, **texts: str) -> str:
+    with zipfile.ZipFile(path, "w") as made:
+        for language, text in texts.items():
+            made.writestr(f"corpus.{language}", text)
+    return str(path)
+
+
+def test_archives_of_opus(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.zip", en="a\nb\n", de="c\nd\n", txt="read me")
+    assert list(open_pairs(f"{path}#en,de")) == [("a", "c"), ("b", "d")] == list(open_pairs(swapped(f"{path}#de,en")))
+    assert open_pairs(f"{path}#en,de").digest() != open_pairs(f"{path}#de,en").digest()
+    assert "choose source and target" in message(path) and "texts: de, en." in message(f"{path}#en,fr")
+    assert "corpus.de ends after 1 lines" in message(archive(tmp_path / "b.zip", en="a\nb\n", de="c\n") + "#en,de")
+    assert "corpus.en ends after 0 lines" in message(archive(tmp_path / "c.zip", en="", de="c\n") + "#en,de")
+    assert "its texts are empty" in message(archive(tmp_path / "d.zip", en="", de="") + "#en,de")
+    content = Path(path).read_bytes()
+    assert "cannot be read" in message(write(tmp_path / "e.zip", content.replace(b"a\nb", b"a\nx", 1)) + "#en,de")
+    assert "cannot be read" in message(write(tmp_path / "f.zip", content[:30]) + "#en,de")
+
+
+def test_every_format_tells_when_its_content_or_its_direction_changes(tmp_path: Path) -> None:
+    srt = f"{write(tmp_path / 'a.srt', subtitles((0, 1, 'a')))},{write(tmp_path / 'b.srt', subtitles((0, 1, 'b')))}"
+    catalog = write(
+        tmp_path / "a.po", 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "a"\nmsgstr "b"\n'
+    )
+    xliff = write(tmp_path / "a.xlf", XLIFF_1)
+    seen = set()
+    for spec in (srt, catalog, xliff, archive(tmp_path / "a.zip", en="a\n", de="b\n") + "#en,de"):
+        first = open_pairs(spec).digest()
+        assert open_pairs(spec).digest() == first != open_pairs(swapped(spec)).digest()
+        changed = Path(spec.partition("#")[0].rpartition(",")[2])
+        changed.write_bytes(changed.read_bytes() + b"\n")
+        seen |= {first, open_pairs(spec).digest()}
+    assert len(seen) == 8
+
+
+@pytest.mark.parametrize("text", ["", "x", 'a "b"\tc\\n', "a\n", "a\nb", "\n\n", "a\r\nb\u2028c"])
+def test_strings_of_catalogs_are_written_as_they_are_read(text: str) -> None:
+    first, *more = quoted("msgid", text, "\n")
+    assert first.startswith("msgid ") and all(line.endswith("\n") for line in [first, *more])
+    strings = [first.removeprefix("msgid ").rstrip("\n"), *(line.rstrip("\n") for line in more)]
+    assert "".join(unescaped(each[1:-1]) for each in strings) == text == "".join(map(literal_eval, strings))
+    assert unescaped("\\x41\\101\\q") == "AAq"
+
+
+def test_lists_name_files_in_folders_and_archives(tmp_path: Path) -> None:
+    write(tmp_path / "one.png", "1")
+    pictures = tmp_path / "pictures.zip"
+    with zipfile.ZipFile(pictures, "w") as made:
+        made.writestr("in/two.png", "22")
+    lines = write(tmp_path / "list.tsv", "one.png\tA Dog\npictures.zip/in/two.png\tTwo\n")
+    one, two = str(tmp_path / "one.png"), str(pictures / "in/two.png")
+    assert list(open_listed(lines)) == [(one, "A Dog"), (two, "Two")]
+    assert list(open_listed(lines, lowercase=True)) == [(one, "a dog"), (two, "two")]
+    assert list(read_listed(Path(lines))) == [one, two]
+    with open_file(two) as file:
+        assert file.read() == b"22"
+    first = open_listed(lines).digest()
+    assert first != open_listed(lines, lowercase=True).digest()
+    write(tmp_path / "one.png", "3")
+    assert open_listed(lines).digest() != first and content_digest(one) != content_digest(two)
+    inside = write(tmp_path / "inside.tsv", "A Dog\tin/two.png\n")
+    assert list(open_listed(f"{pictures},{inside}", side=1)) == [("A Dog", two)]
+    assert list(open_listed(f"{tmp_path},{write(tmp_path / 'c.tsv', 'one.png' + chr(9) + 'x')}")) == [(one, "x")]
+    missing = open_listed(f"{pictures},{lines}")
+    with pytest.raises(DataError, match=r"row 1: .*there is no one.png in"):
+        missing.digest()
+    for spec, side, says in (("no.tsv", 0, "a file, a tab and a text"), ("no.tsv", 1, "a text, a tab and a file")):
+        with pytest.raises(DataError, match=f"is no list of files.*{says}"):
+            open_listed(spec, side=side)
+    with pytest.raises(DataError, match=r"the .zip file cannot be read"):
+        open_listed(f"{write(tmp_path / 'bad.zip', 'x')},{lines}").digest()

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from weft.data.formats import open_pairs
-from weft.data.text_lines import read_lines
+from weft.data.formats import open_pairs, swapped
+from weft.data.text_lines import read_lines, read_text
 from weft.errors import DataError
 
 PAIRS = [("one house", "ein Haus"), ("two 水", "zwei 水"), ("", "leer")]
@@ -219,3 +219,32 @@ def test_hugging_face_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no such dataset" in message("hf:gone#a,b")
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert "weft-seq2seq[datasets]" in message("hf:org/name#a,b")
+
+
+def test_more_columns_than_texts_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("a\tb\tc\n")
+    with pytest.raises(DataError, match="3 columns are chosen, and this task reads two"):
+        open_pairs(f"{tmp_path / 'a.tsv'}#1,2,3")
+
+
+@pytest.mark.parametrize(
+    ("spec", "exchanged"),
+    [
+        ("a.en,a.de", "a.de,a.en"),
+        ("a.tsv", "a.tsv#2,1"),
+        ("a.jsonl", "a.jsonl#target,source"),
+        ("hf:a#en,de", "hf:a#de,en"),
+    ],
+)
+def test_source_and_target_can_be_exchanged(spec: str, exchanged: str) -> None:
+    assert swapped(spec) == exchanged
+
+
+def test_generated_pairs_are_not_exchanged_silently() -> None:
+    with pytest.raises(DataError, match="cannot be exchanged"):
+        swapped("generated:reverse?count=3,4")
+
+
+def test_a_stream_without_a_name_is_called_the_input() -> None:
+    with pytest.raises(DataError, match=r"^the input"):
+        read_text(io.BytesIO(b"a\n\xff\n"))

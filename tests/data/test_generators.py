@@ -213,3 +213,16 @@ def test_every_option_changes_the_digest() -> None:
 def test_a_length_that_no_expression_has_is_an_error() -> None:
     with pytest.raises(DataError, match="no expression of 3 to 3 tokens was found"):
         next(iter(PairGenerator("listops", longest=3, shortest=3)))
+
+
+def test_a_split_without_any_pair_is_an_error() -> None:
+    """There is one text of this length, and it belongs to one of the splits."""
+    said = []
+    for split in get_args(Split):
+        try:
+            list(open_pairs(f"generated:bits_anbn?count=3&shortest=1&longest=1&split={split}"))
+        except DataError as error:
+            said.append(str(error))
+    assert len(said) == len(get_args(Split)) - 1 and all(
+        "no pair found" in each and "increase `longest`" in each for each in said
+    )

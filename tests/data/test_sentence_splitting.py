@@ -102,6 +102,7 @@ def test_the_language_comes_from_the_configuration_or_the_files() -> None:
     assert language_of("de", ["a.en,a.fr"]) == "de"
     assert language_of(None, ["a.en,a.fr", "b.en.gz,b.fr.gz"]) == "en"
     assert language_of(None, ["a.en,a.fr", "b.de,b.fr"]) is language_of(None, ["pairs.tsv"]) is None
+    assert language_of(None, ["train.src,train.tgt"]) is language_of(None, ["a.txt,b.txt"], 1) is None, "no codes of languages"
 
 
 class Lines(Pairs):
@@ -118,6 +119,7 @@ class Lines(Pairs):
 
 def test_training_lines_tell_how_many_sentences_are_usual(tmp_path: Path) -> None:
     few = ["A dog runs."] * 95 + ["A dog runs. A cat sleeps."] * 5
+    assert count_sentences([Lines([])], "en", "en") == SentenceCounts(0, 0.0, 1)
     assert count_sentences([Lines(few)], "en", "en") == SentenceCounts(100, 0.05, 1)
     many = ["A dog runs."] * 120 + ["A dog runs. A cat sleeps. It is late."] * 79 + ["A dog runs. " * 9]
     found = count_sentences([Lines(many)], "en", "en")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +16,8 @@ from weft.config import registry
 from weft.data import TOKENIZERS
 from weft.data.batch import BOS, EOS, PAD, UNK
 from weft.data.formats import Pairs
-from weft.data.tokenizers import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
+from weft.data.tokenizers import InheritedTokenizers, Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
+from weft.data.tokenizers.bpe_and_unigram import frequent_pairs
 from weft.data.tokenizers.word_character_byte import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.errors import ConfigError, DataError, RunError
 
@@ -222,7 +226,9 @@ def test_a_changed_sentencepiece_model_is_noticed(sentencepiece_model: str, tmp_
 def test_a_large_corpus_is_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.data.tokenizers.SAMPLE", 100)
     pairs = Texts([(f"s{i}", f"t{i}") for i in range(1000)])
-    tokenizer, _ = train_tokenizers({"kind": "words"}, [pairs, pairs], size=5000, shared=True)
+    said: list[str] = []
+    tokenizer, _ = train_tokenizers({"kind": "words"}, [pairs, pairs], size=5000, shared=True, report=said.append)
+    assert said == ["the tokenizer is trained on the texts of one pair in 40, of 4,000 texts"]
     read = sorted(int(word[1:]) for word in tokenizer.tokens(range(4, tokenizer.size)) if word[0] == "s")
     assert len(read) == 25
     assert read == list(range(0, 1000, 40))
@@ -387,3 +393,53 @@ def test_a_sentencepiece_file_must_be_one(tmp_path: Path) -> None:
     (tmp_path / "bad.model").write_bytes(b"not a model")
     with pytest.raises(DataError, match="not a SentencePiece model"):
         trained({"kind": "sentencepiece", "model": str(tmp_path / "bad.model")})
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "words"])
+def test_an_extended_tokenizer_keeps_its_ids_and_writes_new_text_with_fewer(kind: str) -> None:
+    tokenizer, text = trained(kind), "Zebras graze. Zebras sleep."
+    before = tokenizer.encode(text)
+    longer = tokenizer.extended([text] * 20, 6)
+    assert tokenizer.size < longer.size <= tokenizer.size + 6 and tokenizer.encode(text) == before
+    assert [longer.spelling(number) for number in range(4, tokenizer.size)] == [
+        tokenizer.spelling(number) for number in range(4, tokenizer.size)
+    ]
+    assert len(longer.encode(text)) < len(before) or before.count(UNK) > longer.encode(text).count(UNK)
+    assert any(number >= tokenizer.size for number in longer.encode(text))
+    again: Tokenizer = registry.build("weft.data:TOKENIZERS", kind)
+    again.restore(longer.dump())
+    assert again.encode(text) == longer.encode(text)
+
+
+def test_further_merges_are_those_of_counting_anew_after_each() -> None:
+    draw = Random(1)
+    words = [(draw.choices("abc", k=draw.randint(1, 9)), draw.randint(1, 3)) for _ in range(30)]
+    left, expected = [(list(pieces), times) for pieces, times in words], []
+    while True:
+        counts: Counter[tuple[str, str]] = Counter()
+        for pieces, times in left:
+            for pair in pairwise(pieces):
+                counts[pair] += times * ("c" not in pair)
+        pair = min(counts, key=lambda each: (-counts[each], each), default=("", ""))
+        if counts[pair] < 2:
+            break
+        expected.append(pair)
+        for pieces, _ in left:
+            at = 0
+            while at + 1 < len(pieces):
+                if (pieces[at], pieces[at + 1]) == pair:
+                    pieces[at : at + 2] = ["".join(pair)]
+                at += 1
+    assert list(frequent_pairs(words, {"c"})) == expected and len(expected) > 10
+
+
+def test_tokenizers_of_another_run_are_used_as_they_are_or_with_tokens_for_new_texts() -> None:
+    one, other = trained("bpe"), trained("bpe", texts=["Ein Hund läuft.", "Zwei Hunde laufen."] * 9)
+    pairs = [Texts([("Zebras graze.", "Zebras grasen.")] * 20)]
+    for source, target in ((one, other), (one, one)):
+        kept = train_tokenizers("bpe", pairs, size=300, start=InheritedTokenizers(source, target, 0))
+        assert kept[0] is source and kept[1] is target
+        longer = train_tokenizers("bpe", pairs, size=300, start=InheritedTokenizers(source, target, 4))
+        assert (longer[0] is longer[1]) == (source is target)
+        for text, old, new in zip(("Zebras graze.", "Zebras grasen."), (source, target), longer, strict=True):
+            assert old.size < new.size <= old.size + 4 and len(new.encode(text)) < len(old.encode(text))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from runpy import run_path
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,21 +35,42 @@ def launch(program: str, jobs: Sequence[Any], processes: int = 2) -> list[str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
     }
-    started = [
-        subprocess.Popen(
-            [sys.executable, program, json.dumps(jobs)],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        for rank in range(processes)
-    ]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", __name__, program, json.dumps(jobs), str(processes), folder]
+        parent = subprocess.Popen(command, env=shared, cwd=ROOT, start_new_session=True)
+        try:
+            parent.wait(240)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)
+        files = [Path(folder, str(rank)) for rank in range(processes)]
+        assert parent.returncode == 0, "\n".join(file.with_suffix(".errors").read_text() for file in files)
+        return [file.read_text() for file in files]
+
+
+def fork_all(program: str, jobs: str, processes: int, folder: Path) -> None:
+    """Forks the processes from one that has imported everything, which takes longest. If one fails, all end."""
+    import_module(".".join(Path(program).relative_to(ROOT).with_suffix("").parts))
+    children = [os.fork() or _process(program, jobs, rank, folder) for rank in range(processes)]
+    for _ in children:
+        if os.wait()[1]:
+            sys.exit(1)
+
+
+def _process(program: str, jobs: str, rank: int, folder: Path) -> NoReturn:
+    os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank)})
+    for number, name in ((1, str(rank)), (2, f"{rank}.errors")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+    sys.argv, code = [program, jobs], 1
     try:
-        ended = [process.communicate(timeout=240) for process in started]
+        run_path(program, run_name="__main__")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
-        for process in started:
-            process.kill()
-    assert all(process.returncode == 0 for process in started), "\n".join(errors for _, errors in ended)
-    return [out for out, _ in ended]
+        sys.stdout.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    fork_all(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 import weft
 from tests.helpers import tiny
 from tests.helpers.int8_kernel import EXACT, FLIPPED, with_all_levels
+from weft import file_access
 from weft.attention.core.kv_cache import CacheIndex
 from weft.data.batch import BOS, PAD, Layout, Source
 from weft.data.formats import open_pairs
@@ -24,8 +26,8 @@ from weft.decoding.search_loop import SearchRequest, run_search
 from weft.decoding.token_selection import LengthLimits, TokenSelector
 from weft.layers.int8 import Int8Linear, in_int8
 from weft.layers.kernels import cpp
-from weft.layers.kernels import cpp as build
 from weft.layers.kernels.cpp import CannotBuild, Kernels
+from weft.layers.kernels.cpp import compiled_library as build
 from weft.models.base import Model, Sizes
 from weft.models.encoder_decoder import build_model
 from weft.runs.translator import Translator
@@ -288,6 +290,42 @@ def test_a_damaged_one_is_made_anew(kernels: Kernels, folder: Path, tmp_path: Pa
     assert damaged.read_bytes() == kept.read_bytes()
 
 
+def test_an_installed_library_that_fits_needs_no_compiler(
+    kernels: Kernels, folder: Path, translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a platform wheel brings it. One that is damaged, or made of other sources, is not loaded."""
+    (kept,) = (folder / "weft" / "kernels").glob("*.so")
+    monkeypatch.setattr(build, "_compile", lambda compiler, flags, sources, into: shutil.copy(kept, into))
+    monkeypatch.setattr(build, "PREBUILT", tmp_path)
+    compiled = translator.translate("a b c", compile=True).ids
+    installed = build.prebuild(build.instructions(), "c++", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert build.library()._name == str(installed)
+    cpp._attempt.cache_clear()
+    try:
+        assert translator.translate("a b c", compile=True).ids == compiled
+    finally:
+        cpp._attempt.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setenv("CXX", "no-such-compiler")
+        _not_loaded("no-such-compiler was not found")
+    for name, other in (("FLAGS", (*build.FLAGS, "-DOTHER")), ("instructions", lambda: "NEON")):
+        with monkeypatch.context() as patch:
+            patch.setattr(build, name, other)
+            _not_loaded("c[+][+] was not found")
+    content = bytearray(installed.read_bytes())
+    content[len(content) // 2] ^= 1
+    installed.unlink()  # the loaded one stays as it is
+    installed.write_bytes(content)
+    _not_loaded("c[+][+] was not found")
+
+
+def _not_loaded(why: str) -> None:
+    with pytest.raises(CannotBuild, match=why):
+        build.library()
+
+
 def test_on_another_cpu_it_is_said_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
@@ -337,7 +375,8 @@ def test_kernels_are_loaded_from_private_folders_only(tmp_path: Path, monkeypatc
     assert loaded[-1] == compiled[-1] and loaded[-1].parent not in (folder, tmp_path)
 
     folder.chmod(0o700)
-    monkeypatch.setattr(build.os, "getuid", lambda: -1)
+    monkeypatch.setattr(file_access, "ROOT", -2)
+    monkeypatch.setattr(build.os, "geteuid", lambda: -1)
     with pytest.warns(UserWarning, match="it is not yours"):
         build.library()
     assert loaded[-1] == compiled[-1] and loaded[-1].parent not in (folder, tmp_path) and len(compiled) == 4

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import tiny
-from tests.helpers.ray_cluster import cluster  # noqa: F401 — a fixture of this module
+from tests.helpers.ray_cluster import cluster, workers  # noqa: F401 — a fixture of this module
 from weft.errors import DataError, WeftError
 from weft.runs import sharded_prediction
 from weft.runs.ray_engine import predict_on_ray
@@ -29,12 +29,6 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "in.txt"
 
 
-def actors() -> list[int]:
-    """The processes of Ray's actors."""
-    names = {int(entry.name): (entry / "cmdline").read_bytes() for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
-    return [process for process, name in names.items() if b"ShardActor" in name]
-
-
 def work(run: Path, text: Path, out: Path) -> PredictionWork:
     return PredictionWork([run], InputFile(text, run), out, "cpu", {"beam": 2})
 
@@ -49,7 +43,9 @@ def test_two_actors_of_which_one_is_killed_do_what_is_missing(
 
     def advance(lines: int) -> None:
         if not done:
-            killed.append(actors()[0])
+            killed.append(workers(b"ShardActor")[0])
+            nice = [os.getpriority(os.PRIO_PROCESS, process) for process in (killed[0], os.getpid())]
+            assert nice[0] == nice[1], "actors yield to other processes"
             os.kill(killed[0], signal.SIGKILL)
         done.append(lines)
 

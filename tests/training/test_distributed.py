@@ -16,6 +16,7 @@ from weft.runs.weight_files import read_tensors
 from weft.training import checkpoint
 
 OPTIONS = {"steps": 8, "accumulate": 4, "double": True, "save_every": 8, "validate_every": 4}
+SAME = {"accumulate": 8, "steps": 3, "save_every": 3}
 FROZEN = {**OPTIONS, "freeze": ["rnn.*"], "steps": 3, "save_every": 3}
 
 
@@ -40,6 +41,7 @@ def train_together(folder: Path) -> None:
         training(folder / "two", double=False),
         training(folder / "moved", "--resume", interrupt_at=20),  # the signal reaches only one process, but both stop
         training(folder / "frozen", **FROZEN),
+        training(folder / "same", **SAME),
     ]
     assert all("stopped at step 6" in out for out in launch(small_task.__file__, jobs))
 
@@ -79,6 +81,17 @@ def test_losses_in_float32_do_not_depend_on_the_number_of_processes(together: Pa
     one, two = seen(tmp_path), seen(together / "two")
     assert one == [list(range(32))]
     assert sorted(two) == [list(range(0, 32, 2)), list(range(1, 32, 2))]
+
+
+def test_1_2_and_8_processes_train_the_same_configuration(together: Path, tmp_path: Path) -> None:
+    """Losses, weights, moving average, and what was read."""
+    here(*training(tmp_path / "1", **SAME))
+    launch(small_task.__file__, [training(tmp_path / "8", **SAME)], processes=8)
+    for size, run in ((2, together / "same"), (8, tmp_path / "8")):
+        assert losses(run) == pytest.approx(losses(tmp_path / "1"), abs=1e-12)
+        for file in ("model.safetensors", "ema.safetensors"):
+            assert distance(checkpoint.folder_of(tmp_path / "1", 3) / file, checkpoint.folder_of(run, 3) / file) < 1e-12
+        assert sorted(seen(run)) == [list(range(rank, 24, size)) for rank in range(size)]
 
 
 def test_a_run_goes_from_one_process_to_two_and_back(together: Path, tmp_path: Path) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 
 import weft
 from tests.helpers import tiny
+from weft.config.sections import Config
 from weft.evaluation.metrics import make_metrics
 from weft.runs.open_run import open_run
 from weft.runs.packed_run import CARD
-from weft.training.model_card import MARK, ensure_card, write_card
+from weft.training.model_card import MARK, Card, ensure_card, write_card
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,16 @@ def test_the_header_is_what_the_hub_reads(folder: Path) -> None:
     metrics = {each["type"]: each["value"] for each in found["model-index"][0]["results"][0]["metrics"]}
     assert metrics.keys() == {"loss", "bleu", "exact"} and metrics["loss"] > 0
     assert body.startswith(f"{MARK}\n\n# mine\n") and body.endswith("\n")
+
+
+def test_languages_come_from_settings_or_from_the_names_of_the_data() -> None:
+    def header(**settings: Any) -> dict[str, Any]:
+        config = Config().replaced({f"data.{name}": value for name, value in settings.items()})
+        return Card("mine", config, cast(Any, None), 1, {}, {}).header()
+
+    assert header(train=["a/train.en,a/train.hsb"])["language"] == ["en", "hsb"]
+    assert header(train=["train.en,train.de"], target_language="nl")["language"] == ["en", "nl"]
+    assert "language" not in header(train=["train.src,train.tgt"]) and "language" not in header(train=["pairs.tsv"])
 
 
 def test_scores_have_their_signature_and_their_floor(folder: Path) -> None:

@@ -95,6 +95,17 @@ def test_values_that_are_no_numbers_leave_gaps(tmp_path: Path) -> None:
     assert (tmp_path / "picture.png").stat().st_size > 1000
 
 
+def test_the_panels_of_the_picture_have_one_axis_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = result_files.empty_figure(4, 4, 50, "tight")
+    monkeypatch.setattr(result_files, "empty_figure", lambda *size: figure)
+    train = {"event": "train", "loss": 4.0, "lr": 0.1, "tokens_per_second": 1.0}
+    found = [{**train, "step": 5}, {**train, "step": 40}, {"event": "validation", "step": 30, "loss": 3.0, "bleu": 1.0}]
+    result_files.draw_results(found, tmp_path / "picture.png", "words")
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "step", "step"]
+    assert figure.axes[3].get_title("left") == "words per second"
+
+
 def test_long_curves_are_drawn_as_means() -> None:
     points = [(float(x), 2.0 * x) for x in range(1000)]
     few = thinned(points, 10)

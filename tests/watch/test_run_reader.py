@@ -68,6 +68,8 @@ def test_a_run_trains_here_elsewhere_or_not_at_all(tmp_path: Path) -> None:
         assert states(tmp_path) == {name: name for name in ("elsewhere", "finished", "stopped")} | {"here": "training"}
         assert training_process(tmp_path / "here") == os.getpid()
     assert states(tmp_path)["here"] == "stopped"
+    write_run(tmp_path / "another")
+    assert list(states(tmp_path))[:2] == ["another", "elsewhere"], "those that train keep their places, whichever logged last"
     (tmp_path / "here/run.lock").write_text("1\n")  # the number of another process by now
     assert states(tmp_path)["here"] == "stopped"
 
@@ -76,6 +78,7 @@ def test_a_state_has_the_newest_numbers(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     (state,) = RunReader(tmp_path).states()
     assert (state.step, state.steps, state.loss, state.speed, state.left) == (4, 8, 1.25, 1000.0, 4.0)
+    assert state.unit == "tokens"
     assert state.scores == {"loss": 1.5, "bleu": 40.0} and (state.task, state.model) == ("translation", "transformer")
 
 

@@ -6,6 +6,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -159,22 +160,26 @@ def _kernels() -> Iterator[Finding]:
     import torch
 
     from weft.layers.kernels import modern, triton_available
-    from weft.layers.kernels.cpp import CannotBuild, library
+    from weft.layers.kernels.cpp.compiled_library import CannotBuild, library, prebuilt_library
 
     if torch.cuda.is_available() and modern(torch.device("cuda")):
         works = triton_available(torch.empty(0, device="cuda"))
         advice = "install triton, gcc and Python's header files (apt install gcc python3-dev)"
         text = "kernels compile and run" if works else "does not work, so training is slower"
         yield _check("kernels", "Triton", text, works, advice)
-    wanted = os.environ.get("CXX", "c++")
+    wanted, installed = os.environ.get("CXX", "c++"), False
+    with suppress(CannotBuild):  # which is said below
+        installed = "CXX" not in os.environ and prebuilt_library() is not None
     if compiler := shutil.which(wanted):
         yield Finding("kernels", "C++ compiler", compiler)
+    elif installed:
+        yield Finding("kernels", "C++ compiler", f"{wanted} not found, and not needed: the kernels are installed")
     else:
         advice = "install g++, or set CXX; decode.compile needs it"
         yield Finding("kernels", "C++ compiler", f"{wanted} not found", "missing", advice)
     try:
         library()
-        yield Finding("kernels", "CPU kernels", "compiled (decode.compile: true uses them)")
+        yield Finding("kernels", "CPU kernels", f"{'installed' if installed else 'compiled'} (decode.compile: true uses them)")
     except CannotBuild as error:
         advice = "weft works without them, decoding in int8 is slower"
         yield Finding("kernels", "CPU kernels", f"not available: {error}", "missing", advice)

@@ -21,6 +21,7 @@ from weft.bench.compare.plan import Comparison, Entry, check, runs_of, training
 from weft.bench.compare.sweep import Sweep
 from weft.bench.compare.training_jobs import Processes, Stopped
 from weft.bench.speed_report import COMPUTATION
+from weft.data.json_text import read_json
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.explain.figures import can_draw, empty_figure, save_figure, style_axes
 from weft.file_access import replace_file
@@ -191,7 +192,7 @@ def _check_same(search: Search) -> None:
     if not file.exists():
         replace_file(file, json.dumps(wanted, indent=1, ensure_ascii=False) + "\n")
         return
-    before = json.loads(file.read_text("utf-8"))
+    before = read_json(file, "restore it, or choose another --out")
     if different := sorted(key for key in {*before, *wanted} if before.get(key) != wanted.get(key)):
         raise ConfigError(
             f"{search.plan.out} holds a search with another {', '.join(different)}; repeat its command to continue it (only "

@@ -22,6 +22,7 @@ from weft.cli.options import Command, Group, OutputClosed, examples
 from weft.errors import Interrupted, WeftError
 from weft.file_access import denied
 from weft.garbage_collection import collect_rarely
+from weft.torch_startup import defer_parts
 
 if _EARLY:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -126,6 +127,9 @@ def _main(
 OWN_PROCESS: list[bool] = []
 """Not empty if this process was started for the command, so that its time begins with the process."""
 
+USING = ("translate", "predict", "generate")
+"""Commands that use a model and do not compile it, so that they can do with a part of torch."""
+
 
 def main() -> None:
     """Entry point. Exit status: 0 on success, 1 for errors that the user can fix, 2 for wrong usage, 130 if interrupted."""
@@ -133,6 +137,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # weft writes UTF-8, whatever the locale is
             stream.reconfigure(encoding="utf-8")
     OWN_PROCESS.append(True)
+    if sys.argv[1:2] and sys.argv[1] in USING:
+        defer_parts()
     with collect_rarely():
         status = run(sys.argv[1:])
         try:
@@ -152,6 +158,8 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs a command line and returns its exit status."""
+    if foreign := [each for each in arguments if _not_unicode(each)]:
+        return _fail(f"error: {foreign[0]!a}: {NOT_UNICODE}", 1)
     names = arguments[:1] if arguments and arguments[0] in (*COMMANDS, *GROUPS) else (*COMMANDS, *GROUPS)
     try:
         make_app(names)(spread_sets(arguments), standalone_mode=True)
@@ -168,6 +176,8 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not error.filename and _nowhere():
+            return _fail("error: the current folder has been deleted; change to another one", 1)
         where = f"{error.filename}: " if error.filename else ""
         if isinstance(error, PermissionError) and error.filename:
             return _fail(f"error: {where}{denied(error.filename, 'read or write it')}", 1)
@@ -180,6 +190,26 @@ def run(arguments: list[str]) -> int:
             raise
         return _fail(NO_MEMORY, 1)
     return 0
+
+
+NOT_UNICODE = (
+    "this is not valid UTF-8, or Python reads arguments in the encoding of a locale that does not have these letters. Rename "
+    "the file or folder, or set PYTHONUTF8=1"
+)
+
+
+def _not_unicode(text: str) -> bool:
+    """Whether a text has bytes that Python could not read as letters. Configurations and safetensors cannot hold such paths."""
+    return any("\udc80" <= letter <= "\udcff" for letter in text)
+
+
+def _nowhere() -> bool:
+    """Whether the current folder no longer exists."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 SECTIONS = ("data", "start", "model", "task", "train", "decode")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,32 +44,37 @@ def average(
                 f"--last {len(used)} or fewer. train.keep_last sets how many a training keeps"
             )
         tensors = averaged(run, last=len(used))
-        target = run
-        if out is not None:
-            _copy_run(run, out, config)
-            target = out
         facts = {"weights": "average", "step": str(used[-1]), "averaged": ",".join(map(str, used))}
-        kept = publish(target, tensors, facts, by="average")
-    typer.echo(f"{target}/model.safetensors is now {described(facts)}")
+        with nullcontext(run) if out is None else _copied_run(run, out, config) as target:
+            kept = publish(target, tensors, facts, by="average")
+    typer.echo(f"{out or run}/model.safetensors is now {described(facts)}")
     if kept is not None:
         typer.echo(f"the earlier weights are kept in {kept}")
 
 
-def _copy_run(run: Path, out: Path, config: Config) -> None:
-    """Makes a new run of the files of another one besides its weights, with this configuration."""
+@contextmanager
+def _copied_run(run: Path, out: Path, config: Config) -> Iterator[Path]:
+    """Makes the new run `out` of another one with this configuration, as a whole or not at all.
+
+    Yields the folder that becomes `out`, with all files but the weights.
+    """
     import shutil
 
     from weft.config.plugins import packages_in
     from weft.config.sections import save_config, save_schema
     from weft.runs.migrations import write_format
     from weft.runs.run_folder import CONFIG, create_folder
+    from weft.runs.weight_files import replacing
 
     create_folder(out)
-    for file in [*run.glob("tokenizer*"), *run.glob("*.json"), *run.glob("shortlist*")]:
-        shutil.copyfile(file, out / file.name)  # a read-only run gives a run that can be written
-    save_schema(out)
-    save_config(config, out / CONFIG)
-    write_format(out, packages=packages_in(config.model_dump()))
+    with replacing(out, new=True) as aside:
+        aside.mkdir()
+        for file in [*run.glob("tokenizer*"), *run.glob("*.json"), *run.glob("shortlist*")]:
+            shutil.copyfile(file, aside / file.name)  # a read-only run gives a run that can be written
+        save_schema(aside)
+        save_config(config, aside / CONFIG)
+        write_format(aside, packages=packages_in(config.model_dump()))
+        yield aside
 
 
 def merge(
@@ -83,8 +90,8 @@ def merge(
     if config.model["lora"] is None:
         raise ConfigError(f"{run}: it has no adapters (model.lora), so there is nothing to merge")
     merged, facts = named_weights(open_run(run).model), published(run)
-    _copy_run(run, out, config.replaced({"model.lora": None}))
-    publish(out, merged, {key: facts[key] for key in ("weights", "step") if key in facts}, by="merge")
+    with _copied_run(run, out, config.replaced({"model.lora": None})) as aside:
+        publish(aside, merged, {key: facts[key] for key in ("weights", "step") if key in facts}, by="merge")
     typer.echo(f"{out} is a run of its own; its weights are those of {run} and of the run it started from")
 
 

@@ -24,11 +24,12 @@ Format = StrEnum("Format", ["text", "html", "markdown", "srt", "vtt", "xliff", "
 
 def format_of(task: Task, file: Path | None) -> str:
     """The format of a file to translate by the end of its name. Raises an error for formats that weft does not read."""
-    from weft.tasks.translation.documents import OTHER_DOCUMENTS, SUFFIXES
     from weft.tasks.translation.task import TranslationTask
 
     if file is None or not isinstance(task, TranslationTask):
         return Format.text
+    from weft.tasks.translation.documents import OTHER_DOCUMENTS, SUFFIXES
+
     suffix = Path(plain_name(file.name)).suffix.lower()
     if suffix in OTHER_DOCUMENTS:
         raise ConfigError(
@@ -61,9 +62,9 @@ def translate_document(
 ) -> None:
     """Writes the translation of a whole document. estimator: a run of the task quality that says how good translations are."""
     from weft.data.sentence_splitting import language_of
-    from weft.decoding.worker_processes import cores
     from weft.runs.translation_confidence import judged
     from weft.tasks.translation.documents import open_content
+    from weft.worker_processes import cores
 
     if format is Format.docx and output is None:
         raise ConfigError("a translated Word document is not text; give a file for it, such as -o translated.docx")

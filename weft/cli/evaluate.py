@@ -210,7 +210,7 @@ def _show_preferences(
 
 def _predict(name: str, system: Trained, sources: Sequence[str], *, options: dict[str, Any], output: Path | None) -> list[str]:
     """The predictions for all inputs, which are also written to `output` as they come."""
-    from weft.decoding.worker_processes import cores
+    from weft.worker_processes import cores
 
     found: list[str] = []
     written = opened(output) if output else nullcontext()

@@ -116,11 +116,12 @@ def new(
     """Write a configuration file to start from: every setting with its default and a description."""
     from weft.config.sections import commented_yaml, load_config, save_schema
     from weft.errors import ConfigError
+    from weft.file_access import replace_file
 
     if file.exists():
         raise ConfigError(f"{file}: exists already and is not overwritten; choose another name")
     text = commented_yaml(load_config(recipe, set))
     file.parent.mkdir(parents=True, exist_ok=True)
     schema = save_schema(file.parent)
-    file.write_text(f"# yaml-language-server: $schema={schema.name}\n{text}", encoding="utf-8")
+    replace_file(file, f"# yaml-language-server: $schema={schema.name}\n{text}")
     typer.echo(f"wrote {file} (and {schema.name}, which lets editors complete it); train with: weft train {file}")

@@ -147,8 +147,7 @@ def _write_predictions(
     **options: Any,
 ) -> None:
     """Writes the predictions for the inputs, as they come: a line for each, with its input if it is JSON, or files."""
-    from weft.decoding.worker_processes import cores
-    from weft.runs.translation_confidence import judged
+    from weft.worker_processes import cores
 
     if trained.task.info.output_suffix and not as_json:
         return _write_files(trained, source.lines, output, terms=terms_of, **options)
@@ -165,6 +164,8 @@ def _write_predictions(
     workers = 1 if source.prompts else cores()  # whoever types is answered sooner by all threads than by one worker
     predictions = trained.stream(lines, terms=terms, matches=matches, ready=source.ready, auto_workers=workers, **options)
     if estimator is not None:
+        from weft.runs.translation_confidence import judged
+
         inputs, again = tee(inputs)
         predictions = judged(estimator, again, predictions, source.ready)
     total = source.count() if output is not None else None
@@ -179,10 +180,10 @@ def _write_predictions(
 
 def _open_estimator(run: str | None, shown: bool, device: str) -> Trained | None:
     """The run of --quality. shown: whether the output has a place for a confidence."""
-    from weft.runs.translation_confidence import load_estimator
-
     if run is None:
         return None
+    from weft.runs.translation_confidence import load_estimator
+
     if not shown:
         raise ConfigError("--quality: plain text has no place for a confidence; add --json, or translate an XLIFF file")
     return load_estimator(run_folders(run), device, warn)

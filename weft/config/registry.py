@@ -35,6 +35,7 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, Sch
 
 from weft.config.plugins import advice_if_stale, extended, installed_parts, package_of
 from weft.errors import ConfigError
+from weft.torch_startup import complete_torch
 
 
 def members(annotation: Any) -> Iterator[Any]:
@@ -66,6 +67,8 @@ def load(table: Table, kind: str, where: str = "kind") -> Any:
     if kind not in table:
         raise ConfigError(f"{where}: {unknown(kind, table)}")
     module, _, name = table[kind].partition(":")
+    if not module.startswith("weft."):
+        complete_torch()  # packages of others may use all of it
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:

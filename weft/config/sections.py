@@ -27,6 +27,7 @@ from weft.config.corpus_entries import (
     parse,
     renamed,
 )
+from weft.config.kept_schema import kept_schema
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.plugins import KINDS, advice_if_stale, installed_recipes
 from weft.config.registry import Among, NameIn, Options, expand, find_table, problems, suggest
@@ -194,6 +195,9 @@ class DataSection(Section):
     )
     target_language: str | None = Field(default=None, description="target language code, such as de, for BLEU and weft serve")
     cache: str | None = Field(default=None, description="folder for tokenised data; default: the user's cache folder")
+    processes: PositiveInt | Literal["auto"] = Field(
+        default="auto", description="processes that tokenise; auto: one per core for large data, at most 16"
+    )
 
     @property
     def validates(self) -> bool:
@@ -407,14 +411,14 @@ def save_schema(folder: str | Path) -> Path:
     """Writes the JSON schema into `folder`. Configurations saved there afterwards refer to it."""
     path = Path(folder) / SCHEMA_FILE
     parts = tuple(part for tables in KINDS.values() for table in tables for part in find_table(table).items())
-    path.write_text(_schema_text(parts), "utf-8")
+    replace_file(path, _schema_text(parts))
     return path
 
 
 @functools.cache
 def _schema_text(parts: tuple[tuple[str, str], ...]) -> str:
-    """The JSON schema with these parts. Making it takes longer than making a small model."""
-    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+    """The JSON schema with these parts."""
+    return kept_schema(parts, lambda: json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n")
 
 
 def _header(folder: Path | None) -> str:

@@ -75,6 +75,17 @@ def _number(loader: _Loader, node: yaml.ScalarNode) -> float:
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
+def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    text = str(node.value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # "\\ud800" means one
+        problem = "a text has half of a surrogate pair, which is no character"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
+    return text
+
+
+_Loader.add_constructor("tag:yaml.org,2002:str", _text)
 _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 _Loader.add_constructor("tag:yaml.org,2002:float", _number)
 

@@ -12,9 +12,12 @@ Lists of files, each with a text:
 A path may lead into a .zip file: photos.zip/dog.jpg.
 """
 
+import lzma
 import os
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Literal
 
+from weft.data.compression_and_encodings import ZIP_ERRORS
 from weft.data.formats import (
     Pairs,
     TablePairs,
@@ -210,6 +214,7 @@ class ListedPairs(Pairs):
     def __init__(self, name: str, pairs: Pairs, folder: Path, *, lowercase: bool = False, side: Side = 0) -> None:
         super().__init__(name)
         self.pairs, self.folder, self.lowercase, self.side = pairs, folder, lowercase, side
+        self.line_files = pairs.line_files
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for pair in self.pairs:
@@ -269,7 +274,7 @@ def open_file(path: str) -> Iterator[IO[bytes]]:
         else:
             with archive.open(_entry(archive, inside, path)) as file:
                 yield file
-    except (zipfile.BadZipFile, RuntimeError) as error:
+    except (zipfile.BadZipFile, RuntimeError, zlib.error, lzma.LZMAError, struct.error) as error:
         raise DataError(f"{path}: the file cannot be read: {error}") from None
 
 
@@ -288,7 +293,7 @@ def _archive_of(path: str) -> tuple[zipfile.ZipFile | None, str]:
         if parent.suffix.lower() == ".zip" and parent.is_file():
             try:
                 return _opened(str(parent), parent.stat().st_mtime_ns), Path(path).relative_to(parent).as_posix()
-            except (OSError, zipfile.BadZipFile) as error:
+            except ZIP_ERRORS as error:
                 raise DataError(f"{parent}: the .zip file cannot be read: {error}") from None
     return None, path
 

@@ -8,6 +8,8 @@ import codecs
 import gzip
 import io
 import lzma
+import struct
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,9 @@ ZSTD_BLOCK = 1 << 8
 
 READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 """Errors of damaged or unreadable files."""
+
+ZIP_ERRORS = (*READ_ERRORS, zipfile.BadZipFile, RuntimeError, NotImplementedError, ValueError, struct.error, OverflowError)
+"""Errors of damaged, encrypted or unusual .zip files."""
 
 
 class BlockStream(io.RawIOBase):
@@ -108,8 +113,9 @@ def _recoded(file: IO[bytes], encoding: str, path: str) -> IO[bytes]:
     def decode(block: bytes, final: bool = False) -> str:
         try:
             return decoder.decode(block, final)
-        except UnicodeDecodeError as error:
-            place = offset - len(block) + error.start
-            raise DataError(f"{path}: not valid {encoding} near byte {place:,}: {error.reason}; try another one") from None
+        except UnicodeError as error:  # some decoders raise no UnicodeDecodeError, as UTF-16's without a mark
+            place = offset - len(block) + getattr(error, "start", 0)
+            reason = getattr(error, "reason", error)
+            raise DataError(f"{path}: not valid {encoding} near byte {place:,}: {reason}; try another one") from None
 
     return io.BufferedReader(BlockStream(next_block, file), BLOCK)

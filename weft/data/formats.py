@@ -20,7 +20,6 @@ names are those of the first row, which is then no pair. The source of a pair ma
 
 import csv
 import hashlib
-import json
 import os
 import re
 from abc import ABC, abstractmethod
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.data.file_formats import FILE_FORMATS, SUBTITLES
+from weft.data.json_text import parse_json
 from weft.data.misaligned_lines import explain_mismatch
 from weft.data.remote_files import local_copies
 from weft.data.text_lines import check_file, file_digest, read_lines
@@ -75,7 +75,10 @@ class Pairs(ABC):
     """(source, target) pairs that can be read any number of times, in constant memory.
 
     left_out: entries of a file that are no pairs, counted by reason each time the pairs are read
+    line_files: files with a line for each pair, more or less; none if there are none
     """
+
+    line_files: Sequence[str] = ()
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -104,7 +107,7 @@ class MappedPairs(Pairs):
     def __init__(self, pairs: Pairs, change: Callable[[str, str], tuple[str, str]], key: str) -> None:
         super().__init__(pairs.name)
         self.pairs, self.change, self.key = pairs, change, key
-        self.left_out = pairs.left_out
+        self.left_out, self.line_files = pairs.left_out, pairs.line_files
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return (self.change(*pair) for pair in self.pairs)
@@ -171,6 +174,7 @@ class ShardedPairs(Pairs):
             found = " and ".join(f"{len(files):,} files match {pattern}" for pattern, files in zip(patterns, sides))
             raise DataError(f"{spec}: {found}; both sides need as many.")
         self.shards = [open_pairs(",".join(files) + columns, fields) for files in zip(*sides)]
+        self.line_files = [file for shard in self.shards for file in shard.line_files]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         self.left_out.clear()
@@ -262,7 +266,7 @@ class TextPairs(Pairs):
 
     def __init__(self, name: str, source: str, target: str) -> None:
         super().__init__(name)
-        self.source, self.target = source, target
+        self.source, self.target, self.line_files = source, target, [source]
         for path in (source, target):
             check_file(path)
 
@@ -293,7 +297,7 @@ class TablePairs(Pairs):
     def __init__(self, name: str, path: str, columns: tuple[str, ...] | None, fields: Fields = PAIR) -> None:
         super().__init__(name)
         self.path = str(check_file(path))
-        self.chosen, self.fields = columns, fields
+        self.chosen, self.fields, self.line_files = columns, fields, [self.path]
         numeric = [column.isdecimal() for column in columns or ()]
         if len(set(numeric)) > 1 or any(number and not int(text) for number, text in zip(numeric, columns or ())):
             count = COUNTS[len(fields)]
@@ -470,7 +474,7 @@ class JsonPairs(Pairs):
     def __init__(self, name: str, path: str, columns: tuple[str, ...] | None, fields: Fields = PAIR) -> None:
         super().__init__(name)
         self.path = str(check_file(path))
-        self.keys, self.fields = columns, fields
+        self.keys, self.fields, self.line_files = columns, fields, [self.path]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for record, where in read_records(self.path):
@@ -492,10 +496,7 @@ def read_records(path: str | Path) -> Iterator[tuple[Any, str]]:
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             empty, where = False, f"{path}, line {number:,}"
-            try:
-                yield json.loads(line), where
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{where}: not valid JSON ({error}): {line[:80]!r}.") from None
+            yield parse_json(line, where), where
     if empty:
         raise DataError(f"{path} is empty.")
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.data.corpus import cache_folder
+from weft.data.corpus import cache_folder, close_own, trusted_place
 from weft.errors import DataError
-from weft.file_access import replacing_file
+from weft.file_access import replacing_file, why_untrusted
 from weft.version import install
 
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^,#]+")
@@ -22,6 +22,14 @@ STATE = ("ETag", "etag", "LastModified", "last_modified", "mtime", "created", "s
 """Names that file systems give to facts that change with a file."""
 
 BLOCK = 1 << 22
+
+SECRET = re.compile(
+    r"[?&][\w.-]*(?:token|sig|signature|secret|password|passwd|credential|api[_-]?key|access[_-]?key)=", re.IGNORECASE
+)
+"""Parameters of an address that let everybody read the file who has it."""
+
+USER = re.compile(r"(?!github)[a-z][a-z0-9+.-]*://[^/?#]*@", re.IGNORECASE)
+"""Addresses with a name, a password or a token before the host. In github://owner:repository@revision there is none."""
 
 
 def local_copies(spec: str) -> str:
@@ -34,6 +42,12 @@ def local_copy(address: str) -> Path:
 
     Without a connection, an earlier copy is used. Raises DataError if there is none.
     """
+    if USER.match(address) or SECRET.search(address):
+        raise DataError(
+            f"{address.partition('://')[0]}://…: this address has a password or a token in it, which the run, its log and its "
+            "card would show. Download the file and name the copy, or give the secret to fsspec: in ~/.config/fsspec, or "
+            "FSSPEC_HTTPS"
+        )
     folder = cache_folder(None) / "remote" / hashlib.blake2b(address.encode(), digest_size=12).hexdigest()
     try:
         import fsspec
@@ -43,14 +57,16 @@ def local_copy(address: str) -> Path:
     try:
         system, path = url_to_fs(address)
         state = _state(system.info(path))
-        copy = folder / state / Path(path).name
+        place = trusted_place(folder / state)
+        copy = place / Path(path).name
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             with fsspec.open(address, "rb") as source, replacing_file(copy) as target:
                 shutil.copyfileobj(source, target, BLOCK)
+            close_own(place)
         return copy
     except (OSError, ValueError, ImportError, NotImplementedError) as error:
-        kept = sorted(folder.glob("*/*"), key=lambda file: file.stat().st_mtime)
+        kept = sorted((file for file in folder.glob("*/*") if not why_untrusted(file)), key=lambda file: file.stat().st_mtime)
         if kept and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             return kept[-1]
         raise DataError(f"{address}: the file cannot be fetched: {str(error) or type(error).__name__}.") from None

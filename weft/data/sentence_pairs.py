@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from weft.data.batch import BOS, EOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
 from weft.data.copy_vocabulary import number_pairs
-from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
+from weft.data.corpus import Columns, Corpus, Encoding, Processes, Rows, ids_below
+from weft.data.corpus_files import HASHES, SEEN
 from weft.data.formats import Pairs, Texts
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.data.word_noise import text_of
@@ -34,7 +35,8 @@ def prepare_pairs(
     tags: Sequence[int] = (),
     begin: Sequence[int] = (),
     texts: Sequence[str] = (),
-    progress: Callable[[int], None] | None = None,
+    processes: Processes = "auto",
+    progress: Callable[[int], None] = lambda read: None,
 ) -> Corpus:
     """The corpus of `pairs`, from the cache in `folder` if it is there, otherwise tokenised now.
 
@@ -52,6 +54,7 @@ def prepare_pairs(
         columns: Columns = {
             "source": [[*tags, *sources[i], EOS] for i in kept],
             "target": [[*begin, *targets[i], EOS] for i in kept],
+            **filters.hashes(pairs, kept),
         }
         for name in texts:
             columns[text_of(name)] = [pairs[i][SIDES.index(name)].encode() for i in kept]
@@ -61,15 +64,19 @@ def prepare_pairs(
     key = ["pairs", source.digest(), target.digest(), max_length, max_ratio, drop_duplicates, copying]
     key += [list(some) for some in (tags, begin) if some]
     columns = {"source": ids, "target": ids, **{text_of(name): "uint8" for name in texts}}
-    return Encoding(key, encode, columns, ["source", "target"]).prepare(pairs, folder=folder, progress=progress)
+    return Encoding(key, encode, columns, ["source", "target"]).prepare(
+        pairs, folder=folder, processes=processes, progress=progress
+    )
 
 
 class PairFilters:
-    """Decides which pairs of texts are kept, and counts the reasons for leaving out the others."""
+    """Decides which pairs of texts are kept, and counts the reasons for leaving out the others.
+
+    drop_duplicates: keep only the first of equal pairs, by the column `hashes`.
+    """
 
     def __init__(self, max_length: int, max_ratio: float | None = None, drop_duplicates: bool = False) -> None:
-        self.max_length, self.max_ratio = max_length, max_ratio
-        self.seen = _Seen() if drop_duplicates else None
+        self.max_length, self.max_ratio, self.drop_duplicates = max_length, max_ratio, drop_duplicates
 
     def __call__(self, texts: Texts, *sides: Sequence[Sized]) -> tuple[list[int], dict[str, int]]:
         """The places of those pairs of a chunk that are kept; `sides` are their token ids or frames."""
@@ -81,40 +88,20 @@ class PairFilters:
         too_long = ~empty & (long > self.max_length)
         uneven = ~empty & ~too_long & (long > short * (self.max_ratio or self.max_length))
         left = np.flatnonzero(~(empty | too_long | uneven))
-        known = self.seen.add([texts[i] for i in left]) if self.seen else np.zeros(len(left), bool)
         reasons = {
             "with an empty side": int(empty.sum()),
             "too long": int(too_long.sum()),
             "with lengths too different": int(uneven.sum()),
-            "seen before": int(known.sum()),
+            SEEN: 0,
         }
-        return left[~known].tolist(), reasons
+        return left.tolist(), reasons
 
-
-class _Seen:
-    """Remembers pairs by 8-byte hashes in sorted runs: 8 MB for a million pairs.
-
-    Runs of similar size are merged, so there are only a few, and each hash moves a logarithmic number of times.
-    """
-
-    def __init__(self) -> None:
-        self.runs: list[NDArray[np.uint64]] = []
-
-    def add(self, texts: Texts) -> NDArray[np.bool_]:
-        """For each pair, whether an equal one came earlier."""
-        digests = b"".join(hashlib.blake2b(f"{s}\0{t}".encode(), digest_size=8).digest() for s, t in texts)
-        hashes = np.frombuffer(digests, np.uint64)
-        unique, first = np.unique(hashes, return_index=True)
-        known = np.ones(len(hashes), bool)
-        known[first] = False
-        for run in self.runs:
-            place = np.minimum(np.searchsorted(run, hashes), len(run) - 1)
-            known |= run[place] == hashes
-        self.runs.append(np.sort(hashes[~known]) if known.any() else unique)
-        while len(self.runs) > 1 and len(self.runs[-1]) * 2 >= len(self.runs[-2]):
-            self.runs[-2:] = [np.sort(np.concatenate(self.runs[-2:]), kind="stable")]
-        self.runs = [run for run in self.runs if len(run)]
-        return known
+    def hashes(self, texts: Texts, kept: Sequence[int]) -> dict[str, NDArray[np.uint64]]:
+        """A column by which the corpus drops duplicates; none if it should not."""
+        if not self.drop_duplicates:
+            return {}
+        digests = (hashlib.blake2b("\0".join(texts[i]).encode(), digest_size=8).digest() for i in kept)
+        return {HASHES: np.frombuffer(b"".join(digests), np.uint64)}
 
 
 def collate_pairs(corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> PairBatch:

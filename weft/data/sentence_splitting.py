@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.data.formats import Pairs
 from weft.data.term_automata import is_unspaced
-from weft.file_access import plain_name, replace_file
+from weft.file_access import MALFORMED, plain_name, replace_file
 
 UNSPLIT = {"th", "lo"}
 """Languages that write no mark at the end of a sentence."""
@@ -28,7 +28,9 @@ MANY, SOME, KEPT = 0.1, 0.01, 0.6
 """Lines of several sentences are usual if at least MANY of the training lines are such. Then as many are usual as SOME of the
 lines have. If the targets of at least SOME lines have less than KEPT of their sentences, as summaries do, no line is split."""
 
-CODE = re.compile(r"[A-Za-z]{2,3}")
+CODE = re.compile(r"(?!(?:src|tgt|trg|txt|csv|tsv)$)[a-z]{2,3}", re.IGNORECASE)
+"""A code of a language. `train.src,train.tgt` and files of text or tables name none."""
+
 LETTER = re.compile(r"[^\W_]")
 NO_LETTERS = re.compile(r"\W*+")
 INITIALS = re.compile(r"(?:(?:[^\W\d]|\d{1,4})\.\s*)*+")
@@ -257,7 +259,7 @@ class SentenceCounts:
         try:
             data: Any = json.loads((folder / FILE).read_text("utf-8"))
             return SentenceCounts(int(data["lines"]), float(data["several"]), max(0, int(data["usual"])))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, *MALFORMED):
             return SentenceCounts()
 
 

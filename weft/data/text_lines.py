@@ -7,6 +7,7 @@ return, and splitting there would misalign all following lines with the other si
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import IO
@@ -18,6 +19,9 @@ from weft.file_access import NO_FILE, denied, split_encoding, why_unreadable
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 CHECKED = 1000
 """Bytes at the beginning of a file that tell UTF-16 from UTF-8."""
+
+BLOCK = 1 << 20
+"""Bytes that are read at a time to count lines."""
 
 LONGEST = 10_000_000
 """Characters that a line may have; a longer one is no text."""
@@ -94,6 +98,18 @@ def file_digest(path: str | Path) -> str:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
         raise DataError(f"{path}: {_unreadable(path, error)}.") from None
+
+
+def count_lines(paths: Iterable[str]) -> int:
+    """The number of lines of some files, also compressed. Where a file cannot be read, its lines end."""
+    count = 0
+    for path in paths:
+        with open_file(path) as file, suppress(*READ_ERRORS):
+            last = b"\n"
+            while block := file.read(BLOCK):
+                count, last = count + block.count(b"\n"), block[-1:]
+            count += last != b"\n"
+    return count
 
 
 def _lines(stream: Iterable[bytes] | Iterable[str], name: str) -> Iterator[str]:

@@ -37,7 +37,7 @@ class TrainingPairs(Pairs):
     def __init__(self, pairs: Pairs, held: Pairs, sides: Sequence[int] = BOTH) -> None:
         super().__init__(pairs.name)
         self.pairs, self.sides, self.held = pairs, sides, held
-        self.left_out = pairs.left_out
+        self.left_out, self.line_files = pairs.left_out, pairs.line_files
         self.sentences = {normal_form(pair[side]) for pair in held for side in sides}
 
     def __iter__(self) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ import torch
 
 from weft.decoding.cpp_search import CppMethod, CppSearch, cpp_method
 from weft.decoding.generate import GenerationRequest, Writer, encode_sources, search_request
-from weft.decoding.hypotheses import Hypothesis, backtrace
+from weft.decoding.hypotheses import Hypothesis, backtrace, or_lost
 from weft.decoding.ngram_blocking_and_rules import usual_constraints
 from weft.models.base import Model
 
@@ -125,7 +125,7 @@ def search_continuously(
 
 
 def _read(read: Callable[[Sequence[Part], list[list[Hypothesis]]], Sequence[Any]], parts: Sequence[Part], texts: Texts) -> Any:
-    return read(parts, texts())
+    return read(parts, [or_lost(each) for each in texts()])
 
 
 class CppSlots(Slots):

@@ -14,6 +14,7 @@ from torch import Tensor
 from weft.data.batch import BOS, EOS, Layout, Source, pad, power_of_two
 from weft.decoding.cpp_search import encode
 from weft.decoding.cuda_graph_search import CapturedStepRunner
+from weft.decoding.hypotheses import or_lost
 from weft.decoding.lexical_constraints import TermAutomata
 from weft.decoding.ngram_blocking_and_rules import Constraint, PaddedConstraint, usual_constraints
 from weft.decoding.search_loop import CHECK, EAGER, Cancellation, SearchRequest
@@ -90,6 +91,9 @@ def generate(model: Writer, sources: Sources, request: GenerationRequest) -> Sea
     results, tables = request.search.find(decoder, encoded, search_request(model, request))
     if shortlist is not None:
         results = [[replace(text, tokens=shortlist.tokens(text.tokens)) for text in texts] for texts in results]
+    if request.required is None:  # required terms may have no place in any text
+        stopped = request.cancellation.stopped if request.cancellation is not None else ()
+        results = [texts if row in stopped else or_lost(texts) for row, texts in enumerate(results)]
     return results[:count], tables
 
 

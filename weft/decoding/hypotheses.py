@@ -5,11 +5,13 @@ Shapes: G sources · K hypotheses per source · T steps.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
 
+from weft.data.batch import EOS
 from weft.decoding.token_selection import NEVER, WORST_SCORE, BeamCandidates, Selection, SelectorState
 from weft.layers.decoder_state import select
 
@@ -86,10 +88,14 @@ class BackpointerTables:
 
 
 def backtrace(tables: BackpointerTables, most: int | None = None) -> list[list[Hypothesis]]:
-    """The best `most` finished texts of every source, by tracing the tables backwards on the host."""
+    """The best `most` finished texts of every source, by tracing the tables backwards on the host.
+
+    A text whose score is NaN comes last.
+    """
     state = tables.selector_state
-    best, order = state.best.cpu().sort(dim=1, descending=True, stable=True)
-    best, order = best[:, :most], order[:, :most]
+    best = state.best.cpu()
+    order = best.nan_to_num(nan=torch.finfo(best.dtype).min, neginf=NEVER).sort(dim=1, descending=True, stable=True).indices
+    best, order = best.gather(1, order)[:, :most], order[:, :most]
     at, when, end = (part.cpu().gather(1, order) for part in (state.parent, state.when, state.token))
     steps = int(when.max()) + 1
     tokens, parents = tables.tokens[:steps].cpu(), tables.parents[:steps].cpu()
@@ -104,12 +110,17 @@ def backtrace(tables: BackpointerTables, most: int | None = None) -> list[list[H
         [
             Hypothesis(_score(score), [each for each in line if each >= 0])
             for score, line in zip(*pair, strict=True)
-            if score > NEVER
+            if score != NEVER
         ]
         for pair in zip(scores, lines, strict=True)
     ]
 
 
+def or_lost(texts: list[Hypothesis]) -> list[Hypothesis]:
+    """The texts of a source. If there are none, its numbers were not finite, and it has one empty text with the score NaN."""
+    return texts or [Hypothesis(math.nan, [EOS])]
+
+
 def _score(score: float) -> float:
     """The score of a text, without what it forfeited."""
-    return score if score > -WORST_SCORE / 2 else score + WORST_SCORE
+    return score + WORST_SCORE if score <= -WORST_SCORE / 2 else score

@@ -4,6 +4,7 @@ A task writes a subclass that reads inputs, runs batches and joins their results
 cancelling are shared.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -27,9 +28,9 @@ from weft.decoding.generate import GenerationRequest, Sources, generate
 from weft.decoding.hypotheses import Hypothesis
 from weft.decoding.search_loop import Cancellation
 from weft.decoding.search_methods import SearchResult
-from weft.decoding.worker_processes import Workers
 from weft.errors import ConfigError, DataError
 from weft.models.base import Encoded, Model
+from weft.worker_processes import Workers
 
 WINDOWS = (8, 32, 128, 512, 2048)
 """Inputs read at once: few at first, so that the first output comes soon; then more, so that batches fill up."""
@@ -45,6 +46,19 @@ Ready = Callable[[], bool]
 """Whether the next input can be read without waiting."""
 Wanted = Callable[[int], bool]
 """Whether somebody still waits for the output of the input with this number, counted from 0."""
+
+
+NOT_FINITE = (
+    "the numbers that the model computes for this input are not finite (NaN or infinity), so its output means nothing. If this "
+    "happens in bf16 or int8, set decode.precision: float32; otherwise the weights may be damaged"
+)
+
+
+def json_number(value: float, digits: int | None = 6) -> float | None:
+    """A number for JSON, which has none for NaN and infinity; rounded, if there are `digits`."""
+    if not math.isfinite(value):
+        return None
+    return value if digits is None else round(value, digits)
 
 
 @dataclass
@@ -75,7 +89,7 @@ class Prediction:
 
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        plain: dict[str, Any] = {"text": self.text, "score": round(self.score, 6), "tokens": self.tokens}
+        plain: dict[str, Any] = {"text": self.text, "score": json_number(self.score), "tokens": self.tokens}
         if self.alternatives:
             plain["alternatives"] = [other.document() for other in self.alternatives]
         return plain
@@ -139,6 +153,7 @@ class Predictor(ABC, Generic[In, Out]):
 
     def __init__(self, model: Any, options: DecodingOptions, warn: Warn | None = None) -> None:
         self.model, self.options, self.warn = model, options, warn or (lambda message: None)
+        self._warned = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {type(self.model).__name__} on {self.model.device}, {self.options.search.kind} search>"
@@ -280,8 +295,16 @@ class Predictor(ABC, Generic[In, Out]):
                 for given, parts in zip(window, groups, strict=True):
                     # Parts are missing if their input was cancelled before they were run.
                     done = all(part in results for part in parts)
-                    yield self.join_outputs(given, parts, [results[part] for part in parts] if done else [])
+                    output = self.join_outputs(given, parts, [results[part] for part in parts] if done else [])
+                    self.check_numbers(output)
+                    yield output
                 start, turn = start + len(window), turn + 1
+
+    def check_numbers(self, output: Any) -> None:
+        """Warns, once, of an output whose score is NaN: no search and no softmax gives one to numbers that are finite."""
+        if isinstance(output, Prediction) and math.isnan(output.score) and not self._warned:
+            self._warned = True
+            self.warn(NOT_FINITE)
 
     def _batches(self, parts: Sequence[BatchItem], wanted: Wanted | None = None) -> Iterator[list[BatchItem]]:
         """Parts of similar size together, longest first, within the token budget."""

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
-from weft.data.corpus import Corpus, cache_folder
+from weft.data.corpus import Corpus, cache_folder, close_own, trusted_place
 from weft.data.ibm_model_1 import Ids, likely_translations
 from weft.data.tokenizers import RESERVED
 from weft.errors import RunError
-from weft.file_access import default_mode, why_unwritable
+from weft.file_access import replace_file, why_unwritable
 from weft.models.ensembles_and_wrapped_decoders import BatchVocabulary
 
 FILE = "shortlist.safetensors"
@@ -62,18 +62,20 @@ class Shortlist:
         """Writes it into the folder of a run or, if that is read-only, into the user's cache."""
         if problem := why_unwritable(run):
             report(f"{run}: {problem}. The shortlist is kept in your cache, where weft finds it")
-        return self.write(cached_file(run) if problem else run / FILE)
+            file = self.write(trusted_place(cached_file(run)))
+            close_own(file)
+            return file
+        return self.write(run / FILE)
 
     def write(self, file: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"likely": self.likely, "frequent": self.frequent}, file)
-        file.chmod(default_mode())  # safetensors creates private files
+        replace_file(file, save({"likely": self.likely, "frequent": self.frequent}))
         return file
 
     @staticmethod
     def read(folder: Path, sources: int, targets: int, own: bool) -> Shortlist:
         """Reads the shortlist of a run whose vocabularies have `sources` and `targets` tokens, or of the user's cache."""
-        kept = cached_file(folder)
+        kept = trusted_place(cached_file(folder))
         file = kept if kept.exists() and not (folder / FILE).exists() else folder / FILE
         what_to_do = f"make one: weft shortlist {folder}; or do without: decode.shortlist=0"
         try:

@@ -139,7 +139,7 @@ class CommandMetric(Metric):
     def _object(self, line: str, number: int) -> dict[str, Any]:
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             self._fail(

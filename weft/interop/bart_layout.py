@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.data.batch import BOS, EOS, PAD, UNK
+from weft.data.json_text import read_json
 from weft.errors import RunError
-from weft.interop.foreign_files import find, number, read_json
+from weft.interop.foreign_files import find, number
 from weft.interop.transformer_weights import LARGEST, LONGEST, Architecture, NameTable, Rows
 from weft.runs.open_run import TrainedRun
 

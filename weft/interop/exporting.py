@@ -1,11 +1,11 @@
 """`export_run`: writes a run in the format of another program."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from weft.config.registry import load, suggest
+from weft.data.json_text import read_json
 from weft.errors import ConfigError, RunError
 from weft.interop import EXPORTS
 from weft.interop.importing import ORIGIN
@@ -29,7 +29,7 @@ def export_run(run: Path, to: str, out: Path, quantization: str | None = None) -
     if not isinstance(opened.task, TranslationTask):
         raise ConfigError(f"{run}: its task is {opened.config.task['kind']}; only translation models can be exported")
     options: dict[str, Any] = {} if to not in QUANTIZED else {"quantization": quantization}
-    with replacing(out) as aside:
+    with replacing(out, new=True) as aside:
         aside.mkdir(parents=True)
         notes: list[str] = load(EXPORTS, to)(opened, aside, **options)
         card = aside / "README.md"
@@ -42,6 +42,6 @@ def _card(run: Path, to: str) -> str:
     """A card with the licence of an imported run."""
     licence = None
     if (run / ORIGIN).is_file():
-        licence = json.loads((run / ORIGIN).read_text("utf-8")).get("license")
+        licence = read_json(run / ORIGIN).get("license")
     head = f"---\nlicense: {licence}\n---\n" if licence else ""
     return f"{head}# {run.resolve().name}\n\nExported by weft for {to}.\n"

@@ -1,18 +1,15 @@
 """Files of others, which may be damaged or hostile: nothing in them is executed, and what they claim is checked first."""
 
-import json
 import pickle
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
-from numpy.typing import NDArray
 from torch import Tensor
 
+from weft.data.json_text import read_json
 from weft.errors import RunError
 from weft.file_access import why_unreadable
 from weft.runs.weight_files import tensors_of
@@ -58,17 +55,6 @@ def read_text(file: Path) -> str:
         raise RunError(f"{file}: byte {error.start} is not UTF-8") from None
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
-    try:
-        content = json.loads(read_text(file))
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{file}: not JSON, or cut short: {error}") from None
-    if not isinstance(content, dict):
-        raise RunError(f"{file}: it must hold a JSON object, not a {type(content).__name__}")
-    return content
-
-
 def read_vocabulary(file: Path) -> dict[str, int]:
     """A table from pieces to ids, each of which occurs once."""
     content = read_json(file)
@@ -104,20 +90,6 @@ def read_pickle(file: Path) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise RunError(f"{file}: it holds no tensors by name")
     return {key: value for key, value in content.items() if isinstance(value, Tensor)}
-
-
-def read_npz(file: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an npz file, without pickles."""
-    check_readable(file)
-    try:
-        with zipfile.ZipFile(file) as members:
-            claimed = sum(member.file_size for member in members.infolist())
-        if claimed > 64 * file.stat().st_size + LARGEST_TEXT:
-            raise RunError(f"{file}: it claims to hold {claimed:,} bytes, far more than the file can")
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-        raise RunError(f"{file}: the npz file is cut short or damaged ({str(error)[:120]})") from None
 
 
 def read_yaml(text: str, where: str) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from weft.config.registry import load
 from weft.config.sections import Config, save_config, save_schema
+from weft.data.json_text import read_json
 from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.added_tokens import ExtendedTokenizer, save_extended
 from weft.errors import RunError
 from weft.interop import IMPORTS
-from weft.interop.foreign_files import check_readable, find, read_json
+from weft.interop.foreign_files import check_readable, find
 from weft.interop.transformer_weights import Architecture
 from weft.models.base import Sizes
 from weft.runs.migrations import write_format
@@ -74,7 +75,7 @@ class ImportedModel:
         """Writes the run, as a whole or not at all."""
         create_folder(out)
         config = self.config()
-        with replacing(out) as aside:
+        with replacing(out, new=True) as aside:
             aside.mkdir(parents=True)
             write_format(aside)
             save_extended(aside, self.source, self.target)

@@ -17,11 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from weft.data.array_files import read_arrays
 from weft.data.batch import BOS, PAD
 from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenizer, SentencePieceTokenizer
 from weft.errors import ConfigError, RunError
-from weft.interop.foreign_files import find, licence_of, read_bytes, read_npz, read_text, read_yaml
+from weft.interop.foreign_files import find, licence_of, read_bytes, read_text, read_yaml
 from weft.interop.importing import ImportedModel
 from weft.interop.tokenizer_files import vocabulary
 from weft.interop.transformer_weights import (
@@ -105,11 +106,13 @@ EXPECTED = {
 
 def read(file: Path) -> ImportedModel:
     """The model of an npz file, with the vocabularies beside it."""
-    arrays = read_npz(file)
+    arrays = read_arrays(file)
     if SETTINGS not in arrays:
         raise RunError(f"{file}: {SETTINGS} is missing, so this is no model of Marian")
     text = arrays.pop(SETTINGS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
     settings = read_yaml(text, f"{file}, {SETTINGS}")
+    if strange := next((name for name, value in arrays.items() if value.dtype.kind not in "fiu"), None):
+        raise RunError(f"{file}: {strange} holds no numbers")
     tensors = Tensors({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}, str(file))
     shape = _architecture(settings, tensors, file)
     source, target, rows, kind = _vocabularies(file, shape)

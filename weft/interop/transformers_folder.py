@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.data.batch import PAD
+from weft.data.json_text import read_json
 from weft.data.tokenizers import Tokenizer
 from weft.data.tokenizers.added_tokens import add_tokens
 from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenizer
@@ -28,7 +29,7 @@ from weft.interop.bart_layout import (
     special_rows,
     write_json,
 )
-from weft.interop.foreign_files import find, licence_of, need, number, read_bytes, read_json, read_vocabulary, read_weights
+from weft.interop.foreign_files import find, licence_of, need, number, read_bytes, read_vocabulary, read_weights
 from weft.interop.importing import ImportedModel
 from weft.interop.tokenizer_files import Vocabulary, table, tokenizer_json, vocabulary
 from weft.interop.transformer_weights import (
@@ -192,11 +193,13 @@ def _written_tables(weights: Mapping[str, Tensor], shape: Architecture, ids: Seq
     tensors = {"final_logits_bias": bias[torch.tensor(ids[1])][None]}
     if shape.share == "all":
         return tensors | {"model.shared.weight": table("source", 0)}
-    tensors |= {
+    return tensors | {
         "model.encoder.embed_tokens.weight": table("source", 0),
         "model.decoder.embed_tokens.weight": table("target", 1),
+        "lm_head.weight": table(
+            "output" if shape.share == "none" else "target", 1
+        ),  # before 5.18, transformers does not tie it
     }
-    return tensors | ({"lm_head.weight": table("output", 1)} if shape.share == "none" else {})
 
 
 def _write_tokenizer(run: TrainedRun, out: Path, sides: Sequence[Vocabulary], ids: Sequence[Sequence[int]]) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.data.json_text import read_json
 from weft.data.tokenizers.added_tokens import ExtendedTokenizer
 from weft.data.tokenizers.sentencepiece_model import MappedSentencePieceTokenizer, load_processor
 from weft.errors import RunError
 from weft.interop.bart_layout import TABLE, decoding, read_architecture, special_rows
-from weft.interop.foreign_files import find, licence_of, need, number, read_bytes, read_json, read_vocabulary, read_weights
+from weft.interop.foreign_files import find, licence_of, need, number, read_bytes, read_vocabulary, read_weights
 from weft.interop.importing import ImportedModel
 from weft.interop.transformer_weights import BIAS, POSITIONS, TABLES, Architecture, Tensors
 
@@ -49,6 +50,8 @@ def read(folder: Path) -> ImportedModel:
     rows, pieces, codes = special_rows(
         {"decoder_start_token_id": 2, "pad_token_id": 1, **settings}, table, size, file, LANGUAGE
     )
+    if not codes:
+        raise RunError(f"{folder}: its tokenizer has no languages, such as __en__ or eng_Latn")
     tensors, weights = read_weights(folder)
     theirs = Tensors(tensors, str(weights))
     name = next((each for each in ("model.shared.weight", "lm_head.weight") if each in theirs), "model.shared.weight")

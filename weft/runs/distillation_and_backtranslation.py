@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from weft.config.sections import Config
-from weft.data.corpus import cache_folder
+from weft.data.corpus import cache_folder, close_own, trusted_place
 from weft.data.formats import Pairs
 from weft.decoding.predictor import Prediction
-from weft.decoding.worker_processes import cores
 from weft.errors import DataError
-from weft.file_access import same_file
+from weft.file_access import replacing_file, same_file
 from weft.runs.open_run import Report, silent
 from weft.runs.sharded_prediction import PredictionWork, predict_corpus
 from weft.runs.translator import load
 from weft.tasks.teacher_run import TeacherRun
 from weft.tasks.translation.attention_alignment import Align, CharacterCounter, weights_of
+from weft.worker_processes import cores
 
 
 class OpenTeacher(TeacherRun):
@@ -39,12 +39,13 @@ class OpenTeacher(TeacherRun):
         teacher, texts = str(config.data.teacher), Texts(pairs)
         folder = cache_folder(config.data.cache) / "distilled"
         folder.mkdir(parents=True, exist_ok=True)
-        kept = folder / f"{translation_work([teacher], texts, out.with_suffix('.jsonl')).identity()}.jsonl"
+        kept = trusted_place(folder / f"{translation_work([teacher], texts, out.with_suffix('.jsonl')).identity()}.jsonl")
         if not kept.exists():
             report(f"translating the training data with {teacher}")
             translate_corpus([teacher], texts, kept, device=config.train.device, report=report)
-        shutil.copyfile(kept, aside := out.with_name(out.name + ".part"))
-        aside.replace(out)
+            close_own(kept)
+        with open(kept, "rb") as content, replacing_file(out) as copy:
+            shutil.copyfileobj(content, copy)
 
     def aligner(self, config: Config) -> Align:
         predictor = load([str(config.data.teacher)], device=config.train.device).translation_predictor("alignment")

@@ -3,27 +3,45 @@
 A tensor of one process passes through unchanged, so the same code reads and writes both.
 """
 
+from __future__ import annotations
+
+import sys
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+    from typing_extensions import TypeIs
+
+
+def divided(tensor: Tensor) -> TypeIs[DTensor]:
+    """Whether a tensor is divided. Imports nothing unless one may be: torch's module takes a third as long as torch itself."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
 
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process holds. It shares the tensor's memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if divided(tensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor. All processes have to call this together if it is divided."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if divided(tensor) else tensor
 
 
 def divided_like(tensor: Tensor, values: Tensor) -> Tensor:
     """`values`, whole in every process, divided as `tensor` is if they have its shape."""
-    if not isinstance(tensor, DTensor) or values.shape != tensor.shape:
+    if not divided(tensor) or values.shape != tensor.shape:
         return values
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(values.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 

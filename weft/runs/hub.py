@@ -56,7 +56,7 @@ def pull_run(repository: str, out: Path) -> None:
     """Downloads a run into a new folder."""
     found = hub_folder(repository)
     create_folder(out)
-    with replacing(out) as aside:
+    with replacing(out, new=True) as aside:
         aside.mkdir(parents=True)
         for file in _run_files(found):
             shutil.copyfile(file, aside / file.name)

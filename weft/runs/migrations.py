@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import RunError
-from weft.file_access import replace_file
+from weft.file_access import MALFORMED, replace_file
 from weft.version import DISTRIBUTION, VERSION
 
 T = TypeVar("T")
@@ -51,12 +51,19 @@ def _facts(run: Path) -> Data:
 
 def read_request(run: Path) -> Data:
     """The request for a run, before anything was chosen; empty for runs that did not save it."""
-    return dict(_facts(run).get("request", {}))
+    return _mapping(run, "request")
 
 
 def read_packages(run: Path) -> dict[str, str]:
     """The other packages that a run needs, with their versions; empty for runs that do not say it."""
-    return {str(name): str(version) for name, version in dict(_facts(run).get("packages", {})).items()}
+    return {str(name): str(version) for name, version in _mapping(run, "packages").items()}
+
+
+def _mapping(run: Path, key: str) -> Data:
+    found = _facts(run).get(key, {})
+    if not isinstance(found, dict):
+        raise RunError(f"{run / FORMAT_FILE}: {key} must be a mapping; restore this file")
+    return found
 
 
 def check_format(run: Path) -> int:
@@ -65,7 +72,7 @@ def check_format(run: Path) -> int:
     try:
         written = json.loads(file.read_text("utf-8")) if file.exists() else {"format": 1}
         number = int(written["format"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, *MALFORMED) as error:
         raise RunError(f"{file}: the format of the run cannot be read ({error}); restore this file") from None
     if number > FORMAT:
         raise RunError(

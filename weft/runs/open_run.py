@@ -42,7 +42,7 @@ def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
     if problem := why_unreadable(folder, "run folder"):
         raise RunError(f"{folder}: {problem}")
     if not (folder / CONFIG).is_file():
-        stopped = "its training was stopped before the first step; start it again, without --resume"
+        stopped = "its training has not made its first step yet; if it was stopped, start it again, without --resume"
         problem = stopped if (folder / FORMAT_FILE).is_file() else f"this is not a run folder: it has no {CONFIG}"
         raise RunError(f"{folder}: {problem}")
     check_format(folder)

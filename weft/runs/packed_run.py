@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from weft.data.corpus import cache_folder
+from weft.data.compression_and_encodings import ZIP_ERRORS
+from weft.data.corpus import cache_folder, close_own, trusted_place
 from weft.errors import ConfigError, RunError
 from weft.file_access import why_unreadable
 from weft.runs.run_folder import CONFIG, MODEL, create_folder
@@ -52,7 +53,7 @@ def pack_run(run: Path, file: Path) -> None:
     """Writes a packed run."""
     if file.exists():
         raise RunError(f"{file}: it exists already, and weft does not overwrite files; choose another name")
-    with replacing(file) as aside:
+    with replacing(file, new=True) as aside:
         folder = aside.with_name(aside.name + ".files")
         try:
             folder.mkdir(parents=True)
@@ -119,7 +120,7 @@ def _card(config: Any, languages: Mapping[str, Any], folder: Path) -> str:
 def unpack_run(file: Path, out: Path) -> None:
     """Makes a run folder of a packed run."""
     create_folder(out)
-    with _archive(file) as archive, replacing(out) as aside:
+    with _archive(file) as archive, replacing(out, new=True) as aside:
         aside.mkdir(parents=True)
         _extract(file, archive, aside)
 
@@ -136,13 +137,17 @@ def unpacked(path: Path) -> Path:
         raise RunError(f"{path}: {problem}")
     with open(path, "rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()[:32]
-    folder = cache_folder() / "packed" / digest
+    folder = trusted_place(cache_folder() / "packed" / digest)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _archive(path) as archive, replacing(folder) as aside:
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
-            _extract(path, archive, aside)
+        try:
+            with _archive(path) as archive, replacing(folder, new=True) as aside:
+                aside.mkdir()
+                _extract(path, archive, aside)
+                close_own(aside)
+        except RunError:
+            if not folder.is_dir():  # otherwise another process was first, and may be reading it
+                raise
     return folder
 
 
@@ -155,7 +160,7 @@ def _archive(file: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(file) as archive:
             _check(file, archive)
             yield archive
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError) as error:
+    except ZIP_ERRORS as error:
         raise RunError(f"{file}: not a packed run, or cut short or damaged ({error})") from None
 
 

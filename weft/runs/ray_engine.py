@@ -16,7 +16,14 @@ from weft.errors import ConfigError, WeftError
 from weft.runs.open_run import Report, silent
 from weft.runs.sharded_prediction import PredictionWork, ShardFolder, ShardPredictor
 
-QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "1"}
+SETTINGS = {
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_worker_niceness": "0",
+}
+"""Variables of Ray. The last one is for a cluster that is started here: by default, its actors yield to all other processes of
+the machine (niceness 15), so they would get almost nothing where others are at work, although the command does not yield."""
 
 
 class ShardActor:
@@ -41,16 +48,19 @@ def predict_on_ray(
     *,
     actors: int | None = None,
     advance: Callable[[int], None] = lambda lines: None,
+    expect: Callable[[int], None] = lambda lines: None,
     report: Report = silent,
 ) -> None:
     """Predicts all missing shards by actors of Ray and writes the output.
 
-    actors: how many; by default one for each GPU of the cluster or, without GPUs, for each core.
+    actors: how many; by default one for each GPU of the cluster or, without GPUs, for each core · advance: called with the
+    lines of each finished shard · expect: called with the number of lines that are to be done.
     """
     ray = start_ray()
     folder = ShardFolder(work)
     folder.open(False, report)
     if missing := folder.missing():
+        expect(sum(map(folder.lines_of, missing)))
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0)) if work.device != "cpu" else 0
         count = min(actors or gpus or int(resources["CPU"]), len(missing))
@@ -68,7 +78,7 @@ def predict_on_ray(
 
 def start_ray() -> Any:
     """Ray, connected to the cluster that RAY_ADDRESS names, or else to one that is started on this machine."""
-    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    set_variables()
     try:
         import ray
         import ray.data
@@ -81,3 +91,9 @@ def start_ray() -> Any:
     context.enable_progress_bars = context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     return ray
+
+
+def set_variables() -> None:
+    """Sets the variables of Ray that the user has not set. Ray reads them when it starts."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from weft.data.json_text import read_json
 from weft.errors import ConfigError, RunError
-from weft.file_access import ASIDE, denied, replace_file
+from weft.file_access import ASIDE, denied, make_folder, remove_unfinished, replace_file
 from weft.runs.migrations import FORMAT_FILE, read_request, write_format
 
 CONFIG = "config.yaml"
@@ -23,6 +24,9 @@ MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 LOCK = "run.lock"
+
+MEASURED = ("train", "validation")
+"""Events of a log whose other values are numbers, or nothing where there is none."""
 
 PLAN = "plan.json"
 """The training settings of the runs in a folder of several."""
@@ -40,10 +44,11 @@ def create_folder(out: Path) -> None:
     """Creates the folder of a new run. Raises RunError if it would overwrite something."""
     if out.exists() and not out.is_dir():
         raise RunError(f"{out}: this is a file; a run needs its own folder")
-    if out.is_dir() and any(entry.name != LOCK for entry in out.iterdir()) and not unbegun(out):
+    kept = [entry for entry in out.iterdir() if entry.name != LOCK and not entry.name.startswith(ASIDE)] if out.is_dir() else []
+    if kept and not unbegun(out):
         hint = f"continue the run with `weft train --resume {out}`, or choose another folder"
         raise RunError(f"{out}: the folder is not empty, and weft does not overwrite files; {hint}")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
 
 
 def unbegun(out: Path) -> bool:
@@ -66,8 +71,7 @@ def clear_unbegun(out: Path) -> None:
 def remove_stale(run: Path) -> None:
     """Removes files that a crashed process left half written."""
     for folder in (run, run / CHECKPOINTS):
-        for entry in folder.glob(f"{ASIDE}*"):
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        remove_unfinished(folder)
 
 
 class RunLock:
@@ -141,16 +145,29 @@ def complete(folder: Path) -> bool:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """The complete lines of a run's log."""
+    """The complete lines of a run's log; others are of a process that was killed, or damaged."""
     log = folder / LOG
-    lines = log.read_text("utf-8").splitlines() if log.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    lines = log.read_text("utf-8", errors="replace").split("\n") if log.exists() else []
+    return [record for line in lines if (record := log_record(line))]
+
+
+def log_record(line: str | bytes) -> dict[str, Any]:
+    """The record in a line of a log; empty if it holds none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict) or not isinstance(event := found.get("event"), str):
+        return {}
+    numbers = [value for key, value in found.items() if key != "event"] if event in MEASURED else []
+    whole = all(value is None or isinstance(value, int | float) for value in numbers)
+    return found if whole and (event not in MEASURED or isinstance(found.get("step"), int)) else {}
 
 
 def remember_plan(folder: Path, plan: Mapping[str, Any], runs: str) -> None:
     """Saves what the runs in a folder (its folds or rounds) are trained on. Raises ConfigError if they were begun otherwise."""
     file = folder / PLAN
-    kept = json.loads(file.read_text("utf-8")) if file.exists() else plan
+    kept = read_json(file, "restore it, or choose another --out") if file.exists() else plan
     for name, value in plan.items():
         if kept.get(name) != value:
             raise ConfigError(

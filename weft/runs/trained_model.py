@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,7 +18,6 @@ from weft.decoding.predictor import Predictor, Ready
 from weft.decoding.reranking import Scorer
 from weft.errors import ConfigError, DataError, InputError, RunError
 from weft.evaluation.metrics import Metric, choose_tokenization
-from weft.explain.html_page import Explained
 from weft.layers.int8 import in_precision
 from weft.models.base import Model, Network
 from weft.models.language_model import LanguageModel
@@ -27,10 +26,17 @@ from weft.tasks.base import Ensembles, Task, all_metrics
 from weft.tasks.language_modeling.task import LanguageModelTask
 from weft.tasks.translation.glossary import Terms
 
+if TYPE_CHECKING:
+    from weft.explain.html_page import Explained
+
 
 def check_text(text: Any, name: str) -> str:
-    """Returns `text` if it is a string. Raises InputError, which calls it `name`, otherwise."""
+    """Returns `text` if it is a string of characters. Raises InputError, which calls it `name`, otherwise."""
     if isinstance(text, str):
+        try:
+            text.isascii() or text.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{name} has half of a surrogate pair, which is no character: {text[:40]!a}") from None
         return text
     if isinstance(text, bytes | bytearray):
         raise InputError(f"{name} is bytes, not a string; decode it: {name}.decode('utf-8')")

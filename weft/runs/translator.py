@@ -12,7 +12,6 @@ from weft.data.tokenizers import Tokenizer
 from weft.decoding.decoding_options import Warn
 from weft.decoding.predictor import Prediction
 from weft.errors import ConfigError, RunError
-from weft.explain.html_page import Explained
 from weft.runs.open_run import open_runs
 from weft.runs.trained_model import Trained, check_text, check_texts
 from weft.tasks.corpus_task import CorpusTask
@@ -22,6 +21,7 @@ from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.translation.translation_memory import TranslationMemory, memory_pairs
 
 if TYPE_CHECKING:
+    from weft.explain.html_page import Explained
     from weft.tasks.translation.documents import Format
 
 

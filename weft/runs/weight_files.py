@@ -1,5 +1,6 @@
 """Weight files. They are safetensors, so nothing is ever unpickled, and they are synced to disk before they are used."""
 
+import errno
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from weft.errors import RunError
-from weft.file_access import ASIDE, denied, sync, why_unreadable
+from weft.file_access import denied, sync, sync_all, temporary_name, unfinished, why_unreadable
 from weft.models.base import Network
 from weft.runs.distributed_tensors import each_whole, fill, local
 from weft.runs.migrations import migrate_metadata, migrate_weights
@@ -190,19 +191,24 @@ def load_weights(model: nn.Module, file: Path) -> dict[str, str]:
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """Yields a temporary path for a file or folder that then replaces `target`. If this fails, nothing of it remains."""
-    aside = target.with_name(ASIDE + target.name)
+def replacing(target: Path, *, new: bool = False) -> Iterator[Path]:
+    """Yields a temporary path for a file or folder that then replaces `target`. If this fails, nothing of it remains.
+
+    All of it is synced to disk before, so that a crash leaves either what was there or what is new, as a whole. With `new`,
+    only an empty folder is replaced; RunError says if another process has made more of it meanwhile.
+    """
     try:
-        yield aside
-        if target.is_dir():
-            discard(target)
-        os.replace(aside, target)
-        sync(target.parent)
-    except BaseException as error:
-        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink(missing_ok=True)
-        if not isinstance(error, OSError | SafetensorError):
-            raise
+        with unfinished(target) as aside:
+            yield aside
+            sync_all(aside)
+            if new:
+                _place(aside, target)
+            else:
+                if target.is_dir():
+                    discard(target)
+                os.replace(aside, target)
+            sync(target.parent)
+    except (OSError, SafetensorError) as error:
         parent = next(folder for folder in target.absolute().parents if folder.is_dir())
         if isinstance(error, PermissionError) or not os.access(parent, os.W_OK):
             raise RunError(f"could not save {target}: {denied(parent, 'write there')}") from error
@@ -213,8 +219,23 @@ def replacing(target: Path) -> Iterator[Path]:
         ) from error
 
 
+def _place(aside: Path, target: Path) -> None:
+    """Gives a file or folder its name, unless that is taken."""
+    try:
+        if aside.is_dir():
+            os.rename(aside, target)
+        else:
+            os.link(aside, target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise RunError(f"{target}: another process has just made it, and weft does not overwrite files") from None
+        if aside.is_dir():
+            raise
+        os.replace(aside, target)  # not every file system has links
+
+
 def discard(folder: Path) -> None:
     """Removes a folder. It is renamed first: a partly removed checkpoint must not look like a checkpoint."""
-    aside = folder.with_name(f"{ASIDE}old-{folder.name}")
+    aside = temporary_name(folder, "old-")
     os.rename(folder, aside)
     shutil.rmtree(aside, ignore_errors=True)

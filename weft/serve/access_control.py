@@ -55,7 +55,7 @@ def parse_key(line: str, number: int, where: str = "") -> Key | None:
     if unknown := set(options) - {"name", "rate", "admin"}:
         raise ConfigError(f"{where}line {number}: unknown word {min(unknown)!r}; write KEY, then name=…, rate=… or admin")
     rate = options.get("rate")
-    if rate is not None and not rate.isdecimal():
+    if rate is not None and not (rate.isdecimal() and len(rate) < 10):
         raise ConfigError(f"{where}line {number}: rate is a number of requests per minute, not {rate!r}")
     name = options.get("name") or f"key {number}"
     return Key(_digest(secret), name, None if rate is None else int(rate), "admin" in options)

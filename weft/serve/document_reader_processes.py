@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 import torch
 from starlette.exceptions import HTTPException
 
-from weft.decoding.worker_processes import LINUX, cores
 from weft.errors import WeftError
+from weft.worker_processes import LINUX, cores
 
 SECONDS, LONG = 10, 30
 """CPU seconds of a usual job, and of an explanation."""

@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from weft.data.batch import EOS
 from weft.data.term_automata import token_texts
-from weft.decoding.predictor import Prediction
+from weft.decoding.predictor import Prediction, json_number
 from weft.explain.attention_heatmap import cross_attention
 from weft.explain.explanation import Side, join_words, make_side
 from weft.serve.served_model import ServedModel
@@ -151,7 +151,9 @@ class TranslationDocument(BaseModel):
     """One translation."""
 
     text: str = Field(description="the translation")
-    score: float = Field(description="its log-probability, divided by its length as the length penalty says")
+    score: float | None = Field(
+        description="its log-probability, divided by its length as the length penalty says; null if it is not a number"
+    )
     tokens: list[str] = Field(description="its tokens")
     source_tokens: list[str] | None = Field(default=None, description="the tokens of the text")
     alternatives: list[TranslationDocument] | None = Field(
@@ -231,8 +233,13 @@ def cells(predictions: Iterable[Prediction]) -> int:
 
 def document(model: ServedModel, text: str, best: Prediction, *, attention: bool, alignment: bool) -> TranslationDocument:
     """Converts a translation to a response, with its attention and alignment if requested."""
-    response = TranslationDocument(text=best.text, score=best.score, tokens=best.tokens, source_tokens=best.source_tokens)
-    others = [TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in best.alternatives]
+    response = TranslationDocument(
+        text=best.text, score=json_number(best.score, None), tokens=best.tokens, source_tokens=best.source_tokens
+    )
+    others = [
+        TranslationDocument(text=each.text, score=json_number(each.score, None), tokens=each.tokens)
+        for each in best.alternatives
+    ]
     response.alternatives = others or None
     if isinstance(best, Translation) and (known := best.memory_document()):
         response.memory = known["memory"]

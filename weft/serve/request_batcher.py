@@ -18,7 +18,6 @@ from starlette.exceptions import HTTPException
 
 from weft.decoding.predictor import BatchItem, Prediction, Predictor
 from weft.decoding.search_loop import Cancellation
-from weft.decoding.worker_processes import LINUX
 from weft.serve.bounded_cache import BoundedCache, bytes_of
 from weft.serve.continuous_batch import Done, JobFeed
 from weft.serve.document_reader_processes import Readers
@@ -27,6 +26,7 @@ from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
 from weft.serve.served_model import BatchResult, ServedModel, TranslationQuery
 from weft.serve.settings import Settings
+from weft.worker_processes import LINUX
 
 WARM_UP = (("a b", 1), ("a b c d", 1), ("a b c d e f g h", 1), ("a b c d", 8), ("a b c d e f g h", 8))
 """Texts that a model translates before its first request, alone and several at once."""
@@ -475,6 +475,7 @@ def tokenize(queries: Sequence[TranslationQuery], read: Sequence[Encoded] | None
 def join(predictor: Predictor[Any, Any], source: Any, items: list[BatchItem], results: list[Any]) -> Prediction:
     """The answer to a query. This may run the model once more, for attention weights."""
     answer: Prediction = predictor.join_outputs(source, items, results)
+    predictor.check_numbers(answer)
     return answer
 
 

@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weft.decoding.predictor import Prediction
-from weft.decoding.worker_processes import LINUX
 from weft.errors import WeftError
 from weft.runs.translation_confidence import question, with_quality
 from weft.serve.access_control import AccessControl
@@ -22,6 +21,7 @@ from weft.serve.served_model import ServedModel, TranslationQuery
 from weft.serve.served_models import Models
 from weft.serve.server_processes import files_folder
 from weft.serve.settings import Settings
+from weft.worker_processes import LINUX
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 

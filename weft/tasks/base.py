@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -21,11 +21,13 @@ from weft.decoding.decoding_options import DecodingOptions, Warn, changed, resol
 from weft.decoding.predictor import Predictor
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import USUAL, Metric, make_metrics, score
-from weft.explain.html_page import Explained, Section
-from weft.explain.inside import AxisNames, Inside, TokenNames, record_inside
 from weft.models.base import Network, Sizes
 from weft.models.encoder_decoder import build_encoder_decoder
 from weft.tasks.teacher_run import TeacherRun
+
+if TYPE_CHECKING:
+    from weft.explain.html_page import Explained
+    from weft.explain.inside import AxisNames
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -331,6 +333,9 @@ class Task(ABC):
         influence of each input token on each output token; None: if there is nothing else · run: what the page calls the model
         · inside: whether to add every step of the model.
         """
+        from weft.explain.html_page import Section
+        from weft.explain.inside import Inside, record_inside
+
         if target is not None:
             raise ConfigError("a target can be given to runs that translate; leave it out")
         if not inside:
@@ -343,6 +348,8 @@ class Task(ABC):
 
     def step_names(self, predictor: Any, text: str) -> AxisNames | None:
         """Names for the axes of the steps of a model that reads this input: by default its tokens; None: numbers."""
+        from weft.explain.inside import TokenNames
+
         (prediction,) = predictor.predict([predictor.parse_input(text, attention=True)])
         return TokenNames(prediction.source_tokens) if prediction.source_tokens else None
 

@@ -1,6 +1,5 @@
 """Tasks on corpora: examples with an input and a reference, which may be texts, pictures, recordings or labels."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from weft.config.corpus_entries import CopyOptions, NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, labels, weighed
 from weft.data.batch import Batch, Position
 from weft.data.batching import Batches, evaluation_batches
-from weft.data.corpus import Corpus, Encoding, Rows, cache_folder
+from weft.data.corpus import Corpus, Encoding, Rows, TokenisingProgress, cache_folder
 from weft.data.corpus_mixture import EpochQuota, Mixture, quotas
 from weft.data.formats import Pairs, combine, open_pairs
 from weft.data.sentence_pairs import collate_pairs
@@ -29,8 +28,6 @@ DISTILLED = "distilled.jsonl"
 """The training pairs that a teacher translated, in the folder of a run; a file for `--data` like any other."""
 
 Part = TypeVar("Part", bound=ValidationCorpus)
-PAUSE = 5.0
-"""Seconds between messages about one piece of work."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +235,8 @@ class CorpusTask(Task):
 
         A task has this method, `encoding` or `encode_part`.
         """
-        return self.encoding(training=training).prepare(pairs, folder=folder, progress=progress)
+        processes = self.config.data.processes
+        return self.encoding(training=training).prepare(pairs, folder=folder, processes=processes, progress=progress)
 
     def encoding(self, *, training: bool) -> Encoding:
         """The way from pairs to rows of a corpus. training: of training data, from which some pairs may be left out."""
@@ -343,15 +341,7 @@ class CorpusTask(Task):
 
     def _read(self, part: ValidationCorpus, pairs: list[Pairs], what: str) -> Corpus:
         self.report(f"reading {what} data: {', '.join(some.name for some in pairs)}")
-        reported = time.monotonic()
-
-        def progress(read: int) -> None:
-            nonlocal reported
-            if time.monotonic() - reported > PAUSE:
-                reported = time.monotonic()
-                self.report(f"tokenising {what} data: {read:,} lines")
-
-        corpus = self.encode_part(part, pairs, progress)
+        corpus = self.encode_part(part, pairs, TokenisingProgress([some.line_files for some in pairs], what, self.report))
         self.report(f"{what} data: {corpus.report.describe()}")
         for some in pairs:
             if some.left_out:

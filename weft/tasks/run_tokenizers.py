@@ -71,4 +71,4 @@ def _options(config: Config, report: Report) -> dict[str, Any]:
         inherited = ExtraWords(read_vectors(start.vectors)[0], start.extend)
     elif start.run:
         inherited = InheritedTokenizers(*load_extended(Path(start.run), data.tokenizer), start.extend)
-    return {"size": data.vocabulary, "folder": cache_folder(data.cache), "start": inherited}
+    return {"size": data.vocabulary, "folder": cache_folder(data.cache), "start": inherited, "report": report}

@@ -4,7 +4,6 @@ Both texts of an example are one source with a tab between them (`weft.data.form
 document of two sentences: the column `source` has the ids of both, and `sentences` the number of ids of each.
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +32,7 @@ from weft.data.formats import (
     read_sources,
     text_at,
 )
+from weft.data.json_text import parse_json
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import Tokenizer
 from weft.errors import DataError
@@ -89,10 +89,7 @@ def read_two_texts(line: str, fields: Fields) -> str:
     form = f'write both with a tab between them, or {{"{fields[0][0]}": "…", "{fields[1][0]}": "…"}}'
     texts = line.split("\t")
     if len(texts) == 1 and line.lstrip().startswith("{"):  # a text may begin so, as in {0} files
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"this is not valid JSON ({error}): {line[:80]!r}; {form}") from None
+        record = parse_json(line, "this input")
         texts = [text_at(record, find_key(record, known), "the input") for known in fields[:-1]]
     if len(texts) != 2:
         raise DataError(f"an input has two texts, a {fields[0][0]} and a {fields[1][0]}, and there are {len(texts)}; {form}")

@@ -28,13 +28,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.data.batch import Position
 from weft.errors import RunError
-from weft.file_access import sync
-from weft.runs.distributed_tensors import fill
+from weft.file_access import MALFORMED, unfinished
+from weft.runs.distributed_tensors import fill, local
 from weft.runs.run_folder import CHECKPOINTS, MODEL
 from weft.runs.weight_files import (
     copy_weights,
@@ -105,6 +106,11 @@ class TrainingState:
         averages = {EMA: self.ema.average} if self.ema is not None else {}
         return {MODEL: named_weights(self.model), OPTIMIZER: optimizers, **averages}
 
+    def finite(self) -> bool:
+        """Whether all weights and averages that this process holds are finite."""
+        tensors = [*self.model.parameters(), *(self.ema.average.values() if self.ema is not None else ())]
+        return bool(torch.stack([local(each.detach()).isfinite().all() for each in tensors]).all())
+
 
 def folder_of(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"step-{step:08d}"
@@ -146,10 +152,7 @@ def _write(folder: Path, trained: TrainingState, progress: Progress, carried: Ma
         write_tensors(folder / CARRIED, carried)
     files = {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)} for file in sorted(folder.iterdir())}
     state = {"weft": VERSION, "fingerprint": fingerprint(tensors[MODEL]), "files": files, "progress": asdict(progress)}
-    with open(folder / STATE, "w", encoding="utf-8") as out:
-        json.dump(state, out, indent=1)
-    sync(folder / STATE)
-    sync(folder)
+    (folder / STATE).write_text(json.dumps(state, indent=1), "utf-8")
 
 
 def load(folder: Path, trained: TrainingState) -> Progress:
@@ -166,8 +169,11 @@ def load(folder: Path, trained: TrainingState) -> Progress:
         average = weights(folder)
         for name, tensor in trained.ema.average.items():
             fill(tensor, average[name])
-    progress = dict(state["progress"])
-    return Progress(**{**progress, "position": Position(*progress["position"])})
+    try:
+        progress = dict(state["progress"])
+        return Progress(**{**progress, "position": Position(*progress["position"])})
+    except MALFORMED as error:
+        raise RunError(f"{folder / STATE}: the progress of the run cannot be read: {error}") from None
 
 
 def carried(folder: Path) -> dict[str, Tensor]:
@@ -180,15 +186,15 @@ def check(folder: Path) -> dict[str, Any]:
     hint = f"delete {folder} to continue from the previous checkpoint"
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        files = dict(state["files"])
-    except (OSError, ValueError, KeyError) as error:
+        files = {Path(name).name: (int(facts["bytes"]), str(facts["sha256"])) for name, facts in state["files"].items()}
+    except (OSError, *MALFORMED) as error:
         raise RunError(f"{folder}: the checkpoint is incomplete (state.json: {error}); {hint}") from None
-    for name, facts in files.items():
+    for name, (expected, sha256) in files.items():
         file = folder / name
         size = file.stat().st_size if file.exists() else 0
-        if size != facts["bytes"]:
-            raise RunError(f"{file}: the checkpoint was cut short ({size:,} of {facts['bytes']:,} bytes); {hint}")
-        if _hash(file) != facts["sha256"]:
+        if size != expected:
+            raise RunError(f"{file}: the checkpoint was cut short ({size:,} of {expected:,} bytes); {hint}")
+        if _hash(file) != sha256:
             raise RunError(f"{file}: the checkpoint is damaged (its hash is wrong); {hint}")
     return state
 
@@ -275,13 +281,18 @@ def described(facts: Mapping[str, str]) -> str:
 
 
 def _free(run: Path, stem: str) -> Path:
+    """A new name, or the one under which a process that was killed before it published has kept the weights already."""
     names = [f"{stem}.safetensors", *(f"{stem}-{number}.safetensors" for number in range(2, 10_000))]
-    return next(run / name for name in names if not (run / name).exists())
+    return next(run / name for name in names if not (run / name).exists() or (run / name).samefile(run / MODEL))
 
 
 def _keep(file: Path, aside: Path) -> None:
     """Gives a file a second name, so that it survives when the first name is replaced."""
     try:
         os.link(file, aside)
+    except FileExistsError:
+        return
     except OSError:  # not every file system has links
-        shutil.copyfile(file, aside)
+        with unfinished(aside) as copy:
+            shutil.copyfile(file, copy)
+            os.replace(copy, aside)

@@ -22,7 +22,7 @@ from typing import Any
 from weft.data.formats import Pairs, open_pairs
 from weft.data.validation_split import normal_form
 from weft.errors import ConfigError, DataError
-from weft.file_access import replace_file
+from weft.file_access import replace_file, replacing_file
 from weft.runs.cross_entropy_filter import cross_entropies
 from weft.runs.distillation_and_backtranslation import Texts as TranslatedTexts
 from weft.runs.distillation_and_backtranslation import check_out, translate_corpus
@@ -108,8 +108,8 @@ def label_corpus(
     report(f"translating {', '.join(some.name for some in pairs)} with {run}")
     translate_corpus([run], TranslatedTexts(pairs), translated, device=device, options=options, report=report)
     predictor = load(run, device=device).translation_predictor("quality estimation")
-    aside, count = out.with_name(f"{out.name}.part"), 0
-    with open(aside, "w", encoding="utf-8") as file, open(translated, encoding="utf-8") as lines:
+    count = 0
+    with replacing_file(out) as file, open(translated, encoding="utf-8") as lines:
         both = zip(chain.from_iterable(pairs), lines, strict=True)
         while some := list(islice(both, TOGETHER)):
             kept = [(*pair, line.rstrip("\n")) for pair, line in some if all(map(str.strip, (*pair, line)))]
@@ -117,11 +117,10 @@ def label_corpus(
             labels = label_translations(translations, references)
             entropies = cross_entropies(predictor, list(zip(sources, translations, strict=True)))
             for source, translation, label, entropy in zip(sources, translations, labels, entropies, strict=True):
-                file.write(_record(source, translation, label, -entropy))
+                file.write(_record(source, translation, label, -entropy).encode())
             count += len(kept)
-    if not count:
-        raise DataError(f"{', '.join(data)}: there is no pair to translate")
-    aside.replace(out)
+        if not count:
+            raise DataError(f"{', '.join(data)}: there is no pair to translate")
     translated.unlink()
     return count
 
@@ -157,18 +156,16 @@ def _write_folds(plan: CrossFitting, report: Report) -> None:
         return
     counts = [0] * plan.folds
     with ExitStack() as stack:
-        asides = {file: stack.enter_context(open(f"{file}.part", "w", encoding="utf-8")) for file in files}
+        opened = {file: stack.enter_context(replacing_file(file)) for file in files}
         for source, target in chain.from_iterable(_pairs(plan.data)):
             mine = fold_of(source, plan.folds)
             counts[mine] += 1
             line = json.dumps({"source": source, "target": target}, ensure_ascii=False) + "\n"
             for number in range(plan.folds):
                 part = "held" if number == mine else "train"
-                asides[plan.folder / f"{number + 1}.{part}.jsonl"].write(line)
-    if not all(counts):
-        raise DataError(f"{', '.join(plan.data)}: too few pairs for {plan.folds} folds")
-    for file in files:
-        Path(f"{file}.part").replace(file)
+                opened[plan.folder / f"{number + 1}.{part}.jsonl"].write(line.encode())
+        if not all(counts):
+            raise DataError(f"{', '.join(plan.data)}: too few pairs for {plan.folds} folds")
     report(f"{plan.folds} folds of {', '.join(f'{count:,}' for count in counts)} pairs")
 
 

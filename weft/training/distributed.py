@@ -15,12 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
-from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from weft.errors import ConfigError
 from weft.runs.device_and_precision import choose_device
-from weft.runs.distributed_tensors import local
+from weft.runs.distributed_tensors import divided, local
 from weft.training.energy import EnergyMeter
 
 T = TypeVar("T")
@@ -127,7 +126,7 @@ def same_start(model: nn.Module, world: World) -> None:
     """Copies the weights and buffers of the first process to all others."""
     if world.size > 1:
         for tensor in model.state_dict().values():
-            if not isinstance(tensor, DTensor):  # each process has its own part of those
+            if not divided(tensor):  # each process has its own part of those
                 dist.broadcast(tensor, src=0)
 
 
@@ -151,7 +150,7 @@ def sum_gradients(
                 parameter.grad = torch.zeros_like(parameter)
         found = [parameter.grad for parameter in group if parameter.grad is not None]
         gradients.append([local(gradient) for gradient in found])
-        apart += [gradient for gradient in found if not isinstance(gradient, DTensor)]
+        apart += [gradient for gradient in found if not divided(gradient)]
     if world.size > 1:
         dist.all_reduce(sums)
         for bundle in _buckets(apart, bucket):

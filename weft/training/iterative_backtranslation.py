@@ -11,6 +11,7 @@ of its source language, and the model of the other direction is trained anew on 
 
 import json
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,7 +21,7 @@ from typing import Any
 from weft.data.formats import swapped
 from weft.data.text_lines import check_file
 from weft.errors import ConfigError
-from weft.file_access import replace_file
+from weft.file_access import ASIDE, replace_file
 from weft.runs.distillation_and_backtranslation import Texts, translate_corpus
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.run_folder import CONFIG, complete, records, remember_plan
@@ -145,7 +146,6 @@ def _score(run: Path) -> tuple[Measure, dict[str, float]]:
 
 
 def _link(link: Path, run: Path) -> None:
-    aside = link.with_name(f"{link.name}.part")
-    aside.unlink(missing_ok=True)
+    aside = link.with_name(f"{ASIDE}{secrets.token_hex(4)}-{link.name}")
     aside.symlink_to(run.name)
     os.replace(aside, link)

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from weft.config.sections import Config
 from weft.explain.figures import CANNOT_DRAW, can_draw
-from weft.file_access import replace_file
+from weft.file_access import MALFORMED, replace_file, sync
 from weft.runs.run_folder import LOG
 from weft.tasks.base import Sample
 from weft.training.log_text import Record, describe, duration, fit, scores_text, speed
@@ -45,6 +45,9 @@ class Sink:
 
     def phase(self, text: str) -> None:
         """Training is busy with something else than steps."""
+
+    def keep(self) -> None:
+        """Syncs what was written to disk. Called before each checkpoint: a run that is resumed there lacks no record."""
 
     def close(self) -> None:
         """Ends the log."""
@@ -81,6 +84,10 @@ class Log:
     def phase(self, text: str) -> None:
         for sink in self.sinks:
             sink.phase(text)
+
+    def keep(self) -> None:
+        for sink in self.sinks:
+            sink.keep()
 
     def summary(self, facts: Record) -> None:
         self._record({"event": "summary", **facts})
@@ -145,13 +152,16 @@ class JsonLines(Sink):
         with open(self.file, "a", encoding="utf-8") as out:
             out.write(json.dumps(clean) + "\n")
 
+    def keep(self) -> None:
+        sync(self.file)
+
 
 def _step_of(line: str) -> float:
     """The step of a line; infinite for an incomplete line of a killed process, and for an earlier summary."""
     try:
         record = json.loads(line)
         return math.inf if record["event"] == "summary" else int(record["step"])
-    except (ValueError, KeyError, TypeError):
+    except MALFORMED:
         return math.inf
 
 

@@ -13,6 +13,7 @@ import yaml
 
 from weft.config.corpus_entries import weighed
 from weft.config.sections import Config
+from weft.data.sentence_splitting import language_of
 from weft.file_access import replace_file
 from weft.models.base import Network
 from weft.runs.open_run import TrainedRun
@@ -59,8 +60,7 @@ class Card:
 
     def header(self) -> dict[str, Any]:
         """The header. The licence is left to people: only they know that of the data."""
-        kind, data = self.config.task["kind"], self.config.data
-        languages = [code for code in (data.source_language, data.target_language) if code]
+        kind, languages = self.config.task["kind"], [code for code in self._languages() if code]
         found: dict[str, Any] = {"library_name": "weft", "license": "unknown"}
         if languages:
             found["language"] = list(dict.fromkeys(languages))
@@ -76,8 +76,8 @@ class Card:
 
     def _body(self) -> Iterator[str]:
         yield f"# {self.name}\n"
-        data = self.config.data
-        between = f", {data.source_language} to {data.target_language}" if data.source_language and data.target_language else ""
+        source, target = self._languages()
+        between = f", {source} to {target}" if source and target else ""
         kind = f"`{self.config.model['kind']}` for the task `{self.config.task['kind']}`{between}"
         yield f"A model of the kind {kind}, with {self.parameters:,} parameters, trained with weft {VERSION}.\n"
         yield from self._use()
@@ -87,6 +87,11 @@ class Card:
         yield from _section("Lineage", self._lineage())
         yield "## Licence\n"
         yield "Not stated: the licence of the weights depends on that of the data. Set `license` at the top of this file.\n"
+
+    def _languages(self) -> tuple[str | None, str | None]:
+        """The languages of both sides, as settings or suffixes of the data say."""
+        data = self.config.data
+        return language_of(data.source_language, data.files), language_of(data.target_language, data.files, 1)
 
     def _use(self) -> Iterator[str]:
         yield "## Use\n"
@@ -165,7 +170,8 @@ def device_name(device: torch.device) -> str:
     """The name of a device for people."""
     if device.type == "cuda":
         return f"one {torch.cuda.get_device_name(device)}"
-    return f"{device.type}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{device.type}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def write_card(

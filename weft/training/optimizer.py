@@ -1,4 +1,4 @@
-"""Optimisers. The schedule sets the learning rate before every update."""
+"""Optimisers, and buffers of a step that is skipped. The schedule sets the learning rate before every update."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -91,6 +91,29 @@ def take_step(optimizer: Optimizer, rate: float, bad: Tensor) -> None:
         optimizer.step()
     elif not bad.item():
         optimizer.step()
+
+
+class RunningBuffers:
+    """The buffers of `model`, as they were before an update.
+
+    Passes of training change buffers, such as the running statistics of a batch norm or the sums from which centroids move. If
+    numbers are not finite they would stay there for ever, and passes that are repeated would be counted twice.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._buffers = list(model.buffers())
+        self._before: list[Tensor] = []
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Remembers what the buffers hold now."""
+        self._before = [buffer.clone() for buffer in self._buffers]
+
+    @torch.no_grad()
+    def restore(self, bad: Tensor) -> None:
+        """Writes back what was remembered if `bad` (a float scalar) is 1. The device decides, without waiting."""
+        for buffer, before in zip(self._buffers, self._before):
+            buffer.copy_(torch.where(bad > 0, before, buffer))
 
 
 def names_of(model: nn.Module) -> Names:

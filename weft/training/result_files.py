@@ -19,7 +19,7 @@ from typing import Any
 
 from weft.errors import ConfigError
 from weft.explain.figures import empty_figure, style_axes
-from weft.file_access import replace_file
+from weft.file_access import replace_file, sync
 from weft.runs.run_folder import records
 from weft.tasks.base import LOSS, Sample
 from weft.training.log import Sink
@@ -65,6 +65,10 @@ class ResultFiles(Sink):
         if samples:
             with open(self.run / SAMPLES, "a", encoding="utf-8") as out:
                 out.write(samples_text(step, samples))
+
+    def keep(self) -> None:
+        if (self.run / SAMPLES).exists():
+            sync(self.run / SAMPLES)
 
     def record(self, record: Record) -> None:
         if record["event"] == "train":
@@ -152,7 +156,10 @@ def draw_results(found: Iterable[Record], file: Path, unit: str = "tokens") -> N
     """Draws loss, score, learning rate and speed by step. Raises ConfigError without matplotlib."""
     figure = empty_figure(10, 6, 100, "tight")
     titles = {"loss": "loss", "score": "validation scores", "rate": "learning rate", "speed": f"{unit} per second"}
-    for axes, (panel, lines) in zip(figure.subplots(2, 2).flat, curves(found).items(), strict=True):
+    grid = figure.subplots(2, 2, sharex=True)
+    for axes in grid[1]:
+        axes.set_xlabel("step", fontsize=9)
+    for axes, (panel, lines) in zip(grid.flat, curves(found).items(), strict=True):
         for name, points in lines.items():
             marker = "." if len(points) < 60 and panel in ("loss", "score") and name != "train" else ""
             axes.plot(*zip(*thinned(points), strict=True), label=name, marker=marker, linewidth=1.3)

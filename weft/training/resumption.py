@@ -11,7 +11,7 @@ from weft.config.corpus_entries import files_of, names
 from weft.config.plugins import packages_in
 from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.errors import ConfigError, DataError, RunError
-from weft.file_access import replace_file
+from weft.file_access import make_folder, replace_file
 from weft.runs.migrations import find_file, write_format
 from weft.runs.run_folder import CHECKPOINTS, CONFIG, MODEL
 from weft.training import checkpoint
@@ -125,7 +125,7 @@ def save_settings(run: Path, config: Config, identity: str, *, resume: bool) -> 
     if not resume:
         save_schema(run)
     save_config(config, run / CONFIG)
-    (run / CHECKPOINTS).mkdir(exist_ok=True)
+    make_folder(run / CHECKPOINTS)
     save_config(config, run / CHECKPOINTS / CONFIG)
     replace_file(run / CHECKPOINTS / IDENTITY, f"{identity}\n")
 

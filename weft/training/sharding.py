@@ -14,23 +14,24 @@ import copy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
 
 from weft.config.sections import TrainSection
 from weft.data.batch import Batch
 from weft.errors import ConfigError
 from weft.layers.decoder_state import State, leaves
 from weft.models.transformer_blocks import DecoderLayer
-from weft.runs.distributed_tensors import each_whole
+from weft.runs.distributed_tensors import divided, each_whole
 from weft.tasks.base import Loss, MultiOptimizerTask, Task
 from weft.training.activation_checkpointing import transformer_layers
 from weft.training.distributed import World, same_start
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 
 def shards(config: TrainSection, world: World) -> bool:
@@ -78,6 +79,8 @@ class ShardedLosses:
     """The losses of a task, computed by a model that this divides among the processes of `world`, in place."""
 
     def __init__(self, task: Task, model: nn.Module, config: TrainSection, world: World) -> None:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # half as long as torch itself to import
+
         # States of the attention to the source are views, and nothing changes them in place while a model trains.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
         same_start(model, world)
@@ -131,7 +134,7 @@ class _Pass(nn.Module):
         batch, update = held.values
         losses = list(self.task.losses(self.model, batch, update))
         # A weight that only some processes have used needs a gradient in all of them, or they would wait for each other.
-        whole = [weight for weight in self.model.parameters() if weight.requires_grad and not isinstance(weight, DTensor)]
+        whole = [weight for weight in self.model.parameters() if weight.requires_grad and not divided(weight)]
         nothing = torch.stack([weight.flatten()[:0].sum() for weight in whole]).sum() if whole else 0.0
         return torch.stack([loss.total for loss in losses]).sum() + nothing, _Held(losses)
 
@@ -153,12 +156,14 @@ def _enter_with_one_tensor(layer: nn.Module) -> None:
     if isinstance(layer, DecoderLayer):
         if layer.cross is not None:
             _gather_for(layer, "read_source")
-        if any(isinstance(leaf, DTensor) for leaf in leaves(layer.init_state())):
+        if any(divided(leaf) for leaf in leaves(layer.init_state())):
             _gather_for(layer, "init_state")  # it is made of weights, or like them
 
 
 def _gather_for(layer: nn.Module, name: str) -> None:
     """Gathers the weights of a layer for a method that returns a state, too."""
+    from torch.distributed.fsdp import register_fsdp_forward_method
+
     method, gathering = getattr(layer, name), f"gathered_{name}"
 
     def run(held: _Held, *first: Tensor) -> tuple[list[Tensor], _Held]:

@@ -184,6 +184,7 @@ def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts, b
     saving = _crossed(config.save_every, before, session.position.value)
     if session.ended or stop or (better and config.keep_best) or saving:
         session.check(*meter.health())
+        session.check_weights()
         session.save()
     if stop and not session.ended:
         hint = f"continue with `weft train --resume {session.run}`"

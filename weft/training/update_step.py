@@ -22,7 +22,7 @@ from weft.training.compile_and_cuda_graphs import CudaGraphSteps, Work
 from weft.training.distributed import World, clip_gradients, gradient_norm, sum_gradients
 from weft.training.ema import Ema
 from weft.training.gradual_unfreezing import LayerGroups
-from weft.training.optimizer import take_step
+from weft.training.optimizer import RunningBuffers, take_step
 from weft.training.sharding import PlainCopy, ShardedLosses, shards
 
 
@@ -152,6 +152,7 @@ class UpdateStep:
         self.groups, specs = optimizer_groups(task, model)
         ema = Ema(model, config.ema) if config.ema else None
         self.state = TrainingState(model, self.layers.optimizers(self.groups, specs), ema, plain)
+        self._buffers = RunningBuffers(model)
 
     def start(self, skipped: int = 0, in_row: int = 0) -> None:
         """Starts to measure. Backward passes are captured if batches come in few sizes.
@@ -169,7 +170,8 @@ class UpdateStep:
         self.work = CudaGraphSteps(self._eager, device, self.report) if captured else self._eager
 
     def enter(self, update: int) -> bool:
-        """Freezes and unfreezes layers for an update. Returns whether other layers are trained than before."""
+        """Begins an update: freezes and unfreezes layers. Returns whether other layers are trained than before."""
+        self._buffers.keep()
         changed = self.layers.enter(update)
         if changed:
             self._forget_graphs()  # they train other layers
@@ -180,8 +182,9 @@ class UpdateStep:
         self.meter.add((self.work if captured else self._eager)(batch, update))
 
     def begin_again(self) -> None:
-        """Drops the gradients and losses of the current update, and all captured work, which holds memory."""
+        """Drops the gradients, losses and buffers of the current update, and all captured work, which holds memory."""
         self.meter.forget_update()
+        self._buffers.restore(torch.ones((), device=self.world.device))
         for optimizer in self.state.optimizers.values():
             optimizer.zero_grad(set_to_none=True)
         self._forget_graphs()
@@ -196,7 +199,7 @@ class UpdateStep:
         """One step of every optimiser, with gradients clipped to the norm train.clip (0: not clipped), and of the average.
 
         scheduled: the position in the schedule, if it is not the number of the update.
-        The weights stay if a sum or norm is not finite. Returns the losses and counts [2, groups] of all processes.
+        Weights and buffers stay if a sum or norm is not finite. Returns the losses and counts [2, groups] of all processes.
         """
         sums = self.meter.take()
         gradients = sum_gradients(self.groups, sums, self.world)
@@ -209,6 +212,7 @@ class UpdateStep:
             take_step(optimizer, rate, bad)
             # Graphs need gradients that keep their addresses.
             optimizer.zero_grad(set_to_none=not isinstance(self.work, CudaGraphSteps))
+        self._buffers.restore(bad)
         if self.state.ema is not None:
             self.state.ema.update(update, update if scheduled is None else scheduled)
         self.meter.end_update(sums, norms[0], bad)

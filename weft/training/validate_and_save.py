@@ -206,6 +206,15 @@ class Session:
                 "train.clip, or train.precision: float32"
             )
 
+    def check_weights(self) -> None:
+        """Raises RunError if a weight is not finite: no later step could repair it, and a checkpoint would keep it."""
+        if self.world.any(not self.trained.finite()):
+            raise RunError(
+                f"training stopped at step {self.progress.update}: some weights are not finite, although the losses and "
+                f"gradients of the steps that were taken are. {self._last_checkpoint()} Try a lower learning rate "
+                "(train.schedule), or other options of train.optimizer, such as a larger eps"
+            )
+
     def validate(self) -> bool:
         """Scores the model in the first process while the others wait. Returns whether it is the best so far.
 
@@ -255,6 +264,7 @@ class Session:
         self.log.phase("saving a checkpoint")
         carried = self.world.collect(self.task.extra_state() if isinstance(self.task, StatefulTask) else {})
         if self.world.first:
+            self.log.keep()
             checkpoint.save(self.run, self.trained, self.progress, carried)
             kept = max(self.config.keep_last, self.config.average_last)
             checkpoint.prune(self.run, kept, self.progress.best_step if self.config.keep_best else None)

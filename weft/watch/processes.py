@@ -28,6 +28,9 @@ from weft.watch.run_reader import training_process
 OWN = ".watch"
 """Folder among the runs with what the page has received and written: uploads, logs and comparisons."""
 
+RECENT = 3600.0
+"""Seconds for which a training that failed before it had a run folder is shown."""
+
 NAME = re.compile(r"[\w][\w.-]{0,79}")
 TRY_SECONDS, ERROR_LINES = 120.0, 6
 LONGEST = 5000
@@ -68,13 +71,7 @@ class Processes:
 
     folder: Path
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    @property
-    def own(self) -> Path:
-        """The folder of the page's files, which is made when it is first needed."""
-        folder = self.folder / OWN
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+    comparing: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def train(self, order: TrainingOrder) -> None:
         """Starts a training."""
@@ -99,38 +96,39 @@ class Processes:
         self.reap()
         if name in self.running:
             raise RunError(f"{name} is starting already")
-        with open(self._log(name), "w") as log:
+        file = self._log(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "w") as log:
             options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
             self.running[name] = subprocess.Popen([sys.executable, "-m", "weft", *words], **options)
 
     def reap(self) -> None:
         """Forgets processes that have ended."""
         self.running = {name: process for name, process in self.running.items() if process.poll() is None}
+        self.comparing = {name: process for name, process in self.comparing.items() if process.poll() is None}
 
     def problem(self, name: str) -> str:
-        """Why the last process of this name failed; empty if it runs, has succeeded or was not started here."""
-        log = self.folder / OWN / f"{_plain(name)}.log"
-        if name in self.running or not log.is_file():
-            return ""
-        lines = log.read_text("utf-8", errors="replace").splitlines()
-        start = max((place for place, line in enumerate(lines) if line.startswith(MESSAGE)), default=None)
-        return "" if start is None else "\n".join(lines[start:][:ERROR_LINES]).removeprefix(MESSAGE)
+        """Why the last training of this name failed; empty if it runs, has succeeded or was not started here."""
+        return "" if name in self.running else _problem(self._log(name))
 
     def started(self) -> list[dict[str, str]]:
         """The trainings that were started here and have no run folder: those that are about to begin, and those that failed."""
         self.reap()
-        logs = sorted((self.folder / OWN).glob("*.log"), key=lambda file: -file.stat().st_mtime)
-        names = [*self.running, *(log.stem for log in logs)]
-        waiting = [name for name in dict.fromkeys(names) if not (self.folder / name).exists()]
-        return [{"name": name, "problem": self.problem(name)} for name in waiting]
+        logs, oldest = self.folder / OWN / "logs", time.time() - RECENT
+        found = ((file.stat().st_mtime, str(file.relative_to(logs).with_suffix(""))) for file in logs.rglob("*.log"))
+        recent = [name for changed, name in sorted(found, reverse=True) if changed > oldest]
+        waiting = [name for name in dict.fromkeys([*self.running, *recent]) if not (self.folder / name).exists()]
+        problems = {name: self.problem(name) for name in waiting}
+        return [{"name": name, "problem": text} for name, text in problems.items() if text or name in self.running]
 
     def _log(self, name: str) -> Path:
-        return self.own / f"{_plain(name)}.log"
+        """What a training printed. name: that of a run, so also one with folders"""
+        return self.folder / OWN / "logs" / f"{name}.log"
 
     def save_upload(self, name: str, content: bytes) -> Path:
         """Saves a file of data under a name of its own."""
-        plain, folder = _plain(Path(name).name) or "data", self.own / "uploads"
-        folder.mkdir(exist_ok=True)
+        plain, folder = _plain(Path(name).name) or "data", self.folder / OWN / "uploads"
+        folder.mkdir(parents=True, exist_ok=True)
         file, number = folder / plain, 2
         while file.exists():
             file, number = folder / f"{number}-{plain}", number + 1
@@ -152,28 +150,28 @@ class Processes:
 
     def compare(self, first: Path, second: Path) -> dict[str, Any]:
         """The translations of two runs side by side: the result, or that it is being computed. Call again until it is there."""
-        name = f"compare-{_plain(str(first.relative_to(self.folder)))}-{_plain(str(second.relative_to(self.folder)))}"
-        file, newest = self.own / f"{name}.json", max(_weights_time(run) for run in (first, second))
+        name = "-and-".join(_plain(str(run.relative_to(self.folder))) for run in (first, second))
+        folder, newest = self.folder / OWN / "comparisons", max(_weights_time(run) for run in (first, second))
+        file, log = folder / f"{name}.json", folder / f"{name}.log"
         self.reap()
-        if name in self.running:
+        if name in self.comparing:
             return {"state": "running"}
-        log = self._log(name)
         if file.is_file() and file.stat().st_mtime > newest:
             return {"state": "done", **json.loads(file.read_text("utf-8"))}
-        if log.is_file() and log.stat().st_mtime > newest and (problem := self.problem(name)):
+        if log.is_file() and log.stat().st_mtime > newest and (problem := _problem(log)):
             log.unlink()  # so that it can be tried again
             raise RunError(problem)
+        folder.mkdir(parents=True, exist_ok=True)
         with open(log, "w") as errors:
             words = ["-m", "weft.watch.side_by_side", str(first), str(second), str(file)]
             options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": errors, "stderr": errors}
-            self.running[name] = subprocess.Popen([sys.executable, *words], **options)
+            self.comparing[name] = subprocess.Popen([sys.executable, *words], **options)
         return {"state": "running"}
 
     def close(self) -> None:
         """Ends comparisons; trainings go on."""
-        for name, process in self.running.items():
-            if name.startswith("compare-"):
-                process.terminate()
+        for process in self.comparing.values():
+            process.terminate()
 
 
 def _weights_time(run: Path) -> float:
@@ -181,6 +179,15 @@ def _weights_time(run: Path) -> float:
     if not file.is_file():
         raise RunError(f"{run.name} has no weights yet; they come with its first checkpoint")
     return file.stat().st_mtime
+
+
+def _problem(log: Path) -> str:
+    """The error at the end of what a process printed; empty if there is none."""
+    if not log.is_file():
+        return ""
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    start = max((place for place, line in enumerate(lines) if line.startswith(MESSAGE)), default=None)
+    return "" if start is None else "\n".join(lines[start:][:ERROR_LINES]).removeprefix(MESSAGE)
 
 
 def _plain(name: str) -> str:

@@ -6,19 +6,20 @@ Folders may be on a shared disk and trained by other machines: then only the age
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from weft.errors import RunError
+from weft.config import yaml_document
+from weft.errors import ConfigError, RunError
 from weft.runs.migrations import FORMAT_FILE
-from weft.runs.run_folder import CONFIG, LOCK, LOG
+from weft.runs.run_folder import CONFIG, LOCK, LOG, log_record
 from weft.training.result_files import curves, read_samples, thinned
 
 DEPTH = 4
@@ -38,6 +39,9 @@ NOTES = 200
 
 PROGRESS = ("step ", "validation at step ", "resuming after step ")
 """Beginnings of lines of train.log that the curves show."""
+
+SPEED = re.compile(r"^step .* [\d,]+ (\w+)/s ", re.MULTILINE)
+"""A progress line of train.log, with the unit of the speed."""
 
 
 @dataclass
@@ -63,16 +67,8 @@ class RunLog:
                 text = log.read()
             whole, _, _ = text.rpartition(b"\n")
             self.place += len(whole) + (1 if b"\n" in text else 0)
-            self.records += [record for line in whole.splitlines() if (record := _record(line))]
+            self.records += [record for line in whole.splitlines() if (record := log_record(line))]
         return self.records
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) and "event" in found else {}
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ class RunState:
 
     state: training (by this machine), elsewhere (by another one, as its log is new), finished or stopped · pid: the process
     that trains it here, 0 if none · age: seconds since the last line of the log · memory: bytes of the training process, else
-    the peak that the log says
+    the peak that the log says · unit: what the speed counts
     """
 
     name: str
@@ -98,6 +94,7 @@ class RunState:
     task: str
     model: str
     memory: int
+    unit: str
 
 
 class RunReader:
@@ -107,6 +104,7 @@ class RunReader:
         self.folder = folder.resolve()
         self._logs: dict[Path, RunLog] = {}
         self._curves: dict[Path, tuple[list[dict[str, Any]], int, dict[str, Any]]] = {}
+        self._units: dict[Path, str] = {}
         self._configs: dict[Path, tuple[float, dict[str, Any]]] = {}
 
     def folders(self) -> dict[str, Path]:
@@ -122,8 +120,10 @@ class RunReader:
         return found
 
     def states(self) -> list[RunState]:
-        """All runs, those that changed last first."""
-        return sorted((self.state(name, folder) for name, folder in self.folders().items()), key=lambda each: each.age)
+        """All runs: those that train by name, so that their rows keep their places, then those that changed last first."""
+        found = [self.state(name, folder) for name, folder in self.folders().items()]
+        active = [each for each in found if each.state in ("training", "elsewhere")]
+        return active + sorted((each for each in found if each not in active), key=lambda each: each.age)
 
     def state(self, name: str, folder: Path) -> RunState:
         records, config, pid = self.records(folder), self.config(folder), training_process(folder)
@@ -134,23 +134,31 @@ class RunReader:
         state = "training" if pid else "finished" if finished else "elsewhere" if fresh else "stopped"
         trained: dict[str, Any] = next((each for each in reversed(records) if each["event"] == "train"), {})
         valid: dict[str, Any] = next((each for each in reversed(records) if each["event"] == "validation"), {})
-        train = config.get("train", {})
+        train, task, model = (_section(config, name) for name in ("train", "task", "model"))
         return RunState(
             name,
             state,
             pid,
             age,
-            step=max((int(each.get("step", 0)) for each in (trained, valid)), default=0),
-            steps=0 if train.get("budget") == "time" else int(train.get("steps", 0)),
+            step=max(_whole(each.get("step")) for each in (trained, valid)),
+            steps=0 if train.get("budget") == "time" else _whole(train.get("steps")),
             seconds=trained.get("seconds") or 0.0,
             left=trained.get("seconds_left") if state in ("training", "elsewhere") else None,
             speed=trained.get("tokens_per_second"),
             loss=trained.get("loss"),
             scores={key: value for key, value in valid.items() if key not in ("event", "step") and value is not None},
-            task=str(config.get("task", {}).get("kind", "")),
-            model=str(config.get("model", {}).get("kind", "")),
-            memory=process_memory(pid) if pid else int(records[-1].get("peak_memory", 0)) if finished else 0,
+            task=str(task.get("kind", "")),
+            model=str(model.get("kind", "")),
+            memory=process_memory(pid) if pid else _whole(records[-1].get("peak_memory")) if finished else 0,
+            unit=self.unit(folder) if trained else "",
         )
+
+    def unit(self, folder: Path) -> str:
+        """What the speed of a run counts, such as tokens, as its progress lines say; empty if none does."""
+        if folder not in self._units:
+            found = SPEED.search(_log_text(folder))
+            self._units[folder] = found[1] if found else ""
+        return self._units[folder]
 
     def records(self, folder: Path) -> list[dict[str, Any]]:
         return self._logs.setdefault(folder, RunLog(folder / LOG)).read()
@@ -161,9 +169,9 @@ class RunReader:
         try:
             modified = file.stat().st_mtime
             if self._configs.get(folder, (0.0, {}))[0] != modified:
-                found = yaml.safe_load(file.read_text("utf-8"))
+                found = yaml_document.value(file.read_text("utf-8"), str(file))
                 self._configs[folder] = modified, found if isinstance(found, dict) else {}
-        except (OSError, ValueError, yaml.YAMLError):
+        except (OSError, ValueError, ConfigError):
             return {}
         return self._configs[folder][1]
 
@@ -198,6 +206,16 @@ class RunReader:
         return [{"key": key, "values": [_shown(each[key]) if key in each else "" for each in settings]} for key in differing]
 
 
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(value: Any) -> int:
+    """A number of a file that may be damaged; 0 for anything else."""
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
+
+
 def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
     """The run folders at most `depth` levels below a folder. Runs have no runs inside, and links are not followed."""
     if any((folder / name).is_file() for name in (LOG, FORMAT_FILE)):
@@ -223,12 +241,13 @@ def _modified(folder: Path) -> float:
 
 def _notes(folder: Path) -> Iterator[str]:
     """The first messages of a run: what was chosen, and why; and those at its end."""
-    file = folder / "train.log"
-    if not file.is_file():
-        return
-    lines = file.read_text("utf-8", errors="replace").splitlines()
-    notes = [line for line in lines if not line.startswith(PROGRESS)]
+    notes = [line for line in _log_text(folder).splitlines() if not line.startswith(PROGRESS)]
     yield from (notes if len(notes) <= 2 * NOTES else [*notes[:NOTES], "…", *notes[-NOTES:]])
+
+
+def _log_text(folder: Path) -> str:
+    file = folder / "train.log"
+    return file.read_text("utf-8", errors="replace") if file.is_file() else ""
 
 
 def flat_settings(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -241,6 +260,10 @@ def flat_settings(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return str(float(f"{value:.6g}"))
+    if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+        return ", ".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

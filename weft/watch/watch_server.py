@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from weft.config.sections import recipe_summary, recipes
 from weft.data.cleaning.check import check
 from weft.data.cleaning.filters import NAMES
 from weft.data.formats import open_pairs
@@ -117,6 +118,12 @@ Admit = Callable[[Request], None]
 
 def _add_reading(app: FastAPI, reader: RunReader, processes: Processes, admit: Admit, control: bool) -> None:
     load = MachineLoad()
+    known = {name: recipe_summary(path) for name, path in recipes().items()} if control else {}
+
+    @app.get("/api/recipes")
+    def all_recipes(request: Request) -> Any:
+        admit(request)
+        return JSONResponse(known)
 
     @app.get("/api/runs")
     def runs(request: Request) -> Any:

@@ -9,7 +9,6 @@ The source of a pair is a story: its sentences and, last, the question. It can b
 The columns of the corpus are `source`, in which every sentence ends with EOS, and `label`, the answer.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -18,6 +17,7 @@ from typing import Any
 from weft.data.batch import EOS
 from weft.data.column_checks_and_listed_files import DataFormat
 from weft.data.formats import Pairs, combine, open_pairs
+from weft.data.json_text import parse_json
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.errors import DataError
 from weft.tasks.classification.data import Document, TextReader
@@ -29,10 +29,7 @@ SHAPE = '{"story": ["a sentence", "another"], "question": "…", "answer": "…"
 def read_story(text: str) -> list[str]:
     """The sentences of a story, the question last. Raises DataError if a JSON object lacks something."""
     if text.lstrip().startswith("{"):
-        try:
-            record = json.loads(text)
-        except ValueError as error:
-            raise DataError(f"this is not valid JSON ({error}): {text[:80]!r}") from None
+        record = parse_json(text, "this story")
         return [*_sentences(record), _text(record, "question")]
     parts = text.split("\t") if "\t" in text else END.split(text)
     return [sentence for part in parts if (sentence := " ".join(part.split()))]
@@ -82,7 +79,7 @@ class QuestionPairs(Pairs):
             try:
                 if not line.lstrip().startswith("{"):
                     raise DataError(f"each line must be a JSON object; write {SHAPE}")
-                yield join_story(read_story(line)), _text(json.loads(line), "answer")
+                yield join_story(read_story(line)), _text(parse_json(line, "this line"), "answer")
             except DataError as error:
                 raise DataError(f"{self.path}, line {number:,}: {error}") from None
         if empty:

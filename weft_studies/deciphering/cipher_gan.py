@@ -266,7 +266,9 @@ def straight_through_sample(chances: Tensor) -> Tensor:
     Soft fakes are easily told from real texts, so generators would be pushed to be sure before they are right.
     """
     with torch.no_grad():
-        symbols = torch.multinomial(chances.flatten(0, -2), 1).view(chances.shape[:-1])
+        # Numbers that are not finite, of a step that is skipped, would end the program; on a GPU, for all later steps too.
+        drawn = torch.where(chances.isfinite().all(-1, keepdim=True), chances, 1.0).flatten(0, -2)
+        symbols = torch.multinomial(drawn, 1).view(chances.shape[:-1])
         ones = F.one_hot(symbols, chances.size(-1)).to(chances.dtype)
     return ones + chances - chances.detach()
 

@@ -204,7 +204,7 @@ class CipherTexts(CorpusTask):
         short = f"too little text for {needed} of {extent} symbols; give a longer text."
         key, columns = ["windows", tokenizer.digest(), extent], {"symbols": ids_below(tokenizer.size)}
         encoding = Encoding(key, cut, columns, ["symbols"], unit="lines", made="windows", none=short)
-        corpus = encoding.prepare(pairs, folder=folder, progress=progress)
+        corpus = encoding.prepare(pairs, folder=folder, processes=self.config.data.processes, progress=progress)
         if len(corpus) < least:
             raise DataError(f"{', '.join(file.name for file in pairs)}: {short} {corpus.report.describe()}")
         return corpus

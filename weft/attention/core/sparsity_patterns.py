@@ -38,6 +38,7 @@ from weft.layers.decoder_state import State
 from weft.layers.linear_norm_dropout import dropout as drop
 from weft.layers.recurrent import repack, unpack
 from weft.layers.step_recorder import steps_under
+from weft.torch_startup import complete_torch
 
 PATTERNS = {
     "full": "weft.attention.core.sparsity_patterns:Everything",
@@ -444,6 +445,7 @@ def plan(pattern: Pattern, causal: bool) -> list[Tiling]:
 @lru_cache(maxsize=1024)
 def _pairs(pattern: Pattern, causal: bool, extent: int) -> int:
     """The number of pairs that the tilings of a pattern form."""
+    complete_torch()  # it computes on the device meta
     everywhere = pattern.everywhere(extent, torch.device("meta"))
     return sum(tiling.area(extent) for tiling in plan(pattern, causal)) + extent * sum(each.size(1) for each in everywhere)
 

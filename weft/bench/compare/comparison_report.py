@@ -188,9 +188,9 @@ def read_results(file: Path) -> dict[str, Any]:
     """Reads results.json, to write the report again."""
     try:
         document = json.loads(file.read_text("utf-8"))
-        if isinstance(document, dict) and "entries" in document:
+        if isinstance(document, dict) and isinstance(document.get("entries"), list):
             return document
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     raise DataError(f"{file}: this file does not contain results of `weft compare`")
 

@@ -15,8 +15,8 @@ from weft.data.text_lines import check_file, file_digest, open_file
 from weft.errors import DataError
 
 CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
-PLURALS = re.compile(r"Plural-Forms:\s*nplurals\s*=\s*(\d+)\s*;\s*plural\s*=\s*([^;\n]+)")
-PART = re.compile(r'\s*(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d+)\])?)\s*)?"((?:[^"\\]|\\.)*)"\s*')
+PLURALS = re.compile(r"Plural-Forms:\s*nplurals\s*=\s*(\d{1,4})\s*;\s*plural\s*=\s*([^;\n]+)")
+PART = re.compile(r'\s*(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d{1,4})\])?)\s*)?"((?:[^"\\]|\\.)*)"\s*')
 ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
 LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 SAMPLE = 200
@@ -73,7 +73,7 @@ class Plurals:
         self.count = min(FORMS, int(match[1])) if match else 2
         try:
             self._form: Callable[[int], int] = gettext.c2py(match[2].strip()) if match else (lambda number: int(number != 1))
-            self._form(MANY)
+            self._form(1), self._form(MANY)
         except (ValueError, ZeroDivisionError, RecursionError, OverflowError):
             self._form = lambda number: int(number != 1)
 

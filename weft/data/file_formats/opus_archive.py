@@ -1,11 +1,11 @@
 """Archives of OPUS in the Moses format: a .zip with two text files, aligned line by line, whose names end in languages."""
 
 import zipfile
-import zlib
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import PurePath
 
+from weft.data.compression_and_encodings import ZIP_ERRORS
 from weft.data.formats import Pairs, combine
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.errors import DataError
@@ -23,7 +23,7 @@ class ArchivePairs(Pairs):
         try:
             with zipfile.ZipFile(self.path) as archive:
                 names = [part for part in archive.namelist() if not part.endswith("/")]
-        except (zipfile.BadZipFile, OSError) as error:
+        except ZIP_ERRORS as error:
             raise DataError(f"{self.path}: the .zip file cannot be read: {error}") from None
         texts = {PurePath(part).suffix[1:]: part for part in names if PurePath(part).suffix[1:].lower() not in OTHERS}
         found = ", ".join(sorted(texts)) or "none"
@@ -50,7 +50,7 @@ class ArchivePairs(Pairs):
                         raise DataError(f"{shorter} ends after {number - 1:,} lines, before the other one.")
                     empty = False
                     yield source, target
-        except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
+        except ZIP_ERRORS as error:
             raise DataError(f"{self.path}: the .zip file cannot be read: {error}") from None
         if empty:
             raise DataError(f"{self.path}: its texts are empty.")

@@ -29,17 +29,20 @@ class SpreadsheetPairs(CsvPairs):
             self.sheet, _, first = columns[0].rpartition("!")
             columns = (first, *columns[1:])
         super().__init__(name, path, columns)
+        self.line_files = ()
 
     def rows(self) -> Iterator[Row]:
         self.left_out.clear()
         width = 0
         with self._opened() as book:
             names = book.sheetnames
+            if not names:
+                raise DataError(f"{self.path}: there is no sheet in it.")
             if self.sheet and self.sheet not in names:
                 raise DataError(f"{self.path}: there is no sheet {self.sheet!r}; found {', '.join(map(repr, names))}.")
             if len(names) > 1:
                 self.left_out["further sheets"] = len(names) - 1
-            for number, cells in enumerate(book[self.sheet or names[0]].iter_rows(values_only=True), start=1):
+            for number, cells in enumerate(self._cells(book, self.sheet or names[0]), start=1):
                 texts = ["" if cell is None else str(cell) for cell in cells]
                 while texts and not texts[-1]:
                     texts.pop()
@@ -47,6 +50,13 @@ class SpreadsheetPairs(CsvPairs):
                     continue
                 width = width or len(texts)
                 yield number, texts + [""] * (width - len(texts))
+
+    def _cells(self, book: Any, sheet: str) -> Iterator[Any]:
+        """The cells of each row of a sheet, which is read as it goes."""
+        try:
+            yield from book[sheet].iter_rows(values_only=True)
+        except Exception as error:  # a damaged file may raise anything
+            raise DataError(f"{self.path}: the sheet {sheet!r} cannot be read: {error}") from None
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:

@@ -59,7 +59,7 @@ class XmlReader:
                 try:
                     block = file.read(BLOCK)
                     parser.Parse(block, not block)
-                except expat.ExpatError as error:
+                except (expat.ExpatError, LookupError, ValueError) as error:  # the latter two: of an unknown encoding
                     raise DataError(f"{self.path}: not well-formed XML: {error}") from None
                 except READ_ERRORS as error:
                     raise DataError(f"{self.path}: the file cannot be read past byte {read:,}: {error}") from None

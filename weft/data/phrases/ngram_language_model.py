@@ -14,6 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.data.array_files import read_arrays
+from weft.errors import RunError
+from weft.file_access import MALFORMED, replacing_file
+
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -108,15 +112,20 @@ class NgramModel:
     def save(self, file: Path) -> None:
         """Writes the file that `load` reads."""
         arrays = {f"{name}{n}": array for n, order in enumerate(self._orders) for name, array in vars(order).items()}
-        np.savez_compressed(file, shape=[self.vocabulary, self.order, self.start], **arrays)
+        with replacing_file(file) as out:
+            np.savez_compressed(out, shape=[self.vocabulary, self.order, self.start], **arrays)
 
     @classmethod
     def load(cls, file: Path) -> NgramModel:
+        """Reads what `save` wrote. Raises RunError for another file."""
         model = cls.__new__(cls)
-        with np.load(file) as saved:
-            model.vocabulary, model.order, model.start = saved["shape"].tolist()
+        saved = read_arrays(file)
+        try:
+            model.vocabulary, model.order, model.start = (int(number) for number in saved["shape"].tolist())
             names = [each.name for each in fields(_Order)]
             model._orders = [_Order(*(saved[f"{name}{n}"] for name in names)) for n in range(model.order)]
+        except MALFORMED as error:
+            raise RunError(f"{file}: this is no language model of n-grams: {error}") from None
         return model
 
     def text_log_probs(self, text: Sequence[int] | Ids) -> Floats:

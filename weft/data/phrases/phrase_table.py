@@ -8,6 +8,7 @@ Shapes: V, W n-grams of both texts · S, T words of a source and its target.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from weft.data.ibm_model_2 import TranslationTable
 from weft.data.text_lines import read_lines
 from weft.data.word_vectors.mapping import MappedVectors
 from weft.data.word_vectors.vectors import Vectors
+from weft.errors import DataError
+from weft.file_access import replacing_file
 
 BEST = 10
 """Translations of a phrase."""
@@ -44,17 +47,26 @@ class PhraseTable:
 
     def write(self, file: Path) -> None:
         """Writes the file that `read` reads."""
-        with file.open("w", encoding="utf-8") as out:
+        with replacing_file(file) as out:
             for phrase, some in self.entries.items():
                 for written, features in some:
-                    out.write("\t".join([phrase, written, *(f"{value:.5g}" for value in features)]) + "\n")
+                    out.write(("\t".join([phrase, written, *(f"{value:.5g}" for value in features)]) + "\n").encode())
 
     @staticmethod
     def read(file: Path) -> PhraseTable:
+        """Reads what `write` wrote. Raises DataError with the line that is something else."""
         entries: dict[str, list[tuple[str, Sequence[float]]]] = {}
-        for line in read_lines(file):
-            phrase, written, *features = line.split("\t")
-            entries.setdefault(phrase, []).append((written, [float(value) for value in features]))
+        count = 0
+        for number, line in enumerate(read_lines(file), start=1):
+            phrase, *rest = line.split("\t")
+            try:
+                features = [float(value) for value in rest[1:]]
+            except ValueError:
+                features = []
+            count = count or len(features)
+            if not features or len(features) != count or not all(map(math.isfinite, features)):
+                raise DataError(f"{file}, line {number:,}: this is no phrase with its translation and numbers: {line[:80]!r}")
+            entries.setdefault(phrase, []).append((rest[0], features))
         return PhraseTable(entries)
 
     @staticmethod

@@ -21,7 +21,8 @@ from weft.data.tokenizers.word_character_byte import join_words
 from weft.data.word_vectors.bilingual_dictionary import map_texts
 from weft.data.word_vectors.mapping import MappedVectors
 from weft.data.word_vectors.vectors import split_words, usual_forms
-from weft.errors import DataError
+from weft.errors import DataError, RunError
+from weft.file_access import MALFORMED, replace_file
 
 ROUNDS = 2
 ORDER = 3
@@ -93,18 +94,24 @@ class PhraseTranslator:
     def save(self, folder: Path) -> None:
         """Writes the files that `load` reads: the tables, which people can read, and the languages."""
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / ABOUT).unlink(missing_ok=True)  # without it the folder counts as empty
         about = [{"name": each.name, "words": [*each.words], "forms": [*each.forms]} for each in self.languages]
         for language, table in zip(self.languages, self.tables, strict=True):
             table.write(folder / f"into-{language.name}.tsv")
             language.model.save(folder / f"{language.name}.npz")
-        (folder / ABOUT).write_text(json.dumps(about, ensure_ascii=False), "utf-8")
+        replace_file(folder / ABOUT, json.dumps(about, ensure_ascii=False))
 
     @classmethod
     def load(cls, folder: Path) -> PhraseTranslator:
-        first, second = (
-            Language(each["name"], each["words"], each["forms"], NgramModel.load(folder / f"{each['name']}.npz"))
-            for each in json.loads((folder / ABOUT).read_text("utf-8"))
-        )
+        """Reads what `save` wrote. Raises RunError or DataError for other files."""
+        try:
+            first, second = (
+                Language(Path(each["name"]).name, list(each["words"]), list(each["forms"]), NgramModel.load(file))
+                for each in json.loads((folder / ABOUT).read_text("utf-8"))
+                for file in [folder / f"{Path(each['name']).name}.npz"]
+            )
+        except (OSError, *MALFORMED) as error:
+            raise RunError(f"{folder / ABOUT}: this file does not name two languages with their words: {error}") from None
         tables = PhraseTable.read(folder / f"into-{first.name}.tsv"), PhraseTable.read(folder / f"into-{second.name}.tsv")
         return cls((first, second), tables)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain, islice
@@ -24,7 +24,7 @@ from weft.data.corpus import find_or_build
 from weft.data.formats import Pairs
 from weft.data.tokenizers.bpe_dropout import SampledSegmentations
 from weft.errors import ConfigError, RunError
-from weft.file_access import replace_file, why_unreadable
+from weft.file_access import MALFORMED, replace_file, why_unreadable
 
 Spec = Mapping[str, Any] | str
 """The tokenizer of a configuration: its kind, or a mapping with its options."""
@@ -173,7 +173,7 @@ class Tokenizer(ABC):
             tokenizer.restore(path.read_bytes())
         except OSError as error:
             raise RunError(f"{path}: the tokenizer cannot be read: {error.strerror or error}.") from None
-        except ValueError as error:
+        except MALFORMED as error:
             raise RunError(f"{path}: not a file of {cls.__name__}, or damaged: {error}.") from None
         return tokenizer
 
@@ -195,11 +195,13 @@ def train_tokenizers(
     only: int | None = None,
     folder: Path | None = None,
     start: Start | None = None,
+    report: Callable[[str], None] = lambda message: None,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Trains a tokenizer for the sources and one for the targets; the same object twice if they share a vocabulary.
 
-    Of more than a million texts, every n-th is used, so that at most a million are. With a cache `folder`, tokenizers are
-    saved there and used again for the same texts and options. With `start`, they are those of another run.
+    Of more than a million texts, those of every n-th pair are used, at most a million; `report` is told. With a cache
+    `folder`, tokenizers are saved there and used again for the same texts and options. With `start`, they are those of another
+    run.
 
     only: trains on the texts of one side, 0 for sources and 1 for targets; the tokenizer is at that place of the result
     """
@@ -208,7 +210,7 @@ def train_tokenizers(
     if isinstance(start, ExtraWords):
         if options["kind"] != "words":
             raise ConfigError("start.extend: words of start.vectors can be added to data.tokenizer: words only; set it to 0")
-        source, target = train_tokenizers(options, pairs, size=size, shared=shared, only=only, folder=folder)
+        source, target = train_tokenizers(options, pairs, size=size, shared=shared, only=only, folder=folder, report=report)
         longer = start.add_to(source)
         return longer, longer if source is target else start.add_to(target)
     if start is not None:
@@ -224,7 +226,10 @@ def train_tokenizers(
         trained: list[Tokenizer] = []
         for side in sides:
             tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", options)
-            tokenizer.train(_Sample(pairs, side) if tokenizer.learns else [], size)
+            sample = _Sample(pairs, side) if tokenizer.learns else None
+            if sample is not None and sample.step > 1:
+                report(f"the tokenizer is trained on the texts of one pair in {sample.step:,}, of {sample.count:,} texts")
+            tokenizer.train(sample or [], size)
             trained.append(tokenizer)
         return trained[0], trained[-1]
 
@@ -241,8 +246,8 @@ class _Sample:
 
     def __init__(self, pairs: Sequence[Pairs], sides: Sequence[int]) -> None:
         self.pairs, self.sides = pairs, sides
-        count = sum(1 for some in pairs for _ in some) * len(sides)
-        self.step = -(-count // SAMPLE) or 1
+        self.count = sum(1 for some in pairs for _ in some) * len(sides)
+        self.step = -(-self.count // SAMPLE) or 1
 
     def __iter__(self) -> Iterator[str]:
         chosen = islice(chain.from_iterable(self.pairs), 0, None, self.step)

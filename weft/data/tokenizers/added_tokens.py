@@ -13,6 +13,7 @@ from weft.config.registry import suggest
 from weft.data.tokenizers import Spec, Tokenizer, load_tokenizers, save_tokenizers
 from weft.data.tokenizers.bpe_dropout import SampledSegmentations
 from weft.errors import ConfigError, RunError
+from weft.file_access import MALFORMED, replace_file
 
 FILE = "marks.json"
 BLANK = "blank"
@@ -133,7 +134,7 @@ def save_extended(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
         content = {"marks": source.added, "needs_tag": source.needs_tag}
         if source.directed:
             content["directed"] = True
-        (folder / FILE).write_text(json.dumps(content) + "\n", "utf-8")
+        replace_file(folder / FILE, json.dumps(content) + "\n")
     save_tokenizers(folder, *(each.inner if isinstance(each, ExtendedTokenizer) else each for each in (source, target)))
 
 
@@ -144,6 +145,9 @@ def load_extended(folder: Path, spec: Spec) -> tuple[Tokenizer, Tokenizer]:
         return source, target
     try:
         saved = json.loads((folder / FILE).read_text("utf-8"))
-        return add_tokens(source, target, saved["marks"], needs_tag=saved["needs_tag"], directed=saved.get("directed", False))
-    except (OSError, ValueError, KeyError) as error:
+        marks = saved["marks"]
+        if not isinstance(marks, list) or not all(isinstance(mark, str) for mark in marks):
+            raise ValueError("the marks are no list of texts")
+        return add_tokens(source, target, marks, needs_tag=saved["needs_tag"], directed=saved.get("directed", False))
+    except (OSError, *MALFORMED) as error:
         raise RunError(f"{folder / FILE}: the added tokens cannot be read: {error}") from None

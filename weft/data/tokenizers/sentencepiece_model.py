@@ -177,10 +177,15 @@ class MappedSentencePieceTokenizer(Tokenizer):
         saved = json.loads(content)
         if not isinstance(saved, dict) or not saved.keys() >= {"pieces", "codes", "model"}:
             raise ValueError("it has no table of pieces")
+        pieces, codes = saved["pieces"], saved["codes"]
+        if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
+            raise ValueError("its pieces are no list of texts")
+        if codes is not None and not all(type(number) is int and number >= 0 for number in codes.values()):
+            raise ValueError("its codes have no numbers")
         self.model = base64.b64decode(saved["model"], validate=True)
         self._inner, self._content = load_processor(self.model), content
-        self.pieces: list[str] = saved["pieces"]
-        self.codes: dict[str, int] | None = saved["codes"]
+        self.pieces: list[str] = pieces
+        self.codes: dict[str, int] | None = codes
         self._ids = {piece: number for number, piece in enumerate(self.pieces, RESERVED)}
 
     def dump(self) -> bytes:

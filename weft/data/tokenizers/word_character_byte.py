@@ -99,7 +99,10 @@ class _Counted(Tokenizer):
         absent = {name: option.default for name, option in signature(type(self)).parameters.items()}
         if absent | (saved.get("options") or {}) != self.options():  # options that were added later have their defaults
             raise ValueError(f"it was trained with the options {saved.get('options')}, not {self.options()}")
-        self._set(list(saved["units"]))
+        units = saved["units"]
+        if not isinstance(units, list) or not all(isinstance(unit, str) for unit in units):
+            raise ValueError("its units are no list of texts")
+        self._set(units)
 
 
 class WordTokenizer(_Counted):

@@ -25,8 +25,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from weft.data.array_files import read_array
 from weft.data.word_vectors.vectors import Vectors, WordVectors
-from weft.errors import DataError
+from weft.errors import DataError, RunError
+from weft.file_access import MALFORMED
 
 Pairs = NDArray[np.int64]
 """[N, 2] numbers of words that translate each other."""
@@ -97,12 +99,19 @@ class MappedVectors:
 
     @classmethod
     def load(cls, folder: Path) -> MappedVectors:
-        saved = json.loads((folder / WORDS).read_text("utf-8"))
-        source, target = (
-            WordVectors(words, counts, np.load(folder / f"{name}.npy"), forms)
-            for name, (words, counts, forms) in ((name, saved[name]) for name in ("source", "target"))
-        )
-        return cls(source, target, np.load(folder / "seeds.npy"), saved["frequency"])
+        """Reads what `save` wrote. Raises RunError for other files."""
+        try:
+            saved = json.loads((folder / WORDS).read_text("utf-8"))
+            source, target = (
+                WordVectors(list(words), list(counts), read_array(folder / f"{name}.npy"), list(forms))
+                for name, (words, counts, forms) in ((name, saved[name]) for name in ("source", "target"))
+            )
+            seeds, frequency = read_array(folder / "seeds.npy"), float(saved["frequency"])
+        except (OSError, *MALFORMED) as error:
+            raise RunError(f"{folder / WORDS}: this file does not hold two lists of words: {error}") from None
+        if any(len(side.words) != len(side.vectors) for side in (source, target)):
+            raise RunError(f"{folder / WORDS}: there are not as many words as vectors")
+        return cls(source, target, seeds, frequency)
 
     def scores(self) -> Vectors:
         """[V, W]: how well the words of both texts translate each other."""

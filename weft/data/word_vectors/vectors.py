@@ -217,7 +217,7 @@ def read_vectors(file: str | Path) -> tuple[list[str], Vectors]:
     width = 0
     for number, line in enumerate(read_lines(file), 1):
         fields = line.rstrip().split(" ")
-        if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
+        if number == 1 and len(fields) == 2 and all(field.isdecimal() and len(field) < 10 for field in fields):
             width = int(fields[1])
             continue
         width = width or len(fields) - 1

@@ -47,6 +47,14 @@ function rove(row, items, start = 0) {
   };
 }
 
+/** Replaces the children of a node if what they show has changed: a selection, an open list or a click stays undisturbed. */
+function renew(node, state, children) {
+  const text = JSON.stringify(state);
+  if (node.shownState === text) return;
+  node.shownState = text;
+  node.replaceChildren(...children());
+}
+
 /** Replaces the children of a box. The focus stays at its place. */
 function refill(box, ...children) {
   const at = [...box.children].indexOf(document.activeElement);

@@ -118,15 +118,16 @@ class CaptioningTask(Seq2SeqTask):
             targets = self.target.encode_batch([caption for _, caption in texts])
             kept, reasons = filters(texts, targets)
             rows = [[images.places[texts[i][0]]] for i in kept]
-            return {"target": [[*targets[i], EOS] for i in kept], "picture": rows}, reasons
+            columns: Columns = {"target": [[*targets[i], EOS] for i in kept], "picture": rows}
+            return {**columns, **filters.hashes(texts, kept)}, reasons
 
         shape = f"({CHANNELS},{self.size},{self.size})uint8"
         key = ["captions", self.target.digest(), data.max_length, drop_duplicates]
         columns = {"target": ids_below(self.target.size), "picture": "uint32"}
         pixels = Encoding(["pictures", self.size], encode_images, {"pixels": shape}, ["pixels"], unit="pictures", chunk=CHUNK)
         captions = Encoding(key, encode_captions, columns, ["target"], unit="captions")
-        pictures = pixels.prepare([images], folder=folder, progress=progress)
-        corpus = captions.prepare(pairs, folder=folder, progress=progress)
+        pictures = pixels.prepare([images], folder=folder, processes=data.processes, progress=progress)
+        corpus = captions.prepare(pairs, folder=folder, processes=data.processes, progress=progress)
         self.pictures[corpus.folder] = pictures
         return corpus
 

@@ -29,6 +29,7 @@ from weft.data.sentence_splitting import language_of, split
 from weft.data.text_lines import read_lines
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError, RunError
+from weft.file_access import MALFORMED, replace_file
 
 LABELS = "labels.json"
 
@@ -228,13 +229,14 @@ class Labels:
 
     def save(self, path: Path) -> None:
         document = {"labels": self.names} | ({"texts": self.described} if self.described else {})
-        path.write_text(json.dumps(document, ensure_ascii=False, indent=0), encoding="utf-8")
+        replace_file(path, json.dumps(document, ensure_ascii=False, indent=0))
 
     @staticmethod
     def load(path: Path, *, several: bool = False) -> Labels:
         with reading(path, "labels"):
             document = json.loads(path.read_text(encoding="utf-8"))
-            return Labels(document["labels"], several=several, described=document.get("texts"))
+            described = {str(name): text.strip() for name, text in (document.get("texts") or {}).items()}
+            return Labels(document["labels"], several=several, described=described)
 
 
 def find_labels(train: Sequence[Pairs], noun: str, *, several: bool, column: str = "second") -> Labels:
@@ -259,7 +261,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise RunError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, *MALFORMED) as error:
         raise RunError(f"{path}: this file does not hold {what}: {error}") from None
 
 
@@ -277,6 +279,7 @@ def label_encoding(reader: TextReader, labels: Labels, *, drop_duplicates: bool 
         sources = reader.read([text for text, _ in texts])
         kept, reasons = filters(pairs, [ids for ids, _ in sources])
         columns: Columns = {"source": [sources[i][0] for i in kept], "label": [targets[i] for i in kept]}
+        columns |= filters.hashes(pairs, kept)
         return columns | ({reader.column: [sources[i][1] for i in kept]} if reader.column else {}), reasons
 
     key = [reader.kind, reader.tokenizer.digest(), labels.names, reader.longest, *reader.key(drop_duplicates)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.data.batch import PAD, Position, TextBatch
-from weft.data.corpus import Columns, Corpus, Encoding, cache_folder, ids_below
+from weft.data.corpus import Columns, Corpus, Encoding, Processes, cache_folder, ids_below
 from weft.data.formats import Pairs, Texts
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.data.tokenizers import RESERVED, Tokenizer
@@ -32,6 +32,7 @@ class LineFile(Pairs):
         if "," in path and not Path(path).exists():
             raise DataError(f"{path!r}: text is needed here, not pairs; give each file by itself.")
         self.path = str(check_file(path))
+        self.line_files = [self.path]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return ((line, "") for line in read_lines(self.path))
@@ -59,7 +60,7 @@ class Text:
         return len(self.tokens)
 
 
-def read_text(files: Sequence[TextFile], tokenizer: Tokenizer, cache: str | None) -> Text:
+def read_text(files: Sequence[TextFile], tokenizer: Tokenizer, cache: str | None, processes: Processes = "auto") -> Text:
     """The text of all files, from the folder `cache` (data.cache) or tokenised now.
 
     Each row of the corpus is a block of many lines.
@@ -73,7 +74,7 @@ def read_text(files: Sequence[TextFile], tokenizer: Tokenizer, cache: str | None
 
     columns = {"tokens": ids_below(tokenizer.size), "characters": "uint64", "bytes": "uint64"}
     encoding = Encoding(["text", tokenizer.digest()], encode, columns, ["tokens"], unit="lines")
-    corpus = encoding.prepare(files, folder=cache_folder(cache))
+    corpus = encoding.prepare(files, folder=cache_folder(cache), processes=processes)
     text = Text(corpus)
     if len(text) < 2:
         raise DataError(f"{', '.join(file.name for file in files)}: there is no text to learn from.")

@@ -15,7 +15,7 @@ from weft.data.batch import EOS, Layout
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.decoding_options import DecodingOptions, Warn
 from weft.decoding.generate import GenerationRequest, generate
-from weft.decoding.predictor import BatchItem, Predictor, refuse
+from weft.decoding.predictor import BatchItem, Predictor, json_number, refuse
 from weft.decoding.search_loop import Cancellation
 from weft.decoding.token_selection import LengthLimits, Selection, SelectorState, TokenSelector
 from weft.errors import ConfigError
@@ -43,7 +43,7 @@ class Generated:
 
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return {"prompt": self.prompt, "text": self.text, "score": round(self.score, 6)}
+        return {"prompt": self.prompt, "text": self.text, "score": json_number(self.score)}
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ class LanguageModelTask(Task):
     def read(self, files: list[TextFile], what: str) -> Text:
         """The text of these files, tokenised now or read from the cache."""
         self.report(f"reading {what} text: {', '.join(file.name for file in files)}")
-        text = read_text(files, self.tokenizer, self.config.data.cache)
+        text = read_text(files, self.tokenizer, self.config.data.cache, self.config.data.processes)
         self.report(f"{what} text: {text.characters:,} characters, {len(text):,} tokens")
         return text
 

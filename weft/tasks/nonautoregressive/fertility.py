@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.data.array_files import read_arrays
 from weft.data.corpus import Corpus
 from weft.data.ibm_model_2 import Ids, TranslationTable, diagonal
+from weft.file_access import replacing_file
 
 FILE = "fertility.npz"
 COLUMN = "fertility"
@@ -47,13 +49,12 @@ def attach(run: Path, corpora: Sequence[Corpus], fertilities: Callable[[], Count
     They are saved in the run. Those that are not there yet are counted by `fertilities()`.
     """
     file = run / FILE
-    saved = dict(np.load(file)) if file.exists() else {}
+    saved = read_arrays(file) if file.exists() else {}
     if missing := [corpus for corpus in corpora if corpus.folder.name not in saved]:
         count = fertilities()
         saved |= {corpus.folder.name: _counted(corpus, count) for corpus in missing}
-        with open(aside := file.with_suffix(".part"), "wb") as written:
-            np.savez(written, allow_pickle=False, **saved)
-        aside.replace(file)
+        with replacing_file(file) as written:
+            np.savez(written, **saved)  # type: ignore[arg-type]
     for corpus in corpora:
         corpus.values[COLUMN], corpus.offsets[COLUMN] = saved[corpus.folder.name], corpus.offsets["source"]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.data.formats import Fields, Pairs
 from weft.errors import DataError
+from weft.file_access import replace_file
 from weft.tasks.classification.data import reading
 from weft.tasks.pairs.metrics import number_of
 from weft.tasks.two_texts import two_text_format
@@ -60,7 +61,7 @@ class Numbers:
             pass
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps({"mean": self.mean, "deviation": self.deviation}), encoding="utf-8")
+        replace_file(path, json.dumps({"mean": self.mean, "deviation": self.deviation}))
 
     @staticmethod
     def load(path: Path) -> "Numbers":

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.file_access import replace_file
 from weft.tasks.classification.data import reading
 
 CALIBRATION = "calibration.json"
@@ -68,7 +69,7 @@ class Calibration:
         return found
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+        replace_file(path, json.dumps(asdict(self)) + "\n")
 
     @staticmethod
     def load(folder: Path) -> Calibration:

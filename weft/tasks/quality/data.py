@@ -156,6 +156,7 @@ class QualityReader(TwoTextReader):
                 "sentences": [read[place][1] for place in kept],
                 "label": [[score_of(label)] for label in labels],
                 "span": [list(chain.from_iterable(each)) for each in spans],
+                **filters.hashes(texts, kept),
             }
             if output != "number":
                 columns["tag"] = [[int(tag == OK) for tag in split_label(label)[1]] for label in labels]

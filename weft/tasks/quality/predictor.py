@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.decoding.decoding_options import DecodingOptions, Warn
-from weft.decoding.predictor import TextInput
+from weft.decoding.predictor import TextInput, json_number
 from weft.decoding.search_loop import Cancellation
 from weft.explain.html_page import meter, notes
 from weft.models.base import Network
@@ -41,7 +41,7 @@ class WordQuality:
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         place = {"text": self.text, "start": self.start, "end": self.end}
-        return {**place, "confidence": round(self.confidence, 4), "tag": self.tag}
+        return {**place, "confidence": json_number(self.confidence, 4), "tag": self.tag}
 
 
 @dataclass
@@ -56,7 +56,11 @@ class Quality(Label):
     words: list[WordQuality] = field(default_factory=list, repr=False)
 
     def document(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {"text": self.text, "score": round(self.score, 4), "confidence": round(self.confidence, 4)}
+        plain: dict[str, Any] = {
+            "text": self.text,
+            "score": json_number(self.score, 4),
+            "confidence": json_number(self.confidence, 4),
+        }
         return plain | ({"words": [word.document() for word in self.words]} if self.words else {})
 
 

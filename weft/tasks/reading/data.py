@@ -9,7 +9,6 @@ and `size` as for tagging, `sentences` with the number of words of passage and q
 word of each place where an answer is.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,9 +20,11 @@ import numpy as np
 from weft.data.batch import NO_LABEL, TwoTextBatch
 from weft.data.corpus import Columns, Corpus, Encoding, Rows, ids_below
 from weft.data.formats import Fields, Pairs, Texts, combine, join_texts
+from weft.data.json_text import parse_json
 from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_text
 from weft.errors import DataError
+from weft.file_access import MALFORMED
 from weft.tasks.tagging.data import Lexicon, TaggedEncoding, Vocabulary, word_table
 from weft.tasks.two_texts import make_two_texts, split_texts, two_text_format
 
@@ -44,14 +45,17 @@ class SquadPairs(Pairs):
         self.path = str(check_file(path))
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
+        self.left_out.clear()
         try:
-            document = json.loads(read_text(self.path))
+            document = parse_json(read_text(self.path), self.path)
             for article in document["data"]:
                 for paragraph in article["paragraphs"]:
                     for asked in paragraph["qas"]:
                         if answers := list(dict.fromkeys(each["text"] for each in asked["answers"])):
                             yield join_texts([paragraph["context"], asked["question"]]), "\n".join(answers)
-        except (ValueError, KeyError, TypeError) as error:
+                        else:
+                            self.left_out["questions without an answer"] += 1
+        except MALFORMED as error:
             raise DataError(
                 f"{self.path}: this is not a file in the format of SQuAD ({type(error).__name__}: {error}); JSON lines with "
                 "passage, question and answer end in .jsonl"
@@ -132,6 +136,7 @@ class PassageReader:
                 "size": [[len(word) for word in each] for each in pieces],
                 "sentences": [[len(passage), len(question)] for passage, question, _ in chosen],
                 "span": [list(chain.from_iterable(spans)) for _, _, spans in chosen],
+                **filters.hashes(known, kept),
             }
             return columns, {"with an answer that is not in the passage": len(texts) - len(known), **reasons}
 

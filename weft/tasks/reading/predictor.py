@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from weft.decoding.decoding_options import DecodingOptions, Warn
-from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor
+from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor, json_number
 from weft.decoding.search_loop import Cancellation
 from weft.explain.html_page import shaded_words, weight_table
 from weft.tasks.reading.data import FIELDS, PassageReader, find_words, words_of
@@ -32,7 +32,7 @@ class Answer(Prediction):
     probabilities: dict[str, float] = field(default_factory=dict, repr=False)
 
     def document(self) -> dict[str, Any]:
-        plain = {"text": self.text, "score": round(self.score, 6), "start": self.start}
+        plain = {"text": self.text, "score": json_number(self.score), "start": self.start}
         if self.probabilities:
             plain["probabilities"] = {word: round(value, 6) for word, value in [*self.probabilities.items()][:SHOWN]}
         return plain

@@ -45,7 +45,8 @@ def speech_encoding(source: Tokenizer, mel: LogMel, max_length: int, drop_duplic
         sources = source.encode_batch([text for text, _ in texts])
         targets = [features(name, mel) for _, name in texts]
         kept, reasons = filters(texts, sources, targets)
-        return {"source": [[*sources[i], EOS] for i in kept], "target": [targets[i] for i in kept]}, reasons
+        columns: Columns = {"source": [[*sources[i], EOS] for i in kept], "target": [targets[i] for i in kept]}
+        return {**columns, **filters.hashes(texts, kept)}, reasons
 
     # Iterations of Griffin–Lim and the like change no frame.
     frames = LogMel(mel.rate, mel.mels, mel.window, mel.hop, mel.scaling)

@@ -12,7 +12,7 @@ from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import EOS, Layout, Source, pad
 from weft.data.tokenizers import Tokenizer
 from weft.decoding.decoding_options import DecodingOptions, Warn
-from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor, seed_of
+from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor, json_number, seed_of
 from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
 from weft.explain.attention_heatmap import mean_attention, sound_rows
@@ -47,7 +47,7 @@ class Speech(Prediction):
 
     def document(self) -> dict[str, Any]:
         """The wav file is in base64."""
-        plain = {"text": self.text, "score": round(self.score, 6), "seconds": round(self.seconds, 3)}
+        plain = {"text": self.text, "score": json_number(self.score), "seconds": round(self.seconds, 3)}
         return {**plain, "audio": base64.b64encode(self.content()).decode()}
 
 

@@ -34,7 +34,7 @@ from weft.data.sentence_pairs import PairFilters
 from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.data.tokenizers import RESERVED, Tokenizer
 from weft.errors import DataError
-from weft.file_access import plain_name
+from weft.file_access import plain_name, replace_file
 from weft.tasks.classification.data import Labels, reading
 from weft.tasks.edges_between_words import read_edges, with_graph
 from weft.tasks.tagging.metrics import Scheme, convert, split_tags
@@ -229,14 +229,14 @@ class Lexicon:
 
     def save(self, path: Path) -> None:
         rows = [[word, count, self.tags[word]] for word, count in self.counts.items()]
-        path.write_text(json.dumps({"words": rows}, ensure_ascii=False, indent=0), encoding="utf-8")
+        replace_file(path, json.dumps({"words": rows}, ensure_ascii=False, indent=0))
 
     @staticmethod
     def load(path: Path, vocabulary: Vocabulary) -> Lexicon:
         with reading(path, "words with their tags"):
             rows: Sequence[tuple[str, int, str]] = json.loads(path.read_text(encoding="utf-8"))["words"]
-            counts, tags = {word: count for word, count, _ in rows}, {word: tag for word, _, tag in rows}
-        return Lexicon(counts, tags, vocabulary)
+            counts, tags = {str(word): int(count) for word, count, _ in rows}, {str(word): str(tag) for word, _, tag in rows}
+            return Lexicon(counts, tags, vocabulary)
 
 
 def _capital(word: str) -> bool:
@@ -309,6 +309,7 @@ class TaggedEncoding:
                 "size": [[len(each) for each in subwords] for _, _, subwords, _ in chosen],
                 "tag": [[labels.ids[tag] for tag in tags] for _, tags, *_ in chosen],
                 "edges": [edges for *_, edges in chosen],
+                **filters.hashes(known, kept),
             }
             return columns, {"with a tag that training does not have": len(texts) - len(known), **reasons}
 

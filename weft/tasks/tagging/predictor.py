@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.attention.core.weight_recorder import first_row, record
 from weft.data.batch import TagBatch
-from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor
+from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredictor, json_number
 from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
 from weft.explain.html_page import head_images, meter, notes
@@ -34,7 +34,7 @@ class Tagged(Prediction):
         return f"{self.text}\n" if self.text else ""
 
     def document(self) -> dict[str, Any]:
-        return {"words": self.words, "tags": self.tags, "score": round(self.score, 6)}
+        return {"words": self.words, "tags": self.tags, "score": json_number(self.score)}
 
 
 @dataclass(eq=False)

@@ -37,7 +37,8 @@ def recording_encoding(target: Tokenizer, mel: LogMel, max_length: int, drop_dup
         sources = [features(name, mel) for name, _ in texts]
         targets = target.encode_batch([text for _, text in texts])
         kept, reasons = filters(texts, sources, targets)
-        return {"source": [sources[i] for i in kept], "target": [[*targets[i], EOS] for i in kept]}, reasons
+        columns: Columns = {"source": [sources[i] for i in kept], "target": [[*targets[i], EOS] for i in kept]}
+        return {**columns, **filters.hashes(texts, kept)}, reasons
 
     key = ["recordings", VERSION, target.digest(), astuple(mel), max_length, drop_duplicates]
     columns = {"source": f"({mel.mels},)float32", "target": ids_below(target.size)}

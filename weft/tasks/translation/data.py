@@ -96,6 +96,7 @@ class ParallelTexts(CorpusTask):
             begin=self.target.begin(part.tag),
             folder=self.cache,
             copying=self._copies,
+            processes=data.processes,
             progress=progress,
             **options,
         )

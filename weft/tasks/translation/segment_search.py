@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
+from math import inf, isnan
 from typing import cast
 
 from weft.data.tokenizers import Tokenizer
@@ -118,9 +119,11 @@ class SegmentSearch(Predictor[TranslationInput, Translation]):
             self._kept = slots
 
     def _reranked(self, results: list[Translation], scores: list[float]) -> list[Translation]:
-        """The n best by these scores, each text once."""
-        scored = (replace(each, score=score) for each, score in zip(results, scores, strict=True))
-        ranked = sorted(scored, key=lambda translation: -translation.score)
+        """The n best by these scores, each text once. A score that is NaN stays NaN, and comes last."""
+        scored = [
+            each if isnan(each.score) else replace(each, score=score) for each, score in zip(results, scores, strict=True)
+        ]
+        ranked = sorted(scored, key=lambda each: inf if isnan(each.score) else -each.score)
         return list({each.text: each for each in reversed(ranked)}.values())[::-1][: self.options.config.n_best]
 
     def search(

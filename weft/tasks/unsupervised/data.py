@@ -68,7 +68,7 @@ class Monolingual(Pairs):
     def __init__(self, language: str, paths: Sequence[str], first: int = 0, end: int | None = None) -> None:
         super().__init__(", ".join(f"{language}={path}" for path in paths))
         self.language, self.paths = language, [str(check_file(path)) for path in paths]
-        self.first, self.end = first, end
+        self.first, self.end, self.line_files = first, end, self.paths
 
     def lines(self) -> Iterator[str]:
         return islice(chain.from_iterable(read_lines(path) for path in self.paths), self.first, self.end)
@@ -359,7 +359,7 @@ class UnpairedTexts(ParallelTexts):
         columns = {TOKENS: kind, WORDS: kind, text_of(TOKENS): "uint8", text_of(WORDS): "uint8", LANGUAGE_COLUMN: "uint8"}
         whole = ["unpaired", tokenizer.digest(), list(self.languages), max_length, key]
         encoding = Encoding(whole, encode, columns, [TOKENS, WORDS], unit="texts")
-        return encoding.prepare(pairs, folder=self.cache, progress=progress)
+        return encoding.prepare(pairs, folder=self.cache, processes=self.config.data.processes, progress=progress)
 
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> UnpairedBatch:
         """A batch for validation, always with the same noise."""

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from weft.config.registry import find_table, load
 from weft.config.sections import Config
-from weft.errors import ConfigError, RunError
+from weft.errors import ConfigError, RunError, without_secrets
+from weft.file_access import MALFORMED, replace_file
 from weft.training.log import Sink
 from weft.training.log_text import Record
 from weft.version import install
@@ -94,17 +95,17 @@ class Tracker(Sink):
 
     def _give_up(self, error: Exception) -> None:
         self.works = False
-        print(f"warning: {self.package} receives nothing more of this run: {error}", file=sys.stderr)
+        print(f"warning: {self.package} receives nothing more of this run: {without_secrets(str(error))}", file=sys.stderr)
 
     def _states(self) -> dict[str, Any]:
         try:
             return dict(json.loads((self.run / STATE).read_text("utf-8")))
-        except (OSError, ValueError):
+        except (OSError, *MALFORMED):
             return {}
 
     def _save(self) -> None:
         states = {**self._states(), self.package: {"id": self.id, "sent": self.sent}}
-        (self.run / STATE).write_text(json.dumps(states) + "\n", "utf-8")
+        replace_file(self.run / STATE, json.dumps(states) + "\n")
 
 
 def open_trackers(run: Path, config: Config) -> list[Sink]:

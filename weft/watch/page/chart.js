@@ -1,7 +1,7 @@
 "use strict";
 // Curves of several runs over each other, as SVG.
 
-const WIDTH = 480, HEIGHT = 240, LEFT = 52, RIGHT = 10, TOP = 10, BOTTOM = 26;
+const WIDTH = 480, HEIGHT = 240, LEFT = 52, RIGHT = 10, TOP = 10, BOTTOM = 26, NAME = 46;
 const COLOURS = 6, DASHES = ["", "6 3", "2 3"];
 
 /** A number for people, short. */
@@ -10,7 +10,7 @@ function short(value) {
   const size = Math.abs(value);
   if (size >= 1e6) return `${(value / 1e6).toPrecision(3)}M`;
   if (size >= 1e4) return `${Math.round(value / 1e3)}k`;
-  if (size !== 0 && size < 1e-3) return value.toExponential(1);
+  if (size !== 0 && size < 1e-4) return value.toExponential(1);
   return String(Number(value.toPrecision(4)));
 }
 
@@ -27,7 +27,7 @@ function swatch(number) {
 /** Round values between two bounds. */
 function ticks(low, high, count) {
   const rough = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map(each => each * power).find(each => each >= rough);
+  const step = [1, 2, 5, 10].map(each => each * power).find(each => each >= rough / 1.45);
   const found = [];
   for (let value = Math.ceil(low / step) * step; value <= high + step / 1e6; value += step) found.push(value);
   return found;
@@ -52,7 +52,8 @@ function chart(title, lines, logarithmic = false) {
     drawing.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: placeY(y), y2: placeY(y) }),
       svg("text", { x: LEFT - 6, y: placeY(y) + 4, "text-anchor": "end" }, short(y)));
   }
-  for (const tick of ticks(left, right, 5)) drawing.append(svg("text", { x: placeX(tick), y: HEIGHT - 8, "text-anchor": "middle" }, short(tick)));
+  for (const tick of ticks(left, right, 5).filter(tick => placeX(tick) < WIDTH - RIGHT - NAME)) drawing.append(svg("text", { x: placeX(tick), y: HEIGHT - 8, "text-anchor": "middle" }, short(tick)));
+  drawing.append(svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 8, "text-anchor": "end" }, "step"));
   for (const line of shown) {
     const points = line.points.map(([x, y]) => `${placeX(x).toFixed(1)},${placeY(y).toFixed(1)}`).join(" ");
     const style = { ...look(line.number), ...(line.faint ? { opacity: .45 } : {}) };

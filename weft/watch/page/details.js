@@ -25,22 +25,22 @@ async function showRun() {
   details = found;
   find("detail").hidden = false;
   find("detail-title").textContent = name;
-  const steps = [...found.samples].reverse().map(({ step }) => element("option", { value: step }, step.toLocaleString("en")));
-  find("sample-step").replaceChildren(...steps);
+  const steps = [...found.samples].reverse().map(({ step }) => step);
+  renew(find("sample-step"), steps, () => steps.map(step => element("option", { value: step }, step.toLocaleString("en"))));
   if (newest && found.samples.some(({ step }) => String(step) === chosen)) find("sample-step").value = chosen;
   showSamples();
-  find("notes").textContent = found.notes.join("\n");
-  rows(find("settings"), Object.entries(found.settings).map(([key, value]) => cells(key, value)));
+  renew(find("notes"), found.notes, () => [found.notes.join("\n")]);
+  renew(find("settings").tBodies[0], found.settings, () => Object.entries(found.settings).map(([key, value]) => cells(key, value)));
   showButtons(found);
 }
 
 function showSamples() {
   const block = details.samples.find(({ step }) => String(step) === find("sample-step").value);
-  rows(find("samples"), (block?.texts ?? []).map(({ source, reference, output }) => cells(source, reference, output)));
+  renew(find("samples").tBodies[0], block ?? null, () => (block?.texts ?? []).map(({ source, reference, output }) => cells(source, reference, output)));
 }
 
 function showButtons({ name, state, task }) {
-  const button = (text, path) => element("button", { type: "button", onclick: () => change(path, { run: name }) }, text);
+  const button = (text, path) => element("button", { type: "button", onclick: () => change(path, name) }, text);
   const wanted = !controlled ? "" : state === "training" ? "stop" : state === "elsewhere" ? "" : "resume";
   const box = find("buttons"), titles = { stop: "Stop and save", resume: "Resume" };
   if (box.dataset.wanted !== name + wanted) box.replaceChildren(...(wanted ? [button(titles[wanted], `api/${wanted}`)] : []));
@@ -50,10 +50,10 @@ function showButtons({ name, state, task }) {
 }
 
 /** Changes something on the server, and shows the runs as they are then. */
-async function change(path, body) {
+async function change(path, name) {
   try {
-    await send(path, body);
-    showStatus("Done. It may take some seconds until the run shows it.");
+    await send(path, { run: name });
+    mention(path.endsWith("stop") ? `${name} finishes its step, saves a checkpoint and stops.` : `${name} starts again, which takes some seconds.`);
   } catch (error) {
     showStatus(sentence(error.message), true);
   }
@@ -103,9 +103,9 @@ async function compareRuns() {
 
 function showComparison(run, other, { report, rows: found }) {
   const tested = report.comparison.metrics;
-  const verdicts = Object.entries(report.metrics).map(([name, { value }]) => {
+  const verdicts = Object.entries(report.metrics).map(([name, { value, higher_is_better: high }]) => {
     const { baseline, delta, ci, p } = tested[name];
-    const sure = p < .05 ? "a significant difference" : "no significant difference";
+    const sure = p < .05 ? `${delta > 0 === (high ?? true) ? run : other} is significantly better` : "no significant difference";
     return `${name}: ${run} ${value.toFixed(2)}, ${other} ${baseline.toFixed(2)}; ${sure} (${delta.toFixed(2)}, 95 % ${ci[0].toFixed(2)} to ${ci[1].toFixed(2)}, p = ${p.toFixed(3)}, ${report.comparison.test})`;
   });
   find("verdicts").replaceChildren(...verdicts.map(text => element("li", {}, text)));

@@ -6,6 +6,13 @@ function orderStatus(text, wrong = false) {
   find("order-status").classList.toggle("problem", wrong);
 }
 
+/** Offers the recipes, with what each of them is. */
+function showRecipes(found) {
+  const options = Object.entries(found).map(([name, summary]) => element("option", { value: name }, `${name}: ${summary}`));
+  find("recipe").replaceChildren(...options);
+  find("recipe").value = "auto";
+}
+
 async function uploadData() {
   const [file] = find("upload").files;
   if (!file) return;
@@ -34,12 +41,12 @@ async function checkData() {
 function showReport({ pairs, found, languages, words, counts, examples, about, misaligned_stretches: stretches }) {
   const number = value => value.toLocaleString("en");
   const sides = ["source", "target"].map((side, place) => {
-    const labels = Object.entries(languages[place].labels).map(([label, share]) => `${label} ${Math.round(100 * share)} %`).join(", ") || "unknown";
+    const labels = Object.entries(languages[place].labels).filter(([, share]) => share >= .005).map(([label, share]) => `${label} ${Math.round(100 * share)} %`).join(", ") || "unknown";
     return `${side}: language ${labels}; half of the texts have at most ${number(words[place]["50"])} words, the longest has ${number(words[place]["100"])}`;
   });
   const findings = Object.entries(counts).filter(([, count]) => count).map(([name, count]) => {
     const [first] = examples[name] ?? [];
-    return `${number(count)} ${name}: ${about[name] ?? ""}${first ? ` For example: ${first.join(" | ")}` : ""}`;
+    return `${number(count)} ${name.replaceAll("_", " ")}: ${about[name] ?? ""}${first ? `; for example: ${first.join(" | ")}` : ""}`;
   });
   findings.push(...stretches.map(([first, last]) => `pairs ${number(first)} to ${number(last)} seem to be misaligned; a line may be missing on one side`));
   const items = [...sides, ...(findings.length ? findings : ["nothing looks wrong"])].map(text => element("li", { dir: "auto" }, sentence(text)));

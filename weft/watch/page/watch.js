@@ -1,9 +1,9 @@
 "use strict";
 // The list of runs, their curves, and the rhythm in which the page asks for news.
 
-const EVERY = 2000, SHOWN = 3;
+const EVERY = 2000, SHOWN = 3, SAID = 8000;
 const ticked = new Set();
-let controlled = false, known = null, drawn = "", asked = false, failing = false;
+let controlled = false, known = null, drawn = "", asked = false, failing = false, forgotten = 0;
 
 const keyField = find("key"), fromAddress = new URLSearchParams(location.hash.slice(1)).get("key");
 if (fromAddress) {
@@ -15,6 +15,13 @@ keyField.value = sessionStorage.getItem("weft-key") ?? "";
 function showStatus(text, wrong = false) {
   if (find("status").textContent !== text) find("status").textContent = text;
   find("status").classList.toggle("problem", wrong);
+  clearTimeout(forgotten);
+}
+
+/** Shows a message for some seconds. */
+function mention(text) {
+  showStatus(text);
+  forgotten = setTimeout(() => showStatus(""), SAID);
 }
 
 function request(path, options = {}) {
@@ -44,35 +51,54 @@ function showMachine({ cores, load, memory_used: used, memory_total: total, gpus
   find("machine").replaceChildren(...parts);
 }
 
+/** What is known of the step: before the first line of the log that is nothing. */
+function stepText({ step, steps, state }) {
+  if (!step && state === "training") return "none logged yet";
+  return steps ? `${step.toLocaleString("en")} of ${steps.toLocaleString("en")}` : step.toLocaleString("en");
+}
+
 const STATES = { training: "training", elsewhere: "training elsewhere", finished: "finished", stopped: "stopped" };
 
-function runRow(run) {
-  const box = element("input", { type: "checkbox", "aria-label": `Curves of ${run.name}` });
-  box.checked = ticked.has(run.name);
+const TEXTS = 7;
+
+/** The row of a run, without its texts. It stays while the run is there, so that no click is lost. */
+function newRow(name) {
+  const box = element("input", { type: "checkbox", "aria-label": `Curves of ${name}` });
   box.addEventListener("change", () => {
-    ticked[box.checked ? "add" : "delete"](run.name);
+    ticked[box.checked ? "add" : "delete"](name);
     drawn = "";
     showCurves().catch(fail);
   });
-  const open = element("button", { type: "button", onclick: () => openRun(run.name).catch(fail) }, run.name);
-  const scores = Object.entries(run.scores).filter(([key]) => key !== "loss").slice(0, SHOWN).map(([key, value]) => `${key} ${short(value)}`).join(" · ");
-  const problem = known.problems[run.name];
-  const texts = [STATES[run.state] + (problem ? `: ${problem}` : ""), run.steps ? `${run.step.toLocaleString("en")} of ${run.steps.toLocaleString("en")}` : run.step.toLocaleString("en"),
-    short(run.loss), scores, run.speed ? `${short(run.speed)}/s` : "", bytes(run.memory), time(run.left)];
-  const row = element("tr", run.name === opened ? { class: "chosen" } : {}, element("td", {}, box), element("td", {}, open),
-    ...texts.map((text, place) => element("td", place ? { class: "number" } : {}, text)));
-  row.dataset.run = run.name;
+  const open = element("button", { type: "button", onclick: () => openRun(name).catch(fail) }, name);
+  const texts = Array.from({ length: TEXTS }, (_, place) => element("td", place ? { class: "number" } : {}));
+  const row = element("tr", {}, element("td", {}, box), element("td", {}, open), ...texts);
+  row.dataset.run = name;
   return row;
 }
 
-/** Shows the list, and keeps the focus on the same control of the same run. */
+function fillRow(row, run) {
+  const scores = Object.entries(run.scores).filter(([key]) => key !== "loss").slice(0, SHOWN).map(([key, value]) => `${key} ${short(value)}`).join(" · ");
+  const problem = known.problems[run.name], speed = run.speed ? `${short(run.speed)} ${run.unit}/s` : "";
+  const texts = [STATES[run.state] + (problem ? `: ${problem}` : ""), stepText(run), short(run.loss), scores, speed, bytes(run.memory), time(run.left)];
+  texts.forEach((text, place) => {
+    const cell = row.cells[place + 2];
+    if (cell.textContent !== text) cell.textContent = text;
+  });
+  row.querySelector("input").checked = ticked.has(run.name);
+  row.classList.toggle("chosen", run.name === opened);
+  return row;
+}
+
+/** Shows the list. If rows move, the focus stays on the same control of the same run. */
 function showRuns() {
-  const body = find("runs").tBodies[0], active = document.activeElement, row = active?.closest("#runs tr");
-  const focus = row && [row.dataset.run, active.tagName];
-  body.replaceChildren(...known.runs.map(runRow));
-  if (focus) [...body.rows].find(each => each.dataset.run === focus[0])?.querySelector(focus[1].toLowerCase())?.focus();
+  const body = find("runs").tBodies[0], there = Object.fromEntries([...body.rows].map(row => [row.dataset.run, row]));
+  const wanted = known.runs.map(run => fillRow(there[run.name] ?? newRow(run.name), run)), active = document.activeElement;
+  if (wanted.length !== body.rows.length || wanted.some((row, place) => body.rows[place] !== row)) {
+    body.replaceChildren(...wanted);
+    if (body.contains(active)) active.focus();
+  }
   find("none").hidden = known.runs.length > 0;
-  find("starting").replaceChildren(...known.starting.map(({ name, problem }) => element("li", problem ? { class: "problem" } : {}, problem ? `${name}: ${problem}` : `${name} is starting`)));
+  renew(find("starting"), known.starting, () => known.starting.map(({ name, problem }) => element("li", problem ? { class: "problem" } : {}, problem ? `${name}: ${problem}` : `${name} is starting`)));
 }
 
 async function showCurves() {
@@ -86,12 +112,12 @@ async function showCurves() {
   const lines = (panel, pick) => names.flatMap((name, number) => Object.entries(found[name]?.[panel] ?? {}).filter(([key]) => pick(key)).map(([key, points]) => ({ label: name, number, points, faint: panel === "loss" && key === "train" })));
   const loss = names.some(name => found[name]?.loss.valid) ? "loss: validation strong, training faint" : "training loss";
   const strong = lines("loss", () => true).map(line => ({ ...line, faint: line.faint && Boolean(found[line.label].loss.valid) }));
-  const score = find("score").value;
+  const score = find("score").value, units = [...new Set(names.map(name => known.runs.find(run => run.name === name).unit))];
   find("charts").replaceChildren(
     chart(loss, strong, find("scale").value === "log"),
     chart(score ? `validation ${score}` : "validation score", lines("score", key => key === score)),
     chart("learning rate", lines("rate", () => true)),
-    chart("speed (per second)", lines("speed", () => true)));
+    chart(units.length === 1 && units[0] ? `speed (${units[0]} per second)` : "speed (per second)", lines("speed", () => true)));
   await showDifferences(names, query);
 }
 
@@ -128,6 +154,7 @@ async function refresh() {
     if (!before) {
       for (const { name } of known.runs.slice(0, SHOWN)) ticked.add(name);
       opened ||= known.runs[0]?.name ?? "";
+      if (controlled) showRecipes(await request("api/recipes"));
     }
     find("key-label").hidden = !controlled && !keyField.value;
     find("folder").textContent = known.folder;

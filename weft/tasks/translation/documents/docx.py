@@ -9,7 +9,7 @@ from html import escape, unescape
 from io import BytesIO
 from itertools import islice
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 from weft.errors import ConfigError, DataError
 from weft.version import install
@@ -52,8 +52,10 @@ class WordDocument:
                 raise DataError(f"the Word document has {size:,} bytes when unpacked; at most {UNPACKED:,} are allowed")
             self._document = docx.Document(BytesIO(content))
             parts = [self._document.element.body, *self._margins()]
-        except (BadZipFile, KeyError, ValueError, SyntaxError):
-            raise DataError("the file is not a Word document") from None
+        except DataError:
+            raise
+        except Exception:  # a damaged file may raise anything
+            raise DataError("the file is not a Word document, or it is damaged") from None
         elements = list(islice((element for part in parts for element in part.iter(f"{_prefix(part)}p")), PARAGRAPHS + 1))
         if len(elements) > PARAGRAPHS:
             raise DataError(f"the Word document has more than {PARAGRAPHS:,} paragraphs; divide it into several")

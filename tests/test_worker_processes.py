@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ import torch
 
 import weft
 from tests.helpers import tiny
+from weft import worker_processes as workers
 from weft.data.formats import open_pairs
-from weft.decoding import worker_processes as workers
-from weft.decoding.worker_processes import Workers
 from weft.errors import DataError, DeviceError, WeftError
+from weft.worker_processes import Workers
 
 pytestmark = pytest.mark.skipif(not workers.LINUX, reason="processes are forked on Linux alone")
 
@@ -136,4 +137,37 @@ def test_a_stream_that_is_left_early_leaves_no_process(reverse_run: Path) -> Non
     assert next(stream).text
     assert len(started()) == 2
     stream.close()  # type: ignore[attr-defined]
+    assert not started()
+
+
+def test_results_in_order_and_few_of_them_at_once() -> None:
+    given: list[int] = []
+
+    def jobs() -> Iterator[int]:
+        for job in range(12):
+            given.append(job)
+            yield job
+
+    def slow(job: int) -> tuple[int, int]:
+        time.sleep(0.02 * (job % 3))
+        return job, os.getpid()
+
+    for count in (1, 3):
+        given.clear()
+        with Workers(count, slow) as crew:
+            for place, (job, process) in enumerate(crew.run_in_order(jobs())):
+                assert job == place and len(given) <= place + count + 1
+                assert (process == os.getpid()) == (count == 1)
+    assert not started()
+
+
+def test_a_worker_that_dies_between_jobs_is_an_error_too() -> None:
+    with Workers(2, lambda job: job, relief="buy memory") as crew:
+        results = crew.run_in_order(range(100))
+        assert next(results) == 0
+        for each in started():
+            os.kill(each.pid, signal.SIGKILL)
+            each.join()
+        with pytest.raises(WeftError, match=r"killed.*buy memory"):
+            list(results)
     assert not started()

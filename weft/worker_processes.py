@@ -1,4 +1,4 @@
-"""Worker processes on a CPU, each with one thread.
+"""Worker processes on a CPU, each with one thread, for searches and for tokenising.
 
 Two small searches on one core each are faster than one large search on both, because most operations of a step are too small to
 be split. The processes are forked, so they share the memory of the model with their parent.
@@ -12,6 +12,7 @@ import pickle
 import signal
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
@@ -35,12 +36,21 @@ class Workers(Generic[Job, Result]):
     """`count` processes that do `work`. With one it is this process, which also does single jobs before others have started.
 
     Jobs and results are pickled; `work` itself is inherited.
+
+    setting: of a configuration, which sets `count` · relief: what an error advises if a worker was killed.
     """
 
-    def __init__(self, count: int, work: Callable[[Job], Result]) -> None:
+    def __init__(
+        self,
+        count: int,
+        work: Callable[[Job], Result],
+        *,
+        setting: str = "decode.workers",
+        relief: str = "set a smaller decode.batch_tokens, or decode.workers: 1",
+    ) -> None:
         if count > 1 and not LINUX:
-            raise DeviceError(f"decode.workers: {count} needs Linux, where processes can be forked safely; set it to 1")
-        self.count, self.work = count, work
+            raise DeviceError(f"{setting}: {count} needs Linux, where processes can be forked safely; set it to 1")
+        self.count, self.work, self.relief = count, work, relief
         self._ends: list[Connection] = []
         self._processes: list[BaseProcess] = []
 
@@ -73,12 +83,31 @@ class Workers(Generic[Job, Result]):
         while True:
             for end, job in zip(idle, waiting, strict=False):
                 busy[end] = job
-                end.send(job)
+                self._send(end, job)
             if not busy:
                 return
             idle = [end for end in wait(list(busy)) if isinstance(end, Connection)]
             for end in idle:
                 yield busy.pop(end), self._result(end)
+
+    def run_in_order(self, jobs: Iterable[Job]) -> Iterator[Result]:
+        """The result of every job, in the order of the jobs. At most `count` + 1 jobs and their results are in memory."""
+        if self.count == 1:
+            yield from map(self.work, jobs)
+            return
+        while len(self._ends) < self.count:
+            self._begin()
+        idle, busy = list(self._ends), deque[Connection]()
+        for job in jobs:  # the next one is made while all workers are busy
+            if idle:
+                end, finished = idle.pop(), []
+            else:
+                end = busy.popleft()
+                finished = [self._result(end)]
+            self._send(end, job)
+            busy.append(end)
+            yield from finished
+        yield from map(self._result, busy)
 
     def _here(self, job: Job) -> Result:
         """Does a job in this process, with one thread, as a worker would."""
@@ -101,14 +130,20 @@ class Workers(Generic[Job, Result]):
         self._ends.append(mine)
         self._processes.append(process)
 
+    def _send(self, end: Connection, job: Job) -> None:
+        try:
+            end.send(job)
+        except BrokenPipeError:
+            raise self._killed() from None
+
+    def _killed(self) -> WeftError:
+        return WeftError(f"a worker process was killed, probably for lack of memory; {self.relief}")
+
     def _result(self, end: Connection) -> Result:
         try:
             done, answer = end.recv()
-        except EOFError:
-            raise WeftError(
-                "a worker process was killed, probably for lack of memory; set a smaller decode.batch_tokens, or "
-                "decode.workers: 1"
-            ) from None
+        except (EOFError, ConnectionResetError):
+            raise self._killed() from None
         if not done:
             raise answer
         result: Result = answer
@@ -118,6 +153,7 @@ class Workers(Generic[Job, Result]):
 def _worker(end: Connection, others: Sequence[Connection], work: Callable[[Job], Result]) -> None:
     """The main function of a worker. It ends when its parent closes the pipe or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
         other.close()
     torch.set_num_threads(1)
