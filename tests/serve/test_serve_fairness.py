@@ -210,17 +210,23 @@ def test_a_full_queue_drops_the_newest_request_of_the_greediest_client(serve: An
     assert "at most 4" in found["error"]
 
 
-def interrupted(tested: batcher.Batcher, began: float = 0.0) -> list[int]:
+def interrupted(tested: batcher.Batcher) -> list[int]:
     """How many jobs run when a long batch of one client can be interrupted for others."""
     ran: list[int] = []
-    tested._decode_batch = lambda batch, began, between: ran.append(len(batch.jobs))  # type: ignore[method-assign, return-value]
+
+    def decode(batch: Batch, began: float, between: Any) -> BatchResult:
+        ran.append(len(batch.jobs))
+        between()
+        return BatchResult([None] * len(batch.jobs), len(batch.jobs), 0.0)
+
+    tested._decode_batch = decode  # type: ignore[method-assign]
     tested._finish = lambda batch, result: None  # type: ignore[method-assign]
     long = Batch()
     long.add(ticket("one", 1, steps=100).jobs[0])
     tested._queue.add(waiting := ticket("one", 1))
     tested._queue.remove(waiting)  # the client has got something
     tested._interludes[0] = 0.0
-    tested._interlude(long, began, 0)
+    tested._interlude(long, 0.0, 0)
     return ran
 
 
@@ -231,6 +237,21 @@ def test_what_interrupts_a_batch_is_short() -> None:
         tested.times.first = seconds
         tested._queue.add(ticket("other", 50))
         assert interrupted(tested) == [jobs]
+
+
+def test_a_long_job_that_interrupts_is_interrupted_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+
+    def monotonic() -> float:
+        clock[0] += 1.0
+        return clock[0]
+
+    monkeypatch.setattr(batcher.time, "monotonic", monotonic)
+    tested = batcher.Batcher(Settings(slice=1.0), Metrics())
+    tested.times.first = 0.05
+    for client in ("other", "third", "fourth"):
+        tested._queue.add(ticket(client, 1))
+    assert interrupted(tested) == [1, 1] and len(tested._queue) == 1
 
 
 def test_a_batch_is_not_interrupted_while_another_lane_runs_the_model() -> None:

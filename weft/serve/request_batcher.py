@@ -358,13 +358,13 @@ class Batcher:
             self.metrics.observe("batch_sentences", model.name, [running + len(jobs)])
             self.metrics.count(batches=1)
 
-    def _interlude(self, batch: Batch, began: float, lane: int) -> None:
+    def _interlude(self, batch: Batch, began: float, lane: int, depth: int = 0) -> None:
         """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile.
 
-        This is short, since whoever waits for the batch waits for it, too: one job, or several that take a tenth of a batch.
-        It does not wait until another lane has run its batch.
+        This is short, since whoever waits for the batch waits for it, too: several jobs that take a tenth of a batch, or one,
+        which is interrupted once more. It does not wait until another lane has run its batch.
         """
-        settings, now = self.settings, time.monotonic()
+        settings, now, inner = self.settings, time.monotonic(), Batch()
         if now - began < settings.slice * INTERLUDE or len({job.ticket.client for job in batch.jobs}) > 1:
             return
         if not self._own.acquire(blocking=False):
@@ -375,8 +375,11 @@ class Batcher:
                 if not inner.jobs:
                     inner = self._queue.take(settings.slice, settings.batch_tokens, before=batch, most=1)
             if inner.jobs:
-                self._finish(inner, self._decode_batch(inner, now, lambda: None))
-                self._interludes[lane] += time.monotonic() - now
+                before = self._interludes[lane]
+                again = partial(self._interlude, inner, now, lane, depth + 1) if depth == 0 else lambda: None
+                result = self._decode_batch(inner, now, again)
+                self._finish(inner, replace(result, seconds=result.seconds - (self._interludes[lane] - before)))
+                self._interludes[lane] = before + time.monotonic() - now
         except BaseException:
             for ticket in inner.tickets:
                 ticket.settle(RuntimeError("the model's thread ended"))
