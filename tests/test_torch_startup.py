@@ -43,6 +43,14 @@ START = """if True:
 
 ALL, NONE = ["torch.export", "torch._meta_registrations"], list[str]()
 
+TRAINING = (
+    "import sys, weft.torch_startup as s; sys.meta_path.insert(0, s._Finder((s.COMPILER,)))\n"
+    "optimizer = torch.optim.AdamW([weight := torch.nn.Parameter(torch.ones(2))], fused=True)\n"
+    "weight.sum().backward(); optimizer.step(); optimizer.zero_grad(); optimizer.load_state_dict(optimizer.state_dict())\n"
+    "assert weight.tolist() != [1, 1] and weight.grad is None\n"
+    "assert type(sys.modules[s.COMPILER]) is s._Deferred"
+)
+
 CASES = {
     "generators": ("found = torch.Generator().manual_seed(3).initial_seed()", 3, ALL),
     "vmap": ("found = torch.func.vmap(torch.sin)(torch.zeros(2)).tolist()", [0.0, 0.0], NONE),
@@ -76,6 +84,21 @@ CASES = {
         "import sys, weft.training.train_run; found = 'torch.distributed.fsdp' in sys.modules",
         False,
         ALL,
+    ),
+    "the compiler, by optimisers": (
+        f"{TRAINING}; found = sorted(name for name in sys.modules if name.startswith('torch._dynamo'))",
+        ["torch._dynamo"],
+        NONE,
+    ),
+    "the compiler, to compile": (
+        f"{TRAINING}; found = torch.compile(lambda x: x + 1, backend='eager')(torch.zeros(1)).tolist(); optimizer.zero_grad()",
+        [1.0],
+        NONE,
+    ),
+    "a module of the compiler": (
+        f"{TRAINING}; from torch._dynamo.utils import counters; found = torch._dynamo.utils.counters is counters",
+        True,
+        NONE,
     ),
     "threads": (
         "from concurrent.futures import ThreadPoolExecutor\n"
