@@ -22,7 +22,7 @@ from weft.cli.options import Command, Group, OutputClosed, examples
 from weft.errors import Interrupted, WeftError
 from weft.file_access import denied
 from weft.garbage_collection import collect_rarely
-from weft.torch_startup import defer_parts
+from weft.torch_startup import defer_compiler, defer_parts
 
 if _EARLY:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -139,6 +139,8 @@ def main() -> None:
     OWN_PROCESS.append(True)
     if sys.argv[1:2] and sys.argv[1] in USING:
         defer_parts()
+    elif sys.argv[1:2] == ["train"]:
+        defer_compiler()
     with collect_rarely():
         status = run(sys.argv[1:])
         try:
