@@ -179,7 +179,7 @@ class Races(Campaign):
         data = json.dumps(REQUEST).encode()
         request = urllib.request.Request(f"{address}/v1/translate", data, {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return str(answer.read()[:1000], "utf-8")
         except OSError as error:
             return f"failed: {error}"

@@ -18,6 +18,7 @@ A resumed run cannot change a setting that the weights, the tokenizer or the pos
 although it seems to continue. Other changes are listed in the log.
 """
 
+import filecmp
 import hashlib
 import json
 import os
@@ -277,7 +278,8 @@ def described(facts: Mapping[str, str]) -> str:
 def _free(run: Path, stem: str) -> Path:
     """A new name, or the one under which a process that was killed before it published has kept the weights already."""
     names = [f"{stem}.safetensors", *(f"{stem}-{number}.safetensors" for number in range(2, 10_000))]
-    return next(run / name for name in names if not (run / name).exists() or (run / name).samefile(run / MODEL))
+    places = (run / name for name in names)
+    return next(file for file in places if not file.exists() or filecmp.cmp(file, run / MODEL, shallow=False))
 
 
 def _keep(file: Path, aside: Path) -> None:
