@@ -66,7 +66,7 @@ class Races(Campaign):
             "translate": ["translate", run, lines, *CPU],
             "translate into": ["translate", str(self.places.bases / "base"), lines, "-o", str(work / "out.txt"), *CPU],
             "evaluate": ["evaluate", run, "--data", self.places.pairs("scored", 20, 61), "--json", *CPU],
-            "serve": ["serve", run, "--port", "0", "--no-fast", *CPU],
+            "serve": ["serve", run, "--port", "0", "--no-fast", "--timeout", "300", *CPU],
             "pack run": ["pack", run, "--out", str(work / "packed.weft")],
             "average one": ["average", run, "--last", "1", "--out", str(work / "one")],
             "explain": ["explain", run, "the red dog", "-o", str(work / "page.html"), *CPU],

@@ -32,10 +32,14 @@ def test_what_another_process_has_made_meanwhile_stays(folder: bool, tmp_path: P
             path.mkdir()
         (path / "file" if folder else path).write_text(text)
 
+    def race() -> None:
+        with replacing(out, new=True) as aside:
+            make(aside, "mine")
+            make(out, "theirs")
+
     out = tmp_path / "out"
-    with pytest.raises(RunError, match="out: another process has just made it"), replacing(out, new=True) as aside:
-        make(aside, "mine")
-        make(out, "theirs")
+    with pytest.raises(RunError, match="out: another process has just made it"):
+        race()
     assert (out / "file" if folder else out).read_text() == "theirs"
     assert os.listdir(tmp_path) == ["out"]
 
