@@ -251,7 +251,8 @@ class Campaign:
             found["after"] = round(draw.random() * reference.seconds * (1.0 if first else 0.5), 3)
             ended = self.run(arguments, "killed", after=found["after"])
         elif kind == "fault":
-            fault, lasts = draw.choice(FAULTS[1:]), draw.random() < 0.7
+            fault = draw.choice(FAULTS[1:])
+            lasts = draw.random() < 0.7 or fault == "read-only"
             found |= {"fault": fault, "lasts": lasts, "at": at}
             ended = self.run(arguments, "failed", Disk(root, self.record, fault, at, lasts, seed=seed))
             found |= {"status": ended.status, "said": ended.said.strip().splitlines()[-1:]}
