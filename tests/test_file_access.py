@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from weft.file_access import default_mode, replace_file, sole_writer, sync_all, unfinished
+from weft.file_access import appending, default_mode, replace_file, sole_writer, sync, sync_all, unfinished
 
 
 def test_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -92,3 +94,20 @@ def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
             assert part.exists() and out.exists()
     with sole_writer(part, out):
         pass
+
+
+@pytest.mark.parametrize("write", [lambda file: replace_file(file, "new"), lambda file: _append(file), sync])
+def test_an_error_in_writing_names_the_file(
+    write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a full disk names nothing, that of a read-only one the temporary file."""
+    (tmp_path / "file").write_text("old")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(full))
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'$"):
+        write(tmp_path / "file")
+
+
+def _append(file: Path) -> None:
+    with appending(file) as out:
+        os.fsync(out.fileno())

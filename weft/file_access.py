@@ -158,7 +158,7 @@ def replace_file(file: Path, content: str | bytes) -> None:
 @contextmanager
 def replacing_file(file: Path) -> Iterator[IO[bytes]]:
     """Writes a file atomically: a crash leaves either the old file or the new one, also if the machine loses power."""
-    with unfinished(file) as aside:
+    with naming(file), unfinished(file) as aside:
         with open(aside, "xb") as out:
             yield out
             out.flush()
@@ -274,11 +274,30 @@ def short_name(file: Path) -> str:
 
 def sync(path: Path) -> None:
     """Syncs a file, or the entries of a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
+    with naming(path):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Makes errors in writing a file name it. Those of the system name a temporary path, or nothing if the disk is full."""
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        yield
+    except OSError as error:
+        if error.filename is None or ASIDE in str(error.filename):
+            raise OSError(error.errno, error.strerror or str(error), str(file)) from error
+        raise
+
+
+@contextmanager
+def appending(file: Path) -> Iterator[IO[str]]:
+    """A text file that is added to."""
+    with naming(file), open(file, "a", encoding="utf-8") as out:
+        yield out
 
 
 def same_file(first: Path, second: Path) -> bool:

@@ -66,7 +66,7 @@ class Races(Campaign):
             "translate": ["translate", run, lines, *CPU],
             "translate into": ["translate", str(self.places.bases / "base"), lines, "-o", str(work / "out.txt"), *CPU],
             "evaluate": ["evaluate", run, "--data", self.places.pairs("scored", 20, 61), "--json", *CPU],
-            "serve": ["serve", run, "--port", "0", "--no-fast", *CPU],
+            "serve": ["serve", run, "--port", "0", "--no-fast", "--timeout", "300", *CPU],
             "pack run": ["pack", run, "--out", str(work / "packed.weft")],
             "average one": ["average", run, "--last", "1", "--out", str(work / "one")],
             "explain": ["explain", run, "the red dog", "-o", str(work / "page.html"), *CPU],
@@ -179,7 +179,7 @@ class Races(Campaign):
         data = json.dumps(REQUEST).encode()
         request = urllib.request.Request(f"{address}/v1/translate", data, {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return str(answer.read()[:1000], "utf-8")
         except OSError as error:
             return f"failed: {error}"

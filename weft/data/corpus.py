@@ -12,6 +12,7 @@ also holds for machines that share a disk. A large corpus is built in shards, se
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import json
@@ -115,7 +116,7 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
         with suppress(*BROKEN):
             return load(place)  # another process has completed it, and removed the shards of both
         kept = "Finished shards were kept: the next attempt continues after them. " if shards_of(place).exists() else ""
-        free = "" if isinstance(error, PermissionError) else "Make room there. "
+        free = "Make room there. " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
         raise DataError(
             f"{folder}: the tokenised data could not be written: {error.strerror or error}. The unfinished part was removed. "
             f"{kept}{free}To use another folder, set data.cache or the environment variable XDG_CACHE_HOME."

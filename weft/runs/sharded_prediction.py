@@ -26,7 +26,7 @@ from weft.data.text_lines import file_digest
 from weft.decoding.decoding_options import changed
 from weft.decoding.predictor import Prediction, Predictor
 from weft.errors import ConfigError, DataError
-from weft.file_access import claim, made_by_others, replace_file, replacing_file
+from weft.file_access import claim, made_by_others, naming, replace_file, replacing_file
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import MODEL
@@ -196,11 +196,12 @@ class ShardFolder:
                 part.unlink(missing_ok=True)
                 yield None
                 return
-            file.truncate(0)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(part, self.file(shard))
+            with naming(self.work.out):
+                file.truncate(0)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(part, self.file(shard))
 
     def join(self) -> None:
         """Writes the output from all shards, in order, and removes them."""

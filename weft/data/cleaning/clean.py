@@ -25,7 +25,7 @@ from weft.data.cleaning.filters import Choices, PairChecker, normal
 from weft.data.cleaning.learnt_statistics import LearntStatistics
 from weft.data.formats import Pairs, Texts
 from weft.errors import DataError
-from weft.file_access import claim, replace_file, same_file, sole_writer
+from weft.file_access import claim, naming, replace_file, same_file, sole_writer
 
 BLOCK = 10_000
 """Pairs after which everything that is done is on disk."""
@@ -258,7 +258,7 @@ class PairFiles:
             content = waiting.getvalue().encode("utf-8", "surrogatepass")
             waiting.seek(0)
             waiting.truncate()
-            with open(part, "ab") as file:
+            with naming(path), open(part, "ab") as file:
                 file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" and content else content)
                 file.flush()
                 os.fsync(file.fileno())
