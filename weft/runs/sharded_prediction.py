@@ -2,8 +2,8 @@
 
 A shard is some thousands of inputs in a row. Its predictions are a file in OUT.shards, written aside under a lock and
 renamed when it is complete. So finished shards are never computed again, no two processes work on the same one, and a
-process that is killed loses one shard at most. Whoever finishes the last shard joins them into OUT. Predictions do not
-depend on their batch, so OUT has the same bytes however the work was divided.
+process that is killed loses one shard at most. Whoever finishes the last shard joins them into OUT. OUT is the same however
+the work was divided, up to rounding: it depends on the size of a batch, and may decide between two beams with equal scores.
 """
 
 from __future__ import annotations
