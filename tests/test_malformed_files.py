@@ -36,6 +36,7 @@ from weft.data.tokenizers.word_character_byte import ByteTokenizer, WordTokenize
 from weft.data.word_vectors.mapping import MappedVectors
 from weft.data.word_vectors.vectors import read_vectors
 from weft.errors import ConfigError, DataError, InputError, RunError, WeftError
+from weft.file_access import why_unreadable
 from weft.runs.run_folder import records, remember_plan
 from weft.runs.trained_model import check_text
 from weft.serve.access_control import read_keys
@@ -182,6 +183,13 @@ def test_texts_and_settings_with_half_a_pair_are_refused() -> None:
     for read in (yaml_document.value, yaml_document.read):
         with pytest.raises(ConfigError, match="half of a surrogate pair"):
             read(f"a: {HALF}", "config.yaml")
+
+
+@pytest.mark.parametrize("spec", ["a\0b.tsv", "a\0*.tsv", "a.tsv#1,\0", "a\0.en,a.de"])
+def test_a_name_with_a_null_character_is_refused(spec: str) -> None:
+    with pytest.raises(DataError, match="no null character"):
+        open_pairs(spec)
+    assert why_unreadable(spec) == "there is no such file"
 
 
 def test_a_plural_rule_that_divides_by_zero_for_one_is_that_of_english() -> None:

@@ -37,7 +37,7 @@ def why_unreadable(path: str | Path, what: str = "file") -> str | None:
             os.stat(path / ".")  # entering a folder needs another permission than listing it
         elif stat.S_ISREG(found.st_mode):
             os.close(os.open(path, os.O_RDONLY))
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # no name has a null character or half of a surrogate pair
         return f"there is no such {what}"
     except PermissionError:
         return denied(path, "read it")
