@@ -35,6 +35,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache_folder()
 
 
+@pytest.fixture(autouse=True)
+def _shared_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups have several members, whoever runs the tests."""
+    monkeypatch.setattr(file_access, "_own_group", lambda number: False)
+
+
 def prepared(folder: Path, cache: Path) -> Corpus:
     (folder / "a.tsv").write_text("a\tb\nc\td\n")
     return prepare_pairs([open_pairs(str(folder / "a.tsv"))], ByteTokenizer(), ByteTokenizer(), folder=cache, max_length=9)
@@ -55,6 +61,10 @@ def test_owner_and_mode_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         close_to_others(folder)
         assert why_untrusted(folder) is None
         path.chmod(before)
+    folder.chmod(0o775)
+    monkeypatch.setattr(file_access, "_own_group", lambda number: True)
+    assert why_untrusted(folder) is None, "a group of this user alone"
+    folder.chmod(0o755)
     (folder / "link").symlink_to(file)
     assert "is a link" in (why_untrusted(folder) or "") and why_untrusted(folder, inside=False) is None
     (folder / "link").unlink()

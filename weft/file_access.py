@@ -39,7 +39,7 @@ def why_unreadable(path: str | Path, what: str = "file") -> str | None:
             os.stat(path / ".")  # entering a folder needs another permission than listing it
         elif stat.S_ISREG(found.st_mode):
             os.close(os.open(path, os.O_RDONLY))
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # no name has a null character or half of a surrogate pair
         return f"there is no such {what}"
     except PermissionError:
         return denied(path, "read it")
@@ -88,12 +88,22 @@ def why_untrusted(path: Path, *, chosen: bool = False, inside: bool = True) -> s
         facts = each.lstat()
         if stat.S_ISLNK(facts.st_mode):
             return f"{each} is a link"
-        others = stat.S_IWOTH if chosen else stat.S_IWGRP | stat.S_IWOTH
+        others = stat.S_IWOTH if chosen or _own_group(facts.st_gid) else stat.S_IWGRP | stat.S_IWOTH
         if facts.st_uid not in (os.geteuid(), ROOT) and not chosen:
             return f"{each} belongs to {_user(facts.st_uid)}"
         if facts.st_mode & others:
             return f"others may write to {each} ({stat.filemode(facts.st_mode)}): chmod -R go-w {path}"
     return None
+
+
+def _own_group(number: int) -> bool:
+    """Whether a group is this user's alone: many systems make one of the same name for each user."""
+    import grp
+
+    try:
+        return grp.getgrgid(number).gr_name == _user(os.geteuid())
+    except KeyError:
+        return False
 
 
 def close_to_others(folder: Path) -> None:

@@ -127,7 +127,7 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
 def trusted_place(place: Path) -> Path:
     """A file or folder in a cache, or one of this user's own beside it if others may have written what is there.
 
-    What can be put right by its owner is removed, to be made again.
+    What belongs to this user is removed, to be made again.
     """
     chosen = _is_chosen(place.parent)
     for each in (place, place.with_name(f"{place.stem}.{os.geteuid()}{place.suffix}")):
@@ -135,6 +135,8 @@ def trusted_place(place: Path) -> Path:
             return each
         warnings.warn(f"{problem}; what it holds is not used, and made again", stacklevel=3)
         with suppress(OSError):
+            if each.lstat().st_uid != os.geteuid():
+                continue
             shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
             return each
     raise DataError(f"{problem}, so nothing is read from there. Remove it, or set data.cache to a folder of your own.")
