@@ -241,7 +241,7 @@ def places() -> dict[str, Place]:
         "home: none, a user without a name": Place(stranger, owner=STRANGER, refused=WRITES),
         "home: read-only": Place(closed_home, refused=WRITES),
         "home: full": Place(full_home, refused=WRITES),
-        "folder: deleted": Place(both(CACHE, gone)),
+        "folder: deleted": Place(both(CACHE, gone), refused=WRITES),
         **{f"name: {what}": Place(CACHE, name=name) for what, name in names.items()},
         "name: no UTF-8": Place(CACHE, name=b"\xff\xfe", refused=COMMANDS),
         "name: commas": Place(CACHE, name="a,b=c", refused=("train", "resume", "evaluate")),
