@@ -3,7 +3,7 @@
     python benchmarks/campaigns/determinism.py --out DIR
 
 Everything is done twice, in the same folder, by programs with different hash seeds of Python (PYTHONHASHSEED): two trainings,
-one of them with LoRA, a training that is stopped and resumed, translations, scores, pages, every export, a comparison, cleaned
+one of them with LoRA, a training that is continued, translations, scores, pages, every export, a comparison, cleaned
 data. All files and outputs must be equal byte for byte, except those of `TIMED`, which say when something was done or how long
 it took, and these without their times. Then one thing changes at a time: the number of worker processes that translate, of
 threads, and of processes that train, each number twice.
@@ -298,7 +298,6 @@ def numbers(folder: Path) -> Iterator[str]:
             apart = max(abs(a - b) for a, b in zip(losses(runs[0]), losses(folder / f"with-1/{kind}-1"), strict=True))
             twice = _equal(one == weights(runs[1]))
             yield f"{number} {kind}: twice {twice}; weights of one: {_equal(one == alone)}, losses within {apart:.1e}"
-    yield f"resumed: {_equal(weights(folder / 'resumed') == weights(folder / 'run'))} to uninterrupted"
 
 
 def _equal(same: bool) -> str:

@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import fnmatch
 import hashlib
+import io
 import json
 import os
 import resource
@@ -370,7 +371,7 @@ class Zygote:
             os.dup2(streams[0], 1)
             os.dup2(streams[1], 2)
             if sys.stdout is not sys.__stdout__:  # in a test
-                sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))
+                sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(number, "w", closefd=False)) for number in (1, 2))
             os.chdir(folder)
             os.setsid()
             place.enter(folder)
