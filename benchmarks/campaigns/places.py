@@ -339,10 +339,10 @@ class Zygote:
         files = {"run": run, "folder": folder, "to": to}
         call = [*arguments(command, **files), *dict(place.options).get(command, ())]
         code, out, err = self.serve(call, place, folder, outer) if command == "serve" else self.call(call, place, folder, outer)
-        if "Traceback" in err or code not in (0, 1):
+        if "Traceback" in err or code not in (0, 1, 2):
             return f"FAILED: status {code}: {err.strip()[-400:]}"
-        if code == 1:
-            said = [line for line in err.splitlines() if "weft: error:" in line]
+        if code:
+            said = [line for line in err.splitlines() if "weft: error:" in line or "Invalid value for" in line]
             if len(said) != 1:
                 return f"FAILED: {len(said)} messages: {err.strip()[-400:]}"
             kind = "refused" if command in place.refused else "FAILED: refused"
