@@ -52,7 +52,7 @@ def test_a_umask_that_closes_new_files_is_named(tmp_path: Path) -> None:
         )
     finally:
         os.umask(before)
-    assert "umask" not in denied(tmp_path, "write there")
+    assert "your umask" not in denied(tmp_path, "write there")
 
 
 def test_a_user_without_a_home_is_told_where_a_cache_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
