@@ -118,13 +118,13 @@ def damaged(reverse_run: Path) -> weft.Translator:
     assert isinstance(translator, weft.Translator)
     model = translator.model
     model.encoder = copy.deepcopy(model.encoder)  # the table is tied to that of targets
-    table = next(each for each in model.encoder.modules() if isinstance(each, nn.Embedding))
+    table = next(each for each in model.encoder.modules() if isinstance(each, nn.Embedding))  # type: ignore[union-attr]
     with torch.no_grad():
         table.weight[translator.task.source.encode("h")[0]] = math.nan  # type: ignore[attr-defined]
     return translator
 
 
-SEARCHES = {
+SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"beam": 1},
     "beam": {"beam": 3},
     "sample": {"sample": True, "n_best": 2},
