@@ -50,6 +50,8 @@ def why_unreadable(path: str | Path, what: str = "file") -> str | None:
 
 def denied(path: str | Path, wish: str) -> str:
     """A clause that names the file or folder whose permissions forbid `wish` ("read it"), its owner, and a remedy."""
+    if default_mode() & 0o600 != 0o600:
+        return f"permission denied: your umask ({_umask():03o}) takes your own permissions from new files; set umask 022"
     path = Path(path).absolute()
     closed = next((folder for folder in reversed(path.parents) if folder.is_dir() and not os.access(folder, os.X_OK)), None)
     needed = "".join(letter for letter, word in (("r", "read"), ("w", "write")) if word in wish)

@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import fnmatch
 import hashlib
+import io
 import json
 import os
 import resource
@@ -241,7 +242,7 @@ def places() -> dict[str, Place]:
         "home: none, a user without a name": Place(stranger, owner=STRANGER, refused=WRITES),
         "home: read-only": Place(closed_home, refused=WRITES),
         "home: full": Place(full_home, refused=WRITES),
-        "folder: deleted": Place(both(CACHE, gone)),
+        "folder: deleted": Place(both(CACHE, gone), refused=WRITES),
         **{f"name: {what}": Place(CACHE, name=name) for what, name in names.items()},
         "name: no UTF-8": Place(CACHE, name=b"\xff\xfe", refused=COMMANDS),
         "name: commas": Place(CACHE, name="a,b=c", refused=("train", "resume", "evaluate")),
@@ -338,10 +339,10 @@ class Zygote:
         files = {"run": run, "folder": folder, "to": to}
         call = [*arguments(command, **files), *dict(place.options).get(command, ())]
         code, out, err = self.serve(call, place, folder, outer) if command == "serve" else self.call(call, place, folder, outer)
-        if "Traceback" in err or code not in (0, 1):
+        if "Traceback" in err or code not in (0, 1, 2):
             return f"FAILED: status {code}: {err.strip()[-400:]}"
-        if code == 1:
-            said = [line for line in err.splitlines() if "weft: error:" in line]
+        if code:
+            said = [line for line in err.splitlines() if "weft: error:" in line or "Invalid value for" in line]
             if len(said) != 1:
                 return f"FAILED: {len(said)} messages: {err.strip()[-400:]}"
             kind = "refused" if command in place.refused else "FAILED: refused"
@@ -370,7 +371,7 @@ class Zygote:
             os.dup2(streams[0], 1)
             os.dup2(streams[1], 2)
             if sys.stdout is not sys.__stdout__:  # in a test
-                sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))
+                sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(number, "w", closefd=False)) for number in (1, 2))
             os.chdir(folder)
             os.setsid()
             place.enter(folder)

@@ -13,7 +13,7 @@ import pytest
 from tests.helpers import small_task, tiny
 from weft.data.corpus import cache_folder
 from weft.errors import DataError
-from weft.file_access import own_cache, replace_file
+from weft.file_access import denied, own_cache, replace_file
 from weft.layers.kernels.cpp.compiled_library import _folder
 
 CAMPAIGNS = Path(__file__).parents[2] / "benchmarks" / "campaigns"
@@ -42,6 +42,17 @@ def test_a_folder_that_is_gone_and_a_name_that_is_no_text_are_said(
     gone.rmdir()
     data = tiny.generated("reverse", 30)
     weft.fails("train", "transformer-tiny", "--data", data, "--out", tmp_path / "run", says=["current folder has been deleted"])
+
+
+def test_a_umask_that_closes_new_files_is_named(tmp_path: Path) -> None:
+    before = os.umask(0o777)
+    try:
+        assert denied(tmp_path / "out.txt", "write there").endswith(
+            "your umask (777) takes your own permissions from new files; set umask 022"
+        )
+    finally:
+        os.umask(before)
+    assert "your umask" not in denied(tmp_path, "write there")
 
 
 def test_a_user_without_a_home_is_told_where_a_cache_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

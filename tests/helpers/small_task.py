@@ -162,10 +162,11 @@ def train(
 
 
 def _train(world: World, run: Path, options: dict[str, Any], resume: bool) -> None:
-    """One process of a run. `interrupt_at`, `pause` and `double` are for the task and the model, other options for `train`."""
+    """One process of a run. `interrupt_at`, `pause`, `bad` and `double` are for task and model, other options for `train`."""
     run.mkdir(parents=True, exist_ok=True)
     interrupt_at = options.pop("interrupt_at", None)
-    task = SmallTask(interrupt_at if world.first else None, options.pop("pause", 0.0))
+    bad = frozenset(options.pop("bad", ()))
+    task = SmallTask(interrupt_at if world.first else None, options.pop("pause", 0.0), bad)
     model = SmallModel().double() if options.pop("double", False) else SmallModel()
     config = settings(**options)
     try:

@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +15,14 @@ from torch import Tensor, nn
 
 import weft
 from tests.helpers import tiny
-from tests.helpers.small_task import WIDTH, SmallModel, train
+from tests.helpers.small_task import WIDTH, SmallModel, SmallTask, train
 from weft.decoding.predictor import Prediction
 from weft.errors import RunError
 from weft.runs.weight_files import read_tensors
 from weft.training import checkpoint
+from weft.training.compile_and_cuda_graphs import CudaGraphSteps
 from weft.training.optimizer import RunningBuffers
+from weft.training.update_step import UpdateStep
 from weft_studies.deciphering.cipher_gan import straight_through_sample
 
 CAMPAIGNS = Path(__file__).parents[2] / "benchmarks" / "campaigns"
@@ -51,6 +54,35 @@ def test_what_a_skipped_step_writes_into_buffers_is_undone(tmp_path: Path) -> No
     assert len(names) == 5 and all(torch.equal(before[name], bad[name]) for name in names)
     assert not torch.equal(before["norm.running_mean"], after["norm.running_mean"])
     assert all(tensor.isfinite().all() for tensor in after.values())
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_bad_micro_batch_skips_its_update_also_with_gradients_that_stay_where_they_are(
+    accumulate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded steps, here repeated instead, keep the addresses of gradients, so what is in them has to be set to zero."""
+
+    class Repeated(CudaGraphSteps):
+        def __init__(self, work: Any) -> None:
+            self.work = work
+
+        def __call__(self, batch: Any, update: int) -> Any:
+            return self.work(batch, update)
+
+    bad, options = frozenset({4}), {"steps": 5, "accumulate": accumulate, "save_every": 1, "keep_last": 9}
+    train(tmp_path / "usual", task=SmallTask(bad=bad), **options)
+    monkeypatch.setattr(UpdateStep, "_forget_graphs", lambda step: setattr(step, "work", Repeated(step._eager)))
+    result, _ = train(tmp_path / "recorded", task=SmallTask(bad=bad), **options)
+    assert result.skipped == 1
+    skipped = 4 // accumulate + 1
+    weights = {
+        (run, step): read_tensors(checkpoint.folder_of(tmp_path / run, step) / "model.safetensors")
+        for run in ("usual", "recorded")
+        for step in (skipped - 1, skipped, 5)
+    }
+    names = [name for name in weights["usual", 5] if name != "features"]
+    assert all(torch.equal(weights["recorded", skipped - 1][name], weights["recorded", skipped][name]) for name in names)
+    assert all(torch.equal(weights["usual", 5][name], weights["recorded", 5][name]) for name in names)
 
 
 def test_an_update_that_begins_again_counts_its_passes_once() -> None:
@@ -86,13 +118,13 @@ def damaged(reverse_run: Path) -> weft.Translator:
     assert isinstance(translator, weft.Translator)
     model = translator.model
     model.encoder = copy.deepcopy(model.encoder)  # the table is tied to that of targets
-    table = next(each for each in model.encoder.modules() if isinstance(each, nn.Embedding))
+    table = next(each for each in model.encoder.modules() if isinstance(each, nn.Embedding))  # type: ignore[union-attr]
     with torch.no_grad():
         table.weight[translator.task.source.encode("h")[0]] = math.nan  # type: ignore[attr-defined]
     return translator
 
 
-SEARCHES = {
+SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"beam": 1},
     "beam": {"beam": 3},
     "sample": {"sample": True, "n_best": 2},

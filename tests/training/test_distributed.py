@@ -42,6 +42,7 @@ def train_together(folder: Path) -> None:
         training(folder / "moved", "--resume", interrupt_at=20),  # the signal reaches only one process, but both stop
         training(folder / "frozen", **FROZEN),
         training(folder / "same", **SAME),
+        training(folder / "bad", bad=[5]),
     ]
     assert all("stopped at step 6" in out for out in launch(small_task.__file__, jobs))
 
@@ -114,3 +115,11 @@ def test_frozen_weights_stay_the_same_in_all_processes(together: Path, tmp_path:
     same = {name for name in after if torch.equal(start[name], after[name])}
     assert same == {name for name in start if name.startswith("rnn.")}
     assert not any("rnn." in name for name in read_tensors(folders[1] / "optimizer.safetensors"))
+
+
+def test_a_loss_that_is_not_finite_in_one_process_skips_the_step_in_all(together: Path, tmp_path: Path) -> None:
+    here(*training(tmp_path, bad=[5]))
+    one, two = losses(tmp_path), losses(together / "bad")
+    assert one[1] is None and two[1] is None and two.count(None) == 1  # log.jsonl has null for what is not finite
+    assert [each for each in two if each] == pytest.approx([each for each in one if each], abs=1e-9)
+    assert distance(*(checkpoint.folder_of(run, 8) / "model.safetensors" for run in (tmp_path, together / "bad"))) < 1e-9
