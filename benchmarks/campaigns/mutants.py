@@ -340,7 +340,17 @@ def wilson(part: int, whole: int) -> tuple[float, float]:
 
 COMPARED = ("assert", "AssertionError", "Failed")
 """How a test says that something differs. Anything else is an error that a test without assertions would have shown, too."""
-COLUMNS = ("room", "mutants", "without assertions", "caught before", "caught", "too long or crashed", "alive", "of these equivalent", "95 %")
+COLUMNS = (
+    "room",
+    "mutants",
+    "without assertions",
+    "caught before",
+    "caught",
+    "too long or crashed",
+    "alive",
+    "of these equivalent",
+    "95 %",
+)
 
 
 def report(file: Path, reasons_file: Path = REASONS) -> str:
@@ -383,7 +393,16 @@ def counts(rows: list[dict[str, Any]], reasons: dict[str, str]) -> list[object]:
     equivalent = sum(reasons.get(reason_key(row), "").startswith("equivalent") for row in alive)
     low, high = wilson(caught, len(rows))
     share = f"{100 * caught / len(rows):.1f} % ({100 * low:.1f}–{100 * high:.1f})"
-    return [len(rows), f"{100 * floor / len(rows):.1f} %", f"{100 * before / len(rows):.1f} %", caught, other, len(alive), equivalent, share]
+    return [
+        len(rows),
+        f"{100 * floor / len(rows):.1f} %",
+        f"{100 * before / len(rows):.1f} %",
+        caught,
+        other,
+        len(alive),
+        equivalent,
+        share,
+    ]
 
 
 def reason_key(row: dict[str, Any]) -> str:
