@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.helpers import tiny
 from weft.bench import hyperparameter_search
 from weft.bench.compare.plan import Comparison, parse_budget, parse_entry
-from weft.bench.hyperparameter_search import Dimension, Search, parse_dimension, run_search
+from weft.bench.hyperparameter_search import Dimension, Search, importance, parse_dimension, run_search
 from weft.cli import spread_sets
 from weft.errors import ConfigError, Interrupted
 
@@ -93,10 +94,31 @@ def test_the_best_trial_its_command_and_what_matters_are_reported(tmp_path: Path
     assert len(scores) == sum(float(values[2]) < 8 for values in formula.seen) < 16, "failed trials have no score"
     assert "--set" in document["command"] and f"model.dropout={document['best']['model.dropout']}" in document["command"]
     assert sum(document["importance"].values()) == pytest.approx(1)
-    assert min(document["importance"], key=lambda key: document["importance"][key]) == "train.clip", "it changes no score"
+    assert max(document["importance"], key=lambda key: document["importance"][key]) == "model.dim", "it changes most"
     assert (tmp_path / "importance.png").read_bytes().startswith(b"\x89PNG")
     rows = list(csv.DictReader((tmp_path / "trials.csv").open()))
     assert len(rows) == 16 and rows[0]["model.dim"] in ("16", "32")
+
+
+def test_importance_is_what_a_setting_explains() -> None:
+    space = [parse_dimension(each) for each in ("model.dim=16|32", "model.dropout=0..1", "train.clip=1..9", "train.seed=1..99")]
+    right = 0
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        trials = []
+        for _ in range(24):
+            dim, dropout, clip = draw.choice(["16", "32"]), draw.random(), draw.random()
+            score = (dim == "16") + abs(dropout - 0.3) + 0.01 * draw.random() + (1e9 if draw.random() < 0.05 else 0)
+            values = {"model.dim": dim, "model.dropout": f"{dropout:.6g}", "train.clip": f"{clip:.6g}"}
+            trials.append({"score": score, **values, "train.seed": str(len(trials))})
+        found = importance(space, trials)
+        assert sum(found.values()) == pytest.approx(1) and min(found.values()) >= 0
+        right += sorted(found, key=lambda key: -found[key])[:2] == ["model.dim", "model.dropout"]
+    assert right >= 15, "also where a trial has diverged"
+    assert importance(space, trials[:7]) == {}, "too few trials"
+    assert importance(space, [{**each, "score": 1.0} for each in trials]) == {}
+    many = parse_dimension("a=" + "|".join(map(str, range(9))))
+    assert importance([many], [{"score": n, "a": str(n)} for n in range(9)]) == {}, "one trial for each value tells nothing"
 
 
 def test_a_search_with_other_settings_does_not_continue(tmp_path: Path, formula: Formula) -> None:

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.bench.compare.plan import Comparison, Entry, check, runs_of, training
 from weft.bench.compare.sweep import Sweep
 from weft.bench.compare.training_jobs import Processes, Stopped
@@ -30,9 +33,14 @@ from weft.runs.run_folder import RunLock, complete, records
 from weft.tasks.base import Measure, build_task, find_measure
 from weft.version import install
 
+Array = NDArray[Any]
+
 NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 RANGE = re.compile(rf"({NUMBER})\.\.({NUMBER})(?::(log|{NUMBER}))?")
 WHOLE = re.compile(r"-?\d+")
+
+GROUPS, FEWEST = 3, 8
+"""Groups of a number's values whose scores are compared, and the fewest trials for that."""
 
 STUDY = "weft"
 JOURNAL, SETTINGS, RESULTS, TABLE, PICTURE = "study.journal", "search.json", "results.json", "trials.csv", "importance.png"
@@ -252,7 +260,7 @@ def write_results(optuna: ModuleType, study: Any, search: Search, measure: Measu
         "trials": trials,
         "best": best,
         "command": _command(search, best) if best else "",
-        "importance": importance(optuna, study) if len(done) > 1 else {},
+        "importance": importance(search.space, done),
     }
     replace_file(out / RESULTS, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     table = io.StringIO()
@@ -265,14 +273,39 @@ def write_results(optuna: ModuleType, study: Any, search: Search, measure: Measu
     return document
 
 
-def importance(optuna: ModuleType, study: Any) -> dict[str, float]:
-    """The importance of each setting for the score, adding up to 1, by PED-ANOVA (Watanabe et al. 2023)."""
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    try:
-        found: Mapping[str, float] = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    except (ValueError, RuntimeError):  # too few trials, or all with one score
+def importance(space: Sequence[Dimension], trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The importance of each setting, adding up to 1: the share of the variance of the trials' ranks that its values explain.
+
+    Numbers are cut into up to `GROUPS` groups of values. What as many groups explain by chance is subtracted (epsilon squared,
+    Kelley 1935). Ranks keep a diverged trial from deciding everything. Empty with too few trials, or if nothing explains them.
+    """
+    ranks = _ranks(np.array([each["score"] for each in trials], float))
+    total = float(((ranks - ranks.mean()) ** 2).sum()) if len(ranks) else 0.0
+    if len(ranks) < FEWEST or not total:
         return {}
-    return {key: float(value) for key, value in found.items() if math.isfinite(value)}
+    found = {}
+    for each in space:
+        groups = _groups(each, [str(trial[each.key]) for trial in trials])
+        inner = sum(float(((ranks[groups == one] - ranks[groups == one].mean()) ** 2).sum()) for one in set(groups))
+        count = len(set(groups))
+        free = len(ranks) - count
+        found[each.key] = max(0.0, (total - inner - (count - 1) * inner / free) / total) if free else 0.0
+    whole = sum(found.values())
+    return {key: share / whole for key, share in found.items()} if whole else {}
+
+
+def _ranks(values: Array) -> Array:
+    """The rank of each value; equal ones have the same."""
+    return np.unique(values, return_inverse=True)[1].astype(float)
+
+
+def _groups(dimension: Dimension, values: Sequence[str]) -> Array:
+    """The group of each trial: its choice, or the part of the range that its number lies in, with about as many in each."""
+    if dimension.choices:
+        return np.unique(np.array(values), return_inverse=True)[1]
+    numbers = np.array(values, float)
+    bounds = np.unique(np.quantile(numbers, np.arange(1, GROUPS) / GROUPS))
+    return np.searchsorted(bounds, numbers)
 
 
 def _command(search: Search, best: Mapping[str, Any]) -> str:
