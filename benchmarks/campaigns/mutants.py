@@ -296,6 +296,7 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 def campaign(place: Workplace, sources: Sources, options: argparse.Namespace) -> None:
     rows = {(row["seed"], row["number"]): row for row in read(options.out)}
+    reasons = json.loads(REASONS.read_text("utf-8")) if options.after else {}
     once_more = ALIVE if options.again or options.after else ()
     coverage = Coverage.load(place.folder / "coverage.jsonl", sources, place.tests)
     judge = Judge(place)
@@ -304,7 +305,7 @@ def campaign(place: Workplace, sources: Sources, options: argparse.Namespace) ->
         row = rows.get((options.seed, number))
         if options.rooms and room_of(mutant.file) not in options.rooms:
             continue
-        if row is not None and (row["verdict"] not in once_more or row["operator"] == "none"):
+        if row is not None and (row["verdict"] not in once_more or row["operator"] == "none" or reason_key(row) in reasons):
             continue
         tests = coverage.select(mutant, options.seconds, options.most, 99 if mutant.function else 5)
         found = judge(mutant, tests) if tests else {"verdict": "not run", "tests": 0, "seconds": 0.0}
@@ -418,7 +419,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--most", type=int, default=40, help="tests for one mutant")
     made.add_argument("--rooms", default="", help="only these, joined by commas")
     made.add_argument("--again", action="store_true", help="survivors once more")
-    made.add_argument("--after", action="store_true", help="survivors once more, with tests that were added")
+    made.add_argument("--after", action="store_true", help="survivors without a reason once more, with tests that were added")
     made.add_argument("--wider", action="store_true", help="with the tests that `make check` selects for survivors' files")
     made.add_argument("--prepare", action="store_true", help="only measures the tests")
     made.add_argument("--report", action="store_true", help="prints the table and the survivors")

@@ -248,3 +248,5 @@ def test_generated_pairs_are_not_exchanged_silently() -> None:
 def test_a_stream_without_a_name_is_called_the_input() -> None:
     with pytest.raises(DataError, match=r"^the input"):
         read_text(io.BytesIO(b"a\n\xff\n"))
+    with gzip.open(io.BytesIO(b"damaged")) as stream, pytest.raises(DataError, match=r"^the input: the file cannot be read"):
+        read_text(stream)

@@ -169,3 +169,12 @@ def test_what_cannot_be_saved_leaves_the_file_of_before(tmp_path: Path, error: O
     with replacing(tmp_path / MODEL) as aside:
         aside.write_text("new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(MODEL, "new")]
+
+
+def test_a_folder_takes_the_place_of_one_with_files(tmp_path: Path) -> None:
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "step-1" / "old").write_text("x")
+    with replacing(tmp_path / "step-1") as aside:
+        aside.mkdir()
+        (aside / "new").write_text("y")
+    assert [file.relative_to(tmp_path).as_posix() for file in sorted(tmp_path.rglob("*"))] == ["step-1", "step-1/new"]
