@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from processes_from_outside import held
 from slopes import Slope, pooled, slope
+
+LOGGED = 50
+"""Steps between two logged losses."""
 
 SETTINGS = (
     "data.tokenizer=words",
@@ -47,7 +51,7 @@ SETTINGS = (
     "train.validate_every=1000",
     "train.validate_sentences=50",
     "train.save_every=500",
-    "train.log_every=50",
+    f"train.log_every={LOGGED}",
     "train.keep_last=2",
     "train.tensorboard=false",
     "decode.search={kind: beam, width: 1}",
@@ -56,7 +60,7 @@ DATA = "generated:reverse?count=20000&longest=12"
 EVERY = 15.0
 """Seconds between two measurements."""
 
-SETTLED = 120.0
+SETTLED = 30.0
 """CPU seconds of a process before its memory counts for the slope: allocators and caches fill up first."""
 
 STARTED = 15.0
@@ -179,9 +183,13 @@ def speeds(lines: list[dict[str, Any]], started: float, least: float = 5.0) -> l
 
 
 def compare(out: Path) -> tuple[int, int]:
-    """How many steps both runs have logged, and at how many of them the losses differ."""
-    one, other = losses(out / "run"), losses(out / "control")
-    both = one.keys() & other.keys()
+    """How many losses of the same steps both runs have logged, and how many of them differ.
+
+    A logged loss is the mean of the steps since the one before. The first after a resumption has fewer steps and is left out.
+    """
+    one, other, text = losses(out / "run"), losses(out / "control"), (out / "run.output.txt").read_text("utf-8")
+    cut = {-(-int(step) // LOGGED) * LOGGED for step in re.findall(r"resuming after step (\d+)", text) if int(step) % LOGGED}
+    both = (one.keys() & other.keys()) - cut
     return len(both), sum(one[step] != other[step] for step in both)
 
 

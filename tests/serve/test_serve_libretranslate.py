@@ -103,6 +103,15 @@ def test_files_have_limits(serve: Any) -> None:
     assert "missing file" in shown.post("/translate_file", status=400, source="en", target="de")["error"]
 
 
+def test_what_libraries_say_about_a_request_is_a_line_of_the_log(serve: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    shown = serve()
+    form = b'--x\r\nContent-Disp[osition: form-data; name="q"\r\n\r\na b\r\n--x--\r\n'
+    answer = shown.client.post("/translate_file", content=form, headers={"Content-Type": "multipart/form-data; boundary=x"})
+    assert answer.status_code == 400
+    assert any(line["event"] == "warning" and "invalid character" in line["message"] for line in shown.lines)
+    assert "invalid character" not in capfd.readouterr().err
+
+
 def test_translated_files_of_every_kind_can_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also beside files that another process has just deleted. The oldest are deleted, whatever their suffix."""
     store = request_documents.FileStore(tmp_path)

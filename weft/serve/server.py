@@ -39,7 +39,7 @@ SWITCH_INTERVAL = 1e-4
 
 
 class _ForwardLogs(logging.Handler):
-    """Forwards uvicorn's warnings and errors to the server's log."""
+    """Forwards warnings and errors of libraries to the server's log, which has a JSON object per line."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -176,7 +176,7 @@ class Server(uvicorn.Server):
                 loop.add_signal_handler(number, self._stop_now_or_later)
             loop.add_signal_handler(signal.SIGUSR2, self._hand_over)
             loop.add_signal_handler(signal.SIGHUP, lambda: self._keep(self._reload()))
-        handler, logger = _ForwardLogs(self.log), logging.getLogger("uvicorn.error")
+        handler, logger = _ForwardLogs(self.log), logging.getLogger()
         logger.addHandler(handler)
         try:
             if WORKER in os.environ:
