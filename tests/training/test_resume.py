@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +97,13 @@ def test_resuming_a_run_that_has_ended_only_publishes(tmp_path: Path) -> None:
     assert task.read == []
     assert result.update == 3
     assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_a_checkpoint_that_a_killed_process_has_not_removed_is_removed_in_the_end(tmp_path: Path) -> None:
+    train(tmp_path, steps=3, keep_last=1)
+    shutil.copytree(checkpoint.folder_of(tmp_path, 3), checkpoint.folder_of(tmp_path, 1))
+    train(tmp_path, steps=3, keep_last=1, resume=True)
+    assert checkpoint.steps(tmp_path) == [3]
 
 
 def test_resuming_before_the_first_checkpoint_begins_at_the_beginning(tmp_path: Path) -> None:

@@ -266,12 +266,16 @@ class Session:
         if self.world.first:
             self.log.keep()
             checkpoint.save(self.run, self.trained, self.progress, carried)
-            kept = max(self.config.keep_last, self.config.average_last)
-            checkpoint.prune(self.run, kept, self.progress.best_step if self.config.keep_best else None)
+            self._prune()
             self._publish(average=False)
         else:
             checkpoint.send(self.trained)
         self.position.add_pause("checkpoint", self.seconds - began)
+
+    def _prune(self) -> None:
+        """Removes old checkpoints."""
+        kept = max(self.config.keep_last, self.config.average_last)
+        checkpoint.prune(self.run, kept, self.progress.best_step if self.config.keep_best else None)
 
     def finish(self) -> Result:
         """Publishes the weights that the configuration selects, and loads them into the model."""
@@ -280,6 +284,7 @@ class Session:
         # Borrowed weights are in no checkpoint.
         others = gathered(self.trained.model, {}, keep=self.world.first) if self.trained.plain is not None else {}
         if self.world.first:
+            self._prune()  # a process that was killed after the last checkpoint may have left some
             weights, tensors = self._publish(average=self.config.average_last > 0)
             model = self._with_weights({**others, **tensors})
             if weights == "average":
