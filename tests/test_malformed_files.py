@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import struct
 import zipfile
@@ -22,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.config import yaml_document
+from weft.data import text_lines
 from weft.data.array_files import read_array, read_arrays
 from weft.data.corpus import Corpus
 from weft.data.file_formats.gettext_catalog import Plurals
@@ -213,6 +215,20 @@ def damaged_archive(folder: Path) -> Path:
 def test_an_archive_with_lying_offsets_gets_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="zip file cannot be read"):
         pairs(damaged_archive(tmp_path))
+
+
+def test_small_files_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for line in (b'msgid "', b'msgid "a"\nmsgstr "'):
+        (tmp_path / "a.po.gz").write_bytes(gzip.compress(line + b"a" * 12_000_000))
+        with pytest.raises(DataError, match="more than 10,000,000 characters"):
+            pairs(tmp_path / "a.po.gz")
+    (tmp_path / "a.po.gz").write_bytes(gzip.compress(b'msgid "a"\nmsgstr "b"\n')[:-6])
+    with pytest.raises(DataError, match="cut short"):
+        pairs(tmp_path / "a.po.gz")
+    monkeypatch.setattr(text_lines, "LARGEST", 10)
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a" * 11))
+    with pytest.raises(DataError, match="too many to be read as a whole"):
+        text_lines.read_text(tmp_path / "a.txt.gz")
 
 
 def test_a_word_document_with_a_damaged_part_gets_a_sentence() -> None:

@@ -26,6 +26,9 @@ BLOCK = 1 << 20
 LONGEST = 10_000_000
 """Characters that a line may have; a longer one is no text."""
 
+LARGEST = 1 << 30
+"""Bytes of a text that is read as a whole; a small compressed file may hold far more."""
+
 
 def read_lines(source: str | Path | Iterable[bytes] | Iterable[str], name: str | None = None) -> Iterator[str]:
     """The lines of a UTF-8 text file, also compressed, or of an open stream, without line endings.
@@ -46,9 +49,11 @@ def read_text(source: str | Path | IO[bytes], name: str | None = None) -> str:
             return read_text(file, str(source))
     called = name or "the input"
     try:
-        content = source.read()
+        content = source.read(LARGEST + 1)
     except READ_ERRORS as error:
         raise DataError(f"{called}: the file cannot be read: {error}. It seems to be damaged or cut short.") from None
+    if len(content) > LARGEST:
+        raise DataError(f"{called}: the text has more than {LARGEST:,} bytes, too many to be read as a whole")
     return decode_text(content, called)
 
 

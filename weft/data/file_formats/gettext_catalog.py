@@ -8,10 +8,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from typing import IO
 
+from weft.data.compression_and_encodings import READ_ERRORS
 from weft.data.file_formats.xliff_pairs import exchanged
 from weft.data.formats import Pairs, combine
-from weft.data.text_lines import check_file, file_digest, open_file
+from weft.data.text_lines import LONGEST, check_file, file_digest, open_file
 from weft.errors import DataError
 
 CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
@@ -174,8 +176,20 @@ def decoded(lines: Iterable[bytes], encoding: str, name: str) -> Iterator[str]:
 def catalog_messages(path: str) -> Iterator[Message]:
     """The messages of a file, the header first."""
     with open_file(path) as file:
-        start = list(islice(file, SAMPLE))
-        yield from read_messages(decoded(chain(start, file), charset(start), path), path)
+        lines = _bounded(file, path)
+        start = list(islice(lines, SAMPLE))
+        yield from read_messages(decoded(chain(start, lines), charset(start), path), path)
+
+
+def _bounded(file: IO[bytes], path: str) -> Iterator[bytes]:
+    """The lines of a file, which may be a small compressed one with a line that fills the memory."""
+    try:
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST + 1), b""), start=1):
+            if len(line) > LONGEST:
+                raise DataError(f"{path}, line {number:,}: the line has more than {LONGEST:,} characters.")
+            yield line
+    except READ_ERRORS as error:
+        raise DataError(f"{path}: the file cannot be read: {error}. It seems to be damaged or cut short.") from None
 
 
 class CatalogPairs(Pairs):
