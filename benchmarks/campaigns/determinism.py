@@ -48,17 +48,18 @@ TIMED = {
 """Files with times, and what these are. All others are equal byte for byte."""
 
 CLOCKS = (
-    "seconds",
-    "seconds_left",
-    "tokens_per_second",
-    "memory",
-    "peak_memory",
-    "joules",
-    "energy",
-    "time",
-    "updates",
-    "pauses",
-    "paces",
+    *(
+        "seconds",
+        "seconds_left",
+        "tokens_per_second",
+        "per_second",
+        "counts_a_step",
+        "speed",
+        "decoding",
+        "memory",
+        "peak_memory",
+    ),
+    *("joules", "energy", "time", "updates", "pauses", "paces"),
 )
 
 SETTINGS = {
