@@ -50,13 +50,14 @@ release: $(VENV)/.weft-dev-installed
 	$(PIP) install --quiet -c constraints.txt setuptools
 	$(BIN)/python deploy/release.py
 
-# Everything that weft needs at its oldest version, with the tools of the tests.
+# Everything that weft needs at its oldest version, every extra included, with the tools of the tests.
 TESTS ?= tests
+EVERY := dev,hub,datasets,languages,ja,ko,trackio,wandb,mlflow,docs,notebooks
 OLD := .venv-minimum/bin/python
 minimum:
 	@test -x $(OLD) || $(PYTHON) -m venv .venv-minimum
 	$(PYTHON) deploy/minimum_versions.py > .venv-minimum/constraints.txt
-	$(OLD) -m pip install --quiet -c .venv-minimum/constraints.txt -e '.[dev,hub,datasets,languages,ja,ko]'
+	$(OLD) -m pip install --quiet -c .venv-minimum/constraints.txt -e '.[$(EVERY)]'
 	OMP_NUM_THREADS=1 $(OLD) -m pytest -q -n $(JOBS) $(TESTS)
 
 results: $(VENV)/.weft-installed

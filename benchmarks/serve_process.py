@@ -23,6 +23,7 @@ class Server:
         self.pid, self.url = 0, ""
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.events: list[dict[str, object]] = []
+        self.answered: list[tuple[str, float]] | None = None  # clients and seconds of requests, if somebody wants them
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -39,6 +40,8 @@ class Server:
             event = json.loads(line)
             if event["event"] != "request":
                 self.events.append(event)
+            elif self.answered is not None:
+                self.answered.append((event.get("client", ""), event["ms"] / 1000))
             if event["event"] == "serving":
                 self.pid = int(event.get("pid", self.process.pid))  # another one after a hand-over
                 self.url = str(event["address"])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from weft.file_access import default_mode, replace_file, sync_all, unfinished
+from weft.file_access import appending, default_mode, replace_file, sole_writer, sync, sync_all, unfinished
 
 
 def test_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -80,3 +82,32 @@ def test_a_folder_is_synced_with_everything_in_it(tmp_path: Path, monkeypatch: p
     sync_all(tmp_path / "a" / "b" / "file")
     file = str(tmp_path / "a" / "b" / "file")
     assert sorted(synced) == sorted([str(tmp_path / "a"), str(tmp_path / "a" / "b"), file, file])
+
+
+def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
+    part, out = tmp_path / "out.part", tmp_path / "out"
+    with sole_writer(part, out):
+        with pytest.raises(OSError, match="another process is writing it"), sole_writer(part, out):
+            pass
+        os.replace(part, out)
+        with sole_writer(part, out):  # the name is free again
+            assert part.exists() and out.exists()
+    with sole_writer(part, out):
+        pass
+
+
+@pytest.mark.parametrize("write", [lambda file: replace_file(file, "new"), lambda file: _append(file), sync])
+def test_an_error_in_writing_names_the_file(
+    write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a full disk names nothing, that of a read-only one the temporary file."""
+    (tmp_path / "file").write_text("old")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(full))
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'$"):
+        write(tmp_path / "file")
+
+
+def _append(file: Path) -> None:
+    with appending(file) as out:
+        os.fsync(out.fileno())

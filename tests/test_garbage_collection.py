@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft.garbage_collection import OBJECTS, collect_rarely, paused_at_startup
+from weft.garbage_collection import OBJECTS, SERVED, collect_in_short_pauses, collect_rarely, paused_at_startup
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +37,10 @@ def test_what_a_program_makes_at_its_start_is_not_looked_at_later() -> None:
         assert gc.isenabled() and gc.get_freeze_count() > before
     finally:
         gc.unfreeze()
+
+
+def test_a_server_collects_garbage_in_short_pauses() -> None:
+    gc.set_threshold(OBJECTS, 9, 8)
+    with collect_in_short_pauses():
+        assert gc.get_threshold() == (SERVED, 9, 8) and gc.get_freeze_count() > 10_000
+    assert gc.get_threshold() == (OBJECTS, 9, 8) and gc.get_freeze_count() == 0

@@ -14,6 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from xml.sax.saxutils import escape
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from weft.data.tokenizers.word_character_byte import ByteTokenizer, WordTokenize
 from weft.data.word_vectors.mapping import MappedVectors
 from weft.data.word_vectors.vectors import read_vectors
 from weft.errors import ConfigError, DataError, InputError, RunError, WeftError
+from weft.file_access import why_unreadable
 from weft.runs.run_folder import records, remember_plan
 from weft.runs.trained_model import check_text
 from weft.serve.access_control import read_keys
@@ -183,20 +185,27 @@ def test_texts_and_settings_with_half_a_pair_are_refused() -> None:
             read(f"a: {HALF}", "config.yaml")
 
 
+@pytest.mark.parametrize("spec", ["a\0b.tsv", "a\0*.tsv", "a.tsv#1,\0", "a\0.en,a.de"])
+def test_a_name_with_a_null_character_is_refused(spec: str) -> None:
+    with pytest.raises(DataError, match="no null character"):
+        open_pairs(spec)
+    assert why_unreadable(spec) == "there is no such file"
+
+
 def test_a_plural_rule_that_divides_by_zero_for_one_is_that_of_english() -> None:
     rule = Plurals("Plural-Forms: nplurals=2; plural=n % (n - 1);")
     assert (rule.one, rule.many) == (0, 1)
 
 
 def damaged_archive(folder: Path) -> Path:
-    """A .zip file whose directory points before its beginning."""
+    """A .zip file whose end says that its directory lies further behind, so that its members begin before the file."""
     file = folder / "a.zip"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("a.en", "a\n")
         archive.writestr("a.de", "b\n")
     content = bytearray(file.read_bytes())
-    at = content.rindex(b"PK\1\2")
-    content[at + 42 : at + 46] = struct.pack("<I", 0xFFFFFFFE)
+    at = content.rindex(b"PK\5\6") + 16
+    content[at : at + 4] = struct.pack("<I", struct.unpack("<I", content[at : at + 4])[0] + 10)
     file.write_bytes(content)
     return file
 
@@ -306,6 +315,48 @@ def test_a_corpus_whose_description_is_damaged_is_made_again(old: str, new: str,
     content: dict[str, Any] = json.loads(about.read_text())
     about.write_text(about.read_text().replace(old, new))
     assert (prepared().report.read, prepared().report.kept) == (2, 2) and json.loads(about.read_text()) == content
+
+
+TEXT = st.sampled_from(["", " ", "a", "b <x/>", "c &"])
+ENTRIES = st.lists(st.tuples(TEXT, TEXT, st.booleans()), min_size=1, max_size=8)
+
+
+def catalog(entries: list[tuple[str, str, bool]]) -> str:
+    rows = (f'{"#, fuzzy" if odd else ""}\nmsgctxt "{n}"\nmsgid "{a}"\nmsgstr "{b}"\n' for n, (a, b, odd) in enumerate(entries))
+    return "\n".join(['msgid ""\nmsgstr ""\n', *rows])
+
+
+def memory(entries: list[tuple[str, str, bool]]) -> str:
+    units = (
+        f"<tu><tuv xml:lang='en'><seg>{escape(a)}</seg></tuv>"
+        f"<tuv xml:lang='{'fr' if odd else 'de'}'><seg>{escape(b)}</seg></tuv></tu>"
+        for a, b, odd in entries
+    )
+    return f"<tmx version='1.4'><header srclang='en'/><body>{''.join(units)}</body></tmx>"
+
+
+def exchange(entries: list[tuple[str, str, bool]]) -> str:
+    units = (
+        f"<trans-unit><source>{escape(a)}</source><target state='{'new' if odd else 'final'}'>{escape(b)}</target></trans-unit>"
+        for a, b, odd in entries
+    )
+    return f"<xliff version='1.2'><file source-language='en'><body>{''.join(units)}</body></file></xliff>"
+
+
+@given(ENTRIES, st.sampled_from([(".po", catalog), (".tmx", memory), (".xlf", exchange)]))
+@settings(max_examples=60, deadline=None)
+def test_every_entry_is_a_pair_or_is_counted(
+    entries: list[tuple[str, str, bool]], kind: tuple[str, Callable[[list[tuple[str, str, bool]]], str]]
+) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / f"a{kind[0]}"
+        file.write_text(kind[1](entries), "utf-8")
+        found = open_pairs(f"{file}#en,de" if kind[0] == ".tmx" else str(file))
+        count = 0
+        with suppress(DataError):
+            for _ in found:
+                count += 1
+        assert count + found.left_out.total() == len(entries), found.left_out
 
 
 def test_questions_without_an_answer_are_counted(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from weft.decoding.shortlist import Shortlist, cached_file
 from weft.errors import DataError, RunError
 from weft.file_access import claim, close_to_others, why_untrusted
 from weft.runs.packed_run import unpacked
+from weft.runs.sharded_prediction import InputTexts, PredictionWork, ShardFolder
 from weft.runs.weight_files import replacing
 
 ROOT = Path(__file__).parent.parent
@@ -32,6 +33,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache, empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return cache_folder()
+
+
+@pytest.fixture(autouse=True)
+def _shared_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups have several members, whoever runs the tests."""
+    monkeypatch.setattr(file_access, "_own_group", lambda number: False)
 
 
 def prepared(folder: Path, cache: Path) -> Corpus:
@@ -54,6 +61,10 @@ def test_owner_and_mode_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         close_to_others(folder)
         assert why_untrusted(folder) is None
         path.chmod(before)
+    folder.chmod(0o775)
+    monkeypatch.setattr(file_access, "_own_group", lambda number: True)
+    assert why_untrusted(folder) is None, "a group of this user alone"
+    folder.chmod(0o755)
     (folder / "link").symlink_to(file)
     assert "is a link" in (why_untrusted(folder) or "") and why_untrusted(folder, inside=False) is None
     (folder / "link").unlink()
@@ -144,6 +155,10 @@ def test_a_file_of_somebody_else_is_not_written_where_everybody_can_put_one(
     tmp_path.chmod(0o777)
     with pytest.raises(PermissionError, match="somebody else"):
         claim(tmp_path / "own")
+    (tmp_path / "out.txt.shards").mkdir()
+    work = PredictionWork([], InputTexts([]), tmp_path / "out.txt")
+    with pytest.raises(DataError, match="somebody else has created this folder"):
+        ShardFolder(work).open(False, print)
 
 
 def test_temporary_names_differ_from_call_to_call(tmp_path: Path) -> None:

@@ -84,12 +84,14 @@ def test_what_is_installed_exists(command: list[str]) -> None:
 
 
 def test_the_extras_are_those_of_the_project() -> None:
-    """In the table of docs/start.md, which README.md refers to, and in `weft doctor`, which leaves out those for developers."""
+    """In README.md, in the table of docs/start.md, and in `weft doctor`, which leaves out those for developers."""
     from weft.bench.doctor import EXTRAS
 
     extras = set(PROJECT["optional-dependencies"])
     table = re.findall(r"^\| (`.*`) \|", (ROOT / "docs" / "start.md").read_text("utf-8"), re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(table))) == extras
+    readme = (ROOT / "README.md").read_text("utf-8").split("## Install")[1].split("\n## ")[0]
+    assert extras <= set(re.findall(r"`(\w+)`", readme))
     assert set(EXTRAS) == extras - {"contract", "docs", "notebooks", "dev"}
     named = {extra for file in DOCUMENTS for extra in re.findall(r"weft-seq2seq\[(\w+)\]", file.read_text("utf-8"))}
     assert named <= extras

@@ -29,6 +29,19 @@ def test_the_version_has_its_section_and_its_citation() -> None:
     assert citation["license"] == tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["license"]
 
 
+def test_badges_are_true() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    versions = [each.rpartition(" ")[2] for each in project["classifiers"] if "Python :: 3." in each]
+    picture, readme = (ROOT / "docs/images/badges.svg").read_text("utf-8"), (ROOT / "README.md").read_text("utf-8")
+    texts = re.findall(r"<text[^>]*>([^<]+)</text>", picture)
+    stated = ["version", VERSION, "python", " | ".join(versions), "license", project["license"]]
+    assert texts == stated and project["requires-python"] == f">={versions[0]}"
+    assert f'aria-label="version {VERSION}, Python {stated[3]}, license {project["license"]}"' in picture
+    assert f"![version {VERSION}, Python {versions[0]} to {versions[-1]}, license {project['license']}]" in readme
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]
+    assert jobs["test"]["strategy"]["matrix"]["python"] == versions
+
+
 def test_workflows_and_hooks_call_what_exists() -> None:
     for file in (ROOT / ".github/workflows").glob("*.yml"):
         jobs = yaml.safe_load(file.read_text("utf-8"))["jobs"]

@@ -7,7 +7,6 @@ import glob
 import hashlib
 import os
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -40,7 +39,7 @@ def why_unreadable(path: str | Path, what: str = "file") -> str | None:
             os.stat(path / ".")  # entering a folder needs another permission than listing it
         elif stat.S_ISREG(found.st_mode):
             os.close(os.open(path, os.O_RDONLY))
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # no name has a null character or half of a surrogate pair
         return f"there is no such {what}"
     except PermissionError:
         return denied(path, "read it")
@@ -91,12 +90,22 @@ def why_untrusted(path: Path, *, chosen: bool = False, inside: bool = True) -> s
         facts = each.lstat()
         if stat.S_ISLNK(facts.st_mode):
             return f"{each} is a link"
-        others = stat.S_IWOTH if chosen else stat.S_IWGRP | stat.S_IWOTH
+        others = stat.S_IWOTH if chosen or _own_group(facts.st_gid) else stat.S_IWGRP | stat.S_IWOTH
         if facts.st_uid not in (os.geteuid(), ROOT) and not chosen:
             return f"{each} belongs to {_user(facts.st_uid)}"
         if facts.st_mode & others:
             return f"others may write to {each} ({stat.filemode(facts.st_mode)}): chmod -R go-w {path}"
     return None
+
+
+def _own_group(number: int) -> bool:
+    """Whether a group is this user's alone: many systems make one of the same name for each user."""
+    import grp
+
+    try:
+        return grp.getgrgid(number).gr_name == _user(os.geteuid())
+    except KeyError:
+        return False
 
 
 def close_to_others(folder: Path) -> None:
@@ -109,13 +118,15 @@ def close_to_others(folder: Path) -> None:
 def claim(file: Path) -> Path:
     """Creates a file whose name others can guess, unless it is there. Raises OSError if somebody else has put one there."""
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # a link could lead to any file of this user
-    try:
-        strange = os.fstat(handle).st_uid != os.geteuid()
-    finally:
-        os.close(handle)
-    if strange and file.parent.stat().st_mode & stat.S_IWOTH:
+    os.close(handle)
+    if made_by_others(file):
         raise PermissionError(errno.EPERM, "somebody else has created this file", str(file))
     return file
+
+
+def made_by_others(path: Path) -> bool:
+    """Whether somebody else has put a file or folder, or a link, where everybody may."""
+    return path.lstat().st_uid != os.geteuid() and bool(path.parent.stat().st_mode & stat.S_IWOTH)
 
 
 def own_cache() -> Path | None:
@@ -159,7 +170,7 @@ def replace_file(file: Path, content: str | bytes) -> None:
 @contextmanager
 def replacing_file(file: Path) -> Iterator[IO[bytes]]:
     """Writes a file atomically: a crash leaves either the old file or the new one, also if the machine loses power."""
-    with unfinished(file) as aside:
+    with naming(file), unfinished(file) as aside:
         with open(aside, "xb") as out:
             yield out
             out.flush()
@@ -184,9 +195,35 @@ def unfinished(target: Path, *, sweep: bool = False) -> Iterator[Path]:
             _remove(aside)
 
 
+@contextmanager
+def sole_writer(file: Path, output: Path | str) -> Iterator[None]:
+    """Holds a lock on a file that becomes `output`, and creates it if it is not there.
+
+    Raises OSError if another process has it. Where files cannot be locked, nothing is held.
+    """
+    while True:
+        handle = os.open(claim(file), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            _try_to_lock(handle, output)
+            if file.exists() and os.path.samestat(os.fstat(handle), file.stat()):  # otherwise it has just got its final name
+                yield
+                return
+        finally:
+            os.close(handle)
+
+
+def _try_to_lock(handle: int, output: Path | str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OSError(errno.EBUSY, "another process is writing it; wait for it, or choose another name", str(output)) from None
+    except OSError:  # not every file system has locks
+        pass
+
+
 def temporary_name(target: Path, kind: str = "") -> Path:
     """A new path beside `target` that the next writer of this target removes, if it is still there."""
-    return target.with_name(f"{ASIDE}{kind}{short_name(target)}.{secrets.token_hex(4)}")
+    return target.with_name(f"{ASIDE}{kind}{short_name(target)}.{os.urandom(4).hex()}")
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -249,11 +286,30 @@ def short_name(file: Path) -> str:
 
 def sync(path: Path) -> None:
     """Syncs a file, or the entries of a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
+    with naming(path):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Makes errors in writing a file name it. Those of the system name a temporary path, or nothing if the disk is full."""
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        yield
+    except OSError as error:
+        if error.filename is None or ASIDE in str(error.filename):
+            raise OSError(error.errno, error.strerror or str(error), str(file)) from error
+        raise
+
+
+@contextmanager
+def appending(file: Path) -> Iterator[IO[str]]:
+    """A text file that is added to."""
+    with naming(file), open(file, "a", encoding="utf-8") as out:
+        yield out
 
 
 def same_file(first: Path, second: Path) -> bool:

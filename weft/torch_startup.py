@@ -1,13 +1,15 @@
-"""Starting torch without parts that using a model does not need. They are imported as soon as something may ask for them.
+"""Starting torch without parts that only compilers need. They are imported as soon as something may ask for them.
 
-A quarter of `import torch` describes operations for tensors without data (the device meta), which compilers need.
+A quarter of `import torch` describes operations for tensors without data (the device meta). Optimisers import the compiler,
+which takes as long as torch, to tell it that it must not compile them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import wraps
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -19,19 +21,31 @@ KNOWN = "__version__ = '2.13."
 """The beginning of the version of torch with which this is tested. Others start as a whole."""
 
 DEFERRED = ("torch.export", "torch._meta_registrations")
-"""The modules that wait, in the order in which torch imports them."""
+"""The modules that wait where a model is used, in the order in which torch imports them."""
+
+COMPILER = "torch._dynamo"
+"""The module that waits where a model is trained. What optimisers ask of it does nothing as long as nothing is compiled."""
 
 _LOCK = RLock()
 _COMPLETING: list[bool] = []
 
 
 def defer_parts() -> None:
-    """Lets the next `import torch` of this process leave out what is rarely needed, if this version of torch is known."""
+    """Lets the next `import torch` of this process leave out `DEFERRED`, if this version of torch is known."""
+    _defer(_StartFinder())
+
+
+def defer_compiler() -> None:
+    """Lets optimisers of this process do without torch's compiler until something is compiled, if this version is known."""
+    _defer(_Finder((COMPILER,)))
+
+
+def _defer(finder: _Finder) -> None:
     spec = None if "torch" in sys.modules else PathFinder.find_spec("torch")
     if spec is not None and spec.origin is not None:
         with suppress(OSError):
             if KNOWN in Path(spec.origin).with_name("version.py").read_text():
-                sys.meta_path.insert(0, _Finder())
+                sys.meta_path.insert(0, finder)
 
 
 def complete_torch() -> None:
@@ -57,7 +71,11 @@ class _Deferred(ModuleType):
     """A module that is executed when an attribute is missed. Its `__path__` waits, too."""
 
     def __getattr__(self, name: str) -> Any:
-        complete_torch()
+        with _LOCK:
+            if self.__name__ in DEFERRED:
+                _complete()
+            else:
+                _execute(self)
         return ModuleType.__getattribute__(self, name)
 
 
@@ -72,6 +90,8 @@ class _Later(Loader):
         module.__class__ = _Deferred
         if module.__name__ == DEFERRED[-1]:
             _allow_generators()
+        if module.__name__ == COMPILER:
+            vars(module).update(graph_break=lambda msg="": None, disable=_disable)
 
 
 class _Loaded(Loader):
@@ -88,26 +108,56 @@ class _Loaded(Loader):
 
 
 class _Finder:
-    """Lets modules wait while torch is imported. Before any other module of torch is imported later, they are."""
+    """Lets modules wait."""
+
+    def __init__(self, deferred: Sequence[str]) -> None:
+        self.deferred = deferred
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if not name.startswith("torch.") or target is not None:
             return None
-        if name in DEFERRED and name not in sys.modules:
+        if name in self.deferred and name not in sys.modules:
             spec = PathFinder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
                 spec.loader = _Later(spec.loader)
             return spec
-        if _starting() or not _LOCK.acquire(blocking=False):  # a thread that completes torch may wait for this import
-            return None
-        try:
-            _complete()
-        finally:
-            _LOCK.release()
+        self.before(name)
         found = sys.modules[name].__spec__ if name in sys.modules else None
         if found is not None:
             found.loader = _Loaded(found)
         return found
+
+    def before(self, name: str) -> None:
+        """Does what has to be done before a module is imported."""
+
+
+class _StartFinder(_Finder):
+    """Lets modules wait while torch is imported. Before any other module of torch is imported later, they are."""
+
+    def __init__(self) -> None:
+        super().__init__(DEFERRED)
+
+    def before(self, name: str) -> None:
+        if _starting() or not _LOCK.acquire(blocking=False):  # a thread that completes torch may wait for this import
+            return
+        try:
+            _complete()
+        finally:
+            _LOCK.release()
+
+
+def _disable(function: Callable[..., Any], *settings: Any, **options: Any) -> Callable[..., Any]:
+    """`torch._dynamo.disable` of a function: that of torch, as soon as its compiler is there."""
+    disabled: list[Callable[..., Any]] = []
+
+    @wraps(function)
+    def run(*given: Any, **named: Any) -> Any:
+        compiler = sys.modules[COMPILER]
+        if not disabled and type(compiler) is ModuleType:
+            disabled.append(compiler.disable(function, *settings, **options))
+        return (disabled[0] if disabled else function)(*given, **named)
+
+    return run
 
 
 def _allow_generators() -> None:
@@ -126,7 +176,8 @@ def _starting() -> bool:
 def _execute(module: ModuleType) -> None:
     spec = module.__spec__
     later = None if spec is None else spec.loader
-    assert spec is not None and isinstance(later, _Later)
+    if spec is None or not isinstance(later, _Later):
+        return  # it is being executed
     spec.loader = module.__loader__ = later.loader
     if spec.submodule_search_locations is not None:
         module.__path__ = spec.submodule_search_locations

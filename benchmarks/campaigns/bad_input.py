@@ -13,6 +13,7 @@ imported everything, some at a time. `cases.jsonl` in --out has a line per block
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import mmap
 import os
@@ -53,8 +54,14 @@ GROWTH = 1.4
 MEMORY = 2 << 30
 """Bytes of memory that a case may take."""
 
-TURNS, COSTLY = 8, 200
-"""A reader of lines reads one line in eight; those that identify languages, which takes milliseconds, one in 200."""
+TURNS = 12
+"""Each reader of lines reads one line in so many, in turn, unless it is listed in `COSTLY`."""
+
+COSTLY = {
+    **dict.fromkeys(("sentencepiece tokens", "unigram tokens", "bpe tokens", "segments", "markdown text", "YAML value"), 96),
+    **dict.fromkeys(("filters", "language"), 960),
+}
+"""The same for readers that take longer: those that identify languages take milliseconds."""
 
 UNREAD = ("ctranslate2 model", "argos model", "a.tsv@idna", "a.tsv@unicode_escape", "listed files")
 """Readers that refuse even the files as they are, since weft writes such models only, or since the data does not fit."""
@@ -124,6 +131,9 @@ class Lines:
 
     def __init__(self, seed: int) -> None:
         self.seed, self.readers = seed, line_readers(make_tokenizers())
+        for read in self.readers.values():  # what is loaded once is not loaded in each process
+            with suppress(WeftError):
+                read(TEXTS[0])
 
     def run(self, number: int, counts: Counts) -> None:
         rng = random.Random(f"{self.seed}/line/{number}")
@@ -131,7 +141,7 @@ class Lines:
         content = fuzzed_bytes(line, rng)
         attempt(counts, "bytes", len(content), lambda: list(read_lines(iter([content]), "a")), f"lines:{number}")
         for place, (name, read) in enumerate(self.readers.items()):
-            if (number + place) % (COSTLY if name in ("filters", "language") else TURNS):
+            if (number + place) % COSTLY.get(name, TURNS):
                 continue
             spent = attempt(counts, name, len(line), lambda read=read: read(line), f"lines:{number}")
             if spent > SLOW:
@@ -158,8 +168,8 @@ class Lines:
 class Files:
     """Folders of files of which one is changed, each for one reader."""
 
-    def __init__(self, seed: int, readers: list[Reader]) -> None:
-        self.seed, self.readers = seed, readers
+    def __init__(self, seed: int, readers: list[Reader], random_bytes: bool = False) -> None:
+        self.seed, self.readers, self.random_bytes = seed, readers, random_bytes
         self.others = [content for reader in self.readers for content in reader.files.values() if len(content) < 100_000]
         self.check()
 
@@ -179,7 +189,8 @@ class Files:
         rng = random.Random(f"{self.seed}/file/{number}")
         reader = self.readers[number % len(self.readers)]
         name = rng.choice([*reader.files])
-        content = changed(reader.files[name], rng, name, rng.choice(self.others))
+        whole, other = reader.files[name], rng.choice(self.others)
+        content = rng.randbytes(len(whole)) if self.random_bytes else changed(whole, rng, name, other)
         files = {**reader.files, name: content}
         if rng.random() < 0.02 and len(files) > 1:
             del files[name]
@@ -262,6 +273,11 @@ def _wait(child: int, at: mmap.mmap) -> str:
         time.sleep(0.02)
 
 
+def make_cases(kind: str, options: argparse.Namespace, folder: Path) -> Lines | Files:
+    """The cases of a kind. folder: where valid files are made."""
+    return Files(options.seed, file_readers(folder), options.random_bytes) if kind == "files" else Lines(options.seed)
+
+
 def blocks(kind: str, count: int) -> Iterator[tuple[int, int]]:
     size = BLOCK[kind]
     return ((first, min(count, first + size)) for first in range(0, count, size))
@@ -283,7 +299,9 @@ def campaign(options: argparse.Namespace) -> Counts:
             for first, last in waiting:
                 if time.monotonic() > end:
                     break
-                cases = cases or (Files(options.seed, file_readers(Path(folder))) if kind == "files" else Lines(options.seed))
+                if cases is None:
+                    cases = make_cases(kind, options, Path(folder))
+                    gc.freeze()  # or else each process that collects garbage copies the memory of this one
                 counts = in_fork(cases, kind, first, last, options.out)
                 total.add(counts.as_json())
                 with journal.open("a", encoding="utf-8") as out:
@@ -319,7 +337,7 @@ def again(options: argparse.Namespace) -> None:
         for kind in ("files", "lines"):
             numbers = [int(case.partition(":")[2]) for case in found if case.startswith(kind)]
             if numbers:
-                cases = Files(options.seed, file_readers(Path(folder))) if kind == "files" else Lines(options.seed)
+                cases = make_cases(kind, options, Path(folder))
             for number in numbers:
                 left.add(in_fork(cases, kind, number, number + 1, options.out).as_json())
     print("".join(f"{json.dumps(each)}\n" for each in left.findings), end="")
@@ -342,7 +360,7 @@ def one_case(options: argparse.Namespace) -> None:
 
     globals()["attempt"] = shown
     with tempfile.TemporaryDirectory(prefix="bad-input-") as folder:
-        cases = Files(options.seed, file_readers(Path(folder))) if kind == "files" else Lines(options.seed)
+        cases = make_cases(kind, options, Path(folder))
         cases.run(int(number), Counts())
 
 
@@ -353,6 +371,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after this time; the next call continues")
+    parser.add_argument("--random-bytes", action="store_true", help="the floor: files of random bytes, not of changed ones")
     parser.add_argument("--case", help="one case, such as lines:123 or files:45, with its traceback")
     parser.add_argument("--again", action="store_true", help="only the cases of --out that found something, as after a change")
     options = parser.parse_args()

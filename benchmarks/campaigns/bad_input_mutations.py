@@ -25,6 +25,9 @@ FRAGMENTS = (
 )  # fmt: skip
 """What readers treat specially."""
 
+SHORT = tuple(each for each in FRAGMENTS if len(each) < 100)
+"""Those that most lines have."""
+
 RAW = (
     b"\xff", b"\xfe\xff", b"\xff\xfe", b"\x80", b"\xc0\xaf", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xf4\x90\x80\x80",
     b"\x00\x00", b"\xe2\x82", b"\n",
@@ -47,18 +50,18 @@ def fuzzed_line(seeds: list[str], rng: Rng) -> str:
     """A line: fragments and seeds, put together, repeated or nested; sometimes huge, or with halves of surrogate pairs."""
     text = rng.choice(seeds)
     for _ in range(rng.randrange(4)):
-        at, piece = rng.randrange(len(text) + 1), rng.choice(FRAGMENTS if rng.random() < 0.7 else seeds)
+        at, piece = rng.randrange(len(text) + 1), rng.choice(SHORT if rng.random() < 0.7 else seeds)
         text = text[:at] + piece + text[at + rng.randrange(4) * rng.randrange(2) :]
-    if rng.random() < 0.05:
+    if rng.random() < 0.03:
         one, other = rng.choice(FRAGMENTS), rng.choice(FRAGMENTS)
-        count = rng.randrange(1, 2 + 2_000 // len(one + other))
+        count = rng.randrange(1, 2 + 1_000 // len(one + other))
         text += rng.choice([(one + other) * count, one * count + other * count])
     if rng.random() < 0.05:
         at = rng.randrange(len(text) + 1)
         text = (
             text[:at] + chr(rng.choice([rng.randrange(0xD800, 0xE000), rng.randrange(32), rng.randrange(0x110000)])) + text[at:]
         )
-    if rng.random() < 0.0002:
+    if rng.random() < 0.0001:
         text = (text + rng.choice(FRAGMENTS)) * (HUGE // (len(text) + 1))
     return text
 

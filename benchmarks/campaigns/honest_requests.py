@@ -42,7 +42,7 @@ class Request:
 
 
 def translated(run: str, source: Path, out: Path) -> str:
-    """A file as `weft translate` translates it."""
+    """A file as `weft translate` translates it in a process of its own."""
     command = [sys.executable, "-m", "weft", "translate", run, str(source), "-o", str(out), "--device", "cpu", "--fast"]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     return out.read_text("utf-8")
@@ -74,11 +74,11 @@ def upload(name: str, content: str) -> tuple[str, bytes]:
     return "multipart/form-data; boundary=weft", (fields + file).encode()
 
 
-def requests(run: str, texts: Sequence[str], folder: Path) -> list[Request]:
-    """Single texts, lists, long texts and files, with the answers that `weft translate` gives in a process of its own."""
+def requests(texts: Sequence[str], folder: Path, translated: Callable[[Path, Path], str]) -> list[Request]:
+    """Single texts, lists, long texts and files, with the answers of `translated(file, output)`, see above."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "texts.txt").write_text("".join(f"{text}\n" for text in texts), "utf-8")
-    answers = translated(run, folder / "texts.txt", folder / "texts.out.txt").splitlines()
+    answers = translated(folder / "texts.txt", folder / "texts.out.txt").splitlines()
 
     def found(body: bytes) -> object:
         return [each["text"] for each in json.loads(body)["translations"]]
@@ -96,7 +96,7 @@ def requests(run: str, texts: Sequence[str], folder: Path) -> list[Request]:
         made.append(posted("/translate", body, "long text", "\n".join(right), lambda raw: json.loads(raw)["translatedText"]))
     for name, content in documents(texts).items():
         (folder / name).write_text(content, "utf-8")
-        right_file = translated(run, folder / name, folder / f"out-{name}").encode()
+        right_file = translated(folder / name, folder / f"out-{name}").encode()
         made.append(Request("file", "/translate_file", *upload(name, content), right_file, lambda raw: raw))
     return made
 

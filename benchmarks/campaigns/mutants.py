@@ -338,7 +338,19 @@ def wilson(part: int, whole: int) -> tuple[float, float]:
     return (middle - half) / (1 + z * z / whole), (middle + half) / (1 + z * z / whole)
 
 
-COLUMNS = ("room", "mutants", "caught before", "caught", "too long or crashed", "alive", "of these equivalent", "95 %")
+COMPARED = ("assert", "AssertionError", "Failed")
+"""How a test says that something differs. Anything else is an error that a test without assertions would have shown, too."""
+COLUMNS = (
+    "room",
+    "mutants",
+    "without assertions",
+    "caught before",
+    "caught",
+    "too long or crashed",
+    "alive",
+    "of these equivalent",
+    "95 %",
+)
 
 
 def report(file: Path, reasons_file: Path = REASONS) -> str:
@@ -349,7 +361,7 @@ def report(file: Path, reasons_file: Path = REASONS) -> str:
     for seed in sorted({row["seed"] for row in everything}):
         rows = [row for row in everything if row["seed"] == seed and row["operator"] != "none"]
         unchanged = [row for row in everything if row["seed"] == seed and row["operator"] == "none"]
-        text += [f"seed {seed}", "", line_of(COLUMNS), line_of(["---", *["---:"] * 6, "---"])]
+        text += [f"seed {seed}", "", line_of(COLUMNS), line_of(["---", *["---:"] * 7, "---"])]
         for room in [*ROOMS, "all"]:
             some = [row for row in rows if room in ("all", row["room"])]
             if some:
@@ -376,11 +388,21 @@ def counts(rows: list[dict[str, Any]], reasons: dict[str, str]) -> list[object]:
     caught = sum(row["verdict"] in CAUGHT for row in rows)
     before = sum(row["before_tests"] in CAUGHT for row in rows)
     other = sum(row["verdict"] in CAUGHT[1:] for row in rows)
+    floor = sum(row["verdict"] in CAUGHT and not row["why"].startswith(COMPARED) for row in rows)
     alive = [row for row in rows if row["verdict"] not in CAUGHT]
     equivalent = sum(reasons.get(reason_key(row), "").startswith("equivalent") for row in alive)
     low, high = wilson(caught, len(rows))
     share = f"{100 * caught / len(rows):.1f} % ({100 * low:.1f}–{100 * high:.1f})"
-    return [len(rows), f"{100 * before / len(rows):.1f} %", caught, other, len(alive), equivalent, share]
+    return [
+        len(rows),
+        f"{100 * floor / len(rows):.1f} %",
+        f"{100 * before / len(rows):.1f} %",
+        caught,
+        other,
+        len(alive),
+        equivalent,
+        share,
+    ]
 
 
 def reason_key(row: dict[str, Any]) -> str:

@@ -31,6 +31,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from honest_requests import HttpClient, Tally, honest, requests
+from honest_requests import HttpClient, Tally, honest, requests, translated
 from processes_from_outside import Limit, all_processes, cpu_seconds, held, kill
 from serve_hostile import ATTACKS, attack
 from serve_process import Server
@@ -53,7 +54,7 @@ SERVERS = {"steady": ("--cache", "1", "--threads", "1"), "killed": ("--workers",
 CLIENTS = 3
 """Honest clients of each server, directly and through the proxy."""
 
-WARM_UP = 0.25
+WARM_UP = 0.1
 """Hours of a period before its memory counts for the slope."""
 
 OPERATIONS = {"steady": {"reload": 1, "reader": 3}} | {
@@ -172,7 +173,7 @@ class Period:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             texts = list(dict.fromkeys(source for source, _ in open_pairs(TEXTS)))
-            made = requests(self.options.run, texts, folder / "expected")
+            made = requests(texts, folder / "expected", partial(translated, self.options.run))
             with servers(self.options.run, folder) as (started, ports):
                 asyncio.run(self._run(texts, made, started, ports))
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from packaging.version import Version
 from safetensors.torch import load_file, save_file
 
 import weft
@@ -79,8 +80,10 @@ def test_transformers_gives_the_same_beams(kind: str, tmp_path: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert type(theirs).__name__ == ("MarianMTModel" if "norm" in KINDS[kind] else "PegasusForConditionalGeneration")
     inputs = tokenizer(LINES, return_tensors="pt", padding=True, return_token_type_ids=False)
-    found = tokenizer.batch_decode(theirs.generate(**inputs, max_length=21), skip_special_tokens=True)
-    assert found == [each.text.strip() for each in weft.load(run).translate(LINES, **PLAIN, **STOP)]
+    early = Version(transformers.__version__) < Version("5.18")  # its beams count with the size of the source's vocabulary
+    beams, search = ({"num_beams": 1}, {"beam": 1}) if early and kind == "separate" else ({}, STOP)
+    found = tokenizer.batch_decode(theirs.generate(**inputs, max_length=21, **beams), skip_special_tokens=True)
+    assert found == [each.text.strip() for each in weft.load(run).translate(LINES, **PLAIN, **search)]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 import weft
 from tests.helpers.foreign_models import HARD, TEXTS, m2m100_folder, marian_folder
 from weft.data.batch import BOS, EOS, UNK, Layout, Source
+from weft.errors import RunError
 from weft.interop import bart_layout, transformers_folder, transformers_m2m100
 from weft.interop.importing import import_model
 from weft.interop.transformer_weights import Rows
@@ -116,6 +118,14 @@ def test_m2m100_and_nllb(nllb: bool, tmp_path: Path) -> None:
     assert [each.text for each in ours.translate(lines, tag=tag, **PLAIN)] == expected
     with pytest.raises(weft.errors.ConfigError, match="two languages"):
         ours.translate("A", tag=source)
+
+
+def test_a_tokenizer_without_languages_is_refused(tmp_path: Path) -> None:
+    m2m100_folder(tmp_path / "theirs", nllb=True)
+    file = tmp_path / "theirs" / "tokenizer.json"
+    file.write_text(re.sub(r"(deu|eng|fra)_Latn", r"\1", file.read_text("utf-8")), "utf-8")
+    with pytest.raises(RunError, match="its tokenizer has no languages, such as"):
+        import_model(tmp_path / "theirs", tmp_path / "run")
 
 
 def test_an_imported_model_is_an_ordinary_run(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ pytest.importorskip("huggingface_hub")
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     with hub() as found:
         monkeypatch.setenv("HF_ENDPOINT", found.url)
+        for name, value in (("ENDPOINT", ""), ("HUGGINGFACE_CO_URL_TEMPLATE", "/{repo_id}/resolve/{revision}/{filename}")):
+            monkeypatch.setattr(f"huggingface_hub.constants.{name}", found.url + value)  # read when it was imported
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setenv("HF_TOKEN", "hf_test")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")

@@ -82,9 +82,9 @@ def test_finished_shards_are_kept_and_half_a_shard_is_not(reverse_run: Path, tex
     (folder.path / "0.part").write_bytes(b"half a li")  # a process was killed while it wrote
     os.utime(folder.file(3), ns=(1, 1))
     assert folder.file(1).stat().st_mtime_ns == kept
-    done = list[int]()
-    assert predict_corpus(task, advance=lambda: done.append(1), report=told.append)
-    assert len(done) == len(LINES) - 4 * 4 + 2, "shards 1, 3, 5 and the short one 7 were finished"
+    done, expected = list[int](), list[int]()
+    assert predict_corpus(task, advance=lambda: done.append(1), expect=expected.append, report=told.append)
+    assert expected == [len(done)] == [len(LINES) - 4 * 4 + 2], "shards 1, 3, 5 and the short one 7 were finished"
     assert "continuing after 14 of 30 lines" in told[0]
     assert (tmp_path / "out.txt").read_bytes() == wanted
 

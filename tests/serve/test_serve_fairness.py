@@ -208,3 +208,72 @@ def test_a_full_queue_drops_the_newest_request_of_the_greediest_client(serve: An
     assert first.result() and sorted(each.result().status_code for each in waiting) == [200, 503]
     found = shown.post("/v1/translate", status=400, text=list("hijklm"), model="reverse")
     assert "at most 4" in found["error"]
+
+
+def interrupted(tested: batcher.Batcher) -> list[int]:
+    """How many jobs run when a long batch of one client can be interrupted for others."""
+    ran: list[int] = []
+
+    def decode(batch: Batch, began: float, between: Any) -> BatchResult:
+        ran.append(len(batch.jobs))
+        between()
+        return BatchResult([None] * len(batch.jobs), len(batch.jobs), 0.0)
+
+    tested._decode_batch = decode  # type: ignore[method-assign]
+    tested._finish = lambda batch, result: None  # type: ignore[method-assign]
+    long = Batch()
+    long.add(ticket("one", 1, steps=100).jobs[0])
+    tested._queue.add(waiting := ticket("one", 1))
+    tested._queue.remove(waiting)  # the client has got something
+    tested._interludes[0] = 0.0
+    tested._interlude(long, 0.0, 0)
+    return ran
+
+
+def test_what_interrupts_a_batch_is_short() -> None:
+    """As whoever waits for the batch waits for it, too: a tenth of its time, or a single job."""
+    for seconds, jobs in ((0.001, 10), (0.05, 1)):
+        tested = batcher.Batcher(Settings(slice=1.0), Metrics())
+        tested.times.first = seconds
+        tested._queue.add(ticket("other", 50))
+        assert interrupted(tested) == [jobs]
+
+
+def test_a_long_job_that_interrupts_is_interrupted_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+
+    def monotonic() -> float:
+        clock[0] += 1.0
+        return clock[0]
+
+    monkeypatch.setattr(batcher.time, "monotonic", monotonic)
+    tested = batcher.Batcher(Settings(slice=1.0), Metrics())
+    tested.times.first = 0.05
+    for client in ("other", "third", "fourth"):
+        tested._queue.add(ticket(client, 1))
+    assert interrupted(tested) == [1, 1] and len(tested._queue) == 1
+
+
+def test_a_batch_is_not_interrupted_while_another_lane_runs_the_model() -> None:
+    """Else it would wait for the batch of that lane, and nobody would be answered in the meantime."""
+    tested = batcher.Batcher(Settings(), Metrics())
+    tested._queue.add(ticket("other", 1))
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with tested._own:
+            held.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(30)
+        asked = threading.Thread(target=interrupted, args=(tested,), daemon=True)
+        asked.start()
+        asked.join(10)
+        assert not asked.is_alive() and len(tested._queue) == 1
+    finally:
+        done.set()
+        thread.join()
+    assert interrupted(tested) == [1]

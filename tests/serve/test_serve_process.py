@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pytest
 
 from tests.helpers import tiny
 from tests.helpers.serving import post, wait_for
+from weft.serve import server_processes
 from weft.serve.http_protocol import allow_descriptors
 from weft.serve.request_retries import RETRIES, Journal, WorkerConnections, bytes_written
 
@@ -106,6 +108,8 @@ def test_a_restart_hands_over_the_socket_and_a_second_signal_ends_at_once(revers
                 if answer.json()["translations"][0]["text"] != "b a":
                     lost.append(answer.text)
 
+        form = {"files": {"file": ("x.md", b"a b")}, "data": {"source": "en", "target": "de"}}
+        place = httpx.post(f"{url}/translate_file", trust_env=False, **form).json()["translatedFileUrl"]  # type: ignore[arg-type]
         with ThreadPoolExecutor(2) as pool:
             asked = [pool.submit(client) for _ in range(2)]
             started.send_signal(signal.SIGUSR2)
@@ -117,6 +121,7 @@ def test_a_restart_hands_over_the_socket_and_a_second_signal_ends_at_once(revers
                 assert started.wait(30) == 0
                 done.set()
                 assert [each.result() for each in asked] == [None, None] and not lost and other != started.pid
+                assert httpx.get(place, trust_env=False).content == b"b a", "translated files stay"
                 with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as line:
                     line.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")  # never ends
                     os.kill(other, signal.SIGTERM)
@@ -155,6 +160,22 @@ def test_several_processes_share_a_socket_metrics_and_files(reverse_run: Path) -
         started.send_signal(signal.SIGTERM)
         assert started.wait(120) == 0
         wait_for(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in second))
+
+
+def test_the_last_server_deletes_the_translated_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first one leaves them to the server that replaces it; workers leave them to their parent."""
+    leave: list[Any] = []
+    monkeypatch.setattr(server_processes.atexit, "register", lambda *call: leave.append(partial(*call)))
+    folder = server_processes.files_folder()
+    (folder / "x.txt").write_text("a")
+    monkeypatch.setenv(server_processes.FILES, str(folder))
+    assert server_processes.files_folder() == folder
+    monkeypatch.setenv(server_processes.WORKER, "0")
+    assert server_processes.files_folder() == folder and len(leave) == 2
+    leave[0]()
+    assert (folder / "x.txt").exists()
+    leave[1]()
+    assert not folder.exists()
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:

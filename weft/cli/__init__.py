@@ -22,7 +22,7 @@ from weft.cli.options import Command, Group, OutputClosed, examples
 from weft.errors import Interrupted, WeftError
 from weft.file_access import denied
 from weft.garbage_collection import collect_rarely
-from weft.torch_startup import defer_parts
+from weft.torch_startup import defer_compiler, defer_parts
 
 if _EARLY:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -124,11 +124,11 @@ def _main(
     """Train, evaluate, use and explain sequence-to-sequence models."""
 
 
-USING = ("translate", "predict", "generate")
-"""Commands that use a model and do not compile it, so that they can do with a part of torch."""
-
 OWN_PROCESS: list[bool] = []
 """Not empty if this process was started for the command, so that its time begins with the process."""
+
+USING = ("translate", "predict", "generate")
+"""Commands that use a model and do not compile it, so that they can do with a part of torch."""
 
 
 def main() -> None:
@@ -139,6 +139,8 @@ def main() -> None:
     OWN_PROCESS.append(True)
     if sys.argv[1:2] and sys.argv[1] in USING:
         defer_parts()
+    elif sys.argv[1:2] == ["train"]:
+        defer_compiler()
     with collect_rarely():
         status = run(sys.argv[1:])
         try:

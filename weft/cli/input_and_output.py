@@ -23,7 +23,7 @@ from rich.cells import cell_len, set_cell_size
 
 from weft.data.text_lines import LONGEST, check_file, read_lines
 from weft.errors import DataError
-from weft.file_access import NO_FILE, claim, same_file, short_name, sync, why_unreadable
+from weft.file_access import NO_FILE, same_file, short_name, sole_writer, sync, why_unreadable
 
 BLOCK = 1 << 16
 
@@ -190,25 +190,25 @@ def opened(output: Path | None) -> Iterator[IO[str]]:
 def _replacing(output: Path) -> Iterator[IO[str]]:
     part = output.with_name(f"{short_name(output)}.part")
     written = 0
-    claim(part)
-    try:
-        with _open(part, output.suffix == ".gz") as file:
-            try:
-                yield file
-            finally:
-                file.flush()
-                written = file.tell()
-        if output.exists():
-            shutil.copymode(output, part)
-        sync(part)
-        os.replace(part, output)
-        sync(output.parent)
-    except BaseException:
-        if written:
-            warn(f"{output} is incomplete; what was written is in {part}")
-        else:
-            part.unlink(missing_ok=True)
-        raise
+    with sole_writer(part, output):
+        try:
+            with _open(part, output.suffix == ".gz") as file:
+                try:
+                    yield file
+                finally:
+                    file.flush()
+                    written = file.tell()
+            if output.exists():
+                shutil.copymode(output, part)
+            sync(part)
+            os.replace(part, output)
+            sync(output.parent)
+        except BaseException:
+            if written:
+                warn(f"{output} is incomplete; what was written is in {part}")
+            else:
+                part.unlink(missing_ok=True)
+            raise
 
 
 def _open(file: Path, compressed: bool) -> IO[str]:
@@ -278,6 +278,9 @@ class Counter(StatusLine):
         super().__init__(shown)
         self.what, self.unit, self.total = what, unit, total
         self.done, self.began, self.written = 0, time.monotonic(), 0.0
+
+    def expect(self, total: int) -> None:
+        self.total = total
 
     def advance(self, count: int = 1) -> None:
         self.done += count

@@ -20,11 +20,12 @@ def predict_in_shards(work: PredictionWork, *, share: tuple[int, int] | None, en
     from weft.worker_processes import cores
 
     with Counter("done", "lines") as counter:
+        told: Any = {"advance": counter.advance, "expect": counter.expect, "report": counter.say}
         if engine is not None:
-            predict_on_ray(work, actors=actors, advance=counter.advance, report=counter.say)
+            predict_on_ray(work, actors=actors, **told)
             complete = True
         else:
-            complete = predict_corpus(work, share=share, auto_workers=cores(), advance=counter.advance, report=counter.say)
+            complete = predict_corpus(work, share=share, auto_workers=cores(), **told)
     waiting = "the other shards are not finished yet; the process that finishes the last one writes this file"
     tell(f"wrote {work.out}" if complete else f"{work.out}: {waiting}")
 

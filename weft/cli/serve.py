@@ -11,6 +11,7 @@ import typer
 from weft.cli.input_and_output import warn
 from weft.cli.options import DEVICE
 from weft.errors import ConfigError
+from weft.garbage_collection import collect_in_short_pauses
 from weft.serve.settings import Settings
 from weft.version import install
 
@@ -81,7 +82,9 @@ def serve(
     access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
     access |= {"origins": tuple(cors), "hosts": tuple(allowed_host), "suggestions": str(suggestions or "")}
     opening = {"device": device, "fast": fast, "memories": memory, "estimators": quality, "adapted": adapted}
-    _run(Settings(host=host, port=port, **limits, **processes, **access), run, opening)
+    import_module("weft.serve.server")  # whose objects, and those of torch, then need not be looked at again
+    with collect_in_short_pauses():
+        _run(Settings(host=host, port=port, **limits, **processes, **access), run, opening)
 
 
 def _check_packages() -> None:

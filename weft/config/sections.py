@@ -27,6 +27,7 @@ from weft.config.corpus_entries import (
     parse,
     renamed,
 )
+from weft.config.kept_schema import kept_schema
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.plugins import KINDS, advice_if_stale, installed_recipes
 from weft.config.registry import Among, NameIn, Options, expand, find_table, problems, suggest
@@ -416,8 +417,8 @@ def save_schema(folder: str | Path) -> Path:
 
 @functools.cache
 def _schema_text(parts: tuple[tuple[str, str], ...]) -> str:
-    """The JSON schema with these parts. Making it takes longer than making a small model."""
-    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+    """The JSON schema with these parts."""
+    return kept_schema(parts, lambda: json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n")
 
 
 def _header(folder: Path | None) -> str:

@@ -12,6 +12,7 @@ also holds for machines that share a disk. A large corpus is built in shards, se
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import json
@@ -115,7 +116,7 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
         with suppress(*BROKEN):
             return load(place)  # another process has completed it, and removed the shards of both
         kept = "Finished shards were kept: the next attempt continues after them. " if shards_of(place).exists() else ""
-        free = "" if isinstance(error, PermissionError) else "Make room there. "
+        free = "Make room there. " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
         raise DataError(
             f"{folder}: the tokenised data could not be written: {error.strerror or error}. The unfinished part was removed. "
             f"{kept}{free}To use another folder, set data.cache or the environment variable XDG_CACHE_HOME."
@@ -126,7 +127,7 @@ def find_or_build(folder: Path, key: Any, load: Callable[[Path], Cached], build:
 def trusted_place(place: Path) -> Path:
     """A file or folder in a cache, or one of this user's own beside it if others may have written what is there.
 
-    What can be put right by its owner is removed, to be made again.
+    What belongs to this user is removed, to be made again.
     """
     chosen = _is_chosen(place.parent)
     for each in (place, place.with_name(f"{place.stem}.{os.geteuid()}{place.suffix}")):
@@ -134,6 +135,8 @@ def trusted_place(place: Path) -> Path:
             return each
         warnings.warn(f"{problem}; what it holds is not used, and made again", stacklevel=3)
         with suppress(OSError):
+            if each.lstat().st_uid != os.geteuid():
+                continue
             shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
             return each
     raise DataError(f"{problem}, so nothing is read from there. Remove it, or set data.cache to a folder of your own.")

@@ -132,6 +132,8 @@ def open_pairs(spec: str, fields: Fields = PAIR) -> Pairs:
         return GeneratedPairs(spec)
     if spec.startswith("hf:"):
         return HuggingFacePairs(spec, fields)
+    if "\0" in spec:
+        raise DataError(f"{spec!r}: the name of a file has no null character.")
     if "://" in spec:
         return open_pairs(local_copies(spec), fields)
     path, columns = _columns(spec)

@@ -193,11 +193,13 @@ def _written_tables(weights: Mapping[str, Tensor], shape: Architecture, ids: Seq
     tensors = {"final_logits_bias": bias[torch.tensor(ids[1])][None]}
     if shape.share == "all":
         return tensors | {"model.shared.weight": table("source", 0)}
-    tensors |= {
+    return tensors | {
         "model.encoder.embed_tokens.weight": table("source", 0),
         "model.decoder.embed_tokens.weight": table("target", 1),
+        "lm_head.weight": table(
+            "output" if shape.share == "none" else "target", 1
+        ),  # before 5.18, transformers does not tie it
     }
-    return tensors | ({"lm_head.weight": table("output", 1)} if shape.share == "none" else {})
 
 
 def _write_tokenizer(run: TrainedRun, out: Path, sides: Sequence[Vocabulary], ids: Sequence[Sequence[int]]) -> None:

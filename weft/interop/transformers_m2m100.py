@@ -50,6 +50,8 @@ def read(folder: Path) -> ImportedModel:
     rows, pieces, codes = special_rows(
         {"decoder_start_token_id": 2, "pad_token_id": 1, **settings}, table, size, file, LANGUAGE
     )
+    if not codes:
+        raise RunError(f"{folder}: its tokenizer has no languages, such as __en__ or eng_Latn")
     tensors, weights = read_weights(folder)
     theirs = Tensors(tensors, str(weights))
     name = next((each for each in ("model.shared.weight", "lm_head.weight") if each in theirs), "model.shared.weight")

@@ -48,16 +48,19 @@ def predict_on_ray(
     *,
     actors: int | None = None,
     advance: Callable[[int], None] = lambda lines: None,
+    expect: Callable[[int], None] = lambda lines: None,
     report: Report = silent,
 ) -> None:
     """Predicts all missing shards by actors of Ray and writes the output.
 
-    actors: how many; by default one for each GPU of the cluster or, without GPUs, for each core.
+    actors: how many; by default one for each GPU of the cluster or, without GPUs, for each core · advance: called with the
+    lines of each finished shard · expect: called with the number of lines that are to be done.
     """
     ray = start_ray()
     folder = ShardFolder(work)
     folder.open(False, report)
     if missing := folder.missing():
+        expect(sum(map(folder.lines_of, missing)))
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0)) if work.device != "cpu" else 0
         count = min(actors or gpus or int(resources["CPU"]), len(missing))

@@ -2,8 +2,8 @@
 
 A shard is some thousands of inputs in a row. Its predictions are a file in OUT.shards, written aside under a lock and
 renamed when it is complete. So finished shards are never computed again, no two processes work on the same one, and a
-process that is killed loses one shard at most. Whoever finishes the last shard joins them into OUT. Predictions do not
-depend on their batch, so OUT has the same bytes however the work was divided.
+process that is killed loses one shard at most. Whoever finishes the last shard joins them into OUT. OUT is the same however
+the work was divided, up to rounding: it depends on the size of a batch, and may decide between two beams with equal scores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -26,7 +26,7 @@ from weft.data.text_lines import file_digest
 from weft.decoding.decoding_options import changed
 from weft.decoding.predictor import Prediction, Predictor
 from weft.errors import ConfigError, DataError
-from weft.file_access import claim, replace_file, replacing_file
+from weft.file_access import claim, made_by_others, naming, replace_file, replacing_file
 from weft.runs.open_run import Report, run_config, silent
 from weft.runs.packed_run import unpacked
 from weft.runs.run_folder import MODEL
@@ -133,10 +133,8 @@ class ShardFolder:
 
         shared: other processes may be at the same work, so other work is an error instead.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
         identity = self.work.identity()
-        with open(self.path / "lock", "a+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._locked():
             plan = read_json(self.plan, f"remove {self.path} to begin again") if self.plan.exists() else {}
             if plan and plan.get("identity") != identity:
                 self._clear(shared)
@@ -147,6 +145,20 @@ class ShardFolder:
         self.count, self.size = plan["inputs"], plan["shard"]
         if done := self.count - sum(map(self.lines_of, self.missing())):
             report(f"{self.work.out}: continuing after {done:,} of {self.count:,} lines")
+
+    def _locked(self) -> IO[bytes]:
+        """The locked file of the folder, which is made again if another process has just joined the shards and removed it."""
+        file = self.path / "lock"
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if made_by_others(self.path):
+                raise DataError(f"{self.path}: somebody else has created this folder; choose another name for the output")
+            with suppress(FileNotFoundError):
+                lock = open(file, "a+b")  # noqa: SIM115
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if file.exists() and os.path.samestat(os.fstat(lock.fileno()), file.stat()):
+                    return lock
+                lock.close()
 
     def __len__(self) -> int:
         return -(-self.count // self.size)
@@ -184,18 +196,19 @@ class ShardFolder:
                 part.unlink(missing_ok=True)
                 yield None
                 return
-            file.truncate(0)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(part, self.file(shard))
+            with naming(self.work.out):
+                file.truncate(0)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(part, self.file(shard))
 
     def join(self) -> None:
         """Writes the output from all shards, in order, and removes them."""
-        with open(self.path / "lock", "a+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not self.plan.exists():
-                return  # another process has joined them
+        with self._locked():
+            if not self.plan.exists():  # another process has joined them
+                shutil.rmtree(self.path)
+                return
             with replacing_file(self.work.out) as out:
                 for shard in range(len(self)):
                     with open(self.file(shard), "rb") as file:
@@ -274,9 +287,12 @@ def predict_corpus(
     share: tuple[int, int] | None = None,
     auto_workers: int = 1,
     advance: Callable[[], None] = lambda: None,
+    expect: Callable[[int], None] = lambda lines: None,
     report: Report = silent,
 ) -> bool:
     """Predicts all shards, or a share of them: (k, n) takes the shards k, k + n, k + 2n, …, counted from 1.
+
+    advance: called after each line · expect: called with the number of lines that are to be done, at most
 
     Returns whether the output is complete: the process that finishes the last shard writes it.
     """
@@ -284,6 +300,7 @@ def predict_corpus(
     folder.open(share is not None, report)
     first, step = share or (1, 1)
     mine = [shard for shard in folder.missing() if shard % step == first - 1]
+    expect(sum(map(folder.lines_of, mine)))
     predictor = ShardPredictor(work, folder.size, report, auto_workers)
     for wait in (False, True):  # first what nobody else is at
         for shard in mine:

@@ -191,11 +191,12 @@ def load_weights(model: nn.Module, file: Path) -> dict[str, str]:
 
 
 @contextmanager
-def replacing(target: Path, *, new: bool = False) -> Iterator[Path]:
+def replacing(target: Path, *, new: bool = False, advice: str = "") -> Iterator[Path]:
     """Yields a temporary path for a file or folder that then replaces `target`. If this fails, nothing of it remains.
 
     All of it is synced to disk before, so that a crash leaves either what was there or what is new, as a whole. With `new`,
-    only an empty folder is replaced; RunError says if another process has made more of it meanwhile.
+    only an empty folder is replaced; RunError says if another process has made more of it meanwhile. advice: what an error
+    says besides.
     """
     try:
         with unfinished(target) as aside:
@@ -212,11 +213,12 @@ def replacing(target: Path, *, new: bool = False) -> Iterator[Path]:
         parent = next(folder for folder in target.absolute().parents if folder.is_dir())
         if isinstance(error, PermissionError) or not os.access(parent, os.W_OK):
             raise RunError(f"could not save {target}: {denied(parent, 'write there')}") from error
-        free = shutil.disk_usage(parent).free / 2**20
-        raise RunError(
-            f"could not save {target}: {error}. {free:,.0f} MiB are free on that disk. Earlier checkpoints are intact: free "
-            "some space (old runs, other files) or lower train.keep_last, and continue with --resume"
-        ) from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        full = not isinstance(error, OSError) or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        free = (
+            f"{shutil.disk_usage(parent).free / 2**20:,.0f} MiB are free on that disk: free some space (old runs, other files)"
+        )
+        raise RunError(". ".join(filter(None, [f"could not save {target}: {reason}", free if full else "", advice]))) from error
 
 
 def _place(aside: Path, target: Path) -> None:

@@ -51,6 +51,9 @@ TICKETS = 64
 CHECK = 0.5
 """Seconds after which a lane looks again whether the others have ended."""
 
+INTERLUDE = 0.1
+"""The share of a batch's time after which others may be answered in the middle of it, and that this may take."""
+
 TRIES = 16
 """Single requests between two that try the number of threads that was slower so far, since that may have changed."""
 
@@ -355,22 +358,34 @@ class Batcher:
             self.metrics.observe("batch_sentences", model.name, [running + len(jobs)])
             self.metrics.count(batches=1)
 
-    def _interlude(self, batch: Batch, began: float, lane: int) -> None:
-        """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile."""
-        settings, now = self.settings, time.monotonic()
-        if now - began < settings.slice / 10 or len({job.ticket.client for job in batch.jobs}) > 1:
+    def _interlude(self, batch: Batch, began: float, lane: int, depth: int = 0) -> None:
+        """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile.
+
+        This is short, since whoever waits for the batch waits for it, too: several jobs that take a tenth of a batch, or one,
+        which is interrupted once more. It does not wait until another lane has run its batch.
+        """
+        settings, now, inner = self.settings, time.monotonic(), Batch()
+        if now - began < settings.slice * INTERLUDE or len({job.ticket.client for job in batch.jobs}) > 1:
             return
-        with self._changed:
-            inner = self._queue.take(settings.slice, settings.batch_tokens, before=batch)
-        if not inner.jobs:
+        if not self._own.acquire(blocking=False):
             return
         try:
-            self._finish(inner, self._decode_batch(inner, now, lambda: None))
+            with self._changed:
+                inner = self._queue.take(settings.slice * INTERLUDE, settings.batch_tokens, before=batch)
+                if not inner.jobs:
+                    inner = self._queue.take(settings.slice, settings.batch_tokens, before=batch, most=1)
+            if inner.jobs:
+                before = self._interludes[lane]
+                again = partial(self._interlude, inner, now, lane, depth + 1) if depth == 0 else lambda: None
+                result = self._decode_batch(inner, now, again)
+                self._finish(inner, replace(result, seconds=result.seconds - (self._interludes[lane] - before)))
+                self._interludes[lane] = before + time.monotonic() - now
         except BaseException:
             for ticket in inner.tickets:
                 ticket.settle(RuntimeError("the model's thread ended"))
             raise
-        self._interludes[lane] += time.monotonic() - now
+        finally:
+            self._own.release()
 
     def _decode_batch(self, batch: Batch, began: float, between: Callable[[], None]) -> BatchResult:
         pending = batch.jobs[0].pending

@@ -113,7 +113,7 @@ class Server(uvicorn.Server):
     def _hand_over(self) -> None:
         self.log({"event": "handing over to a new process"})
         self._shared = True
-        hand_over(self._socket)
+        hand_over(self._socket, self.service.files.folder)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -3,7 +3,9 @@
 import asyncio
 import atexit
 import ctypes
+import fcntl
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -36,6 +38,9 @@ ENGINE_FD, ENGINE_PATH = "WEFT_MODELS_FD", "WEFT_MODELS"
 SHARED = "WEFT_SHARED"
 """Environment variable with the folder that the processes of a server share."""
 
+FILES = "WEFT_FILES"
+"""Environment variable with the folder of translated files, for workers and for a server that replaces another."""
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 ATTACH_FILTER = 26
@@ -55,6 +60,24 @@ def shared_folder() -> Path:
     folder = tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True)
     atexit.register(folder.cleanup)
     return Path(folder.name)
+
+
+def files_folder() -> Path:
+    """The folder of translated files: that of the process that started this one, or a new one. The last server deletes it."""
+    path = os.environ.get(FILES) or tempfile.mkdtemp(prefix="weft-files-")
+    if WORKER not in os.environ:
+        lock = os.open(path, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        atexit.register(leave_files_folder, path, lock)
+    return Path(path)
+
+
+def leave_files_folder(path: str, lock: int) -> None:
+    """Deletes the folder of translated files if no other server has it. Each has a shared lock on it until it ends."""
+    with suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)
 
 
 def command() -> list[str]:
@@ -96,10 +119,10 @@ def refuse_handshakes(listening: socket.socket) -> None:
         listening.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("HP", len(program), ctypes.addressof(code)))
 
 
-def hand_over(listening: socket.socket) -> None:
-    """Starts a new server with the same arguments and the same socket; it stops this one when it is ready."""
+def hand_over(listening: socket.socket, files: Path) -> None:
+    """Starts a new server with the same arguments, socket and translated files; it stops this one when it is ready."""
     number = listening.fileno()
-    environment = {**os.environ, LISTEN_FD: str(number), REPLACES: str(os.getpid())}
+    environment = {**os.environ, LISTEN_FD: str(number), REPLACES: str(os.getpid()), FILES: str(files)}
     subprocess.Popen(command(), pass_fds=[number], env=environment)
 
 
@@ -134,7 +157,7 @@ class Workers:
     def __init__(self, settings: Settings) -> None:
         self._listener = listener(settings.host, settings.port)
         self._count, self.address = settings.workers, address(settings.host, self._listener)
-        self._folder = shared_folder()
+        self._folder, self._files = shared_folder(), files_folder()
         self._sockets = [_unix_listener(self._folder / f"models-{number}") for number in range(settings.engines)]
         self._running: dict[int, Process] = {}
         self._engines: dict[int, Process] = {}
@@ -175,6 +198,7 @@ class Workers:
     async def _start(self, number: int) -> bool:
         """Starts a worker; returns whether it serves."""
         own = {LISTEN_FD: str(self._listener.fileno()), SHARED: str(self._folder), FOLDER: str(self._folder)}
+        own[FILES] = str(self._files)
         if self._sockets:
             own[ENGINE_PATH] = self._sockets[number % len(self._sockets)].getsockname()
         if not AVAILABLE:
@@ -231,7 +255,7 @@ class Workers:
 
     def _hand_over(self) -> None:
         self._handed_over = True
-        hand_over(self._listener)
+        hand_over(self._listener, self._files)
 
     def _stop(self) -> None:
         """Stops all workers gracefully at the first call, and at once at the second."""

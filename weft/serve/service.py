@@ -19,7 +19,7 @@ from weft.serve.request_batcher import Batcher
 from weft.serve.request_documents import FileStore, RequestDocuments
 from weft.serve.served_model import ServedModel, TranslationQuery
 from weft.serve.served_models import Models
-from weft.serve.server_processes import shared_folder
+from weft.serve.server_processes import files_folder
 from weft.serve.settings import Settings
 from weft.worker_processes import LINUX
 
@@ -89,7 +89,7 @@ class Service:
         self.health = Health(self.batcher, models)
         self.access = AccessControl(settings, self.metrics)
         self.documents = RequestDocuments(self.readers, settings.queue)
-        self.files = FileStore(shared_folder())
+        self.files = FileStore(files_folder())
         self.metrics.add_gauge("queue_length", "sentences waiting in the queue", lambda: self.batcher.length)
         self.metrics.add_gauge("cache_bytes", "memory of cached translations", lambda: self.batcher.cache.used)
         self.metrics.add_gauge("models", "models in memory, in all processes", lambda: len(self.models.served))

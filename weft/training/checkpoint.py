@@ -18,6 +18,7 @@ A resumed run cannot change a setting that the weights, the tokenizer or the pos
 although it seems to continue. Other changes are listed in the log.
 """
 
+import filecmp
 import hashlib
 import json
 import os
@@ -34,7 +35,7 @@ from torch.optim import Optimizer
 
 from weft.data.batch import Position
 from weft.errors import RunError
-from weft.file_access import MALFORMED, unfinished
+from weft.file_access import MALFORMED, appending, unfinished
 from weft.runs.distributed_tensors import fill, local
 from weft.runs.run_folder import CHECKPOINTS, MODEL
 from weft.runs.weight_files import (
@@ -55,6 +56,9 @@ from weft.version import VERSION
 
 OPTIMIZER, EMA, CARRIED = "optimizer.safetensors", "ema.safetensors", "carried.safetensors"
 STATE = "state.json"
+
+INTACT = "Earlier checkpoints are intact; continue with --resume. train.keep_last sets how many there are"
+"""The advice of an error in saving."""
 
 
 @dataclass
@@ -131,7 +135,7 @@ def latest(run: Path) -> Path | None:
 def save(run: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor] | None = None) -> Path:
     """Writes a checkpoint. If this fails, earlier checkpoints are intact and no partial one remains."""
     final = folder_of(run, progress.update)
-    with replacing(final) as aside:
+    with replacing(final, advice=INTACT) as aside:
         aside.mkdir(parents=True)
         _write(aside, trained, progress, carried or {})
     return final
@@ -253,12 +257,12 @@ def publish(
     aside = None
     if before and (by != "train" or published_by_command(before)) and facts.items() - before.items():
         aside = _free(run, f"model.{before.get('weights', 'earlier')}-{before.get('step', 0)}")
-    with replacing(target) as new:
+    with replacing(target, advice=INTACT if by == "train" else "") as new:
         write_tensors(new, tensors, {"version": VERSION, **facts})
         if aside is not None:
             _keep(target, aside)
     line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), **facts, **({"kept": aside.name} if aside else {})}
-    with open(run / HISTORY, "a", encoding="utf-8") as out:
+    with appending(run / HISTORY) as out:
         out.write(json.dumps(line) + "\n")
     return aside
 
@@ -283,7 +287,8 @@ def described(facts: Mapping[str, str]) -> str:
 def _free(run: Path, stem: str) -> Path:
     """A new name, or the one under which a process that was killed before it published has kept the weights already."""
     names = [f"{stem}.safetensors", *(f"{stem}-{number}.safetensors" for number in range(2, 10_000))]
-    return next(run / name for name in names if not (run / name).exists() or (run / name).samefile(run / MODEL))
+    places = (run / name for name in names)
+    return next(file for file in places if not file.exists() or filecmp.cmp(file, run / MODEL, shallow=False))
 
 
 def _keep(file: Path, aside: Path) -> None:

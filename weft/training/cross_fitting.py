@@ -27,9 +27,10 @@ from weft.runs.cross_entropy_filter import cross_entropies
 from weft.runs.distillation_and_backtranslation import Texts as TranslatedTexts
 from weft.runs.distillation_and_backtranslation import check_out, translate_corpus
 from weft.runs.open_run import Report, silent
-from weft.runs.run_folder import CONFIG, complete, remember_plan
+from weft.runs.run_folder import CONFIG, remember_plan
 from weft.runs.translator import load
 from weft.tasks.quality.labels import QualityLabel, label_translations
+from weft.training.model_card import ended
 from weft.training.train_run import train
 
 TOGETHER = 4096
@@ -78,9 +79,9 @@ def make_quality_data(plan: CrossFitting, report: Report = silent) -> int:
     made = []
     for number in range(1, plan.folds + 1):
         run, held = plan.folder / f"run-{number}", plan.folder / f"{number}.held.jsonl"
-        if (run / CONFIG).exists() and not complete(run):
+        if (run / CONFIG).exists() and not ended(run):
             train(out=run, resume=True, tell=report)
-        elif not complete(run):
+        elif not ended(run):
             data = str(plan.folder / f"{number}.train.jsonl")
             report(f"fold {number} of {plan.folds}: training {run}")
             train(plan.recipe, data=data, valid=plan.valid, out=run, set=plan.sets, time=plan.time, tell=report)

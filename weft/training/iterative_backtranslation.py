@@ -24,9 +24,10 @@ from weft.errors import ConfigError
 from weft.file_access import ASIDE, replace_file
 from weft.runs.distillation_and_backtranslation import Texts, translate_corpus
 from weft.runs.open_run import Report, run_config, silent
-from weft.runs.run_folder import CONFIG, complete, records, remember_plan
+from weft.runs.run_folder import CONFIG, records, remember_plan
 from weft.tasks.base import Measure, build_task, find_measure
 from weft.tasks.language_modeling.data import LineFile
+from weft.training.model_card import ended
 from weft.training.train_run import train
 
 SCORES = "rounds.json"
@@ -110,7 +111,7 @@ def iterate_backtranslation(plan: BacktranslationData, report: Report = silent) 
 def _train(plan: BacktranslationData, direction: str, number: int, teachers: Mapping[str, Path], report: Report) -> Path:
     """The finished run of a direction in a round."""
     run = plan.out / f"{direction}-{number}"
-    if complete(run):
+    if ended(run):
         return run
     if (run / CONFIG).exists():
         train(out=run, resume=True, tell=report)

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from weft.config.sections import Config
 from weft.explain.figures import CANNOT_DRAW, can_draw
-from weft.file_access import MALFORMED, replace_file, sync
+from weft.file_access import MALFORMED, appending, replace_file, sync
 from weft.runs.run_folder import LOG
 from weft.tasks.base import Sample
 from weft.training.log_text import Record, describe, duration, fit, scores_text, speed
@@ -149,7 +149,7 @@ class JsonLines(Sink):
     def record(self, record: Record) -> None:
         # JSON cannot express numbers that are not finite.
         clean = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in record.items()}
-        with open(self.file, "a", encoding="utf-8") as out:
+        with appending(self.file) as out:
             out.write(json.dumps(clean) + "\n")
 
     def keep(self) -> None:
@@ -179,7 +179,7 @@ class PlainLines(Sink):
         self.note(describe(record, self.steps, self.unit))
 
     def note(self, text: str) -> None:
-        with open(self.file, "a", encoding="utf-8") if self.file else nullcontext(sys.stderr) as out:
+        with appending(self.file) if self.file else nullcontext(sys.stderr) as out:
             print(text, file=out, flush=True)
 
 

@@ -18,7 +18,7 @@ from weft.file_access import replace_file
 from weft.models.base import Network
 from weft.runs.open_run import TrainedRun
 from weft.runs.packed_run import CARD
-from weft.runs.run_folder import records
+from weft.runs.run_folder import complete, records
 from weft.tasks.base import Task, all_metrics
 from weft.training.log_text import NO_SCORES, duration
 from weft.training.verdict import Floor
@@ -172,6 +172,11 @@ def device_name(device: torch.device) -> str:
         return f"one {torch.cuda.get_device_name(device)}"
     threads = torch.get_num_threads()
     return f"{device.type}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def ended(run: Path) -> bool:
+    """Whether the training of a run has ended with all its files, of which the model card is the last one."""
+    return complete(run) and (run / CARD).is_file()
 
 
 def write_card(

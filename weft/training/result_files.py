@@ -19,7 +19,7 @@ from typing import Any
 
 from weft.errors import ConfigError
 from weft.explain.figures import empty_figure, style_axes
-from weft.file_access import replace_file, sync
+from weft.file_access import appending, replace_file, sync
 from weft.runs.run_folder import records
 from weft.tasks.base import LOSS, Sample
 from weft.training.log import Sink
@@ -63,7 +63,7 @@ class ResultFiles(Sink):
 
     def samples(self, step: int, samples: Sequence[Sample]) -> None:
         if samples:
-            with open(self.run / SAMPLES, "a", encoding="utf-8") as out:
+            with appending(self.run / SAMPLES) as out:
                 out.write(samples_text(step, samples))
 
     def keep(self) -> None:

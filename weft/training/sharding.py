@@ -14,12 +14,11 @@ import copy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
 from weft.config.sections import TrainSection
 from weft.data.batch import Batch
@@ -30,6 +29,9 @@ from weft.runs.distributed_tensors import divided, each_whole
 from weft.tasks.base import Loss, MultiOptimizerTask, Task
 from weft.training.activation_checkpointing import transformer_layers
 from weft.training.distributed import World, same_start
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 
 def shards(config: TrainSection, world: World) -> bool:
@@ -77,6 +79,8 @@ class ShardedLosses:
     """The losses of a task, computed by a model that this divides among the processes of `world`, in place."""
 
     def __init__(self, task: Task, model: nn.Module, config: TrainSection, world: World) -> None:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # half as long as torch itself to import
+
         # States of the attention to the source are views, and nothing changes them in place while a model trains.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
         same_start(model, world)
@@ -158,6 +162,8 @@ def _enter_with_one_tensor(layer: nn.Module) -> None:
 
 def _gather_for(layer: nn.Module, name: str) -> None:
     """Gathers the weights of a layer for a method that returns a state, too."""
+    from torch.distributed.fsdp import register_fsdp_forward_method
+
     method, gathering = getattr(layer, name), f"gathered_{name}"
 
     def run(held: _Held, *first: Tensor) -> tuple[list[Tensor], _Held]:

@@ -14,6 +14,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -24,7 +25,7 @@ from weft.data.cleaning.filters import Choices, PairChecker, normal
 from weft.data.cleaning.learnt_statistics import LearntStatistics
 from weft.data.formats import Pairs, Texts
 from weft.errors import DataError
-from weft.file_access import claim, replace_file, same_file
+from weft.file_access import claim, naming, replace_file, same_file, sole_writer
 
 BLOCK = 10_000
 """Pairs after which everything that is done is on disk."""
@@ -189,7 +190,7 @@ class PairFiles:
         self.parts = [path.with_name(f"{path.name}.part") for path in self.files]
         self._waiting = [io.StringIO(newline="") for _ in self.files]
         self._state = self.parts[0].with_name(f"{self.parts[0].name}.state")
-        self._identity = ""
+        self._identity, self._lock = "", ExitStack()
 
     def check(self, inputs: Sequence[str]) -> None:
         """Raises DataError if a file that is read would be overwritten."""
@@ -200,13 +201,16 @@ class PairFiles:
 
     def resume(self, identity: str) -> dict[str, Any]:
         """The state of an earlier, interrupted call, if it was the same work; the files are cut where that state was saved."""
+        self._lock.enter_context(sole_writer(self.parts[0], self.out))
         self._identity = identity
         fresh: dict[str, Any] = {"read": 0, "counts": {}, "examples": {}, "sizes": [0] * len(self.parts)}
         try:
             state = json.loads(self._state.read_text("utf-8"))
         except (OSError, ValueError, RecursionError):
             state = fresh
-        if not isinstance(state, dict) or state.get("identity") != identity or any(not path.exists() for path in self.parts):
+        if not isinstance(state, dict) or state.get("identity") != identity:
+            state = fresh
+        if any(not path.exists() or path.stat().st_size < size for path, size in zip(self.parts, state["sizes"], strict=True)):
             state = fresh
         for path, size in zip(self.parts, state["sizes"], strict=True):
             with open(claim(path), "ab") as file:
@@ -254,7 +258,7 @@ class PairFiles:
             content = waiting.getvalue().encode("utf-8", "surrogatepass")
             waiting.seek(0)
             waiting.truncate()
-            with open(part, "ab") as file:
+            with naming(path), open(part, "ab") as file:
                 file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" and content else content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -266,3 +270,4 @@ class PairFiles:
         for path, part in zip(self.files, self.parts, strict=True):
             os.replace(part, path)
         self._state.unlink(missing_ok=True)
+        self._lock.close()

@@ -199,8 +199,9 @@ def train_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Trains a tokenizer for the sources and one for the targets; the same object twice if they share a vocabulary.
 
-    Of more than a million texts, those of every n-th pair are used, at most a million; `report` is told. With a cache `folder`, tokenizers are
-    saved there and used again for the same texts and options. With `start`, they are those of another run.
+    Of more than a million texts, those of every n-th pair are used, at most a million; `report` is told. With a cache
+    `folder`, tokenizers are saved there and used again for the same texts and options. With `start`, they are those of another
+    run.
 
     only: trains on the texts of one side, 0 for sources and 1 for targets; the tokenizer is at that place of the result
     """

@@ -32,7 +32,7 @@ class Answer(Prediction):
     probabilities: dict[str, float] = field(default_factory=dict, repr=False)
 
     def document(self) -> dict[str, Any]:
-        plain = {"text": self.text, "score": json_number(self.score), "start": self.start}
+        plain: dict[str, Any] = {"text": self.text, "score": json_number(self.score), "start": self.start}
         if self.probabilities:
             plain["probabilities"] = {word: round(value, 6) for word, value in [*self.probabilities.items()][:SHOWN]}
         return plain
