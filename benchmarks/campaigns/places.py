@@ -303,6 +303,8 @@ class Zygote:
             shutil.copytree(self.out / "base", folder / "run")
         self._give(folder, place)
         for command in COMMANDS:
+            if (name, command) in self.done:
+                continue
             began = time.monotonic()
             verdict = self.verdict(name, command, place, folder, outer)
             line = {"place": name, "command": command, "verdict": verdict}
