@@ -511,6 +511,7 @@ def main() -> None:
         import weft.training.train_run  # noqa: F401
 
         torch.set_num_threads(1)
+        sys.stdout.reconfigure(errors="backslashreplace")
         zygote = Zygote(out)
         for name, place in places().items():
             if place.zygote == given.zygote and (
