@@ -38,23 +38,28 @@ TIMED = {
     "state.json": "training time, peak memory and energy so far, and the speed that a schedule was planned from",
     "published.jsonl": "when weights were published",
     "run.lock": "the number of the process",
-    "report.json": "the training time of each run",
-    "metadata.json": "when a package was made",
+    "*.weft": "the README.md of the run that is packed",
+    "compare.stdout": "times and speed of a comparison",
+    **{
+        f"compared/{name}": "the same"
+        for name in ("results.json", "table.csv", "report.html", "chart.*", "logs/*", "measures/*")
+    },
 }
 """Files with times, and what these are. All others are equal byte for byte."""
 
 CLOCKS = (
-    "seconds",
-    "seconds_left",
-    "tokens_per_second",
-    "memory",
-    "peak_memory",
-    "joules",
-    "energy",
-    "time",
-    "updates",
-    "pauses",
-    "paces",
+    *(
+        "seconds",
+        "seconds_left",
+        "tokens_per_second",
+        "per_second",
+        "counts_a_step",
+        "speed",
+        "decoding",
+        "memory",
+        "peak_memory",
+    ),
+    *("joules", "energy", "time", "updates", "pauses", "paces"),
 )
 
 SETTINGS = {
@@ -264,7 +269,7 @@ def compare(first: Path, second: Path) -> Iterator[tuple[str, str]]:
             yield name, "DIFFERENT: only one has it"
         elif one[name].read_bytes() == two[name].read_bytes():
             yield name, "equal"
-        elif not any(fnmatch(Path(name).name, timed) for timed in TIMED):
+        elif not any(fnmatch(name, timed) or fnmatch(Path(name).name, timed) for timed in TIMED):
             yield name, "DIFFERENT"
         else:
             a, b = timeless(one[name]), timeless(two[name])

@@ -22,7 +22,7 @@ from weft.data.batch import BOS, SPECIALS
 from weft.decoding.predictor import Prediction
 from weft.errors import ConfigError
 from weft.explain.explanation import SIDES, Explanation, Weights, shown
-from weft.explain.figures import empty_figure
+from weft.explain.figures import empty_figure, save_figure
 from weft.explain.html_page import Pixels, image, notes
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callabl
     axes.spines[:].set_color("#bbbbbb")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")  # reported above, with advice
-        figure.savefig(file, dpi=dpi)
+        save_figure(figure, file, dpi=dpi)
 
 
 def _add_scale(figure: Figure, axes: Axes, image: AxesImage) -> None:

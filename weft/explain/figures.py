@@ -42,8 +42,15 @@ def style_axes(axes: Axes, grid: Literal["both", "x"] = "both") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def save_figure(figure: Figure, file: Path | IO[bytes], kind: str | None = None) -> None:
-    """Writes a figure as PNG or SVG, by the suffix of the path or by `kind`."""
-    svg = kind == "svg" or (isinstance(file, Path) and file.suffix == ".svg")
-    metadata: dict[str, Any] | None = {"Date": None} if svg else None
-    figure.savefig(file, dpi=figure.dpi, format=kind, metadata=metadata)
+DATES = {"svg": "Date", "pdf": "CreationDate"}
+"""What matplotlib calls the date in files of a kind."""
+
+
+def save_figure(figure: Figure, file: Path | IO[bytes], kind: str | None = None, dpi: int | None = None) -> None:
+    """Writes a figure as PNG, SVG or PDF, by the suffix of the path or by `kind`. The same figure gives the same bytes."""
+    from matplotlib import rc_context
+
+    kind = kind or (file.suffix[1:].lower() if isinstance(file, Path) else "png")
+    metadata: dict[str, Any] | None = {DATES[kind]: None} if kind in DATES else None
+    with rc_context({"svg.hashsalt": "weft"}):  # otherwise names inside an SVG are drawn at random
+        figure.savefig(file, dpi=dpi or figure.dpi, format=kind, metadata=metadata)
