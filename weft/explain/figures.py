@@ -46,11 +46,11 @@ DATES = {"svg": "Date", "pdf": "CreationDate"}
 """What matplotlib calls the date in files of a kind."""
 
 
-def save_figure(figure: Figure, file: Path | IO[bytes], kind: str | None = None, dpi: int | None = None) -> None:
+def save_figure(figure: Figure, file: str | Path | IO[bytes], kind: str | None = None, dpi: int | None = None) -> None:
     """Writes a figure as PNG, SVG or PDF, by the suffix of the path or by `kind`. The same figure gives the same bytes."""
     from matplotlib import rc_context
 
-    kind = kind or (file.suffix[1:].lower() if isinstance(file, Path) else "png")
+    kind = kind or (Path(file).suffix[1:].lower() if isinstance(file, str | Path) else "") or "png"
     metadata: dict[str, Any] | None = {DATES[kind]: None} if kind in DATES else None
     with rc_context({"svg.hashsalt": "weft"}):  # otherwise names inside an SVG are drawn at random
         figure.savefig(file, dpi=dpi or figure.dpi, format=kind, metadata=metadata)
