@@ -236,7 +236,7 @@ def places() -> dict[str, Place]:
         },
         "locale: LC_ALL=C, PYTHONUTF8=0": Place(CACHE, "ascii", "Größe".encode(), refused=COMMANDS),
         "locale: LC_ALL=C, PYTHONUTF8=0, ASCII paths": Place(CACHE, "ascii"),
-        "locale: tr_TR (ISO-8859-9)": Place(both(CACHE, locale_of_c("tr_TR")), "turkish", "Größe İı"),
+        "locale: tr_TR (ISO-8859-9)": Place(both(CACHE, locale_of_c("tr_TR")), "turkish", "Größe İı", refused=COMMANDS),
         "locale: de_DE, decimal commas in C": Place(both(CACHE, locale_of_c("de_DE.UTF-8")), "german"),
         "home: none": Place(no_home),
         "home: none, a user without a name": Place(stranger, owner=STRANGER, refused=WRITES),

@@ -12,9 +12,10 @@ import pytest
 
 from tests.helpers import small_task, tiny
 from weft.data.corpus import cache_folder
-from weft.errors import DataError
+from weft.errors import DataError, RunError
 from weft.file_access import denied, own_cache, replace_file
 from weft.layers.kernels.cpp.compiled_library import _folder
+from weft.runs.weight_files import read_tensors
 
 CAMPAIGNS = Path(__file__).parents[2] / "benchmarks" / "campaigns"
 
@@ -36,6 +37,11 @@ def test_a_folder_that_is_gone_and_a_name_that_is_no_text_are_said(
 ) -> None:
     for name in (b"\xff\xfe", "Größe".encode("latin-1")):
         weft.fails("translate", os.fsdecode(name), says=["not valid UTF-8", "PYTHONUTF8=1"])
+    latin = tmp_path / os.fsdecode("Größe".encode("latin-1"))
+    latin.mkdir()
+    shutil.copyfile(reverse_run / "model.safetensors", latin / "model.safetensors")
+    with pytest.raises(RunError, match="safetensors needs a path in UTF-8"):
+        read_tensors(latin / "model.safetensors")
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -127,10 +127,22 @@ def read_metadata(file: Path) -> dict[str, str]:
         ) from None
 
 
+def _is_utf8(path: bytes) -> bool:
+    try:
+        path.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 @contextmanager
 def _read_errors(file: Path) -> Iterator[None]:
     if problem := why_unreadable(file):  # safetensors takes every file that it cannot open for missing
         raise RunError(f"{file}: {problem}")
+    if not _is_utf8(os.fsencode(file)):
+        raise RunError(
+            f"{file}: safetensors needs a path in UTF-8; rename the folder, or write its name in UTF-8 (PYTHONUTF8=1)"
+        )
     try:
         yield
     except (SafetensorError, OSError) as error:
