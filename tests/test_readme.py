@@ -280,7 +280,7 @@ def test_a_command_of_the_results_has_its_script_its_options_and_its_systems(
 ) -> None:
     words = shlex.split(re.sub(r"^[A-Z_]+=\S+ |[\[\]]", "", command))
     script = ROOT / words[1]
-    text, shared = script.read_text("utf-8"), (script.parent / "trainings.py").read_text("utf-8")
+    text, shared = script.read_text("utf-8"), (ROOT / "benchmarks" / "trainings.py").read_text("utf-8")
     known = "".join([text, *(file.read_text("utf-8") for file in _imported(script))])
     known += shared if "add_options" in known else ""
     assert [word for word in words if word.startswith("--") and f'"{word}"' not in known] == []
