@@ -235,7 +235,7 @@ def test_the_architecture_page_names_files_that_exist_and_walks_past_each_once()
     assert len(re.findall(r"^\| .*`weft/.* \|$", table, re.MULTILINE)) >= 50
     known = [
         f"/{file.relative_to(ROOT)}"
-        for folder in ("weft", "weft_contract", "tests", "deploy")
+        for folder in ("weft", "weft_contract", "tests", "deploy", "benchmarks")
         for file in (ROOT / folder).rglob("*.py")
     ]
     named = set(re.findall(r"`([\w/]+\.py)`", page))
