@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pydantic
 
-from weft.file_access import replace_file
+from weft.file_access import own_cache, replace_file
 
 PACKAGES = ("weft", "weft_studies")
 """The packages whose changes are seen. With parts of others the schema is made each time."""
@@ -22,9 +21,10 @@ ROOT = Path(__file__).parents[2]
 def kept_schema(parts: Iterable[tuple[str, str]], make: Callable[[], str]) -> str:
     """The text that `make` returns for these parts, from the cache if no source has changed since it was made."""
     parts = list(parts)
-    if any(place.partition(".")[0] not in PACKAGES for _, place in parts):
+    if any(place.partition(".")[0] not in PACKAGES for _, place in parts) or (cache := own_cache()) is None:
         return make()
-    key, file = _fingerprint(repr([parts, _sources(), pydantic.VERSION, sys.version_info[:3]])), _file()
+    file = cache / "schemas" / _fingerprint(str(ROOT))  # one for each installation of weft
+    key = _fingerprint(repr([parts, _sources(), pydantic.VERSION, sys.version_info[:3]]))
     with suppress(OSError, ValueError):  # missing, or damaged
         begin, text = file.read_text("utf-8").split("\n", 1)
         if begin == f"{key} {_fingerprint(text)}":
@@ -34,12 +34,6 @@ def kept_schema(parts: Iterable[tuple[str, str]], make: Callable[[], str]) -> st
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, f"{key} {_fingerprint(text)}\n{text}")
     return text
-
-
-def _file() -> Path:
-    """One file for each installation of weft."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home) / "weft" / "schemas" / _fingerprint(str(ROOT))
 
 
 def _sources() -> list[tuple[str, int, int]]:
