@@ -43,8 +43,16 @@ def test_it_is_made_once_for_each_state_of_the_sources(sources: Path) -> None:
 def test_a_damaged_one_is_made_anew(sources: Path, damage: Callable[[bytes], bytes]) -> None:
     make, calls = made("a b c")
     kept.kept_schema(PARTS, make)
-    file = kept._file()
+    (file,) = (sources / "cache" / "weft" / "schemas").iterdir()
     file.write_bytes(damage(file.read_bytes()))
+    assert kept.kept_schema(PARTS, make) == kept.kept_schema(PARTS, make) == "a b c" and len(calls) == 2
+
+
+def test_one_that_others_may_write_to_is_made_anew(sources: Path) -> None:
+    make, calls = made("a b c")
+    kept.kept_schema(PARTS, make)
+    (file,) = (sources / "cache" / "weft" / "schemas").iterdir()
+    file.chmod(0o666)
     assert kept.kept_schema(PARTS, make) == kept.kept_schema(PARTS, make) == "a b c" and len(calls) == 2
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pydantic
 
-from weft.file_access import own_cache, replace_file
+from weft.file_access import close_to_others, own_cache, replace_file, why_untrusted
 
 PACKAGES = ("weft", "weft_studies")
 """The packages whose changes are seen. With parts of others the schema is made each time."""
@@ -27,12 +27,13 @@ def kept_schema(parts: Iterable[tuple[str, str]], make: Callable[[], str]) -> st
     key = _fingerprint(repr([parts, _sources(), pydantic.VERSION, sys.version_info[:3]]))
     with suppress(OSError, ValueError):  # missing, or damaged
         begin, text = file.read_text("utf-8").split("\n", 1)
-        if begin == f"{key} {_fingerprint(text)}":
+        if begin == f"{key} {_fingerprint(text)}" and not why_untrusted(file):
             return text
     text = make()
     with suppress(OSError):  # a cache that cannot be written
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, f"{key} {_fingerprint(text)}\n{text}")
+        close_to_others(file)
     return text
 
 
