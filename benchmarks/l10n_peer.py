@@ -52,7 +52,7 @@ def main() -> None:
     prepared, mean, averaged, step = time.monotonic() - began, {}, 0, 0
     start, file = began, options.out / "state.pt"
     if file.exists():
-        state = torch.load(file, map_location=DEVICE)
+        state = torch.load(file, map_location=DEVICE, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         mean, averaged, step, prepared = state["mean"], state["averaged"], state["step"], state["prepared"]

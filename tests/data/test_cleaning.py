@@ -221,6 +221,9 @@ def test_changed_choices_begin_anew(data: str, tmp_path: Path) -> None:
     files.resume("other work")
     files.write("left", "over")
     files.save({"read": 5, "counts": {}, "examples": {}})
+    with pytest.raises(OSError, match="another process is writing it"):
+        clean(CleaningJob([open_pairs(data)], out))
+    files.close()
     clean(CleaningJob([open_pairs(data)], out))
     assert "left" not in (tmp_path / "out.tsv").read_text()
 

@@ -83,7 +83,7 @@ def test_a_story_is_json_or_tabs_or_plain_text() -> None:
         ('{"story": ["A."], "question": "B?"}', "line 2: there is no `answer`"),
         ('{"story": ["A."], "answer": "c"}', "line 2: there is no `question`"),
         ('{"story": 3, "question": "B?", "answer": "c"}', "line 2: `story` must be a text or a list of sentences, not 3"),
-        ('{"story": [', "line 2: this is not valid JSON"),
+        ('{"story": [', "line 2: this story: not valid JSON"),
         ("A. B? c", "line 2: each line must be a JSON object"),
     ],
 )

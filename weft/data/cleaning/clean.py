@@ -14,7 +14,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -100,39 +100,39 @@ def clean(
 
     make_unlikely: makes a filter by cross-entropy, given pairs that pass all others · models: names the models of this filter
     """
-    output = PairFiles(job.out, job.left_out)
-    state = output.resume(job.identity(models))
-    if state["read"]:
-        report(f"{job.out}: continuing after {state['read']:,} pairs")
-    report(f"learning from {', '.join(pairs.name for pairs in job.data)}")
-    learnt = LearntStatistics(chain.from_iterable(job.data), job.languages)
-    if not learnt.total:
-        raise DataError("there are no pairs to clean")
-    checker = PairChecker(job.choices, learnt, test_sentences(job.test))
-    unlikely = make_unlikely(_clean_sample(checker)) if make_unlikely else None
-    for pair in output.written():
-        checker.remember(checker.repaired(*pair))
-    findings = Findings(
-        Counter(state["counts"]), {name: [tuple(each) for each in kept] for name, kept in state["examples"].items()}
-    )
-    pairs, done = islice(chain.from_iterable(job.data), state["read"], None), state["read"]
-    while block := list(islice(pairs, BLOCK)):
-        rows = [pair for pair in block if _in_shard(*pair, job.shard)]
-        candidates = [checker.repaired(*pair) for pair in rows]
-        doubts = unlikely([each.texts for each in candidates]) if unlikely else [False] * len(rows)
-        for pair, candidate, doubt in zip(rows, candidates, doubts, strict=True):
-            flaw = checker.flaw(candidate, doubt)
-            if flaw is None:
-                output.write(*candidate.texts)
-                findings.counts["kept"] += 1
-                findings.counts["repaired"] += candidate.texts != pair
-            else:
-                output.leave_out(*pair, flaw)
-                findings.add(flaw, *pair)
-            advance()
-        done += len(block)
-        output.save({"read": done, "counts": findings.counts, "examples": findings.examples})
-    output.finish()
+    with closing(PairFiles(job.out, job.left_out)) as output:
+        state = output.resume(job.identity(models))
+        if state["read"]:
+            report(f"{job.out}: continuing after {state['read']:,} pairs")
+        report(f"learning from {', '.join(pairs.name for pairs in job.data)}")
+        learnt = LearntStatistics(chain.from_iterable(job.data), job.languages)
+        if not learnt.total:
+            raise DataError("there are no pairs to clean")
+        checker = PairChecker(job.choices, learnt, test_sentences(job.test))
+        unlikely = make_unlikely(_clean_sample(checker)) if make_unlikely else None
+        for pair in output.written():
+            checker.remember(checker.repaired(*pair))
+        findings = Findings(
+            Counter(state["counts"]), {name: [tuple(each) for each in kept] for name, kept in state["examples"].items()}
+        )
+        pairs, done = islice(chain.from_iterable(job.data), state["read"], None), state["read"]
+        while block := list(islice(pairs, BLOCK)):
+            rows = [pair for pair in block if _in_shard(*pair, job.shard)]
+            candidates = [checker.repaired(*pair) for pair in rows]
+            doubts = unlikely([each.texts for each in candidates]) if unlikely else [False] * len(rows)
+            for pair, candidate, doubt in zip(rows, candidates, doubts, strict=True):
+                flaw = checker.flaw(candidate, doubt)
+                if flaw is None:
+                    output.write(*candidate.texts)
+                    findings.counts["kept"] += 1
+                    findings.counts["repaired"] += candidate.texts != pair
+                else:
+                    output.leave_out(*pair, flaw)
+                    findings.add(flaw, *pair)
+                advance()
+            done += len(block)
+            output.save({"read": done, "counts": findings.counts, "examples": findings.examples})
+        output.finish()
     return cleaning_report(job, learnt, findings)
 
 
@@ -265,9 +265,13 @@ class PairFiles:
                 sizes.append(file.tell())
         replace_file(self._state, json.dumps({"identity": self._identity, "sizes": sizes, **state}, ensure_ascii=False))
 
+    def close(self) -> None:
+        """Lets other processes write these files."""
+        self._lock.close()
+
     def finish(self) -> None:
         """Gives the files their names."""
         for path, part in zip(self.files, self.parts, strict=True):
             os.replace(part, path)
         self._state.unlink(missing_ok=True)
-        self._lock.close()
+        self.close()
