@@ -1,7 +1,7 @@
 "use strict";
 // Curves of several runs over each other, as SVG.
 
-const WIDTH = 480, HEIGHT = 240, LEFT = 52, RIGHT = 10, TOP = 10, BOTTOM = 26, NAME = 46;
+const WIDTH = 480, HEIGHT = 240, LEFT = 60, RIGHT = 10, TOP = 10, BOTTOM = 26, NAME = 46;
 const COLOURS = 6, DASHES = ["", "6 3", "2 3"];
 
 /** A number for people, short. */
