@@ -66,7 +66,7 @@ def started(mark: str, name: bytes = b"") -> dict[int, str]:
 
 
 def _role(line: bytes) -> str:
-    """What a process is, by its command line."""
+    """The role of a process, by its command line."""
     if line.startswith(b"ray::"):
         return ACTORS if b"ShardActor" in line else "Ray's actors and idle workers"
     return "weft translate" if b"translate" in line.split(b"\0") else "Ray's services"
@@ -74,7 +74,7 @@ def _role(line: bytes) -> str:
 
 @dataclass
 class Outcome:
-    """What one command took. cpu: CPU seconds of its processes by role, as sampled · shards: those that it has finished."""
+    """The cost of one command. cpu: CPU seconds of its processes by role, as sampled · shards: those that it has finished."""
 
     seconds: float
     shards: int
@@ -118,7 +118,7 @@ KINDS = {PLAIN: "", RAY: "", "one killed": "actor", "all killed": "all", "begun 
 
 
 def compare(plain: tuple[Outcome, Outcome], ray: tuple[Outcome, Outcome], lines: int) -> None:
-    """What a further line costs with Ray and without, from the same command on few lines and on many.
+    """The cost of a further line with Ray and without, from the same command on few lines and on many.
 
     Ray's own processes use CPU time by the second, whatever the actors do. So a machine that others use as well, where all
     takes longer, makes them seem more expensive than they are; the last line says what they cost on two cores of one's own.

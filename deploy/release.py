@@ -63,7 +63,7 @@ NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": 
 """The newest versions of symbols that such systems have."""
 
 LIBRARIES = r"lib(stdc\+\+\.so\.6|m\.so\.6|gomp\.so\.1|gcc_s\.so\.1|c\.so\.6)|ld-linux-(x86-64\.so\.2|aarch64\.so\.1)"
-"""What the kernels may need. libgomp is no part of such systems, but of torch, which is imported before."""
+"""Libraries that the kernels may need. libgomp is no part of such systems, but of torch, which is imported before."""
 
 FOLDER = "weft/layers/kernels/cpp/prebuilt"
 

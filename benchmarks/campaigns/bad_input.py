@@ -76,7 +76,7 @@ class TooSlow(BaseException):
 
 @dataclass
 class Counts:
-    """What happened: by reader, how many cases were read and refused; findings."""
+    """The results: by reader, how many cases were read and refused; findings."""
 
     read: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)

@@ -23,7 +23,7 @@ FRAGMENTS = (
     ": ", "&a *a", "!!python/object:os.system", "? ", "|\n", "**", "](", "```", "#", "sep=", ",", ";", "|", "nan", "-inf",
     "1e999", "-1", "0", "9" * 400, "9" * 5000, "١٢٣", "²", "true", "null", "https://a.b/?c", "a@b.c",
 )  # fmt: skip
-"""What readers treat specially."""
+"""Texts that readers treat specially."""
 
 SHORT = tuple(each for each in FRAGMENTS if len(each) < 100)
 """Those that most lines have."""

@@ -1,4 +1,4 @@
-"""What weft reads, each with valid files to begin from, for the campaign of bad input."""
+"""Readers of weft, each with valid files to begin from, for the campaign of bad input."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def make_tokenizers() -> dict[str, Tokenizer]:
 
 
 def line_readers(tokenizers: dict[str, Tokenizer]) -> dict[str, Callable[[str], object]]:
-    """What reads a line or a small text, by name."""
+    """Readers of a line or a small text, by name."""
     checker = PairChecker(Choices(), LearntStatistics(PAIRS, ("en", "de")))
     memory, glossary = TranslationMemory(PAIRS), Glossary([("dog", "Hund"), ("grass", "!Gras"), ("狗", "x")])
     bpe = tokenizers["bpe"]

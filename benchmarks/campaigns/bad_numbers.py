@@ -81,7 +81,7 @@ def cases() -> dict[str, Case]:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong in update `WRONG`, or with `lasting` in all from then on.
+    """Faults in update `WRONG`, or with `lasting` in all from then on.
 
     place: loss, gradient or output · value: what is written there, or for `spike` the factor · share: which of the losses,
     parameters or modules, as a share of their number

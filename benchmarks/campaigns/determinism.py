@@ -290,7 +290,7 @@ def weights(run: Path) -> str:
 
 
 def numbers(folder: Path) -> Iterator[str]:
-    """What depends on the number of workers, threads and processes."""
+    """Results that depend on the number of workers, threads and processes."""
     texts = {number: [scores(folder / f"with-{number}/workers-{turn}.stdout") for turn in (1, 2)] for number in (1, 2, 4)}
     for number, (one, two) in texts.items():
         same = [a[0] for a in one] == [b[0] for b in texts[1][0]]

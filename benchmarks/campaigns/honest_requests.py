@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 OUTCOMES = ("ok", "repeated after 503", "reopened", "cut", "lost", "wrong")
-"""What becomes of a request. The last two must not happen.
+"""The possible ends of a request. The last two must not happen.
 
 Answered at once · answered after a 503 with Retry-After · answered on a new connection, because the server had closed the kept
 one while it was idle, as every HTTP client does · cut off after the answer began · no answer, or another status · another text
@@ -31,7 +31,7 @@ WITHIN = 90.0
 
 @dataclass(frozen=True)
 class Request:
-    """What a client sends, and how the right answer is found in the response."""
+    """A request of a client, and how the right answer is found in the response."""
 
     kind: str
     path: str

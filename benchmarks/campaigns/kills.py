@@ -55,7 +55,7 @@ TEMPORARY = (".tmp-", ".part", ".files", ".shards")
 
 
 def digests(folder: Path) -> dict[str, Any]:
-    """What a command has made: the bytes of each file, and the records of logs."""
+    """The output of a command: the bytes of each file, and the records of logs."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -267,7 +267,7 @@ class Campaign:
 
 
 def _problems(ended: Ended, interruption: dict[str, Any], folder: str) -> Iterator[str]:
-    """What is wrong with the end of an interrupted command. folder: an error names something in it."""
+    """Problems with the end of an interrupted command. folder: an error names something in it."""
     killed = interruption["kind"] != "fault"
     if (
         "Traceback" in ended.said

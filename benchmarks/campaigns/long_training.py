@@ -109,7 +109,7 @@ def last_step(out: Path) -> int:
 
 
 def measure(out: Path, process: subprocess.Popen[bytes], life: int, began: float) -> dict[str, Any]:
-    """What the training holds and how far it is."""
+    """The memory and the progress of the training."""
     return {
         "life": life,
         "hours": (time.monotonic() - began) / 3600,

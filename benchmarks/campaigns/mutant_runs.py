@@ -47,7 +47,7 @@ class TooLong(Exception):
 
 
 def adopt_orphans() -> None:
-    """What a killed run leaves behind becomes a child of this process, so that it can be killed."""
+    """Makes processes that a killed run leaves behind children of this process, so that they can be killed."""
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
 
 

@@ -113,7 +113,7 @@ class Coverage:
 
     @staticmethod
     def load(file: Path, sources: Sources, tests: Sequence[str]) -> Coverage:
-        """What is known of the tests in these folders and files, as far as neither they nor the sources have changed since."""
+        """Known facts about the tests in these folders and files, as far as neither they nor the sources have changed since."""
         newest = {}
         for line in file.read_text("utf-8").splitlines() if file.exists() else ():
             entry = json.loads(line)

@@ -332,7 +332,7 @@ class Zygote:
             (folder / "home").chmod(0o755)
 
     def verdict(self, name: str, command: str, place: Place, folder: Path, outer: Path) -> str:
-        """What a command came to: "same", "refused: …" or "FAILED: …"."""
+        """The end of a command: "same", "refused: …" or "FAILED: …"."""
         run = folder / ("new" if command in WRITES or not (folder / "run").exists() else "run")
         if command == "resume" and not run.exists():
             run = folder / "run"
@@ -464,7 +464,7 @@ def last_line(file: Path) -> str:
 
 
 def found_by(command: str, out: str, run: Path, folder: Path, to: Path) -> Any:
-    """What a command gave, which must be the same everywhere."""
+    """The result of a command, which must be the same everywhere."""
     if command in WRITES:
         return digest((run / "model.safetensors").read_bytes())
     if command == "translate":

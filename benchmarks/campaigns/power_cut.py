@@ -1,4 +1,4 @@
-"""What a disk may hold after the power was cut, from the record of `failing_disk.c`.
+"""The possible contents of a disk after the power was cut, from the record of `failing_disk.c`.
 
 A model of a journaling file system: bytes of a file are on disk once the file is synced, and a change of a folder once that
 folder is synced. Of everything later, any part may be there. `cut` draws one of these states:

@@ -35,7 +35,7 @@ def all_processes(pid: int) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class Held:
-    """What processes hold together. rss and pss: MiB; pss counts a shared page once · seconds: of CPU time."""
+    """The memory and time of processes together. rss and pss: MiB; pss counts a shared page once · seconds: of CPU time."""
 
     rss: float
     pss: float

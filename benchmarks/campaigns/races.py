@@ -46,7 +46,7 @@ REFUSALS = {
     "no run yet": r"there is no such run folder|it has no config.yaml|has not made its first step",
     "no weights yet": r"there is no checkpoint|there is no model.safetensors|no weights",
 }
-"""What a refusal may say, by its reason."""
+"""Patterns of refusals, by their reason."""
 
 REQUEST = {"text": "the red dog sees a cat"}
 

@@ -60,7 +60,7 @@ WARM_UP = 0.1
 OPERATIONS = {"steady": {"reload": 1, "reader": 3}} | {
     "killed": {"worker": 4, "model": 2, "reader": 3, "reload": 2, "replace": 1, "descriptors": 2, "memory": 2}
 }
-"""What happens to a server, with the weight of each."""
+"""Events that happen to a server, with the weight of each."""
 
 
 class Pace:
@@ -275,7 +275,7 @@ def total(lines: list[dict[str, Any]], key: str) -> Counter[str]:
 
 
 def report(lines: list[dict[str, Any]]) -> str:
-    """What all periods found, in words and tables."""
+    """The findings of all periods, in words and tables."""
     hours = {line["period"]: line["hours"] for line in lines}
     kinds: dict[str, Counter[str]] = {}
     for line in lines:

@@ -43,7 +43,7 @@ def style_axes(axes: Axes, grid: Literal["both", "x"] = "both") -> None:
 
 
 DATES = {"svg": "Date", "pdf": "CreationDate"}
-"""What matplotlib calls the date in files of a kind."""
+"""Matplotlib's name of the date in files of each kind."""
 
 
 def save_figure(figure: Figure, file: str | Path | IO[bytes], kind: str | None = None, dpi: int | None = None) -> None:

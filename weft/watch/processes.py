@@ -122,7 +122,7 @@ class Processes:
         return [{"name": name, "problem": text} for name, text in problems.items() if text or name in self.running]
 
     def _log(self, name: str) -> Path:
-        """What a training printed. name: that of a run, so also one with folders"""
+        """The printed output of a training. name: that of a run, so also one with folders"""
         return self.folder / OWN / "logs" / f"{name}.log"
 
     def save_upload(self, name: str, content: bytes) -> Path:

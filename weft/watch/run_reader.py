@@ -154,7 +154,7 @@ class RunReader:
         )
 
     def unit(self, folder: Path) -> str:
-        """What the speed of a run counts, such as tokens, as its progress lines say; empty if none does."""
+        """The unit of the speed of a run, such as tokens, as its progress lines say; empty if none does."""
         if folder not in self._units:
             found = SPEED.search(_log_text(folder))
             self._units[folder] = found[1] if found else ""

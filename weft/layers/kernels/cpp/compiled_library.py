@@ -22,7 +22,7 @@ from weft.file_access import own_cache, why_untrusted
 
 HERE = Path(__file__).parent
 PREBUILT = HERE / "prebuilt"
-"""What a platform wheel brings: INSTRUCTIONS-SOURCES-CONTENT.so, with fingerprints of the sources and of the file itself."""
+"""The libraries of a platform wheel: INSTRUCTIONS-SOURCES-CONTENT.so, with fingerprints of the sources and the file itself."""
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=fast", "-Wno-psabi")
 
