@@ -13,6 +13,7 @@ from typing import Any
 from weft.decoding.predictor import BatchItem, ExpectedCost, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.serve.bounded_cache import BoundedCache
+from weft.serve.long_sources import magnitude
 from weft.serve.served_model import BatchResult, TranslationQuery
 
 KINDS, CLIENTS = 1000, 10_000
@@ -200,6 +201,10 @@ class Batch:
     def tickets(self) -> set[RequestTicket]:
         return {job.ticket for job in self.jobs}
 
+    @property
+    def clients(self) -> set[str]:
+        return {job.ticket.client for job in self.jobs}
+
 
 class FairQueue:
     """Tickets in turns: the client that has used the least work comes next, and of its tickets the one that got the least.
@@ -253,11 +258,13 @@ class FairQueue:
     def newest(self, client: str) -> RequestTicket:
         return self._clients[client][-1]
 
-    def head(self) -> Job:
-        """The job whose turn it is."""
-        ticket = self._next(set())
-        assert ticket is not None
-        return ticket.jobs[0]
+    def head(self, *, short: bool = False) -> Job | None:
+        """The job whose turn it is. short: long sources have no turn; None if there are no others."""
+        ticket = self._next(self._too_long(short))
+        return None if ticket is None else ticket.jobs[0]
+
+    def _too_long(self, short: bool) -> set[RequestTicket]:
+        return {ticket for ticket in self._got if magnitude(ticket.jobs[0].item)} if short else set()
 
     def oldest(self) -> float:
         """When the job that has waited longest was added."""
@@ -273,18 +280,22 @@ class FairQueue:
                 batch.add(job)
         return False
 
-    def join(self, seconds: float, tokens: int, running: Sequence[Job], most: int) -> list[Job]:
+    def join(
+        self, seconds: float, tokens: int, running: Sequence[Job], most: int, at_once: int, *, short: bool = False
+    ) -> list[Job]:
         """Removes up to `most` jobs that may run beside the running ones, which are of one group and as many as fit.
 
-        There are none while it is the turn of another group, which has to wait for their end.
+        There are none while it is the turn of another group, which has to wait for their end. at_once: their tokens, together ·
+        short: long sources have no turn.
         """
-        batch, joined = Batch(), list[Job]()
+        batch, joined, size, passed = Batch(), list[Job](), 0, self._too_long(short)
         for job in running:
             batch.add(job)
-        while len(joined) < most and (ticket := self._next(set())):
+        while len(joined) < most and (ticket := self._next(passed)):
             job = ticket.jobs[0]
             limit = max(seconds, SLOWER * self.times.seconds(job.kind, *job.cost))
-            if job.group != running[0].group or not self._fits(batch, job, limit, tokens):
+            size += job.item.size
+            if job.group != running[0].group or not self._fits(batch, job, limit, tokens) or (joined and size > at_once):
                 break
             batch.add(job)
             joined.append(job)
@@ -294,20 +305,26 @@ class FairQueue:
         return joined
 
     def take(
-        self, seconds: float, tokens: int, before: Batch | None = None, most: int | None = None, *, alone: bool = False
+        self,
+        seconds: float,
+        tokens: int,
+        before: Batch | None = None,
+        most: int | None = None,
+        *,
+        alone: bool = False,
+        short: bool = False,
     ) -> Batch:
         """Removes the next batch: the job whose turn it is, and those that fit into the limits with it.
 
-        most: jobs of the batch; None: any number · alone: whether they must be of one ticket.
-
-        before: a running batch of one client. Only jobs of others may come before its end, only if they fit, and only until
-        they have got as much more than this client as the batch takes.
+        most: jobs of the batch; None: any number · alone: they are of one ticket · short: long sources have no turn · before: a
+        running batch. Only jobs of other clients may come before its end, only if they fit, and only until they have
+        got as much more than the greediest client of the batch as the batch takes.
         """
-        batch, passed = Batch(), set[RequestTicket]()
+        batch, passed = Batch(), self._too_long(short)
         if before is not None:
-            client = before.jobs[0].ticket.client
-            limit = self._used[client] + self.times.seconds(before.kind, before.rows, before.steps)
-            passed = {each for each in self._got if each.client == client or self._used[each.client] > limit}
+            most_used = max(self._used[name] for name in before.clients)
+            limit = most_used + self.times.seconds(before.kind, before.rows, before.steps)
+            passed |= {each for each in self._got if each.client in before.clients or self._used[each.client] > limit}
         while ticket := self._next(passed):
             job = next((job for job in ticket.jobs if not batch.jobs or job.group == batch.jobs[0].group), None)
             must = before is None and not batch.jobs
