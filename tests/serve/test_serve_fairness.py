@@ -16,12 +16,12 @@ import torch
 
 from tests.helpers.serving import connected, post, wait_for
 from weft.decoding.predictor import BatchItem, ExpectedCost
-from weft.serve import continuous_batch, long_sources
+from weft.serve import continuous_batch, recent_traffic
 from weft.serve import request_batcher as batcher
 from weft.serve.continuous_batch import Done, JobFeed
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue, Job, RequestTicket
-from weft.serve.long_sources import LongSources
 from weft.serve.prometheus import Metrics
+from weft.serve.recent_traffic import RecentTraffic
 from weft.serve.request_batcher import CpuThreads, tokenize
 from weft.serve.served_model import BatchResult, TranslationQuery
 from weft.serve.settings import Settings
@@ -252,21 +252,21 @@ def test_long_sources_are_batched_apart_and_timed_apart(models: Any) -> None:
 def test_a_lane_is_left_to_short_sources_as_long_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Encoding a long one cannot be interrupted, so those who come meanwhile would wait for it in every lane."""
     clock = [100.0]
-    monkeypatch.setattr(long_sources.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(recent_traffic.time, "monotonic", lambda: clock[0])
     long, short = ticket("one", 1, steps=500).jobs, ticket("two", 1).jobs
-    lanes = LongSources(2)
+    lanes = RecentTraffic(2)
     lanes.begin(0, long)
-    assert not lanes.excluded(1), "nobody has sent short ones"
+    assert not lanes.reserved(1), "nobody has sent short ones"
     lanes.begin(1, short)
-    assert lanes.excluded(1) and not lanes.excluded(0) and lanes.wait
+    assert lanes.reserved(1) and not lanes.reserved(0) and lanes.short
     clock[0] += 2.0
-    assert not lanes.excluded(1) and not lanes.wait
+    assert not lanes.reserved(1) and not lanes.short
     lanes.begin(1, short)
     lanes.end(0)
-    assert not lanes.excluded(1)
-    alone = LongSources(1)
+    assert not lanes.reserved(1)
+    alone = RecentTraffic(1)
     alone.begin(0, short)
-    assert not alone.excluded(0), "the only lane runs everything"
+    assert not alone.reserved(0), "the only lane runs everything"
 
 
 def test_long_sources_have_no_turn_in_a_lane_that_is_left_to_short_ones() -> None:
@@ -288,8 +288,8 @@ def test_the_last_lane_takes_short_sources_and_waits_for_them(monkeypatch: pytes
         for job in made.jobs:
             job.pending = SimpleNamespace(query=SimpleNamespace(model=SimpleNamespace(remote=None)))  # type: ignore[assignment]
         tested._queue.add(made)
-    tested._long.begin(0, ticket("three", 1, steps=500).jobs)
-    tested._long.begin(1, ticket("three", 1).jobs)
+    tested._traffic.begin(0, ticket("three", 1, steps=500).jobs)
+    tested._traffic.begin(1, ticket("three", 1).jobs)
     assert [job.ticket.client for job in tested._take(1).jobs] == ["two"]
     assert [job.ticket.client for job in tested._take(0).jobs] == ["one"]
 

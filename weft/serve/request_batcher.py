@@ -16,15 +16,16 @@ from typing import Any, TypeVar
 import torch
 from starlette.exceptions import HTTPException
 
+from weft.decoding.continuous_search import STEPS
 from weft.decoding.predictor import BatchItem, Prediction, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.serve.bounded_cache import BoundedCache, bytes_of
 from weft.serve.continuous_batch import Done, JobFeed
 from weft.serve.document_reader_processes import Readers
 from weft.serve.fair_queue import SHORT, Batch, BatchTimeModel, FairQueue, Job, Parts, PendingQuery, RequestTicket
-from weft.serve.long_sources import RECENT, LongSources, magnitude
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
+from weft.serve.recent_traffic import RECENT, RecentTraffic, magnitude
 from weft.serve.served_model import BatchResult, ServedModel, TranslationQuery
 from weft.serve.settings import Settings
 from weft.worker_processes import LINUX
@@ -54,6 +55,9 @@ CHECK = 0.5
 
 INTERLUDE = 0.1
 """The share of a batch's time after which others may be answered in the middle of it, and that this may take."""
+
+PIECE = 0.05
+"""The share of a batch's time that the steps between two interruptions may take for jobs of one client, beside others."""
 
 ADMITTED = 512
 """Source tokens that begin at once in a batch that others join, since nobody is answered while they are encoded."""
@@ -110,7 +114,7 @@ class Batcher:
         self._seconds = 0.05  # per batch item, a moving average
         self._interludes: dict[int, float] = {}  # seconds of the running batch of a lane in which others were answered
         self._joined: dict[int, int] = {}  # how many jobs run side by side in each lane that others join
-        self._long = LongSources(settings.lanes)
+        self._traffic = RecentTraffic(settings.lanes)
         self._ended, self._spent, self._served = 0.0, 0.0, 1  # when the last batch ended, its seconds, and its requests
         self._tokenizer = ThreadPoolExecutor(1, "weft-tokenizer")
         self._running: dict[int, float] = {}  # since when the batch of each lane runs
@@ -278,7 +282,7 @@ class Batcher:
             with self._changed:
                 self._running.pop(lane, None)
                 self._joined.pop(lane, None)
-                self._long.end(lane)
+                self._traffic.end(lane)
             self._lanes[lane] = self._start(lane)
 
     def _run(self, batch: Batch, lane: int) -> None:
@@ -301,7 +305,7 @@ class Batcher:
         with self._changed:
             del self._running[lane]
             self._joined.pop(lane, None)
-            self._long.end(lane)
+            self._traffic.end(lane)
             # The model process runs one batch after the other: that of the other lane begins now.
             self._running.update(dict.fromkeys(self._running, self._ended))
             self._changed.notify_all()
@@ -315,9 +319,10 @@ class Batcher:
 
         def join(running: Sequence[Job], room: int) -> list[Job]:
             with self._changed:
-                most, short = min(room, self._share(lane)), self._long.excluded(lane)
-                jobs = self._queue.join(*limits, running, most, ADMITTED, short=short) if self._queue else []
-                self._long.begin(lane, jobs)
+                most, short = min(room, self._share(lane)), self._traffic.reserved(lane)
+                piece = settings.slice * PIECE / STEPS if self._traffic.several else math.inf
+                jobs = self._queue.join(*limits, running, most, ADMITTED, short=short, piece=piece) if self._queue else []
+                self._traffic.begin(lane, jobs)
                 self._joined[lane] = len(running) + len(jobs)
             self._begin(model, jobs, len(running))
             return jobs
@@ -382,11 +387,11 @@ class Batcher:
             return
         try:
             with self._changed:
-                take = partial(self._queue.take, tokens=settings.batch_tokens, before=batch, short=self._long.wait)
+                take = partial(self._queue.take, tokens=settings.batch_tokens, before=batch, short=self._traffic.short)
                 inner = take(settings.slice * INTERLUDE)
                 if not inner.jobs:
                     inner = take(settings.slice, most=1)
-                self._long.begin(lane, [job for job in inner.jobs if not magnitude(job.item)])
+                self._traffic.begin(lane, [job for job in inner.jobs if not magnitude(job.item)])
             if inner.jobs:
                 before = self._interludes[lane]
                 again = partial(self._interlude, inner, now, lane, depth + 1) if depth == 0 else lambda: None
@@ -442,7 +447,7 @@ class Batcher:
                     self._changed.wait()
                 if not self._queue:
                     return Batch()
-                short = self._long.excluded(lane)
+                short = self._traffic.reserved(lane)
                 head = self._queue.head(short=short)
                 if head is None:
                     self._changed.wait(RECENT / 2)
@@ -458,8 +463,9 @@ class Batcher:
                 blocked = not joined and len(batches) >= (LANES if remote else 1)
                 if not blocked and (left <= 0 or self._closing or self._queue.full(*limits)):
                     most, tokens = (max(1, self._share(lane)), min(limits[1], ADMITTED)) if joined else (None, limits[1])
-                    batch = self._queue.take(settings.slice, tokens, most=most, short=short)
-                    self._long.begin(lane, batch.jobs)
+                    piece = settings.slice * PIECE / STEPS if joined and self._traffic.several else math.inf
+                    batch = self._queue.take(settings.slice, tokens, most=most, short=short, piece=piece)
+                    self._traffic.begin(lane, batch.jobs)
                     self._running[lane] = time.monotonic()
                     self._joined |= {lane: len(batch.jobs)} if joined else {}
                     return batch
