@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -269,6 +270,17 @@ def test_a_lane_is_left_to_short_sources_as_long_as_they_come(monkeypatch: pytes
     assert not alone.reserved(0), "the only lane runs everything"
 
 
+def test_other_clients_are_expected_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(recent_traffic.time, "monotonic", lambda: clock[0])
+    traffic, seen = RecentTraffic(2), list[bool]()
+    for client, seconds in (("one", 2.0), ("one", 0.5), ("two", 0.5), ("two", 0.3), ("two", 0.3)):
+        traffic.begin(0, ticket(client, 1).jobs)
+        clock[0] += seconds
+        seen.append(traffic.several)
+    assert seen == [False, False, True, True, False]
+
+
 def test_long_sources_have_no_turn_in_a_lane_that_is_left_to_short_ones() -> None:
     queue = FairQueue(BatchTimeModel(first=1e-6))
     queue.add(long := ticket("one", 2, steps=500, group="long"))
@@ -279,6 +291,29 @@ def test_long_sources_have_no_turn_in_a_lane_that_is_left_to_short_ones() -> Non
     head, *others = short.jobs
     assert queue.head(short=True) is head and queue.join(1.0, 10_000, running, 1, 100, short=True) == [head]
     assert queue.take(1.0, 10_000, short=True).jobs == others and queue.head(short=True) is None
+
+
+def test_a_client_beside_others_makes_short_steps_only() -> None:
+    """Nobody is answered between two steps, so the many rows of one client would make all others wait."""
+    queue, running = FairQueue(BatchTimeModel(first=0.001)), ticket("one", 1).jobs
+    queue.add(ticket("greedy", 50, rows=4))
+    queue.add(ticket("two", 2))
+    joined = queue.join(9.0, 10_000, running, 50, 10_000, piece=0.012)
+    assert sorted(job.ticket.client for job in joined) == ["greedy"] * 3 + ["two"] * 2
+    assert [len(queue.take(9.0, 10_000, piece=piece).jobs) for piece in (0.0, 0.02, math.inf)] == [1, 5, 41]
+
+
+def test_small_requests_come_first_in_the_middle_of_a_batch() -> None:
+    queue = FairQueue(BatchTimeModel(first=0.001))
+    for client in ("one", "one"):
+        queue.add(made := ticket(client, 1, steps=1000))
+        queue.remove(made)
+    long = Batch()
+    long.add(made.jobs[0])
+    for client, parts, steps in (("many", 30, 10), ("wide", 1, 90), ("small", 1, 10), ("next", 1, 10)):
+        queue.add(ticket(client, parts, steps=steps))
+    names = [job.ticket.client for job in queue.take(0.12, 10_000, before=long).jobs]
+    assert names[:3] == ["small", "next", "wide"]
 
 
 def test_the_last_lane_takes_short_sources_and_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
