@@ -84,6 +84,20 @@ def test_a_request_that_was_given_up_frees_its_places(fast: Models, serve: Calla
     assert shown.translate("c d")[0]["text"] == "d c"
 
 
+def test_a_search_that_fails_is_said_and_its_texts_run_one_by_one(
+    fast: Models, serve: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = serve(fast, cache=0)
+
+    def fail(slots: CppSlots) -> list[int]:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(CppSlots, "advance", fail)
+    assert shown.translate("a b c")[0]["text"] == "c b a"
+    (event,) = [each for each in shown.lines if each["event"] == "a batch failed; its texts run one by one"]
+    assert event["error"] == "ValueError"
+
+
 def test_texts_and_scores_are_those_of_the_translator(fast: Models, serve: Callable[..., Running]) -> None:
     """64 clients, mixed lengths and options; some ask for terms, which need batches of their own."""
     shown, translator, chance = serve(fast, cache=0), fast.served[0].translator, random.Random(0)

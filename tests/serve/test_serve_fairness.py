@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +17,12 @@ import torch
 
 from tests.helpers.serving import connected, post, wait_for
 from weft.decoding.predictor import BatchItem, ExpectedCost
+from weft.serve import continuous_batch, recent_traffic
 from weft.serve import request_batcher as batcher
+from weft.serve.continuous_batch import Done, JobFeed
 from weft.serve.fair_queue import Batch, BatchTimeModel, FairQueue, Job, RequestTicket
 from weft.serve.prometheus import Metrics
+from weft.serve.recent_traffic import RecentTraffic
 from weft.serve.request_batcher import CpuThreads, tokenize
 from weft.serve.served_model import BatchResult, TranslationQuery
 from weft.serve.settings import Settings
@@ -210,8 +214,8 @@ def test_a_full_queue_drops_the_newest_request_of_the_greediest_client(serve: An
     assert "at most 4" in found["error"]
 
 
-def interrupted(tested: batcher.Batcher) -> list[int]:
-    """How many jobs run when a long batch of one client can be interrupted for others."""
+def interrupted(tested: batcher.Batcher, names: tuple[str, ...] = ("one",), steps: int = 100) -> list[int]:
+    """How many jobs run when a batch of these clients can be interrupted for others."""
     ran: list[int] = []
 
     def decode(batch: Batch, began: float, between: Any) -> BatchResult:
@@ -222,12 +226,134 @@ def interrupted(tested: batcher.Batcher) -> list[int]:
     tested._decode_batch = decode  # type: ignore[method-assign]
     tested._finish = lambda batch, result: None  # type: ignore[method-assign]
     long = Batch()
-    long.add(ticket("one", 1, steps=100).jobs[0])
-    tested._queue.add(waiting := ticket("one", 1))
-    tested._queue.remove(waiting)  # the client has got something
+    for name in names:
+        long.add(ticket(name, 1, steps=steps).jobs[0])
+        tested._queue.add(waiting := ticket(name, 1))
+        tested._queue.remove(waiting)  # the client has got something
     tested._interludes[0] = 0.0
     tested._interlude(long, 0.0, 0)
     return ran
+
+
+def test_only_as_much_joins_a_batch_at_once_as_is_encoded_quickly() -> None:
+    queue, running = FairQueue(BatchTimeModel(first=1e-6)), ticket("one", 1).jobs
+    queue.add(ticket("one", 50, steps=10))
+    assert [len(queue.join(1.0, 10_000, running, 50, most)) for most in (100, 35, 5)] == [10, 3, 1]
+
+
+def test_long_sources_are_batched_apart_and_timed_apart(models: Any) -> None:
+    """Short ones would be padded to them, and the time of their steps would not tell the time of short ones."""
+    queries = [TranslationQuery(models.served[0], text) for text in ("a b", "c", "a b " * 100)]
+    pending = tokenize(queries)
+    assert [len(each.items) for each in pending] == [1, 1, 1]
+    jobs = batcher.make_jobs(RequestTicket("one", pending, None))  # type: ignore[arg-type]
+    assert jobs[0].group == jobs[1].group != jobs[2].group and jobs[0].kind == jobs[1].kind != jobs[2].kind
+
+
+def test_a_lane_is_left_to_short_sources_as_long_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoding a long one cannot be interrupted, so those who come meanwhile would wait for it in every lane."""
+    clock = [100.0]
+    monkeypatch.setattr(recent_traffic.time, "monotonic", lambda: clock[0])
+    long, short = ticket("one", 1, steps=500).jobs, ticket("two", 1).jobs
+    lanes = RecentTraffic(2)
+    lanes.begin(0, long)
+    assert not lanes.reserved(1), "nobody has sent short ones"
+    lanes.begin(1, short)
+    assert lanes.reserved(1) and not lanes.reserved(0) and lanes.short
+    clock[0] += 2.0
+    assert not lanes.reserved(1) and not lanes.short
+    lanes.begin(1, short)
+    lanes.end(0)
+    assert not lanes.reserved(1)
+    alone = RecentTraffic(1)
+    alone.begin(0, short)
+    assert not alone.reserved(0), "the only lane runs everything"
+
+
+def test_other_clients_are_expected_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(recent_traffic.time, "monotonic", lambda: clock[0])
+    traffic, seen = RecentTraffic(2), list[bool]()
+    for client, seconds in (("one", 2.0), ("one", 0.5), ("two", 0.5), ("two", 0.3), ("two", 0.3)):
+        traffic.begin(0, ticket(client, 1).jobs)
+        clock[0] += seconds
+        seen.append(traffic.several)
+    assert seen == [False, False, True, True, False]
+
+
+def test_long_sources_have_no_turn_in_a_lane_that_is_left_to_short_ones() -> None:
+    queue = FairQueue(BatchTimeModel(first=1e-6))
+    queue.add(long := ticket("one", 2, steps=500, group="long"))
+    assert queue.head() is long.jobs[0] and queue.head(short=True) is None and not queue.take(1.0, 10_000, short=True).jobs
+    queue.add(short := ticket("two", 3))
+    running = ticket("three", 1).jobs
+    assert queue.join(1.0, 10_000, running, 9, 100) == [], "it is the turn of the long one"
+    head, *others = short.jobs
+    assert queue.head(short=True) is head and queue.join(1.0, 10_000, running, 1, 100, short=True) == [head]
+    assert queue.take(1.0, 10_000, short=True).jobs == others and queue.head(short=True) is None
+
+
+def test_a_client_beside_others_makes_short_steps_only() -> None:
+    """Nobody is answered between two steps, so the many rows of one client would make all others wait."""
+    queue, running = FairQueue(BatchTimeModel(first=0.001)), ticket("one", 1).jobs
+    queue.add(ticket("greedy", 50, rows=4))
+    queue.add(ticket("two", 2))
+    joined = queue.join(9.0, 10_000, running, 50, 10_000, piece=0.012)
+    assert sorted(job.ticket.client for job in joined) == ["greedy"] * 3 + ["two"] * 2
+    assert [len(queue.take(9.0, 10_000, piece=piece).jobs) for piece in (0.0, 0.02, math.inf)] == [1, 5, 41]
+
+
+def test_small_requests_come_first_in_the_middle_of_a_batch() -> None:
+    queue = FairQueue(BatchTimeModel(first=0.001))
+    for client in ("one", "one"):
+        queue.add(made := ticket(client, 1, steps=1000))
+        queue.remove(made)
+    long = Batch()
+    long.add(made.jobs[0])
+    for client, parts, steps in (("many", 30, 10), ("wide", 1, 90), ("small", 1, 10), ("next", 1, 10)):
+        queue.add(ticket(client, parts, steps=steps))
+    names = [job.ticket.client for job in queue.take(0.12, 10_000, before=long).jobs]
+    assert names[:3] == ["small", "next", "wide"]
+
+
+def test_the_last_lane_takes_short_sources_and_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher, "joins", lambda job: True)
+    tested = batcher.Batcher(Settings(lanes=2, window=0.0), Metrics())
+    for made in (ticket("one", 1, steps=500, group="long"), ticket("two", 1)):
+        for job in made.jobs:
+            job.pending = SimpleNamespace(query=SimpleNamespace(model=SimpleNamespace(remote=None)))  # type: ignore[assignment]
+        tested._queue.add(made)
+    tested._traffic.begin(0, ticket("three", 1, steps=500).jobs)
+    tested._traffic.begin(1, ticket("three", 1).jobs)
+    assert [job.ticket.client for job in tested._take(1).jobs] == ["two"]
+    assert [job.ticket.client for job in tested._take(0).jobs] == ["one"]
+
+
+def test_a_long_batch_of_several_clients_is_interrupted_too() -> None:
+    for steps, jobs in ((1000, [1]), (10, [])):  # expected to take longer than a batch may, or not
+        tested = batcher.Batcher(Settings(slice=0.5), Metrics())
+        tested._queue.add(ticket("third", 1))
+        assert interrupted(tested, ("one", "two"), steps) == jobs
+
+
+def test_the_time_of_others_that_interrupt_a_batch_is_not_that_of_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else short jobs would seem to be long, and none would join others any more."""
+    clock, done, ages = [0.0], list[Done](), list[float]()
+    monkeypatch.setattr(continuous_batch.time, "monotonic", lambda: clock[0])
+
+    def pause(running: Batch, seconds: float) -> None:
+        ages.append(seconds)
+        clock[0] += 100.0
+
+    feed = JobFeed(lambda running, room: [], done.append, pause, _since=0.0)
+    first, second = ticket("one", 2).jobs
+    for job in (first, second):
+        feed.begin([job])
+        clock[0] += 1.0
+        feed.between()
+    clock[0] += 1.0
+    feed.finish([second.item, first.item], lambda: ["b", "a"])
+    assert ages == [1.0, 2.0] and done[0].took == [2.0, 3.0] and done[0].seconds == 3.0
 
 
 def test_what_interrupts_a_batch_is_short() -> None:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from tests.helpers.serving import Running, connected, post, two_models, wait_for
 from weft.errors import DataError, WeftError
+from weft.serve import json_api
 from weft.serve.document_reader_processes import Readers
 from weft.tasks.translation import documents
 from weft.tasks.translation.markup_and_tag_transfer import MarkupTransfer
@@ -143,3 +144,18 @@ def test_readers_know_models_that_were_loaded_after_they_were_forked(
     monkeypatch.setattr(service.readers, "restart", lambda: None)  # as if a request came just before it
     asyncio.run_coroutine_threadsafe(service.reload(), shown.server._loop).result(30)  # type: ignore[arg-type]
     assert shown.translate(**{**HTML, "text": "<p>a <b>d</b> c</p>"})[0]["text"] == "<p>c <b>d</b> a</p>"
+
+
+def test_many_attention_weights_become_json_in_another_process(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that takes long and cannot be interrupted, not even by another thread."""
+    shown, real, done = serve(), Readers.do, list[str]()
+
+    async def do(readers: Readers, client: str, work: Any, *arguments: Any, **budget: Any) -> Any:
+        done.append(work.__name__)
+        return await real(readers, client, work, *arguments, **budget)
+
+    monkeypatch.setattr(Readers, "do", do)
+    few = shown.translate("a b c", model="reverse", attention=True)
+    assert "content" not in done
+    monkeypatch.setattr(json_api, "MANY", 0)
+    assert shown.translate("a b c", model="reverse", attention=True) == few and done[-1] == "content"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from weft.decoding.predictor import BatchItem, ExpectedCost, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.serve.bounded_cache import BoundedCache
+from weft.serve.recent_traffic import magnitude
 from weft.serve.served_model import BatchResult, TranslationQuery
 
 KINDS, CLIENTS = 1000, 10_000
@@ -200,6 +202,10 @@ class Batch:
     def tickets(self) -> set[RequestTicket]:
         return {job.ticket for job in self.jobs}
 
+    @property
+    def clients(self) -> set[str]:
+        return {job.ticket.client for job in self.jobs}
+
 
 class FairQueue:
     """Tickets in turns: the client that has used the least work comes next, and of its tickets the one that got the least.
@@ -253,11 +259,13 @@ class FairQueue:
     def newest(self, client: str) -> RequestTicket:
         return self._clients[client][-1]
 
-    def head(self) -> Job:
-        """The job whose turn it is."""
-        ticket = self._next(set())
-        assert ticket is not None
-        return ticket.jobs[0]
+    def head(self, *, short: bool = False) -> Job | None:
+        """The job whose turn it is. short: long sources have no turn; None if there are no others."""
+        ticket = self._next(self._too_long(short))
+        return None if ticket is None else ticket.jobs[0]
+
+    def _too_long(self, short: bool) -> set[RequestTicket]:
+        return {ticket for ticket in self._got if magnitude(ticket.jobs[0].item)} if short else set()
 
     def oldest(self) -> float:
         """When the job that has waited longest was added."""
@@ -273,18 +281,33 @@ class FairQueue:
                 batch.add(job)
         return False
 
-    def join(self, seconds: float, tokens: int, running: Sequence[Job], most: int) -> list[Job]:
+    def join(
+        self,
+        seconds: float,
+        tokens: int,
+        running: Sequence[Job],
+        most: int,
+        at_once: int,
+        *,
+        short: bool = False,
+        piece: float = math.inf,
+    ) -> list[Job]:
         """Removes up to `most` jobs that may run beside the running ones, which are of one group and as many as fit.
 
-        There are none while it is the turn of another group, which has to wait for their end.
+        There are none while it is the turn of another group, which has to wait for their end. at_once: their tokens, together ·
+        short: long sources have no turn · piece: the seconds that a step may take for jobs of one client.
         """
-        batch, joined = Batch(), list[Job]()
+        batch, joined, size, passed = Batch(), list[Job](), 0, self._too_long(short)
         for job in running:
             batch.add(job)
-        while len(joined) < most and (ticket := self._next(set())):
+        while len(joined) < most and (ticket := self._next(passed)):
             job = ticket.jobs[0]
             limit = max(seconds, SLOWER * self.times.seconds(job.kind, *job.cost))
-            if job.group != running[0].group or not self._fits(batch, job, limit, tokens):
+            if job.group == running[0].group and not self._shares(batch, job, piece):
+                passed.add(ticket)
+                continue
+            size += job.item.size
+            if job.group != running[0].group or not self._fits(batch, job, limit, tokens) or (joined and size > at_once):
                 break
             batch.add(job)
             joined.append(job)
@@ -294,24 +317,32 @@ class FairQueue:
         return joined
 
     def take(
-        self, seconds: float, tokens: int, before: Batch | None = None, most: int | None = None, *, alone: bool = False
+        self,
+        seconds: float,
+        tokens: int,
+        before: Batch | None = None,
+        most: int | None = None,
+        *,
+        alone: bool = False,
+        short: bool = False,
+        piece: float = math.inf,
     ) -> Batch:
         """Removes the next batch: the job whose turn it is, and those that fit into the limits with it.
 
-        most: jobs of the batch; None: any number · alone: whether they must be of one ticket.
-
-        before: a running batch of one client. Only jobs of others may come before its end, only if they fit, and only until
-        they have got as much more than this client as the batch takes.
+        most: jobs of the batch; None: any number · alone: they are of one ticket · short, piece: see `join` · before: a running
+        batch. Only jobs of other clients may come before its end, only if they fit, and only until they have got as
+        much more than the greediest client of the batch as the batch takes.
         """
-        batch, passed = Batch(), set[RequestTicket]()
+        batch, passed = Batch(), self._too_long(short)
         if before is not None:
-            client = before.jobs[0].ticket.client
-            limit = self._used[client] + self.times.seconds(before.kind, before.rows, before.steps)
-            passed = {each for each in self._got if each.client == client or self._used[each.client] > limit}
-        while ticket := self._next(passed):
+            most_used = max(self._used[name] for name in before.clients)
+            due = most_used + self.times.seconds(before.kind, before.rows, before.steps)
+            passed |= {each for each in self._got if each.client in before.clients or self._used[each.client] > due}
+        turn = self._next if before is None else self._smallest
+        while ticket := turn(passed):
             job = next((job for job in ticket.jobs if not batch.jobs or job.group == batch.jobs[0].group), None)
             must = before is None and not batch.jobs
-            if job is None or not (must or self._fits(batch, job, seconds, tokens)):
+            if job is None or not (must or (self._fits(batch, job, seconds, tokens) and self._shares(batch, job, piece))):
                 passed.add(ticket)  # it has nothing that fits
                 continue
             batch.add(job)
@@ -333,6 +364,14 @@ class FairQueue:
                 return min(waiting, key=lambda ticket: self._got[ticket])
         return None
 
+    def _smallest(self, passed: set[RequestTicket]) -> RequestTicket | None:
+        """The ticket with the least work left, of those that were not passed over. Of equal ones, the one that came first."""
+
+        def work(ticket: RequestTicket) -> int:
+            return len(ticket.jobs) * ticket.jobs[0].cost.rows * ticket.jobs[0].cost.steps
+
+        return min((ticket for ticket in self._got if ticket.jobs and ticket not in passed), key=work, default=None)
+
     def _charge(self, ticket: RequestTicket, job: Job) -> None:
         ticket.jobs.remove(job)
         work = self.times.seconds(job.kind, *job.cost)
@@ -340,6 +379,11 @@ class FairQueue:
         self._clocks[ticket.client] += work / len(self._clients[ticket.client])
         self._used[ticket.client] += work
         self._got[ticket] += work
+
+    def _shares(self, batch: Batch, job: Job, seconds: float) -> bool:
+        """Whether a step of this client's jobs takes at most these seconds with one more job, or this is its only one."""
+        own = [each.cost.rows for each in batch.jobs if each.ticket.client == job.ticket.client]
+        return not own or self.times.seconds(job.kind, sum(own) + job.cost.rows, 1) <= seconds
 
     def _fits(self, batch: Batch, job: Job, seconds: float, tokens: int) -> bool:
         """Whether the batch with one more job is within the limits; `tokens` counts padding."""

@@ -54,6 +54,9 @@ MAX_EXPLAINED_TOKENS, MAX_EXPLAINED_WORK = 200, 3_200
 FEW = 8
 """The most translations that are converted to JSON in the event loop; for few, this is faster than another thread."""
 
+MANY = 20_000
+"""The most attention weights that are converted to JSON by this process, which does nothing else meanwhile, in any thread."""
+
 OPTIONS = (
     *("beam", "length_penalty", "max_length", "min_length", "n_best", "no_repeat_ngram"),
     *("sample", "seed", "sentences", "temperature", "top_k", "top_p"),
@@ -217,13 +220,15 @@ async def _translate(service: Service, request: Request, body: TranslateRequest,
         ]
         answers = await service.judged(request, model, [each.text for each in segments], await service.answer(request, queries))
         answers = await service.documents.filled(client_of(request), body.texts, body.format, model.target, answers)
-    if body.attention and (count := cells(answers)) > limit:
+    if (count := cells(answers)) > limit and body.attention:
         raise too_many_cells(count, limit)
+    if count > MANY and service.readers.forks:
+        return await service.readers.do(client_of(request), content, body, model, answers)
     large = body.attention or body.alignment or body.glossary or len(answers) > FEW
-    return await asyncio.to_thread(_content, body, model, answers) if large else _content(body, model, answers)
+    return await asyncio.to_thread(content, body, model, answers) if large else content(body, model, answers)
 
 
-def _content(body: TranslateRequest, model: ServedModel, translations: Sequence[Prediction]) -> bytes:
+def content(body: TranslateRequest, model: ServedModel, translations: Sequence[Prediction]) -> bytes:
     """The response as compact JSON."""
     answers = []
     for text, each in zip(body.texts, translations, strict=True):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from starlette.exceptions import HTTPException
 
+from weft.decoding.continuous_search import STEPS
 from weft.decoding.predictor import BatchItem, Prediction, Predictor
 from weft.decoding.search_loop import Cancellation
 from weft.serve.bounded_cache import BoundedCache, bytes_of
@@ -24,6 +25,7 @@ from weft.serve.document_reader_processes import Readers
 from weft.serve.fair_queue import SHORT, Batch, BatchTimeModel, FairQueue, Job, Parts, PendingQuery, RequestTicket
 from weft.serve.middleware import Log
 from weft.serve.prometheus import Metrics
+from weft.serve.recent_traffic import RECENT, RecentTraffic, magnitude
 from weft.serve.served_model import BatchResult, ServedModel, TranslationQuery
 from weft.serve.settings import Settings
 from weft.worker_processes import LINUX
@@ -53,6 +55,12 @@ CHECK = 0.5
 
 INTERLUDE = 0.1
 """The share of a batch's time after which others may be answered in the middle of it, and that this may take."""
+
+PIECE = 0.05
+"""The share of a batch's time that the steps between two interruptions may take for jobs of one client, beside others."""
+
+ADMITTED = 512
+"""Source tokens that begin at once in a batch that others join, since nobody is answered while they are encoded."""
 
 TRIES = 16
 """Single requests between two that try the number of threads that was slower so far, since that may have changed."""
@@ -106,6 +114,7 @@ class Batcher:
         self._seconds = 0.05  # per batch item, a moving average
         self._interludes: dict[int, float] = {}  # seconds of the running batch of a lane in which others were answered
         self._joined: dict[int, int] = {}  # how many jobs run side by side in each lane that others join
+        self._traffic = RecentTraffic(settings.lanes)
         self._ended, self._spent, self._served = 0.0, 0.0, 1  # when the last batch ended, its seconds, and its requests
         self._tokenizer = ThreadPoolExecutor(1, "weft-tokenizer")
         self._running: dict[int, float] = {}  # since when the batch of each lane runs
@@ -273,6 +282,7 @@ class Batcher:
             with self._changed:
                 self._running.pop(lane, None)
                 self._joined.pop(lane, None)
+                self._traffic.end(lane)
             self._lanes[lane] = self._start(lane)
 
     def _run(self, batch: Batch, lane: int) -> None:
@@ -295,6 +305,7 @@ class Batcher:
         with self._changed:
             del self._running[lane]
             self._joined.pop(lane, None)
+            self._traffic.end(lane)
             # The model process runs one batch after the other: that of the other lane begins now.
             self._running.update(dict.fromkeys(self._running, self._ended))
             self._changed.notify_all()
@@ -308,26 +319,27 @@ class Batcher:
 
         def join(running: Sequence[Job], room: int) -> list[Job]:
             with self._changed:
-                jobs = self._queue.join(*limits, running, min(room, self._share(lane))) if self._queue else []
+                most, short = min(room, self._share(lane)), self._traffic.reserved(lane)
+                piece = settings.slice * PIECE / STEPS if self._traffic.several else math.inf
+                jobs = self._queue.join(*limits, running, most, ADMITTED, short=short, piece=piece) if self._queue else []
+                self._traffic.begin(lane, jobs)
                 self._joined[lane] = len(running) + len(jobs)
             self._begin(model, jobs, len(running))
             return jobs
 
         def done(some: Done) -> None:
-            now = time.monotonic()
-            for job, since in zip(some.jobs, some.began, strict=True):
-                self.times.learn(job.kind, some.running.rows, job.cost.steps, now - since, 1 / len(some.running.jobs))
-                self.metrics.observe("batch_seconds", model.name, [now - since])
-            self._spent, self._served = now - some.began[0], len({job.ticket for job in some.jobs})
+            for job, took in zip(some.jobs, some.took, strict=True):
+                self.times.learn(job.kind, some.running.rows, job.cost.steps, took, 1 / len(some.running.jobs))
+                self.metrics.observe("batch_seconds", model.name, [took])
+            self._spent, self._served = some.took[0], len({job.ticket for job in some.jobs})
             with self._changed:
-                self._running[lane], self._joined[lane] = now, len(some.running.jobs) - len(some.jobs)
-            self._deliver(some.jobs, some.results, some.seconds - self._interludes[lane])
-            self._interludes[lane] = 0.0
+                self._running[lane], self._joined[lane] = time.monotonic(), len(some.running.jobs) - len(some.jobs)
+            self._deliver(some.jobs, some.results, some.seconds)
 
-        def meanwhile(running: Batch) -> None:
+        def meanwhile(running: Batch, seconds: float) -> None:
             # On a GPU a captured search must not run inside another one.
             if batch.jobs[0].pending.predictor.options.device.type == "cpu":
-                self._interlude(running, began, lane)
+                self._interlude(running, time.monotonic() - seconds, lane)
 
         feed = JobFeed(join, done, meanwhile)
         self._begin(model, batch.jobs, 0)
@@ -335,7 +347,8 @@ class Batcher:
             # Without processes that read texts, threads do it, which may use the model.
             with nullcontext() if self.readers.forks else self._own:
                 batch.jobs[0].pending.predictor.stream(feed.begin(batch.jobs), feed)
-        except Exception:
+        except Exception as error:
+            self.log({"event": "a batch failed; its texts run one by one", "model": model.name, "error": type(error).__name__})
             for job in feed.running.jobs:
                 self._deliver([job], run_jobs([job], lambda: None).results, 0.0)
         except BaseException:
@@ -359,21 +372,26 @@ class Batcher:
             self.metrics.count(batches=1)
 
     def _interlude(self, batch: Batch, began: float, lane: int, depth: int = 0) -> None:
-        """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile.
+        """Called between two steps of a batch that began then: if it is long, others are answered meanwhile.
 
-        This is short, since whoever waits for the batch waits for it, too: several jobs that take a tenth of a batch, or one,
-        which is interrupted once more. It does not wait until another lane has run its batch.
+        It is if it is of one client, or takes longer than batches may. This is short, since whoever waits for the batch waits
+        for it, too: several jobs that take a tenth of a batch, or one, which is interrupted once more. It does not wait until
+        another lane has run its batch.
         """
         settings, now, inner = self.settings, time.monotonic(), Batch()
-        if now - began < settings.slice * INTERLUDE or len({job.ticket.client for job in batch.jobs}) > 1:
+        if now - began < settings.slice * INTERLUDE:
+            return
+        if len(batch.clients) > 1 and self.times.seconds(batch.kind, batch.rows, batch.steps) <= settings.slice:
             return
         if not self._own.acquire(blocking=False):
             return
         try:
             with self._changed:
-                inner = self._queue.take(settings.slice * INTERLUDE, settings.batch_tokens, before=batch)
+                take = partial(self._queue.take, tokens=settings.batch_tokens, before=batch, short=self._traffic.short)
+                inner = take(settings.slice * INTERLUDE)
                 if not inner.jobs:
-                    inner = self._queue.take(settings.slice, settings.batch_tokens, before=batch, most=1)
+                    inner = take(settings.slice, most=1)
+                self._traffic.begin(lane, [job for job in inner.jobs if not magnitude(job.item)])
             if inner.jobs:
                 before = self._interludes[lane]
                 again = partial(self._interlude, inner, now, lane, depth + 1) if depth == 0 else lambda: None
@@ -429,7 +447,11 @@ class Batcher:
                     self._changed.wait()
                 if not self._queue:
                     return Batch()
-                head = self._queue.head()
+                short = self._traffic.reserved(lane)
+                head = self._queue.head(short=short)
+                if head is None:
+                    self._changed.wait(RECENT / 2)
+                    continue
                 remote, joined = head.pending.query.model.remote is not None, joins(head)
                 if joined and remote:
                     self._joined[lane] = 1
@@ -440,7 +462,10 @@ class Batcher:
                 left = max(self._queue.oldest() + settings.window, self._ended + self._pause(), *others) - time.monotonic()
                 blocked = not joined and len(batches) >= (LANES if remote else 1)
                 if not blocked and (left <= 0 or self._closing or self._queue.full(*limits)):
-                    batch = self._queue.take(*limits, most=max(1, self._share(lane)) if joined else None)
+                    most, tokens = (max(1, self._share(lane)), min(limits[1], ADMITTED)) if joined else (None, limits[1])
+                    piece = settings.slice * PIECE / STEPS if joined and self._traffic.several else math.inf
+                    batch = self._queue.take(settings.slice, tokens, most=most, short=short, piece=piece)
+                    self._traffic.begin(lane, batch.jobs)
                     self._running[lane] = time.monotonic()
                     self._joined |= {lane: len(batch.jobs)} if joined else {}
                     return batch
@@ -498,15 +523,15 @@ def make_jobs(ticket: RequestTicket) -> list[Job]:
     for each in ticket.queries:
         model, options, predictor = each.query.model, each.query.options, each.predictor
         for item in each.items:
-            group = (model, options, predictor.group(item))
+            group = (model, options, predictor.group(item), magnitude(item))
             jobs.append(Job(ticket, each, item, group, kind(each, item), predictor.expected_cost(item), now))
     return jobs
 
 
 def kind(pending: PendingQuery, item: BatchItem) -> Hashable:
-    """A key for the time per row and step: the model, and the order of magnitude of the number of terms."""
+    """A key for the time per row and step: the model, and the orders of magnitude of the length and of the number of terms."""
     terms = getattr(item, "terms", None)
-    return pending.query.model.name, (len(terms.use) + len(terms.avoid)).bit_length() if terms else 0
+    return pending.query.model.name, magnitude(item), (len(terms.use) + len(terms.avoid)).bit_length() if terms else 0
 
 
 def expected_cells(pending: PendingQuery) -> int:
