@@ -19,6 +19,7 @@ from weft.data.batching import spread
 from weft.data.corpus import Corpus, Rows
 from weft.data.word_noise import CorpusNoise
 from weft.errors import ConfigError, RunError
+from weft.layers.linear_norm_dropout import without_gradient
 from weft.losses.ctc_loss import alignable, best_alignment, ctc_loss
 from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
@@ -204,7 +205,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         counts = {"unalignable": (~path_loss.alignable).sum(), "count": written.lengths.where(path_loss.alignable, 0).sum()}
         return total, {"nll": nll.detach(), **counts}
 
-    @torch.no_grad()
+    @without_gradient()
     def _glance(self, decoder: NonAutoregressiveDecoder, source: Encoded, written: DecoderPass, share: Tensor) -> Tensor:
         """Blanks and some true tokens, by a first pass over blanks. A path is compared with the best alignment of the text."""
         _, hidden, layout = read_canvas(decoder, source, written)
