@@ -46,7 +46,7 @@ weft.train("transformer-tiny", data=data + "train", valid=data + "valid", out="r
 translator = weft.load("run", device="cpu")
 from importlib.metadata import metadata
 print(weft.__version__, repr(text := translator.translate("a b").text))
-print(*metadata("weft-seq2seq").get_all("Project-URL", ()), sep="\n")
+print(*metadata("weft-seq2seq").get_all("Project-URL", ()), sep="; ")
 if "KERNELS" in os.environ:
     from weft.layers.kernels.cpp.compiled_library import PREBUILT, library
     assert Path(library()._name).parent == PREBUILT

@@ -16,7 +16,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.release import FOLDER, normalized, project_urls, public_address, unfitting, with_libraries, write_addresses
+from deploy.release import (
+    BUILD,
+    FOLDER,
+    PREBUILD,
+    SMOKE,
+    normalized,
+    project_urls,
+    public_address,
+    unfitting,
+    with_libraries,
+    write_addresses,
+)
 from weft.version import VERSION
 
 ROOT = Path(__file__).parents[1]
@@ -182,6 +193,11 @@ def test_addresses_of_a_repository(text: str) -> None:
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="no public address"):
         public_address(text)
+
+
+def test_the_programs_of_the_smoke_test_are_valid() -> None:
+    for program in (BUILD, PREBUILD, SMOKE):
+        compile(program, "program", "exec")
 
 
 def test_the_makefile_and_the_workflow_pass_the_address_on() -> None:
