@@ -3,6 +3,7 @@
 # make lint   ruff and mypy
 # make check  for a change in progress: lint, the tests of changed files, and the contract of a mechanism (BASE=main: since main)
 # make release   sdist and wheel in dist, built twice with the same bytes; the wheel is tried in an empty environment
+#                (URL=https://HOST/OWNER/NAME: the public address of the repository, for [project.urls])
 # make minimum   the tests with the oldest versions that pyproject.toml allows, in .venv-minimum (TESTS=tests: all of them)
 # make results   docs/results.md from its data in docs/results
 # make sbom   packages of weft and its extras, and their licences, in dist/sbom.json; ADVISORIES=all.zip adds known advisories
@@ -48,7 +49,7 @@ docs: $(VENV)/.weft-docs-installed
 # Of the last commit. setuptools builds without a network; the smoke test installs the dependencies from the package index.
 release: $(VENV)/.weft-dev-installed
 	$(PIP) install --quiet -c constraints.txt setuptools
-	$(BIN)/python deploy/release.py
+	$(BIN)/python deploy/release.py $(if $(URL),--url '$(URL)')
 
 # Everything that weft needs at its oldest version, every extra included, with the tools of the tests.
 TESTS ?= tests

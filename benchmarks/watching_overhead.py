@@ -3,6 +3,7 @@
     python benchmarks/watching_overhead.py runs/overhead --time 5m [--recipe transformer-small] [--trackers trackio]
 
 It trains on generated sequences and adds up the CPU time of every call of every sink of the log, and that of decoding samples.
+Processes that a tracker starts are not counted.
 
     python benchmarks/watching_overhead.py RUNS --page 60
 
@@ -29,7 +30,7 @@ import torch
 
 import weft
 from weft.tasks.corpus_task import CorpusTask
-from weft.training import train_run
+from weft.training import train_in_folder
 from weft.training.log import Log
 
 SPENT: dict[str, float] = defaultdict(float)
@@ -47,6 +48,23 @@ def timed(owner: Any, name: str, title: str) -> None:
             SPENT[title] += time.process_time() - began
 
     setattr(owner, name, outer)
+
+
+def time_sinks() -> None:
+    """Times what the sinks of every log do that a training opens from now on, and decoding samples."""
+    opened = train_in_folder.open_log
+
+    def open_log(*arguments: Any, **settings: Any) -> Log:
+        log = opened(*arguments, **settings)
+        for sink in log.sinks:
+            for method in ("record", "samples", "step"):
+                timed(sink, method, type(sink).__name__)
+            for method in ("begin", "close"):
+                timed(sink, method, f"{type(sink).__name__}, once at the beginning and the end")
+        return log
+
+    train_in_folder.open_log = open_log
+    timed(CorpusTask, "samples", "samples that evaluate has not decoded")
 
 
 def page_cost(runs: Path, seconds: float) -> None:
@@ -92,17 +110,7 @@ def main() -> None:
     if options.page:
         page_cost(options.out, options.page)
         return
-    opened = train_run.open_log
-
-    def open_log(*arguments: Any, **settings: Any) -> Log:
-        log = opened(*arguments, **settings)
-        for sink in log.sinks:
-            for method in ("begin", "record", "samples", "step", "close"):
-                timed(sink, method, type(sink).__name__)
-        return log
-
-    train_run.open_log = open_log
-    timed(CorpusTask, "samples", "samples that evaluate has not decoded")
+    time_sinks()
     data = [
         f"generated:reverse?count={count}&longest=30&split={split}" for count, split in ((100_000, "train"), (500, "valid"))
     ]

@@ -1,12 +1,13 @@
 """Builds the source distribution and the wheels twice, compares their bytes, and tries the wheels in an empty environment.
 
-    python deploy/release.py [--out dist] [--packages PYTHON]
+    python deploy/release.py [--out dist] [--url https://HOST/OWNER/NAME] [--packages PYTHON]
 
 The sources are those of the last commit, unpacked into a temporary folder, so nothing that lies around gets in. Archives have
 the time of that commit, no owners and sorted names, so the same commit gives the same bytes. The environment for the smoke
 test is outside the checkout. Beside the pure wheel there is one with compiled kernels for x86-64, and one for ARM if its
-compiler is installed (apt install g++-aarch64-linux-gnu); the one for this machine is tried without a compiler. --packages:
-borrow the packages of another environment instead of installing them, which takes minutes.
+compiler is installed (apt install g++-aarch64-linux-gnu); the one for this machine is tried without a compiler. --url: the
+public address of the repository; the archives get [project.urls], and the links of their README lead there. --packages: borrow
+the packages of another environment instead of installing them, which takes minutes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ sets = {"train.steps": 2, "train.batch_tokens": 256, "train.device": "cpu", "tra
 data = "generated:reverse?count=200&split="
 weft.train("transformer-tiny", data=data + "train", valid=data + "valid", out="run", set=sets)
 translator = weft.load("run", device="cpu")
+from importlib.metadata import metadata
 print(weft.__version__, repr(text := translator.translate("a b").text))
+print(*metadata("weft-seq2seq").get_all("Project-URL", ()), sep="; ")
 if "KERNELS" in os.environ:
     from weft.layers.kernels.cpp.compiled_library import PREBUILT, library
     assert Path(library()._name).parent == PREBUILT
@@ -67,6 +70,12 @@ LIBRARIES = r"lib(stdc\+\+\.so\.6|m\.so\.6|gomp\.so\.1|gcc_s\.so\.1|c\.so\.6)|ld
 
 FOLDER = "weft/layers/kernels/cpp/prebuilt"
 
+ADDRESS = re.compile(r"https://[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:\d+)?(/[\w.~-]+)+")
+"""The address of a repository on a host such as GitHub: no password, no query."""
+
+LINK = re.compile(r"(!?)(\[[^\]]*\]\()(?![a-z]+:|#)")
+"""The beginning of a Markdown link or picture whose target is a path."""
+
 PREBUILD = """
 import sys
 from pathlib import Path
@@ -84,12 +93,48 @@ def run(command: Sequence[str | Path], **options: object) -> str:
     return str(done.stdout)
 
 
-def build(folder: Path, epoch: str) -> dict[str, bytes]:
-    """The archives of the last commit, by name."""
+def public_address(text: str) -> str:
+    """The address of the repository, without `/` or `.git` at its end. Raises ArgumentTypeError if it is none."""
+    address = text.removesuffix("/").removesuffix(".git")
+    if not ADDRESS.fullmatch(address):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no public address of a repository, such as https://example.org/owner/weft"
+        )
+    return address
+
+
+def project_urls(address: str, version: str) -> dict[str, str]:
+    """The addresses that package indexes show beside a release, laid out as on GitHub and GitLab."""
+    files = f"{address}/blob/v{version}"
+    return {
+        "Homepage": address,
+        "Documentation": f"{files}/docs/index.md",
+        "Changelog": f"{files}/CHANGELOG.md",
+        "Issues": f"{address}/issues",
+        "Source": f"{address}/tree/v{version}",
+    }
+
+
+def write_addresses(sources: Path, address: str) -> None:
+    """Puts [project.urls] into the sources, and makes the links of README.md absolute: an index shows it without the files."""
+    (version,) = re.findall(r'^VERSION = "(.+)"$', (sources / "weft/version.py").read_text("utf-8"), re.MULTILINE)
+    with (sources / "pyproject.toml").open("a", encoding="utf-8") as project:
+        project.write("\n[project.urls]\n")
+        project.writelines(f'{name} = "{url}"\n' for name, url in project_urls(address, version).items())
+    readme = (sources / "README.md").read_text("utf-8")
+    places = {"": "blob", "!": "raw"}
+    linked = LINK.sub(lambda found: f"{found[0]}{address}/{places[found[1]]}/v{version}/", readme)
+    (sources / "README.md").write_text(linked, "utf-8")
+
+
+def build(folder: Path, epoch: str, url: str | None) -> dict[str, bytes]:
+    """The archives of the last commit, by name. url: the public address of the repository."""
     archive = subprocess.run(["git", "archive", "--format=tar", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
     sources, out = folder / "sources", folder / "out"
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(sources, filter="data")
+    if url:
+        write_addresses(sources, url)
     out.mkdir()
     environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0", "TZ": "UTC"}
     for kind in ("build_sdist", "build_wheel"):
@@ -193,13 +238,14 @@ def smoke_test(wheel: Path, packages: str | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    parser.add_argument("--url", type=public_address, help="the public address of the repository, for [project.urls]")
     parser.add_argument("--packages", help="the Python of an environment whose packages the smoke test borrows")
     options = parser.parse_args()
     epoch = run(["git", "log", "-1", "--format=%ct"], cwd=ROOT).strip()
     builds = []
     for _ in range(2):
         with tempfile.TemporaryDirectory() as temporary:
-            builds.append(build(Path(temporary), epoch))
+            builds.append(build(Path(temporary), epoch, options.url))
     if builds[0] != builds[1]:
         differing = [name for name in builds[0] if builds[0][name] != builds[1].get(name)]
         raise SystemExit(f"two builds of the same commit differ: {', '.join(differing)}")
@@ -207,6 +253,12 @@ def main() -> None:
     for name, content in builds[0].items():
         (options.out / name).write_bytes(content)
         print(f"{hashlib.sha256(content).hexdigest()}  {name}  {len(content) / 1e6:.1f} MB, the same in two builds")
+    if options.url:
+        print(f"[project.urls] and the links of README.md lead to {options.url}")
+    else:
+        print(
+            "no [project.urls], and relative links in README.md, since no address was given: make release URL=https://HOST/OWNER/NAME"
+        )
     for name in builds[0]:
         if name.endswith(("-any.whl", f"{platform.machine()}.whl")):
             print(f"{name} in an empty environment: weft {smoke_test(options.out / name, options.packages)}")

@@ -49,6 +49,15 @@ def test_a_script_prints_its_usage(script: str, monkeypatch: pytest.MonkeyPatch,
     assert "usage" in capsys.readouterr().out
 
 
+def test_the_time_of_every_sink_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overhead = importlib.import_module("watching_overhead")
+    for owner, name in ((overhead.train_in_folder, "open_log"), (overhead.CorpusTask, "samples")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # and back
+    overhead.time_sinks()
+    tiny.train(tmp_path / "run", settings={"train.steps": 2})
+    assert {"ResultFiles", "JsonLines", "PlainLines"} <= {name for name, seconds in overhead.SPENT.items() if seconds > 0}
+
+
 def test_takes_and_speakers_of_spoken_digits_do_not_cross_the_split() -> None:
     digits = importlib.import_module("digits")
     found = [

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from deploy.minimum_versions import PROJECT, minimums
 
@@ -20,7 +21,7 @@ def test_every_dependency_states_an_oldest_version() -> None:
     assert stated["torch"] == "2.10"
 
 
-def test_make_minimum_installs_every_extra() -> None:
+def test_make_minimum_installs_every_extra_and_the_workflow_runs_it() -> None:
     extras = tomllib.loads(PROJECT.read_text("utf-8"))["project"]["optional-dependencies"]
     (listed,) = re.findall(r"^EVERY := (\S+)$", (PROJECT.parent / "Makefile").read_text("utf-8"), re.MULTILINE)
     (inner,) = (need for need in extras["dev"] if need.startswith("weft-seq2seq["))
@@ -28,6 +29,8 @@ def test_make_minimum_installs_every_extra() -> None:
     assert reached <= extras.keys()
     needs = {need for name in reached for need in extras[name]}
     assert {name for name in extras if not needs.issuperset(extras[name])} == set(), "extras that nothing installs"
+    steps = yaml.safe_load((PROJECT.parent / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]["oldest-versions"]["steps"]
+    assert any(str(step.get("run", "")).startswith("make minimum") for step in steps)
 
 
 def test_two_oldest_versions_of_one_package_are_refused(tmp_path: Path) -> None:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import hashlib
 import io
 import re
+import shutil
 import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
+import pytest
 import yaml
 
-from deploy.release import FOLDER, normalized, unfitting, with_libraries
+from deploy.release import (
+    BUILD,
+    FOLDER,
+    PREBUILD,
+    SMOKE,
+    normalized,
+    project_urls,
+    public_address,
+    unfitting,
+    with_libraries,
+    write_addresses,
+)
 from weft.version import VERSION
 
 ROOT = Path(__file__).parents[1]
@@ -109,6 +123,87 @@ def test_a_library_that_older_systems_cannot_load_goes_into_no_wheel() -> None:
     assert unfitting(fitting) == ""
     assert unfitting(f"{fitting} Name: GLIBC_2.34\n (NEEDED) Shared library: [libtorch.so]") == "GLIBC_2.34, libtorch.so"
     assert unfitting("Name: GLIBCXX_3.4.30") == "GLIBCXX_3.4.30" and unfitting("Name: ODD_1.0") == "ODD_1.0"
+
+
+def sources_in(folder: Path, address: str) -> dict[str, str]:
+    """The files that a release at an address changes, after it has changed them."""
+    (folder / "weft").mkdir(parents=True)
+    files = ("pyproject.toml", "README.md", "weft/version.py")
+    for name in files:
+        shutil.copy(ROOT / name, folder / name)
+    write_addresses(folder, address)
+    return {name: (folder / name).read_text("utf-8") for name in files}
+
+
+def test_a_release_with_an_address_has_project_urls(tmp_path: Path) -> None:
+    first = sources_in(tmp_path / "first", "https://example.org/owner/weft")
+    project = tomllib.loads(first["pyproject.toml"])
+    assert project.pop("project")["urls"] == {
+        "Homepage": "https://example.org/owner/weft",
+        "Documentation": f"https://example.org/owner/weft/blob/v{VERSION}/docs/index.md",
+        "Changelog": f"https://example.org/owner/weft/blob/v{VERSION}/CHANGELOG.md",
+        "Issues": "https://example.org/owner/weft/issues",
+        "Source": f"https://example.org/owner/weft/tree/v{VERSION}",
+    }
+    assert sources_in(tmp_path / "second", "https://example.org/owner/weft") == first
+    assert "urls" not in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def test_a_release_with_an_address_has_a_readme_whose_links_lead_there(tmp_path: Path) -> None:
+    address = "https://example.org/owner/weft"
+    before, after = (ROOT / "README.md").read_text("utf-8"), sources_in(tmp_path / "made", address)["README.md"]
+    targets = re.compile(r"(!?)\[[^\]]*\]\(([^)]+)\)")
+    for (picture, old), (_, new) in zip(targets.findall(before), targets.findall(after), strict=True):
+        relative = not old.startswith(("https:", "#"))
+        assert new == (f"{address}/{'raw' if picture else 'blob'}/v{VERSION}/{old}" if relative else old)
+    assert (
+        f"![version {VERSION}, Python 3.11 to 3.13, license Apache-2.0]({address}/raw/v{VERSION}/docs/images/badges.svg)"
+        in after
+    )
+    assert targets.sub("", before) == targets.sub("", after)
+
+
+def test_files_that_project_urls_name_exist() -> None:
+    urls = project_urls("https://example.org/o/weft", VERSION).values()
+    files = [url.partition(f"/blob/v{VERSION}/")[2] for url in urls if "/blob/" in url]
+    assert len(files) == 2 and all((ROOT / name).is_file() for name in files)
+
+
+@pytest.mark.parametrize(
+    "text", ["https://example.org/owner/weft", "https://example.org/owner/weft/", "https://example.org/owner/weft.git"]
+)
+def test_addresses_of_a_repository(text: str) -> None:
+    assert public_address(text) == "https://example.org/owner/weft"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://example.org/owner/weft",
+        "git@example.org:owner/weft",
+        "example.org/owner/weft",
+        "https://me:secret@example.org/owner/weft",
+        "https://example.org/owner/weft?token=1",
+        "https://example.org",
+        "https://localhost/owner/weft",
+        'https://example.org/owner/weft"\nx = "',
+        "",
+    ],
+)
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="no public address"):
+        public_address(text)
+
+
+def test_the_programs_of_the_smoke_test_are_valid() -> None:
+    for program in (BUILD, PREBUILD, SMOKE):
+        compile(program, "program", "exec")
+
+
+def test_the_makefile_and_the_workflow_pass_the_address_on() -> None:
+    assert "deploy/release.py $(if $(URL),--url '$(URL)')" in (ROOT / "Makefile").read_text("utf-8")
+    steps = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]["wheel"]["steps"]
+    assert {"run": "make release URL=${{ github.server_url }}/${{ github.repository }}"} in steps
 
 
 def test_the_package_takes_its_pages_along() -> None:

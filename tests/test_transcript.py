@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from docs.transcript import PAGE, Step, recorded, run, steps
 
+CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 MILESTONES = ("git clone", "pip install", "weft train auto --data", "weft translate", "weft serve", "curl")
 EXAMPLE = "```console\n$ a b\none\ntwo\n$ c\n```\n\n<!-- output varies -->\n```console\n$ d\nthree\n```\n"
 
@@ -23,9 +25,10 @@ def test_the_first_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     wanted = [step for step in steps(PAGE.read_text("utf-8")) if not step.sets_up]
     found = run(wanted, tmp_path, hastened)
+    same_phrases = f"babel=={version('babel')}" in CONSTRAINTS.read_text("utf-8").split()  # the data are names that Babel knows
     for step, (output, status) in zip(wanted, found, strict=True):
         assert status == 0 and "Traceback" not in output, f"{step.command}\n{output}"
-        if not step.varies:
+        if not step.varies and same_phrases:
             assert output.rstrip() == step.shown, step.command
         elif step.shown and not step.command.endswith("&"):
             assert output, step.command  # a model of four seconds may translate a line as an empty one

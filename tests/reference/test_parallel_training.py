@@ -96,11 +96,13 @@ def test_targets_without_a_path_are_counted_and_left_out() -> None:
     assert torch.isfinite(less.total)
 
 
+@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("canvas", ["ratio", "length", "copied", "upsampled"])
-def test_every_parameter_learns_from_a_glance(canvas: str) -> None:
-    model = make(canvas).train()
+def test_every_parameter_learns_from_a_glance(canvas: str, half: bool) -> None:
+    model = make(canvas).float().train()
     torch.manual_seed(0)
-    (loss,) = task_of(glancing=0.5, glancing_end=0.3).losses(model, pairs(TARGETS), 1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        (loss,) = task_of(glancing=0.5, glancing_end=0.3).losses(model, pairs(TARGETS), 1)
     loss.total.backward()
     assert [name for name, each in model.named_parameters() if each.grad is None or not each.grad.isfinite().all()] == []
 

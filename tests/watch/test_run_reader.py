@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers.watching import write_run, write_steps
 from weft.errors import RunError
 from weft.file_access import replace_file
-from weft.runs.run_folder import RunLock
+from weft.runs.run_folder import RunLock, log_record
 from weft.training.log import open_log
-from weft.watch.run_reader import FRESH, POINTS, RunLog, RunReader, training_process
+from weft.training.result_files import thinned
+from weft.watch import growing_curves, run_reader
+from weft.watch.growing_curves import POINTS, GrowingCurve, GrowingCurves
+from weft.watch.run_reader import FRESH, RunLog, RunReader, training_process
 
 
 def test_only_new_lines_of_a_log_are_read(tmp_path: Path) -> None:
@@ -97,7 +102,7 @@ def test_curves_follow_a_log_that_grows_or_is_replaced(tmp_path: Path) -> None:
     log = write_run(tmp_path / "a", 3)
     reader = RunReader(tmp_path)
     first = reader.curves("a")
-    assert reader.curves("a") is first, "nothing is computed while the log stays"
+    assert reader.curves("a") == first
     write_steps(log, range(4, 5))
     assert len(reader.curves("a")["loss"]["train"]) == 4 == len(first["loss"]["train"]) + 1
     before = reader.curves("a")["loss"]["train"]
@@ -105,6 +110,52 @@ def test_curves_follow_a_log_that_grows_or_is_replaced(tmp_path: Path) -> None:
     replace_file(file, file.read_text("utf-8").replace('"loss": 5.0', '"loss": 7.0'))
     after = reader.curves("a")["loss"]["train"]
     assert len(after) == len(before) and after != before
+
+
+def test_pages_that_ask_at_once_read_each_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = write_run(tmp_path / "a", 3)
+    reader, whole = RunReader(tmp_path), len(RunReader(tmp_path).records(tmp_path / "a"))
+
+    def slowly(line: bytes) -> dict[str, Any] | None:
+        time.sleep(0.001)  # others go on
+        return log_record(line)
+
+    monkeypatch.setattr(run_reader, "log_record", slowly)
+    with ThreadPoolExecutor(8) as pages:
+        assert len({len(each) for each in pages.map(lambda _: list(reader.records(tmp_path / "a")), range(8))}) == 1
+        write_steps(log, range(4, 5))
+        list(pages.map(lambda _: reader.curves("a"), range(8)))
+    assert len(reader.records(tmp_path / "a")) == whole + 2  # a step and a validation
+    assert len(reader.curves("a")["loss"]["train"]) == 4
+
+
+def test_a_growing_curve_is_thinned_like_a_whole_one() -> None:
+    """At each length, also where groups become larger."""
+    points = [(float(step), float(step * step % 97)) for step in range(3 * POINTS + 5)]
+    growing = GrowingCurve()
+    for end in range(0, len(points), 7):
+        growing.points += points[len(growing.points) : end]
+        assert growing.thinned() == thinned(points[:end], POINTS)
+
+
+def test_new_lines_of_a_long_log_are_all_that_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [{"event": "train", "step": step, "loss": 1.0} for step in range(10 * POINTS)]
+    growing, computed = GrowingCurves(), 0
+
+    def counted(points: Any, most: int) -> Any:
+        nonlocal computed
+        computed += len(points)
+        return thinned(points, most)
+
+    monkeypatch.setattr(growing_curves, "thinned", counted)
+    growing.after(records)
+    first, computed = computed, 0
+    records += [{"event": "train", "step": len(records), "loss": 1.0}]
+    growing.after(records)
+    assert first == 10 * POINTS and computed == len(records), "groups become larger once in as many lines as there are points"
+    computed = 0
+    records += [{"event": "train", "step": len(records), "loss": 1.0}]
+    assert len(growing.after(records)["loss"]["train"]) <= POINTS and computed <= 2 * 11
 
 
 def test_long_curves_are_thinned(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Linear layers (precision, initialisation, weight normalisation, replacement), dropout, and residual sums with layer norm."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,18 @@ def to_autocast_dtype(x: Tensor) -> Tensor:
     """`x` in the precision in which autocast computes products, so that not every use converts it again."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if kind != "meta" and torch.is_autocast_enabled(kind) else x
+
+
+class without_gradient(torch.no_grad):  # noqa: N801
+    """Like torch.no_grad, for a pass in training that is followed by one with gradients.
+
+    Before version 2.11, torch keeps the weights that autocast has converted here, and the pass with gradients would use them:
+    no weight would learn.
+    """
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch.clear_autocast_cache()
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -19,6 +19,7 @@ from torch import Tensor
 from weft.config.registry import Among, build
 from weft.data.batch import PairBatch
 from weft.errors import ConfigError
+from weft.layers.linear_norm_dropout import without_gradient
 from weft.losses.log_likelihood import Choice, predictions
 from weft.models.base import Model
 
@@ -127,7 +128,7 @@ def parallel_sampling(*, decay: Decaying = DECAY, choice: Choice = "best", passe
     return Sampling(lambda model, batch, update: [all_at_once(model, batch, truth(update), choice, passes)])
 
 
-@torch.no_grad()
+@without_gradient()
 def step_by_step(model: Model, batch: PairBatch, truth: float, choice: Choice) -> Tensor:
     """[B, T] inputs: a share `truth` of true tokens, the others predicted from the inputs before them."""
     if batch.target_layout.packed:
@@ -146,7 +147,7 @@ def step_by_step(model: Model, batch: PairBatch, truth: float, choice: Choice) -
     return fed
 
 
-@torch.no_grad()
+@without_gradient()
 def all_at_once(model: Model, batch: PairBatch, truth: float, choice: Choice, passes: int) -> Tensor:
     """[B, T] inputs: a share `truth` of true tokens, the others predicted from all inputs of the pass before."""
     if truth >= 1:

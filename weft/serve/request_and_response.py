@@ -12,6 +12,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, ValidationError
+from python_multipart.exceptions import FormParserError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -43,7 +44,10 @@ async def read_fields(request: Request, files: int = 0) -> Fields:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     fields: Fields = dict(request.query_params)
     if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
-        form = await request.form(max_files=files)
+        try:
+            form = await request.form(max_files=files)
+        except FormParserError:  # earlier versions of Starlette leave it to others
+            raise HTTPException(400, "Invalid request: the form is damaged") from None
         return fields | {name: value for name, value in form.items() if files or not isinstance(value, UploadFile)}
     raw = await request.body()
     if not raw.strip():

@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,16 +21,14 @@ from weft.config import yaml_document
 from weft.errors import ConfigError, RunError
 from weft.runs.migrations import FORMAT_FILE
 from weft.runs.run_folder import CONFIG, LOCK, LOG, log_record
-from weft.training.result_files import curves, read_samples, thinned
+from weft.training.result_files import read_samples
+from weft.watch.growing_curves import GrowingCurves
 
 DEPTH = 4
 """Levels of folders below the given one where runs are looked for."""
 
 FRESH = 300.0
 """Seconds after its last line that a log counts as that of a training on another machine."""
-
-POINTS = 400
-"""Points of a curve that the page draws."""
 
 VALIDATIONS = 20
 """The newest validations whose samples are shown."""
@@ -102,8 +101,9 @@ class RunReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
+        self._reading = threading.RLock()  # each request is a thread, and two must not read the same new lines
         self._logs: dict[Path, RunLog] = {}
-        self._curves: dict[Path, tuple[list[dict[str, Any]], int, dict[str, Any]]] = {}
+        self._curves: dict[Path, GrowingCurves] = {}
         self._units: dict[Path, str] = {}
         self._configs: dict[Path, tuple[float, dict[str, Any]]] = {}
 
@@ -161,7 +161,8 @@ class RunReader:
         return self._units[folder]
 
     def records(self, folder: Path) -> list[dict[str, Any]]:
-        return self._logs.setdefault(folder, RunLog(folder / LOG)).read()
+        with self._reading:
+            return self._logs.setdefault(folder, RunLog(folder / LOG)).read()
 
     def config(self, folder: Path) -> dict[str, Any]:
         """The settings of a run as plain data; empty if it has not begun. They need not be valid for this version of weft."""
@@ -176,16 +177,10 @@ class RunReader:
         return self._configs[folder][1]
 
     def curves(self, name: str) -> dict[str, Any]:
-        """The curves of a run by panel and name, with at most `POINTS` points each; computed anew if the log has changed."""
+        """The curves of a run by panel and name, with at most `POINTS` points each."""
         folder = self.folder_of(name)
-        found = self.records(folder)
-        known, count, drawn = self._curves.get(folder, (None, 0, {}))
-        if known is found and count == len(found):  # a log that is read anew has another list
-            return drawn
-        panels = curves(found)
-        drawn = {panel: {key: thinned(points, POINTS) for key, points in lines.items()} for panel, lines in panels.items()}
-        self._curves[folder] = found, len(found), drawn
-        return drawn
+        with self._reading:
+            return self._curves.setdefault(folder, GrowingCurves()).after(self.records(folder))
 
     def details(self, name: str) -> dict[str, Any]:
         """Everything of one run besides its curves: state, samples, notes (what auto chose, the verdict) and settings."""

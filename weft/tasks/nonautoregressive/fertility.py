@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from weft.data.array_files import read_arrays
-from weft.data.corpus import Corpus
+from weft.data.batch import Layout
+from weft.data.batching import spread
+from weft.data.corpus import Corpus, Rows
 from weft.data.ibm_model_2 import Ids, TranslationTable, diagonal
 from weft.file_access import replacing_file
 
@@ -57,6 +60,11 @@ def attach(run: Path, corpora: Sequence[Corpus], fertilities: Callable[[], Count
             np.savez(written, **saved)  # type: ignore[arg-type]
     for corpus in corpora:
         corpus.values[COLUMN], corpus.offsets[COLUMN] = saved[corpus.folder.name], corpus.offsets["source"]
+
+
+def attached(corpus: Corpus, rows: Rows, layout: Layout) -> Tensor:
+    """The attached fertilities of some rows, in the layout of their sources."""
+    return spread(corpus.gather(COLUMN, rows)[0], layout)
 
 
 def _counted(corpus: Corpus, count: Count) -> NDArray[np.uint16]:

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from weft.config.corpus_entries import TrainingCorpus
 from weft.data.batch import EOS, PAD, Batch, FertilityBatch, Layout, PairBatch
-from weft.data.batching import spread
 from weft.data.corpus import Corpus, Rows
 from weft.data.word_noise import CorpusNoise
 from weft.errors import ConfigError, RunError
+from weft.layers.linear_norm_dropout import without_gradient
 from weft.losses.ctc_loss import alignable, best_alignment, ctc_loss
 from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.nonautoregressive import NonAutoregressiveDecoder
 from weft.tasks.base import Loss, Share, TaskContext
-from weft.tasks.nonautoregressive.fertility import COLUMN, Count, attach, counted_alignment, linked
+from weft.tasks.nonautoregressive.fertility import Count, attach, attached, counted_alignment, linked
 from weft.tasks.seq2seq_task import Seq2SeqObjective
 from weft.tasks.translation.attention_alignment import CharacterCounter
 from weft.tasks.translation.task import TranslationTask
@@ -156,7 +156,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         assert isinstance(batch, PairBatch)
         if not self.fertile or batch.source.layout is None:
             return batch
-        return with_fertilities(batch, spread(corpus.gather(COLUMN, rows)[0], batch.source.layout))
+        return with_fertilities(batch, attached(corpus, rows, batch.source.layout))
 
     def on_update_start(self, update: int) -> None:
         done = min(1.0, (update - 1) / max(1, self.config.train.steps - 1))
@@ -204,7 +204,7 @@ class NonAutoregressiveTranslationTask(TranslationTask):
         counts = {"unalignable": (~path_loss.alignable).sum(), "count": written.lengths.where(path_loss.alignable, 0).sum()}
         return total, {"nll": nll.detach(), **counts}
 
-    @torch.no_grad()
+    @without_gradient()
     def _glance(self, decoder: NonAutoregressiveDecoder, source: Encoded, written: DecoderPass, share: Tensor) -> Tensor:
         """Blanks and some true tokens, by a first pass over blanks. A path is compared with the best alignment of the text."""
         _, hidden, layout = read_canvas(decoder, source, written)
