@@ -9,14 +9,20 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers import tiny
+from weft import worker_processes
+from weft.decoding import predictor
 from weft.errors import DataError
 from weft.runs import sharded_prediction
-from weft.runs.sharded_prediction import InputFile, PredictionWork, ShardFolder, predict_corpus
+from weft.runs.sharded_prediction import InputFile, PredictionWork, ShardFolder, ShardPredictor, predict_corpus
+from weft.tasks.translation.predictor import TranslationPredictor
+from weft.tasks.translation.translation_input import TranslationInput
 
 LINES = ["a b c", "", "d e f g", "b \u2028 c", "  ", "g f\tc", "e e e", "", "c a\u00a0b d e.  A b c. G f e!", "zzz ü 😀 a"] * 3
 
@@ -53,6 +59,55 @@ def test_shares_together_write_the_bytes_of_translate(
     assert f"wrote {out}" in weft.err
     assert out.read_bytes() == wanted
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out.txt", "whole.txt"]
+
+
+def test_shards_are_computed_in_the_batches_of_translate(
+    weft: tiny.Shell, reverse_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums are rounded as the size of a batch has it, so other batches could choose another of two beams with equal scores."""
+    monkeypatch.setattr(sharded_prediction, "SHARD", 8)
+    monkeypatch.setattr(predictor, "WINDOWS", (2, 4))
+    monkeypatch.setattr(worker_processes, "cores", lambda: 3)
+    monkeypatch.setattr(sharded_prediction, "cores", lambda: 3)
+    found, cut = list[list[list[int]]](), predictor.Predictor._batches
+
+    def recorded(*given: Any) -> Iterator[list[Any]]:
+        for batch in cut(*given):
+            found[-1].append([*map(len, (part.ids for part in batch))])
+            yield batch
+
+    monkeypatch.setattr(predictor.Predictor, "_batches", recorded)
+    found.append([])
+    weft("translate", reverse_run, text, "-o", tmp_path / "whole.txt", "--device", "cpu")
+    found.append([])
+    assert predict_corpus(work(reverse_run, text, tmp_path / "out.txt"))
+    found.append([])
+    folder = ShardFolder(work(reverse_run, text, tmp_path / "again.txt"))
+    folder.open(False, print)
+    monkeypatch.setattr(sharded_prediction, "cores", lambda: 1)  # as on another machine, or as an actor
+    folder = ShardFolder(folder.work)
+    folder.open(False, print)
+    one = ShardPredictor(folder)
+    for shard in range(len(folder)):
+        one.predict(shard)
+    folder.join()
+    assert found[0] == found[1] == found[2] and max(map(len, found[0])) > 1
+    assert len({(tmp_path / f"{name}.txt").read_bytes() for name in ("whole", "out", "again")}) == 1
+
+
+def test_context_reaches_into_the_shard_before(
+    reverse_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[str]()
+
+    def parse(self: TranslationPredictor, line: str, **fields: Any) -> TranslationInput:
+        seen.append(fields.get("context", ""))
+        return TranslationInput(line)
+
+    monkeypatch.setattr(TranslationPredictor, "parse_input", parse)
+    predict_corpus(work(reverse_run, text, tmp_path / "out.txt", context=2), share=(2, 3))
+    mine = [place for place in range(len(LINES)) if place // 4 % 3 == 1]
+    assert seen == [" ".join(LINES[place - 2 : place]) for place in mine]
 
 
 def test_json_lines_have_their_sources(weft: tiny.Shell, reverse_run: Path, text: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ def predict_in_shards(work: PredictionWork, *, share: tuple[int, int] | None, en
     """Predicts the inputs of `work`, or this process's share of them, and says whether its output is complete."""
     from weft.runs.ray_engine import predict_on_ray
     from weft.runs.sharded_prediction import predict_corpus
-    from weft.worker_processes import cores
 
     with Counter("done", "lines") as counter:
         told: Any = {"advance": counter.advance, "expect": counter.expect, "report": counter.say}
@@ -25,7 +24,7 @@ def predict_in_shards(work: PredictionWork, *, share: tuple[int, int] | None, en
             predict_on_ray(work, actors=actors, **told)
             complete = True
         else:
-            complete = predict_corpus(work, share=share, auto_workers=cores(), **told)
+            complete = predict_corpus(work, share=share, **told)
     waiting = "the other shards are not finished yet; the process that finishes the last one writes this file"
     tell(f"wrote {work.out}" if complete else f"{work.out}: {waiting}")
 

@@ -30,14 +30,14 @@ class ShardActor:
     """Predicts the shards that Ray gives to one actor."""
 
     def __init__(self, work: PredictionWork) -> None:
-        self.folder = ShardFolder(work)
-        self.folder.open(True, silent)
-        self.predictor = ShardPredictor(work, self.folder.size)
+        folder = ShardFolder(work)
+        folder.open(True, silent)
+        self.predictor = ShardPredictor(folder)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         shard = int(row["item"])
         try:
-            self.predictor.predict(self.folder, shard)
+            self.predictor.predict(shard)
         except WeftError as error:  # an exception would be wrapped, or tried again for ever
             return {"shard": shard, "error": str(error)}
         return {"shard": shard, "error": ""}
