@@ -65,8 +65,8 @@ def test_shards_are_computed_in_the_batches_of_translate(
     weft: tiny.Shell, reverse_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sums are rounded as the size of a batch has it, so other batches could choose another of two beams with equal scores."""
-    monkeypatch.setattr(sharded_prediction, "SHARD", 8)
-    monkeypatch.setattr(predictor, "WINDOWS", (2, 4))
+    monkeypatch.setattr(sharded_prediction, "SHARD", 16)
+    monkeypatch.setattr(predictor, "WINDOWS", (3, 16))
     monkeypatch.setattr(worker_processes, "cores", lambda: 3)
     monkeypatch.setattr(sharded_prediction, "cores", lambda: 3)
     found, cut = list[list[list[int]]](), predictor.Predictor._batches

@@ -276,7 +276,8 @@ class Predictor(ABC, Generic[In, Out]):
         Batches depend on the places of inputs among all lines, so a part of them that begins where a window does, at
         `first_line`, is computed in the batches of the whole.
         """
-        stream, ends, start = iter(inputs), TOGETHER if together else WINDOWS, 0
+        stream, ends = iter(inputs), TOGETHER if together else WINDOWS
+        start, place = 0, first_line - 1
         count = self.workers if processes is None else min(processes, self.workers)
 
         def work(batch: list[BatchItem]) -> list[Any]:
@@ -285,7 +286,7 @@ class Predictor(ABC, Generic[In, Out]):
                 return self.run(batch, control)
 
         with Workers(count, work) as workers:
-            while window := list(_window(stream, _window_size(first_line - 1 + start, ends), ready)):
+            while window := list(_window(stream, size := _window_size(place, ends), ready)):
                 groups = self.encode_input(window, first_line + start)
                 for number, parts in enumerate(groups, start=start):
                     for part in parts:
@@ -306,7 +307,7 @@ class Predictor(ABC, Generic[In, Out]):
                     output = self.join_outputs(given, parts, [results[part] for part in parts] if done else [])
                     self.check_numbers(output)
                     yield output
-                start += len(window)
+                start, place = start + len(window), place + size  # as if inputs that are not ready yet were in this window
 
     def check_numbers(self, output: Any) -> None:
         """Warns, once, of an output whose score is NaN: no search and no softmax gives one to numbers that are finite."""
