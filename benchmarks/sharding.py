@@ -9,7 +9,7 @@ that of a real process, its time that of one with an infinitely fast network. Ea
 are random. The tables say what each process holds at the most.
 
 `--save` says what each process holds of weights, moments and average, how much of it each writes into a checkpoint, and what it
-needs besides, in CPU seconds and host memory, to save and to load it. The control is what training did before: the first process
+needs besides, in CPU seconds and host memory, to save and to load it. The control is the way without parts: the first process
 gathers one tensor after the other and writes all of them.
 """
 
