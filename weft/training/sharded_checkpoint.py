@@ -32,7 +32,8 @@ def write_parts(folder: Path, tensors: Mapping[str, Tensor], world: World) -> li
 
     All processes call this together. If one of them cannot write, all raise its error.
     """
-    from torch.distributed.checkpoint import HuggingFaceStorageWriter, save
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     written: set[str] = set()
 
@@ -51,7 +52,8 @@ def write_parts(folder: Path, tensors: Mapping[str, Tensor], world: World) -> li
 @torch.no_grad()
 def fill_parts(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
     """Copies what has been saved into these tensors, in place: of divided ones, what this process holds."""
-    from torch.distributed.checkpoint import HuggingFaceStorageReader, load
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     with _as_one_process_has_them(), read_errors(folder):
         load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)), **_together(world))
@@ -70,7 +72,7 @@ def read_parts(folder: Path) -> dict[str, Tensor]:
 
 
 def _saved(folder: Path) -> dict[str, TensorStorageMetadata]:
-    from torch.distributed.checkpoint import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     with read_errors(folder):
         found: Any = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
@@ -88,7 +90,7 @@ def _together(world: World) -> dict[str, Any]:
 @contextmanager
 def _as_one_process_has_them() -> Iterator[None]:
     """Raises an error of one of the processes as it is: torch collects those of all. Hides warnings of torch about itself."""
-    from torch.distributed.checkpoint import CheckpointException
+    from torch.distributed.checkpoint.api import CheckpointException
 
     try:
         with warnings.catch_warnings():
