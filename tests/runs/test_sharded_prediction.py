@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -19,7 +20,9 @@ from tests.helpers import tiny
 from weft import worker_processes
 from weft.decoding import predictor
 from weft.errors import DataError
+from weft.garbage_collection import OBJECTS
 from weft.runs import sharded_prediction
+from weft.runs.ray_engine import ShardActor
 from weft.runs.sharded_prediction import InputFile, PredictionWork, ShardFolder, ShardPredictor, predict_corpus
 from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.translation.translation_input import TranslationInput
@@ -93,6 +96,23 @@ def test_shards_are_computed_in_the_batches_of_translate(
     folder.join()
     assert found[0] == found[1] == found[2] and max(map(len, found[0])) > 1
     assert len({(tmp_path / f"{name}.txt").read_bytes() for name in ("whole", "out", "again")}) == 1
+
+
+def test_an_actor_collects_garbage_as_rarely_as_the_command(
+    reverse_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, make = list[int](), sharded_prediction.make_inputs
+
+    def recorded(*given: Any, **named: Any) -> Iterator[Any]:
+        found.append(gc.get_threshold()[0])
+        return make(*given, **named)
+
+    monkeypatch.setattr(sharded_prediction, "make_inputs", recorded)
+    task = work(reverse_run, text, tmp_path / "out.txt")
+    ShardFolder(task).open(False, print)
+    before = gc.get_threshold()
+    assert ShardActor(task)({"item": 0}) == {"shard": 0, "error": ""}
+    assert found == [OBJECTS] and gc.get_threshold() == before
 
 
 def test_context_reaches_into_the_shard_before(

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.errors import ConfigError, DeviceError, WeftError
+from weft.garbage_collection import collect_rarely
 from weft.runs.open_run import Report, silent
 from weft.runs.sharded_prediction import PredictionWork, ShardFolder, ShardPredictor
 
@@ -38,7 +39,8 @@ class ShardActor:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         shard = int(row["item"])
         try:
-            self.predictor.predict(shard)
+            with collect_rarely():  # as the command does; Ray has the default of Python
+                self.predictor.predict(shard)
         except WeftError as error:  # an exception would be wrapped, or tried again for ever
             return {"shard": shard, "error": str(error)}
         return {"shard": shard, "error": ""}
