@@ -16,8 +16,8 @@ from tests.helpers import tiny
 from tests.helpers.ray_cluster import cluster, workers  # noqa: F401 — a fixture of this module
 from weft.errors import DataError, DeviceError, WeftError
 from weft.runs import sharded_prediction
+from weft.runs.prediction_work import InputFile, PredictionWork
 from weft.runs.ray_engine import predict_on_ray, start_ray
-from weft.runs.sharded_prediction import InputFile, PredictionWork
 
 pytest.importorskip("ray.data", reason="needs Ray Data")
 

@@ -10,7 +10,7 @@ from weft.cli.input_and_output import Counter, tell
 from weft.errors import ConfigError
 
 if TYPE_CHECKING:
-    from weft.runs.sharded_prediction import PredictionWork
+    from weft.runs.prediction_work import PredictionWork
 
 
 def predict_in_shards(work: PredictionWork, *, share: tuple[int, int] | None, engine: str | None, actors: int | None) -> None:
@@ -35,8 +35,8 @@ def work_of(
     """The work of predicting the lines of a file, for `--shard` and `--engine`."""
     from weft.runs.open_run import run_config
     from weft.runs.packed_run import unpacked
+    from weft.runs.prediction_work import InputFile, PredictionWork
     from weft.runs.run_folder import run_folders
-    from weft.runs.sharded_prediction import InputFile, PredictionWork
     from weft.tasks.base import build_task
 
     folders = [unpacked(Path(folder)) for folder in run_folders(run)]

@@ -25,7 +25,8 @@ from weft.decoding.predictor import Prediction
 from weft.errors import DataError
 from weft.file_access import replacing_file, same_file
 from weft.runs.open_run import Report, silent
-from weft.runs.sharded_prediction import PredictionWork, predict_corpus
+from weft.runs.prediction_work import PredictionWork
+from weft.runs.sharded_prediction import predict_corpus
 from weft.runs.translator import load
 from weft.tasks.teacher_run import TeacherRun
 from weft.tasks.translation.attention_alignment import Align, CharacterCounter, weights_of

@@ -16,7 +16,8 @@ from typing import Any
 from weft.errors import ConfigError, DeviceError, WeftError
 from weft.garbage_collection import collect_rarely
 from weft.runs.open_run import Report, silent
-from weft.runs.sharded_prediction import PredictionWork, ShardFolder, ShardPredictor
+from weft.runs.prediction_work import PredictionWork
+from weft.runs.sharded_prediction import ShardFolder, ShardPredictor
 
 SETTINGS = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
