@@ -22,8 +22,8 @@ from weft.decoding import predictor
 from weft.errors import DataError
 from weft.garbage_collection import OBJECTS
 from weft.runs import sharded_prediction
-from weft.runs.ray_engine import ShardActor
 from weft.runs.prediction_work import InputFile, PredictionWork
+from weft.runs.ray_engine import ShardActor
 from weft.runs.sharded_prediction import ShardFolder, ShardPredictor, predict_corpus
 from weft.tasks.translation.predictor import TranslationPredictor
 from weft.tasks.translation.translation_input import TranslationInput
