@@ -20,7 +20,7 @@ from weft.config.registry import build
 from weft.config.sections import Config
 from weft.errors import RunError
 from weft.runs.run_folder import remove_stale
-from weft.runs.weight_files import named_weights
+from weft.runs.weight_files import named_weights, without_ties
 from weft.training import checkpoint, sharded_checkpoint
 from weft.training.checkpoint import Progress, TrainingState
 from weft.training.ema import Ema
@@ -136,7 +136,8 @@ def test_a_process_without_rows_names_the_same_weights() -> None:
     distributed.init_process_group("fake", rank=63, world_size=64, store=FakeStore())
     try:
         fully_shard(model, mesh=init_device_mesh("cpu", (64,)))
-        assert list(named_weights(model)) == wanted
+        averages = Ema(model, 0.9).average
+        assert list(named_weights(model)) == wanted and list(without_ties(averages)) == list(averages)
     finally:
         distributed.destroy_process_group()
 
