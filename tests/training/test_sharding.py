@@ -131,7 +131,7 @@ def test_each_process_saves_what_it_holds(trained: Path) -> None:
     for name in ("model", "optimizer", "ema"):
         sizes = [file.stat().st_size for file in (two / name).iterdir()]
         total = sum(each.numel() * each.element_size() for key, each in whole.items() if key.startswith(f"{name}/"))
-        assert len(sizes) == 2 and all(0.45 * total < size < 0.55 * total + 20_000 for size in sizes)
+        assert len(sizes) == 2 and max(sizes) < 0.55 * sum(sizes) and total < sum(sizes) < total + 80_000
     listed = json.loads((two / "state.json").read_text())["files"]
     assert sorted(listed) == sorted(str(file.relative_to(two)) for file in two.glob("*/*")) and len(listed) == 6
 
