@@ -90,7 +90,7 @@ def start_ray() -> Any:
         raise ConfigError("--engine ray needs the package ray: pip install 'weft-seq2seq[ray]'") from None
     if not ray.is_initialized():
         # Without an address, Ray would join the cluster that somebody has started last on this machine, also if it is dead.
-        local = {"address": "local", "include_dashboard": False}
+        local: dict[str, Any] = {"address": "local", "include_dashboard": False}
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **({} if _cluster() else local))
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
