@@ -199,12 +199,13 @@ def test_a_shard_that_another_process_writes_is_left_to_it(reverse_run: Path, te
 def test_a_killed_process_loses_nothing(reverse_run: Path, text: Path, wanted: bytes, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     program = (
-        "import os, signal, sys; from weft.runs import sharded_prediction as s; from pathlib import Path; s.SHARD = 4\n"
+        "import os, signal, sys; from weft.runs import prediction_work as w, sharded_prediction as s; from pathlib import Path\n"
+        "s.SHARD = 4\n"
         "run, text, out = map(Path, sys.argv[1:]); done = []\n"
         "def advance():\n"
         "    done.append(1)\n"
         f"    if len(done) == 10: os.kill(os.getpid(), {int(signal.SIGKILL)})\n"
-        "s.predict_corpus(s.PredictionWork([run], s.InputFile(text, run), out, 'cpu'), advance=advance)"
+        "s.predict_corpus(w.PredictionWork([run], w.InputFile(text, run), out, 'cpu'), advance=advance)"
     )
     ended = subprocess.run([sys.executable, "-c", program, reverse_run, text, out], timeout=120)
     assert ended.returncode == -signal.SIGKILL and not out.exists()
