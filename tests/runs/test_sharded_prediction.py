@@ -199,8 +199,8 @@ def test_a_shard_that_another_process_writes_is_left_to_it(reverse_run: Path, te
 def test_a_killed_process_loses_nothing(reverse_run: Path, text: Path, wanted: bytes, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     program = (
-        "import os, signal, sys; from weft.runs import prediction_work as w, sharded_prediction as s; from pathlib import Path\n"
-        "s.SHARD = 4\n"
+        "import os, signal, sys; from pathlib import Path\n"
+        "from weft.runs import prediction_work as w, sharded_prediction as s; s.SHARD = 4\n"
         "run, text, out = map(Path, sys.argv[1:]); done = []\n"
         "def advance():\n"
         "    done.append(1)\n"
