@@ -2,19 +2,28 @@
 
     python benchmarks/sharding.py                           300M weights, plain and as one of 8 processes
     python benchmarks/sharding.py --plan --dim 2048 --layers 8    1B weights, on torch's meta device: bytes per process
+    python benchmarks/sharding.py --save --dim 512 --layers 6 --processes 2      saving and loading a checkpoint, over gloo
 
 A sharded step is measured as one process of several whose messages go nowhere (torch's fake process group): its memory is
 that of a real process, its time that of one with an infinitely fast network. Each measurement runs in a new process. Batches
 are random. The tables say what each process holds at the most.
+
+`--save` says what each process holds of weights, moments and average, how much of it each writes into a checkpoint, and what it
+needs besides, in CPU seconds and host memory, to save and to load it. The control is the way without parts: the first process
+gathers one tensor after the other and writes all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import resource
+import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +33,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from weft.config.sections import Config, load_config
 from weft.runs.device_and_precision import choose_device
+from weft.runs.distributed_tensors import each_whole, local
+from weft.training import checkpoint
+from weft.training.checkpoint import Progress
 from weft.training.compile_and_cuda_graphs import compile_blocks
 from weft.training.distributed import World
 from weft.training.prepare_run import resolve_batches, untrained_model
@@ -74,6 +86,78 @@ def measure(options: argparse.Namespace, processes: int, settings: dict[str, Any
     return {"weights": sum(weight.numel() for weight in model.parameters()), "seconds": seconds, "bytes": memory}
 
 
+def resident(name: str) -> float:
+    """Host memory of this process in bytes: VmRSS is that of now, VmHWM the most since the last call of `forget_peak`."""
+    found = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return 1024 * float(found.split()[1])
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+@contextmanager
+def noted(figures: dict[str, float], name: str) -> Iterator[None]:
+    """Notes the CPU seconds of a block, and the memory that it needs beyond what there was before it."""
+    distributed.barrier()
+    forget_peak()
+    before, begin = resident("VmRSS"), time.process_time()
+    yield
+    distributed.barrier()
+    figures[f"{name} CPU s"] = time.process_time() - begin
+    figures[f"{name} GB"] = (resident("VmHWM") - before) / GB
+
+
+def save(rank: int, options: argparse.Namespace, processes: int, folder: Path, results: Any) -> None:
+    """Saves a checkpoint in one of several processes on this machine, and loads it."""
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", "RANK": str(rank), "WORLD_SIZE": str(processes)})
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", store=distributed.FileStore(str(folder / "store"), processes), rank=rank, world_size=processes
+    )
+    world = World(rank, processes, torch.device("cpu"), distributed.new_group(backend="gloo"))
+    config = config_of(options, shard=True, device="cpu", precision="float32")
+    task, _, model = untrained_model(config, Path())
+    step = UpdateStep(model.train(), task, config.train, world)
+    step.start()
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    step.finish(1, 1e-4)
+    tensors = {
+        key: tensor
+        for name, named in step.state.files().items()
+        for key, tensor in ((f"{name}/{key}", each) for key, each in named.items())
+    }
+    figures = {"weights": sum(weight.numel() for weight in model.parameters())}
+    figures["held GB"] = sum(local(each).numel() * each.element_size() for each in tensors.values()) / GB
+    with noted(figures, "save"):
+        saved = checkpoint.save(folder, step.state, Progress(1), world=world)
+    figures["written GB"] = sum(file.stat().st_size for file in saved.glob(f"*/shard-{rank + 1:05d}-*")) / GB
+    with noted(figures, "load"):
+        checkpoint.load(saved, step.state, world)
+    with noted(figures, "gathered"), open(folder / "gathered", "wb") if rank == 0 else nullcontext() as out:
+        for _, tensor in each_whole(tensors):
+            if out is not None:
+                out.write(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        if out is not None:
+            os.fsync(out.fileno())
+    results[rank] = figures
+    distributed.destroy_process_group()
+
+
+def measure_saving(options: argparse.Namespace) -> None:
+    for processes in options.processes:
+        with tempfile.TemporaryDirectory() as folder, multiprocessing.get_context("spawn").Manager() as manager:
+            results = manager.dict()
+            torch.multiprocessing.spawn(save, (options, processes, Path(folder), results), nprocs=processes)
+            for rank, figures in sorted(results.items()):
+                print(
+                    f"{rank + 1} of {processes}:",
+                    ", ".join(f"{name} {value:,.3g}" for name, value in figures.items()),
+                    flush=True,
+                )
+
+
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -104,9 +188,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[8])
     parser.add_argument("--precision", default="bf16", choices=["bf16", "float32"])
     parser.add_argument("--plan", action="store_true")
+    parser.add_argument("--save", action="store_true")
     options = parser.parse_args()
     if options.plan:
         plan(options)
+        return
+    if options.save:
+        measure_saving(options)
         return
     kinds: list[tuple[str, int, dict[str, Any]]] = [
         ("plain", 1, {}),

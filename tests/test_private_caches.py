@@ -22,7 +22,8 @@ from weft.decoding.shortlist import Shortlist, cached_file
 from weft.errors import DataError, RunError
 from weft.file_access import claim, close_to_others, why_untrusted
 from weft.runs.packed_run import unpacked
-from weft.runs.sharded_prediction import InputTexts, PredictionWork, ShardFolder
+from weft.runs.prediction_work import InputTexts, PredictionWork
+from weft.runs.sharded_prediction import ShardFolder
 from weft.runs.weight_files import replacing
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -30,6 +30,17 @@ LINUX = sys.platform.startswith("linux")
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Inside this context, torch computes with one thread, as workers do: how a sum is rounded may depend on that."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Workers(Generic[Job, Result]):
@@ -110,13 +121,9 @@ class Workers(Generic[Job, Result]):
         yield from map(self._result, busy)
 
     def _here(self, job: Job) -> Result:
-        """Does a job in this process, with one thread, as a worker would."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        """Does a job in this process as a worker would."""
+        with one_thread():
             return self.work(job)
-        finally:
-            torch.set_num_threads(threads)
 
     def _begin(self) -> None:
         context = multiprocessing.get_context("fork")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -115,3 +117,37 @@ def test_training_on_shards_of_which_one_goes_is_told(weft: tiny.Shell, shards: 
     for file in shards.glob("c-*"):
         file.unlink()
     weft.fails("train", "--resume", shards / "run", "--set", "train.steps=2", says=["c-*", "no such file"])
+
+
+@pytest.mark.usefixtures("_fresh_cache")
+def test_a_remote_pattern_reads_its_files_in_order_and_follows_changes() -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for name, text in (("c-2.tsv", b"c\tC\n"), ("c-1.tsv.gz", gzip.compress(b"a\tA\nb\tB\n")), ("other.tsv", b"x\tX\n")):
+        memory.pipe(f"/some/{name}", text)
+    assert list(open_pairs("memory://some/c-*")) == WANTED
+    assert list(open_pairs("memory://some/c-?.tsv#2,1")) == [("C", "c")]
+    memory.pipe("/some/c-3.tsv", b"d\tD\n")
+    assert list(open_pairs("memory://some/c-*")) == [*WANTED, ("d", "D")]
+    with pytest.raises(DataError, match=r"memory://some/d-\*: the file cannot be fetched: no file has such a name"):
+        open_pairs("memory://some/d-*")
+
+
+def test_a_lone_scheme_is_no_address() -> None:
+    with pytest.raises(DataError, match=r"https://: this is no address of a file; write one such as"):
+        open_pairs("https://")
+
+
+@pytest.mark.parametrize("kind", ["xz", "bz2", "zst"])
+def test_a_second_stream_that_is_damaged_is_an_error_and_zeros_are_none(kind: str, tmp_path: Path) -> None:
+    """Such files are made by `cat`, and by programs that compress with several threads."""
+    compress = {"xz": lzma.compress, "bz2": bz2.compress}.get(kind) or pytest.importorskip("zstandard").compress
+    file, part = tmp_path / f"x.tsv.{kind}", compress(b"a\tA\n")
+    file.write_bytes(part + part)
+    assert list(open_pairs(str(file))) == [("a", "A")] * 2
+    file.write_bytes(part + bytes(8) + part + bytes(1000))
+    assert list(open_pairs(str(file))) == [("a", "A")] * 2
+    for damaged in (part + b"?" + part[1:], part + part[:-1], part + b"more"):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=rf"x\.tsv\.{kind}: the file cannot be read past line [12]: "):
+            list(open_pairs(str(file)))

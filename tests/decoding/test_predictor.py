@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import weft
+import weft.decoding.predictor as predictor_module
 from tests.helpers import tiny
 from weft.config.sections import DecodeSection, load_config, save_config
 from weft.decoding.decoding_options import DecodingOptions, changed, resolve_options
@@ -98,6 +100,42 @@ def test_windows_are_chosen_by_together_and_not_by_the_type_of_the_stream(transl
 
     next(Lengths(resolved(translator)).predict(endless()))
     assert read == 8
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_batches_follow_from_the_places_of_lines(
+    translator: Translator, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predictor_module, "WINDOWS", (2, 5, 8))
+    monkeypatch.setattr(predictor_module, "TOGETHER", (16,))
+    lines = ["x" * (7 * place % 5 + 1) for place in range(45)]
+    whole, part = (Lengths(resolved(translator, batch_tokens=30, auto_workers=workers)) for workers in (1, 1))
+    list(whole.predict(lines, together=together))
+    for first in (0, 16, 32):
+        list(part.predict(lines[first : first + 16], together=together, first_line=first + 1))
+    assert part.batches == whole.batches and len(set(whole.batches)) > 1
+
+
+def test_fewer_processes_compute_the_batches_of_all_workers(translator: Translator) -> None:
+    """Each with one thread, as a worker has it."""
+    lines, threads = ["x" * (7 * place % 5 + 1) for place in range(45)], list[int]()
+
+    class Threads(Lengths):
+        def run(self, parts: list[BatchItem], control: Cancellation | None = None) -> list[int]:
+            threads.append(torch.get_num_threads())
+            return super().run(parts, control)
+
+    spread = Threads(resolved(translator, batch_tokens=60, auto_workers=4))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert list(spread.predict(lines, together=True, processes=1)) == [len(line) for line in lines]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    parts = [part for parts in spread.encode_input(lines, 1) for part in parts]
+    assert spread.batches == [len(batch) for batch in spread._batches(parts)] and max(spread.batches) <= 12
+    assert set(threads) == {1}
 
 
 def test_inputs_that_nobody_waits_for_are_not_run(translator: Translator) -> None:

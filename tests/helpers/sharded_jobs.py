@@ -1,6 +1,7 @@
 """One process of several trainings of a small Transformer: `python sharded_jobs.py '[{"out": "RUN", "set": {…}}]'`.
 
-A job trains, or resumes a run (`resume`), or writes the gradients of one update in float64 (`gradients`).
+A job trains, or resumes a run (`resume`), or writes the gradients of one update in float64 (`gradients`), or loads a checkpoint
+(`copy`) and saves it again at once.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import Any
 import torch
 
 from tests.helpers import tiny
-from weft.config.sections import load_config
+from weft.config.sections import Config, load_config
 from weft.data.batch import Position
 from weft.errors import Interrupted
 from weft.runs.distributed_tensors import local, whole
 from weft.runs.weight_files import write_tensors
-from weft.training import train_run
+from weft.tasks.base import Task
+from weft.training import checkpoint, train_run
 from weft.training.distributed import World, join_processes
 from weft.training.prepare_run import prepare_run
 from weft.training.update_step import UpdateStep
@@ -55,21 +57,33 @@ class LastingWorld(World):
             torch.distributed.barrier(group=self.control)
 
 
-def gradients(world: World, out: Path, settings: Mapping[str, Any]) -> None:
-    """Writes the gradient sums of one update in float64, and the share that this process holds."""
+def prepared(world: World, out: Path, settings: Mapping[str, Any], dtype: torch.dtype) -> tuple[Config, Task, UpdateStep]:
+    """A training before its first update."""
     config = load_config("transformer-tiny", [f"{key}={json.dumps(value)}" for key, value in {**SMALL, **settings}.items()])
     task, model = prepare_run(config.with_data(tiny.generated("reverse", 500)), out, world.device)
-    step = UpdateStep(model.double().train(), task, config.train, world)
+    step = UpdateStep(model.to(dtype).train(), task, config.train, world)
     step.start()
+    return config, task, step
+
+
+def copy_checkpoint(world: World, folder: Path, out: Path) -> None:
+    _, _, step = prepared(world, out, {}, torch.float32)
+    progress = checkpoint.load(folder, step.state, world)
+    checkpoint.save(out, step.state, progress, world=world)
+
+
+def gradients(world: World, out: Path, settings: Mapping[str, Any]) -> None:
+    """Writes the gradient sums of one update in float64, and the share that this process holds."""
+    config, task, step = prepared(world, out, settings, torch.float64)
     step.enter(1)
     batches = [batch for (batch, _), _ in zip(task.batches(Position()), range(config.train.accumulate))]
     for place in world.share(config.train.accumulate):
         step.backward(batches[place], 1)
-    named = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    named = {name: weight.grad for name, weight in step.state.model.named_parameters() if weight.grad is not None}
     found = {name: whole(gradient).clone() for name, gradient in named.items()}
     step.finish(1, 0.0)
     moments = [entry for state in step.state.optimizers["model"].state.values() for entry in state.values() if entry.dim()]
-    for name, tensors in (("weights", list(model.parameters())), ("moments", moments)):
+    for name, tensors in (("weights", list(step.state.model.parameters())), ("moments", moments)):
         part, total = (sum(tensor.numel() for tensor in each) for each in ([local(one) for one in tensors], tensors))
         found[f"share of {name}"] = torch.tensor(part / total)
     if world.first:
@@ -82,6 +96,9 @@ def run_jobs(jobs: Sequence[Mapping[str, Any]], world: World) -> None:
         out, settings = Path(job["out"]), job.get("set", {})
         if "gradients" in job:
             gradients(world, out, settings)
+            continue
+        if "copy" in job:
+            copy_checkpoint(world, Path(job["copy"]), out)
             continue
         try:
             if job.get("resume"):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers import tiny
 from tests.helpers.ray_cluster import cluster, workers  # noqa: F401 — a fixture of this module
-from weft.errors import DataError, WeftError
+from weft.errors import DataError, DeviceError, WeftError
 from weft.runs import sharded_prediction
-from weft.runs.ray_engine import predict_on_ray
-from weft.runs.sharded_prediction import InputFile, PredictionWork
+from weft.runs.prediction_work import InputFile, PredictionWork
+from weft.runs.ray_engine import predict_on_ray, start_ray
 
 pytest.importorskip("ray.data", reason="needs Ray Data")
 
@@ -66,6 +68,23 @@ def test_an_error_of_an_actor_is_told_as_it_is(reverse_run: Path, text: Path, tm
     given = replace(work(reverse_run, text, tmp_path / "out.txt"), inputs=Unreadable(text, reverse_run))
     with pytest.raises(WeftError, match=r"^line 3 is unreadable$"):
         predict_on_ray(given, actors=1)
+
+
+def test_a_cluster_of_ones_own_is_started_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray alone would join any cluster that was started last on this machine, and wait for one that is dead."""
+    import ray
+
+    given = list[dict[str, Any]]()
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **how: given.append(how))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    start_ray()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
+        start_ray()
+    assert given[0]["address"] == "local" and "address" not in given[1]
+    with pytest.raises(DeviceError, match=r"^RAY_ADDRESS: the cluster 127\.0\.0\.1:\d+ does not answer \(Connection refused\)"):
+        start_ray()
 
 
 def test_evaluate_gives_the_same_scores(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:

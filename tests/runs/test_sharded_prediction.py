@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers import tiny
+from weft import worker_processes
+from weft.decoding import predictor
 from weft.errors import DataError
+from weft.garbage_collection import OBJECTS
 from weft.runs import sharded_prediction
-from weft.runs.sharded_prediction import InputFile, PredictionWork, ShardFolder, predict_corpus
+from weft.runs.prediction_work import InputFile, PredictionWork
+from weft.runs.ray_engine import ShardActor
+from weft.runs.sharded_prediction import ShardFolder, ShardPredictor, predict_corpus
+from weft.tasks.translation.predictor import TranslationPredictor
+from weft.tasks.translation.translation_input import TranslationInput
 
 LINES = ["a b c", "", "d e f g", "b \u2028 c", "  ", "g f\tc", "e e e", "", "c a\u00a0b d e.  A b c. G f e!", "zzz ü 😀 a"] * 3
 
@@ -53,6 +63,72 @@ def test_shares_together_write_the_bytes_of_translate(
     assert f"wrote {out}" in weft.err
     assert out.read_bytes() == wanted
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out.txt", "whole.txt"]
+
+
+def test_shards_are_computed_in_the_batches_of_translate(
+    weft: tiny.Shell, reverse_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums are rounded as the size of a batch has it, so other batches could choose another of two beams with equal scores."""
+    monkeypatch.setattr(sharded_prediction, "SHARD", 16)
+    monkeypatch.setattr(predictor, "WINDOWS", (3, 16))
+    monkeypatch.setattr(worker_processes, "cores", lambda: 3)
+    monkeypatch.setattr(sharded_prediction, "cores", lambda: 3)
+    found, cut = list[list[list[int]]](), predictor.Predictor._batches
+
+    def recorded(*given: Any) -> Iterator[list[Any]]:
+        for batch in cut(*given):
+            found[-1].append([*map(len, (part.ids for part in batch))])
+            yield batch
+
+    monkeypatch.setattr(predictor.Predictor, "_batches", recorded)
+    found.append([])
+    weft("translate", reverse_run, text, "-o", tmp_path / "whole.txt", "--device", "cpu")
+    found.append([])
+    assert predict_corpus(work(reverse_run, text, tmp_path / "out.txt"))
+    found.append([])
+    folder = ShardFolder(work(reverse_run, text, tmp_path / "again.txt"))
+    folder.open(False, print)
+    monkeypatch.setattr(sharded_prediction, "cores", lambda: 1)  # as on another machine, or as an actor
+    folder = ShardFolder(folder.work)
+    folder.open(False, print)
+    one = ShardPredictor(folder)
+    for shard in range(len(folder)):
+        one.predict(shard)
+    folder.join()
+    assert found[0] == found[1] == found[2] and max(map(len, found[0])) > 1
+    assert len({(tmp_path / f"{name}.txt").read_bytes() for name in ("whole", "out", "again")}) == 1
+
+
+def test_an_actor_collects_garbage_as_rarely_as_the_command(
+    reverse_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, make = list[int](), sharded_prediction.make_inputs
+
+    def recorded(*given: Any, **named: Any) -> Iterator[Any]:
+        found.append(gc.get_threshold()[0])
+        return make(*given, **named)
+
+    monkeypatch.setattr(sharded_prediction, "make_inputs", recorded)
+    task = work(reverse_run, text, tmp_path / "out.txt")
+    ShardFolder(task).open(False, print)
+    before = gc.get_threshold()
+    assert ShardActor(task)({"item": 0}) == {"shard": 0, "error": ""}
+    assert found == [OBJECTS] and gc.get_threshold() == before
+
+
+def test_context_reaches_into_the_shard_before(
+    reverse_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[str]()
+
+    def parse(self: TranslationPredictor, line: str, **fields: Any) -> TranslationInput:
+        seen.append(fields.get("context", ""))
+        return TranslationInput(line)
+
+    monkeypatch.setattr(TranslationPredictor, "parse_input", parse)
+    predict_corpus(work(reverse_run, text, tmp_path / "out.txt", context=2), share=(2, 3))
+    mine = [place for place in range(len(LINES)) if place // 4 % 3 == 1]
+    assert seen == [" ".join(LINES[place - 2 : place]) for place in mine]
 
 
 def test_json_lines_have_their_sources(weft: tiny.Shell, reverse_run: Path, text: Path, tmp_path: Path) -> None:
@@ -123,12 +199,13 @@ def test_a_shard_that_another_process_writes_is_left_to_it(reverse_run: Path, te
 def test_a_killed_process_loses_nothing(reverse_run: Path, text: Path, wanted: bytes, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     program = (
-        "import os, signal, sys; from weft.runs import sharded_prediction as s; from pathlib import Path; s.SHARD = 4\n"
+        "import os, signal, sys; from pathlib import Path\n"
+        "from weft.runs import prediction_work as w, sharded_prediction as s; s.SHARD = 4\n"
         "run, text, out = map(Path, sys.argv[1:]); done = []\n"
         "def advance():\n"
         "    done.append(1)\n"
         f"    if len(done) == 10: os.kill(os.getpid(), {int(signal.SIGKILL)})\n"
-        "s.predict_corpus(s.PredictionWork([run], s.InputFile(text, run), out, 'cpu'), advance=advance)"
+        "s.predict_corpus(w.PredictionWork([run], w.InputFile(text, run), out, 'cpu'), advance=advance)"
     )
     ended = subprocess.run([sys.executable, "-c", program, reverse_run, text, out], timeout=120)
     assert ended.returncode == -signal.SIGKILL and not out.exists()

@@ -1,5 +1,6 @@
 """A run that starts from another one: what it takes, what stays frozen, and that resuming is exact in every mode."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ from weft.serve.served_models import Models
 from weft.tasks.base import LOSS, Measure
 from weft.training import checkpoint, train_run
 from weft.training.auto.choose_settings import SettingsDraft
-from weft.training.auto.fine_tuning import choose_fine_tuning, distance, rate_share
+from weft.training.auto.fine_tuning import choose_fine_tuning, distance, excess_loss, rate_share
 from weft.training.gradual_unfreezing import LayerGroups, layers_of
 from weft.training.optimizer import take_step
 
@@ -394,3 +395,21 @@ def test_the_distance_grows_with_the_excess_loss() -> None:
 def test_the_rate_grows_with_the_new_data() -> None:
     shares = [rate_share(pairs) for pairs in (0, 100, 1_000, 10_000, 30_000, 1_000_000)]
     assert shares == sorted(shares) and shares[0] == 0.03 and shares[-1] == shares[-2] == 0.3
+
+
+def test_new_data_is_measured_with_its_tags(tmp_path: Path) -> None:
+    """The settings of fine-tuning follow from the loss of the old model, which has to know in which language to answer."""
+    files = {tag: tmp_path / f"{tag}.jsonl" for tag in ("same", "back")}
+    for tag, file in files.items():
+        words = ["a b c", "d e f g", "b c d", "e e a"] * 5
+        pairs = [{"source": text, "target": text if tag == "same" else text[::-1]} for text in words]
+        file.write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
+    parts = [{"files": [str(file)], "tag": tag} for tag, file in files.items()]
+    base = {**tiny.SETTINGS, "train.steps": 2, "data.valid": parts}
+    weft.train("transformer-tiny", data=parts, out=tmp_path / "both", set=base)
+    config = run_config(tmp_path / "both").replaced({"start.run": str(tmp_path / "both")})
+    losses = []
+    for tag in ("back", "same"):
+        tagged = [{"files": [str(files["back"])], "tag": tag}]
+        losses.append(excess_loss(config.replaced({"data.train": tagged, "data.valid": tagged}), 20))
+    assert losses[0] != losses[1] and all(isinstance(loss, float) for loss in losses)

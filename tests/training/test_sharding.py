@@ -22,6 +22,7 @@ from weft.runs.weight_files import read_tensors
 from weft.training import checkpoint
 from weft.training.distributed import World
 from weft.training.prepare_run import untrained_model
+from weft.training.sharded_checkpoint import read_parts
 from weft.training.sharding import PlainCopy, check_shardable, own_layers, shards
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -55,8 +56,20 @@ def train_all(folder: Path) -> None:
         for step in checkpoint.steps(run):
             if step > 20:
                 shutil.rmtree(checkpoint.folder_of(run, step))
-    here([{"out": str(folder / "on-1"), "resume": True}])
-    launch(sharded_jobs.__file__, [{"out": str(folder / "on-3"), "resume": True}], processes=3)
+    here(resumed(folder, 1))
+    launch(sharded_jobs.__file__, resumed(folder, 3), processes=3)
+
+
+def resumed(folder: Path, processes: int) -> list[dict[str, Any]]:
+    """Step 20 of two processes is copied, and continued; then the end of that by one process, which is not sharded."""
+    place, copied, ended = folder / f"on-{processes}", folder / f"copied-by-{processes}", folder / f"end-copied-by-{processes}"
+    copied.mkdir()
+    ended.mkdir()
+    return [
+        {"out": str(copied), "copy": str(checkpoint.folder_of(place, 20))},
+        {"out": str(place), "resume": True},
+        {"out": str(ended), "copy": str(checkpoint.folder_of(folder / "one" / "run", 50))},
+    ]
 
 
 @pytest.fixture
@@ -87,8 +100,9 @@ def test_gradients_are_those_of_one_process(name: str, trained: Path) -> None:
 def test_50_steps_have_the_losses_of_one_process(trained: Path) -> None:
     one, two = losses(trained / "one" / "run"), losses(trained / "two" / "run")
     assert len(one) == 50 and two == pytest.approx(one, abs=1e-5)
-    for file in ("model.safetensors", "checkpoints/step-00000050/ema.safetensors"):
-        assert distance(trained / "one" / "run" / file, trained / "two" / "run" / file) < 1e-3
+    one_ends, two_ends = (held(checkpoint.folder_of(trained / count / "run", 50)) for count in ("one", "two"))
+    assert all((tensor - two_ends[name]).abs().max() < 1e-3 for name, tensor in one_ends.items() if name.startswith("ema/"))
+    assert distance(*(trained / count / "run" / "model.safetensors" for count in ("one", "two"))) < 1e-3
 
 
 @pytest.mark.parametrize("name", ["on-1", "on-3"])
@@ -97,13 +111,54 @@ def test_another_number_of_processes_continues(name: str, trained: Path) -> None
     assert len(losses(trained / name)) == 50
 
 
-def test_a_checkpoint_looks_like_that_of_one_process(trained: Path) -> None:
-    folders = [checkpoint.folder_of(trained / count / "run", 50) for count in ("one", "two")]
-    for file in ("model.safetensors", "optimizer.safetensors", "ema.safetensors"):
-        first, second = (read_tensors(folder / file) for folder in folders)
-        assert {name: (t.shape, t.dtype) for name, t in first.items()} == {
-            name: (t.shape, t.dtype) for name, t in second.items()
-        }
+def held(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint by file and name, sharded or not."""
+    found = {}
+    for place in sorted(folder.iterdir()):
+        if place.suffix != ".json":
+            tensors = read_parts(place) if place.is_dir() else read_tensors(place)
+            found |= {f"{place.stem}/{name}": tensor for name, tensor in tensors.items()}
+    return found
+
+
+def test_each_process_saves_what_it_holds(trained: Path) -> None:
+    one, two = (checkpoint.folder_of(trained / count / "run", 50) for count in ("one", "two"))
+    whole, parts = held(one), held(two)
+    assert {name: (each.shape, each.dtype) for name, each in whole.items()} == {
+        name: (each.shape, each.dtype) for name, each in parts.items()
+    }
+    assert sorted(place.name for place in two.iterdir()) == ["ema", "model", "optimizer", "state.json"]
+    for name in ("model", "optimizer", "ema"):
+        sizes = [file.stat().st_size for file in (two / name).iterdir()]
+        total = sum(each.numel() * each.element_size() for key, each in whole.items() if key.startswith(f"{name}/"))
+        assert len(sizes) == 2 and max(sizes) < 0.55 * sum(sizes) and total < sum(sizes) < total + 80_000
+    listed = json.loads((two / "state.json").read_text())["files"]
+    assert sorted(listed) == sorted(str(file.relative_to(two)) for file in two.glob("*/*")) and len(listed) == 6
+
+
+def test_the_published_model_is_one_file(trained: Path) -> None:
+    published = read_tensors(trained / "two" / "run" / "model.safetensors")
+    average = read_parts(checkpoint.folder_of(trained / "two" / "run", 50) / "ema")
+    assert all(torch.equal(published[name], tensor) for name, tensor in average.items())
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_another_number_of_processes_loads_the_same_bits(processes: int, trained: Path) -> None:
+    saved = checkpoint.folder_of(trained / "two" / "run", 20)
+    copied = checkpoint.folder_of(trained / f"copied-by-{processes}", 20)
+    assert (copied / "model").is_dir() == (processes > 1)
+    ended, end = checkpoint.folder_of(trained / "one" / "run", 50), trained / f"end-copied-by-{processes}"
+    for first, second in ((saved, copied), (ended, checkpoint.folder_of(end, 50))):
+        before, after = held(first), held(second)
+        assert before.keys() == after.keys() and all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+        assert checkpoint.check(first)["progress"] == checkpoint.check(second)["progress"]
+
+
+def test_checkpoints_of_several_processes_are_averaged(trained: Path) -> None:
+    run = trained / "two" / "run"
+    parts = [read_parts(checkpoint.folder_of(run, step) / "model") for step in (40, 50)]
+    for name, tensor in checkpoint.average(run, 2).items():
+        assert torch.equal(tensor, ((parts[0][name].double() + parts[1][name].double()) / 2).to(tensor.dtype))
 
 
 def test_adapters_are_trained_in_shards(trained: Path) -> None:

@@ -171,7 +171,7 @@ def _predict_on_engine(
     name: str, sources: Sequence[str], engine: str, actors: int | None, *, output: Path | None, **how: Any
 ) -> list[str]:
     """The predictions of the actors of an engine. Their shards are beside `output`, or in a temporary folder."""
-    from weft.runs.sharded_prediction import InputTexts, PredictionWork
+    from weft.runs.prediction_work import InputTexts, PredictionWork
 
     with TemporaryDirectory(dir=None if output is None else output.parent, prefix="weft-") as folder:
         work = PredictionWork([*map(Path, run_folders(name))], InputTexts(sources), Path(folder) / "predictions", **how)

@@ -10,14 +10,13 @@ from weft.cli.input_and_output import Counter, tell
 from weft.errors import ConfigError
 
 if TYPE_CHECKING:
-    from weft.runs.sharded_prediction import PredictionWork
+    from weft.runs.prediction_work import PredictionWork
 
 
 def predict_in_shards(work: PredictionWork, *, share: tuple[int, int] | None, engine: str | None, actors: int | None) -> None:
     """Predicts the inputs of `work`, or this process's share of them, and says whether its output is complete."""
     from weft.runs.ray_engine import predict_on_ray
     from weft.runs.sharded_prediction import predict_corpus
-    from weft.worker_processes import cores
 
     with Counter("done", "lines") as counter:
         told: Any = {"advance": counter.advance, "expect": counter.expect, "report": counter.say}
@@ -25,7 +24,7 @@ def predict_in_shards(work: PredictionWork, *, share: tuple[int, int] | None, en
             predict_on_ray(work, actors=actors, **told)
             complete = True
         else:
-            complete = predict_corpus(work, share=share, auto_workers=cores(), **told)
+            complete = predict_corpus(work, share=share, **told)
     waiting = "the other shards are not finished yet; the process that finishes the last one writes this file"
     tell(f"wrote {work.out}" if complete else f"{work.out}: {waiting}")
 
@@ -36,8 +35,8 @@ def work_of(
     """The work of predicting the lines of a file, for `--shard` and `--engine`."""
     from weft.runs.open_run import run_config
     from weft.runs.packed_run import unpacked
+    from weft.runs.prediction_work import InputFile, PredictionWork
     from weft.runs.run_folder import run_folders
-    from weft.runs.sharded_prediction import InputFile, PredictionWork
     from weft.tasks.base import build_task
 
     folders = [unpacked(Path(folder)) for folder in run_folders(run)]

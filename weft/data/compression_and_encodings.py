@@ -20,8 +20,8 @@ from weft.file_access import split_encoding
 from weft.version import install
 
 BLOCK = 1 << 16
-ZSTD_BLOCK = 1 << 8
-"""Bytes that are decompressed at once, because those of a hostile .zst file may become 30,000 times as many."""
+COMPRESSED_BLOCK = 1 << 8
+"""Bytes that are decompressed at once, because those of a hostile file may become 30,000 times as many."""
 
 READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 """Errors of damaged or unreadable files."""
@@ -53,38 +53,47 @@ class BlockStream(io.RawIOBase):
         super().close()
 
 
-def _open_zstd(path: Path) -> IO[bytes]:
-    try:
-        import zstandard
-    except ImportError:
-        raise DataError(f"{path}: .zst files need the package zstandard: {install('zstd')}") from None
-    file = path.open("rb")
-    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)
-    frame, pending = decompressor.decompressobj(), b""
+def _frames(path: Path, decompressor: Callable[[], Any], errors: type[Exception], kind: str) -> IO[bytes]:
+    """A file of one or several compressed streams, one after the other, with zeros between them at the most.
+
+    Modules of Python end where the second one of a damaged .xz or .bz2 file should begin, without an error.
+    """
+    file, frame = path.open("rb"), decompressor()
 
     def next_block() -> bytes:
-        nonlocal frame, pending
+        nonlocal frame
         while True:
-            if frame.eof:  # another frame may follow
-                pending, frame = frame.unused_data or file.read(ZSTD_BLOCK), decompressor.decompressobj()
-                if not pending:
-                    return b""
-            elif not (pending := file.read(ZSTD_BLOCK)):
+            if frame.eof:  # another one may follow
+                rest = frame.unused_data.lstrip(b"\0")
+                while not rest:
+                    if not (read := file.read(COMPRESSED_BLOCK)):
+                        return b""
+                    rest = read.lstrip(b"\0")
+                frame = decompressor()
+            elif not (rest := file.read(COMPRESSED_BLOCK)):
                 raise EOFError("it ends inside of compressed data")
             try:
-                block = frame.decompress(pending)
-            except zstandard.ZstdError as error:
-                raise OSError(f"not valid zstd: {error}") from None
+                block: bytes = frame.decompress(rest)
+            except errors as error:
+                raise OSError(f"not valid {kind}: {error}") from None
             if block:
                 return block
 
     return io.BufferedReader(BlockStream(next_block, file), BLOCK)
 
 
+def _open_zstd(path: Path) -> IO[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise DataError(f"{path}: .zst files need the package zstandard: {install('zstd')}") from None
+    return _frames(path, zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj, zstandard.ZstdError, "zstd")
+
+
 OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {
     ".gz": lambda path: cast(IO[bytes], gzip.open(path, "rb")),  # noqa: SIM115
-    ".bz2": lambda path: cast(IO[bytes], bz2.open(path, "rb")),  # noqa: SIM115
-    ".xz": lambda path: cast(IO[bytes], lzma.open(path, "rb")),  # noqa: SIM115
+    ".bz2": lambda path: _frames(path, bz2.BZ2Decompressor, OSError, "bzip2"),
+    ".xz": lambda path: _frames(path, lzma.LZMADecompressor, lzma.LZMAError, "xz"),
     ".zst": _open_zstd,
 }
 """Functions that open compressed files, by the ends of their names."""

@@ -135,7 +135,10 @@ def open_pairs(spec: str, fields: Fields = PAIR) -> Pairs:
     if "\0" in spec:
         raise DataError(f"{spec!r}: the name of a file has no null character.")
     if "://" in spec:
-        return open_pairs(local_copies(spec), fields)
+        copies = local_copies(spec)
+        if "://" in copies:
+            raise DataError(f"{spec}: this is no address of a file; write one such as https://host/pairs.tsv.gz.")
+        return open_pairs(copies, fields)
     path, columns = _columns(spec)
     if any(map(is_pattern, path.split(","))):
         return ShardedPairs(spec, path.split(","), f"#{','.join(columns)}" if columns else "", fields)

@@ -1,7 +1,8 @@
 """Remote files as data, through fsspec: https, s3, gs, hf and whatever else it knows.
 
 A remote file is copied into the cache once, under a name that depends on its address and its state there. So training reads it
-at the speed of a disk and can be resumed without a network, and a file that changes is copied again.
+at the speed of a disk and can be resumed without a network, and a file that changes is copied again. The files of a pattern,
+such as `s3://bucket/corpus-*.tsv.zst`, are copied into one folder, so that the pattern means their copies there.
 """
 
 import hashlib
@@ -23,6 +24,9 @@ STATE = ("ETag", "etag", "LastModified", "last_modified", "mtime", "created", "s
 
 BLOCK = 1 << 22
 
+PATTERN = re.compile(r"(?!https?:)[a-z][a-z0-9+.-]*://[^*?\[]*/[^/]*[*?\[][^/]*")
+"""Addresses that stand for several files of one folder. A page of the web has no list of its files, and a ? is a parameter."""
+
 SECRET = re.compile(
     r"[?&][\w.-]*(?:token|sig|signature|secret|password|passwd|credential|api[_-]?key|access[_-]?key)=", re.IGNORECASE
 )
@@ -38,7 +42,7 @@ def local_copies(spec: str) -> str:
 
 
 def local_copy(address: str) -> Path:
-    """The copy of a remote file in the cache, fetched if it is not there or has changed.
+    """The copy of a remote file in the cache, fetched if it is not there or has changed; of a pattern, that of the copies.
 
     Without a connection, an earlier copy is used. Raises DataError if there is none.
     """
@@ -50,28 +54,33 @@ def local_copy(address: str) -> Path:
         )
     folder = cache_folder(None) / "remote" / hashlib.blake2b(address.encode(), digest_size=12).hexdigest()
     try:
-        import fsspec
         from fsspec.core import url_to_fs
     except ImportError:
         raise DataError(f"{address}: remote files need the package fsspec: {install('remote')}") from None
     try:
         system, path = url_to_fs(address)
-        state = _state(system.info(path))
-        place = trusted_place(folder / state)
-        copy = place / Path(path).name
-        if not copy.exists():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with fsspec.open(address, "rb") as source, replacing_file(copy) as target:
-                shutil.copyfileobj(source, target, BLOCK)
-            close_own(place)
-        return copy
+        pattern = PATTERN.search(address) is not None
+        paths = sorted(system.glob(path)) if pattern else [path]
+        if not paths:
+            raise FileNotFoundError("no file has such a name")
+        place = trusted_place(folder / _state({each: system.info(each) for each in paths} if pattern else system.info(path)))
+        for each in paths:
+            copy = place / Path(each).name
+            if not copy.exists():
+                place.mkdir(parents=True, exist_ok=True)
+                with system.open(each, "rb") as source, replacing_file(copy) as target:
+                    shutil.copyfileobj(source, target, BLOCK)
+        close_own(place)
+        return place / Path(path).name
     except (OSError, ValueError, ImportError, NotImplementedError) as error:
         kept = sorted((file for file in folder.glob("*/*") if not why_untrusted(file)), key=lambda file: file.stat().st_mtime)
         if kept and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            return kept[-1]
+            return kept[-1].with_name(Path(address).name) if PATTERN.search(address) else kept[-1]
         raise DataError(f"{address}: the file cannot be fetched: {str(error) or type(error).__name__}.") from None
 
 
 def _state(info: Mapping[str, Any]) -> str:
-    known = {key: str(info[key]) for key in STATE if info.get(key) is not None}
+    """A hash of the facts that change with a file, or with the files of a pattern."""
+    nested = {name: _state(facts) for name, facts in info.items() if isinstance(facts, dict)}
+    known = nested or {key: str(info[key]) for key in STATE if info.get(key) is not None}
     return hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -7,7 +7,7 @@ cancelling are shared.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -30,16 +30,17 @@ from weft.decoding.search_loop import Cancellation
 from weft.decoding.search_methods import SearchResult
 from weft.errors import ConfigError, DataError
 from weft.models.base import Encoded, Model
-from weft.worker_processes import Workers
+from weft.worker_processes import Workers, one_thread
 
-WINDOWS = (8, 32, 128, 512, 2048)
-"""Inputs read at once: few at first, so that the first output comes soon; then more, so that batches fill up."""
+WINDOWS = (8, 40, 168, 680, 2048)
+"""Where the windows of inputs that are read at once end: few inputs at first, so that the first output comes soon; then more,
+so that batches fill up. From the last number on, each of its multiples is the end of one."""
 
 PLACES = 128
 """The most parts that run side by side in a search whose parts come one by one; on a CPU more would not be faster."""
 
-TOGETHER = (8192,)
-"""Inputs read at once when nobody waits for the first output."""
+TOGETHER = (4096,)
+"""The same when nobody waits for the first output."""
 
 Weights = NDArray[np.float32]
 Ready = Callable[[], bool]
@@ -263,21 +264,29 @@ class Predictor(ABC, Generic[In, Out]):
         ready: Ready | None = None,
         wanted: Wanted | None = None,
         first_line: int = 1,
+        processes: int | None = None,
     ) -> Iterator[Out]:
         """An output for each input, in order. Inputs are read as they are needed, so the stream may be endless.
 
         together: read many inputs before the first output, which fills batches best. ready: see `Ready`; no output waits for an
         input that is not ready, so slow inputs are answered one by one. wanted: see `Wanted`; the output of an
         input that is no longer wanted is incomplete and must not be kept. Worker processes check it between batches only.
+        processes: the most that compute batches, which are cut as for all workers.
+
+        Batches depend on the places of inputs among all lines, so a part of them that begins where a window does, at
+        `first_line`, is computed in the batches of the whole.
         """
-        stream, sizes = iter(inputs), TOGETHER if together else WINDOWS
-        start, turn = 0, 0
+        stream, ends = iter(inputs), TOGETHER if together else WINDOWS
+        start, place = 0, first_line - 1
+        count = self.workers if processes is None else min(processes, self.workers)
 
         def work(batch: list[BatchItem]) -> list[Any]:
-            return self.run(batch, None if wanted is None else Cancellation(len(batch), lambda row: wanted(batch[row].number)))
+            control = None if wanted is None else Cancellation(len(batch), lambda row: wanted(batch[row].number))
+            with one_thread() if count < self.workers else nullcontext():
+                return self.run(batch, control)
 
-        with Workers(self.workers, work) as workers:
-            while window := list(_window(stream, sizes[min(turn, len(sizes) - 1)], ready)):
+        with Workers(count, work) as workers:
+            while window := list(_window(stream, size := _window_size(place, ends), ready)):
                 groups = self.encode_input(window, first_line + start)
                 for number, parts in enumerate(groups, start=start):
                     for part in parts:
@@ -298,7 +307,7 @@ class Predictor(ABC, Generic[In, Out]):
                     output = self.join_outputs(given, parts, [results[part] for part in parts] if done else [])
                     self.check_numbers(output)
                     yield output
-                start, turn = start + len(window), turn + 1
+                start, place = start + len(window), place + size  # as if inputs that are not ready yet were in this window
 
     def check_numbers(self, output: Any) -> None:
         """Warns, once, of an output whose score is NaN: no search and no softmax gives one to numbers that are finite."""
@@ -416,6 +425,12 @@ class MediaPredictor(Predictor[MediaInput, Prediction], ABC):
                 self.model.decoder.hidden_states(fed, self.model.decoder.init_state(encoded))
         written.attention, written.uses = first_row(self.model, recorded)
         return encoded
+
+
+def _window_size(place: int, ends: Sequence[int]) -> int:
+    """The size of the window that begins with the input at this place, counted from 0."""
+    last = ends[-1]
+    return next((end for end in ends if end > place), (place // last + 1) * last) - place
 
 
 def _window(stream: Iterator[In], most: int, ready: Ready | None) -> Iterator[In]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from weft.config.sections import Config
 from weft.data.corpus import cache_folder, close_own, trusted_place
@@ -25,11 +25,11 @@ from weft.decoding.predictor import Prediction
 from weft.errors import DataError
 from weft.file_access import replacing_file, same_file
 from weft.runs.open_run import Report, silent
-from weft.runs.sharded_prediction import PredictionWork, predict_corpus
+from weft.runs.prediction_work import PredictionWork
+from weft.runs.sharded_prediction import predict_corpus
 from weft.runs.translator import load
 from weft.tasks.teacher_run import TeacherRun
 from weft.tasks.translation.attention_alignment import Align, CharacterCounter, weights_of
-from weft.worker_processes import cores
 
 
 class OpenTeacher(TeacherRun):
@@ -65,6 +65,7 @@ class Texts:
     back: bool = False
     every: tuple[int, int] = (1, 1)
     as_pairs: bool = False
+    together: ClassVar[bool] = False
 
     def lines(self) -> Iterator[str]:
         first, step = self.every
@@ -100,7 +101,7 @@ def translate_corpus(
 ) -> None:
     """Writes the translation of each text into `out`. If the same work was interrupted, it continues."""
     work = translation_work(runs, texts, out, device=device, options=options)
-    predict_corpus(work, auto_workers=cores(), report=report)
+    predict_corpus(work, report=report)
 
 
 def check_out(out: Path, data: Sequence[str]) -> None:

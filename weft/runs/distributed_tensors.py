@@ -37,8 +37,8 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def divided_like(tensor: Tensor, values: Tensor) -> Tensor:
-    """`values`, whole in every process, divided as `tensor` is if they have its shape."""
-    if not divided(tensor) or values.shape != tensor.shape:
+    """`values`, whole in every process, divided as `tensor` is if they have its shape. What is divided stays as it is."""
+    if not divided(tensor) or divided(values) or values.shape != tensor.shape:
         return values
     from torch.distributed.tensor import distribute_tensor
 

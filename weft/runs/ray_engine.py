@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable
 from typing import Any
 
-from weft.errors import ConfigError, WeftError
+from weft.errors import ConfigError, DeviceError, WeftError
+from weft.garbage_collection import collect_rarely
 from weft.runs.open_run import Report, silent
-from weft.runs.sharded_prediction import PredictionWork, ShardFolder, ShardPredictor
+from weft.runs.prediction_work import PredictionWork
+from weft.runs.sharded_prediction import ShardFolder, ShardPredictor
 
 SETTINGS = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
@@ -30,14 +33,15 @@ class ShardActor:
     """Predicts the shards that Ray gives to one actor."""
 
     def __init__(self, work: PredictionWork) -> None:
-        self.folder = ShardFolder(work)
-        self.folder.open(True, silent)
-        self.predictor = ShardPredictor(work, self.folder.size)
+        folder = ShardFolder(work)
+        folder.open(True, silent)
+        self.predictor = ShardPredictor(folder)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         shard = int(row["item"])
         try:
-            self.predictor.predict(self.folder, shard)
+            with collect_rarely():  # as the command does; Ray has the default of Python
+                self.predictor.predict(shard)
         except WeftError as error:  # an exception would be wrapped, or tried again for ever
             return {"shard": shard, "error": str(error)}
         return {"shard": shard, "error": ""}
@@ -85,12 +89,28 @@ def start_ray() -> Any:
     except ImportError:
         raise ConfigError("--engine ray needs the package ray: pip install 'weft-seq2seq[ray]'") from None
     if not ray.is_initialized():
-        local: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
+        # Without an address, Ray would join the cluster that somebody has started last on this machine, also if it is dead.
+        local: dict[str, Any] = {"address": "local", "include_dashboard": False}
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **({} if _cluster() else local))
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     return ray
+
+
+def _cluster() -> str:
+    """The cluster that RAY_ADDRESS names, if any. Raises DeviceError if nobody answers: Ray would try for many minutes."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except OSError as error:
+            raise DeviceError(
+                f"RAY_ADDRESS: the cluster {address} does not answer ({error.strerror or error}); start it (ray start --head), "
+                "or unset RAY_ADDRESS to use this machine alone"
+            ) from None
+    return address
 
 
 def set_variables() -> None:

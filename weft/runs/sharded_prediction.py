@@ -2,131 +2,54 @@
 
 A shard is some thousands of inputs in a row. Its predictions are a file in OUT.shards, written aside under a lock and
 renamed when it is complete. So finished shards are never computed again, no two processes work on the same one, and a
-process that is killed loses one shard at most. Whoever finishes the last shard joins them into OUT. OUT is the same however
-the work was divided, up to rounding: it depends on the size of a batch, and may decide between two beams with equal scores.
+process that is killed loses one shard at most. Whoever finishes the last shard joins them into OUT.
+
+OUT has the same bytes however the work was divided, and those of `weft predict`. Sums are rounded as the size of a batch has
+it, which may decide between two beams with equal scores; so the windows of lines that are sorted into batches begin where
+shards do, and batches are cut as for the workers of the process that planned the work, whoever computes them.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from weft.data.json_text import read_json
-from weft.data.text_lines import file_digest
-from weft.decoding.decoding_options import changed
 from weft.decoding.predictor import Prediction, Predictor
 from weft.errors import ConfigError, DataError
 from weft.file_access import claim, made_by_others, naming, replace_file, replacing_file
-from weft.runs.open_run import Report, run_config, silent
-from weft.runs.packed_run import unpacked
-from weft.runs.run_folder import MODEL
+from weft.runs.open_run import Report, silent
+from weft.runs.prediction_work import PredictionWork
 from weft.runs.trained_model import make_inputs
 from weft.runs.translator import load_trained
-from weft.tasks.base import build_task
 from weft.tasks.translation.glossary import read_glossary
 from weft.tasks.translation.predictor import TranslationPredictor
+from weft.worker_processes import cores
 
 SHARD = 4096
-"""Inputs of a shard."""
-
-
-class Inputs(Protocol):
-    """Inputs of a corpus, and what is written for each."""
-
-    def lines(self) -> Iterator[str]:
-        """The inputs, in order, as often as they are asked for."""
-
-    def written(self, line: str, prediction: Prediction) -> str:
-        """One line to write, without its end."""
-
-    def digest(self) -> list[Any]:
-        """Everything that the inputs and the form of the output depend on."""
-
-
-@dataclass(frozen=True)
-class InputFile:
-    """The inputs in a file, as `weft predict` reads and writes them.
-
-    run: a trained run, whose task reads the file · as_json: JSON lines instead of text.
-    """
-
-    file: Path
-    run: Path
-    as_json: bool = False
-
-    def lines(self) -> Iterator[str]:
-        folder = unpacked(self.run)
-        return iter(build_task(run_config(folder), folder).data_format.inputs(self.file))
-
-    def written(self, line: str, prediction: Prediction) -> str:
-        if self.as_json:
-            return json.dumps({"source": line, **prediction.document()}, ensure_ascii=False)
-        return prediction.lines()
-
-    def digest(self) -> list[Any]:
-        return [file_digest(self.file), self.as_json]
-
-
-@dataclass(frozen=True)
-class InputTexts:
-    """Inputs in memory. For each, the text of its prediction and its lines are written as a list in JSON."""
-
-    texts: Sequence[str]
-
-    def lines(self) -> Iterator[str]:
-        return iter(self.texts)
-
-    def written(self, line: str, prediction: Prediction) -> str:
-        return json.dumps([prediction.text, prediction.lines()])
-
-    def digest(self) -> list[Any]:
-        return [hashlib.blake2b(json.dumps([*self.texts]).encode(), digest_size=16).hexdigest()]
-
-
-@dataclass(frozen=True)
-class PredictionWork:
-    """Everything that a process has to know to predict a part of a corpus. It can be sent to other machines.
-
-    runs: one run, or those of an ensemble · options: of the section decode · translates: whether the run must be one that
-    translates.
-    """
-
-    runs: Sequence[Path]
-    inputs: Inputs
-    out: Path
-    device: str = "auto"
-    options: dict[str, Any] = field(default_factory=dict)
-    glossary: Path | None = None
-    translates: bool = False
-
-    def identity(self) -> str:
-        """A hash of everything that decides what is written: the weights, how they decode, and the inputs."""
-        sections = [changed(run_config(run).decode, self.options).model_dump() for run in self.runs]
-        files = [unpacked(run) / MODEL for run in self.runs]
-        weights = [file_digest(file) if file.is_file() else "" for file in files]
-        terms = None if self.glossary is None else file_digest(self.glossary)
-        key = json.dumps([sections, weights, self.inputs.digest(), terms, self.out.suffix])
-        return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+"""Inputs of a shard, a multiple of the windows in which inputs are read (see `weft.decoding.predictor`)."""
 
 
 class ShardFolder:
-    """The shards of some work on disk: `plan.json`, a file for each finished shard, and `N.part` for those in work."""
+    """The shards of some work on disk: `plan.json`, a file for each finished shard, and `N.part` for those in work.
+
+    count, size: the number of inputs, and of those of a shard · workers: for so many, batches are cut
+    """
 
     def __init__(self, work: PredictionWork) -> None:
         self.work = work
         self.path = work.out.with_name(f"{work.out.name}.shards")
         self.plan = self.path / "plan.json"
-        self.count = self.size = 0
+        self.count = self.size = self.workers = 0
 
     def open(self, shared: bool, report: Report) -> None:
         """Continues the work that the folder holds, or plans it anew if it holds other work.
@@ -141,8 +64,9 @@ class ShardFolder:
                 plan = {}
             if not plan:
                 plan = {"identity": identity, "inputs": sum(1 for _ in self.work.inputs.lines()), "shard": SHARD}
+                plan |= {"workers": cores()}
                 replace_file(self.plan, json.dumps(plan))
-        self.count, self.size = plan["inputs"], plan["shard"]
+        self.count, self.size, self.workers = plan["inputs"], plan["shard"], plan.get("workers", 1)
         if done := self.count - sum(map(self.lines_of, self.missing())):
             report(f"{self.work.out}: continuing after {done:,} of {self.count:,} lines")
 
@@ -236,36 +160,40 @@ class ShardFolder:
 
 
 class ShardPredictor:
-    """Predicts one shard after the other by a model that is loaded for the first."""
+    """Predicts one shard after the other by a model that is loaded for the first.
 
-    def __init__(self, work: PredictionWork, size: int, report: Report = silent, auto_workers: int = 1) -> None:
-        self.work, self.size, self.report, self.auto_workers = work, size, report, auto_workers
+    processes: the most that compute batches at once, on a CPU
+    """
+
+    def __init__(self, folder: ShardFolder, report: Report = silent, processes: int = 1) -> None:
+        self.folder, self.work, self.report, self.processes = folder, folder.work, report, processes
         self._lines: Iterator[str] = iter(())
         self._next = -1
+        self._before = deque[str]()
 
-    def predict(
-        self, folder: ShardFolder, shard: int, *, wait: bool = True, advance: Callable[[], None] = lambda: None
-    ) -> None:
+    def predict(self, shard: int, *, wait: bool = True, advance: Callable[[], None] = lambda: None) -> None:
         """Writes the predictions of a shard, unless it is finished or, without `wait`, another process is at it."""
-        with folder.writing(shard, wait) as file:
+        with self.folder.writing(shard, wait) as file:
             if file is None:
                 return
-            first = shard * self.size
-            for line, prediction in self._predictions(self._read(shard), first + 1):
+            for line, prediction in self._predictions(self._read(shard), shard * self.folder.size + 1):
                 file.write(self.work.inputs.written(line, prediction).encode() + b"\n")
                 advance()
 
     def _read(self, shard: int) -> list[str]:
         if shard < self._next or self._next < 0:
             self._lines, self._next = self.work.inputs.lines(), 0
-        skipped = (shard - self._next) * self.size
+            self._before = deque(maxlen=self._predictor.context_lines)
+        self._before.extend(islice(self._lines, (shard - self._next) * self.folder.size))
         self._next = shard + 1
-        return list(islice(self._lines, skipped, skipped + self.size))
+        return list(islice(self._lines, self.folder.size))
 
     def _predictions(self, lines: list[str], first: int) -> Iterator[tuple[str, Prediction]]:
         terms = None if self._terms_of is None else map(self._terms_of, lines)
-        inputs = make_inputs(self._predictor, lines, False, None, terms, first_line=first)
-        return zip(lines, self._predictor.predict(inputs, together=True, first_line=first), strict=True)
+        inputs = make_inputs(self._predictor, lines, False, None, terms, first_line=first, before=[*self._before])
+        self._before.extend(lines)
+        how: dict[str, Any] = {"together": self.work.inputs.together, "processes": self.processes}
+        return zip(lines, self._predictor.predict(inputs, first_line=first, **how), strict=True)
 
     @cached_property
     def _terms_of(self) -> Callable[[str], Any] | None:
@@ -274,7 +202,7 @@ class ShardPredictor:
     @cached_property
     def _predictor(self) -> Predictor[Any, Any]:
         trained = load_trained(self.work.runs, device=self.work.device, warn=self.report)
-        predictor = trained.predictor(auto_workers=self.auto_workers, **self.work.options)
+        predictor = trained.predictor(auto_workers=self.folder.workers, **self.work.options)
         if self.work.translates and not isinstance(predictor, TranslationPredictor):
             kind = trained.config.task["kind"]
             raise ConfigError(f"translating a corpus needs a run that translates; the task of this one is {kind}")
@@ -285,7 +213,6 @@ def predict_corpus(
     work: PredictionWork,
     *,
     share: tuple[int, int] | None = None,
-    auto_workers: int = 1,
     advance: Callable[[], None] = lambda: None,
     expect: Callable[[int], None] = lambda lines: None,
     report: Report = silent,
@@ -301,11 +228,11 @@ def predict_corpus(
     first, step = share or (1, 1)
     mine = [shard for shard in folder.missing() if shard % step == first - 1]
     expect(sum(map(folder.lines_of, mine)))
-    predictor = ShardPredictor(work, folder.size, report, auto_workers)
+    predictor = ShardPredictor(folder, report, cores())
     for wait in (False, True):  # first what nobody else is at
         for shard in mine:
             if not folder.file(shard).exists():
-                predictor.predict(folder, shard, wait=wait, advance=advance)
+                predictor.predict(shard, wait=wait, advance=advance)
     if not folder.missing():
         folder.join()
     return work.out.exists() and not folder.path.exists()

@@ -70,18 +70,22 @@ def make_inputs(
     marks: Iterable[Any] | None = None,
     first_line: int = 1,
     matches: Iterable[Any] | None = None,
+    before: Iterable[str] = (),
 ) -> Iterator[Any]:
-    """Lines with their prefixes, terms, marks and matches as inputs of the predictor. Errors count from `first_line`."""
+    """Lines with their prefixes, terms, marks and matches as inputs of the predictor.
+
+    Errors count from `first_line`. before: lines that come before the first one, for predictors that read them as context.
+    """
     starts = repeat("") if prefixes is None else iter(prefixes)
     wishes = repeat(None) if terms is None else iter(terms)
     tags = repeat(None) if marks is None else iter(marks)
     entries = repeat(None) if matches is None else iter(matches)
-    number, before = 0, deque[str](maxlen=predictor.context_lines)
+    number, context = 0, deque(before, maxlen=predictor.context_lines)
     for number, line in enumerate(lines, start=first_line):
         check_text(line, f"line {number}")
         fields = {"prefix": next(starts, None), "terms": next(wishes, None), "attention": attention, "marks": next(tags, None)}
-        fields |= {"match": next(entries, None), "context": " ".join(before)}
-        before.append(line)
+        fields |= {"match": next(entries, None), "context": " ".join(context)}
+        context.append(line)
         if fields["prefix"] is None:
             raise DataError(f"line {number} has no prefix: give one for every line, which may be empty")
         try:

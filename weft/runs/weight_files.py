@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from weft.errors import RunError
 from weft.file_access import denied, sync, sync_all, temporary_name, unfinished, why_unreadable
 from weft.models.base import Network
-from weft.runs.distributed_tensors import each_whole, fill, local
+from weft.runs.distributed_tensors import fill, local
 from weft.runs.migrations import migrate_metadata, migrate_weights
 
 DRAWING = {"uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_"}
@@ -44,17 +44,23 @@ DTYPES = {
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
     """The weights and buffers of a model by name, without borrowed ones. Tied tensors appear once, under their first name."""
     borrowed = model.borrowed if isinstance(model, Network) else frozenset()
-    return {name: tensor for name, tensor in without_ties(model.state_dict()).items() if name not in borrowed}
+    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    left_out = borrowed | (every - {name for name, _ in model.named_parameters()})
+    return {name: tensor for name, tensor in without_ties(model.state_dict()).items() if name not in left_out}
 
 
 def without_ties(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by name; of those that share memory, the first."""
+    """Tensors by name; of those that share memory, the first.
+
+    Those of which this process holds nothing are all kept: with more processes than rows, that is so although they are not
+    empty.
+    """
     seen: set[tuple[int, int, torch.Size, tuple[int, ...]]] = set()
     kept: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         part = local(tensor)
         memory = (part.untyped_storage().data_ptr(), int(part.storage_offset()), tensor.shape, tensor.stride())
-        if tensor.numel() == 0 or memory not in seen:
+        if part.numel() == 0 or memory not in seen:
             kept[name] = tensor
             seen.add(memory)
     return kept
@@ -69,26 +75,15 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Writes a safetensors file and syncs it to disk. Equal tensors and metadata give equal bytes.
 
-    One tensor after the other is copied to the host. If tensors are divided among processes, one of them writes, and all others
-    call `send_tensors`.
+    One tensor after the other is copied to the host.
     """
-    ready = _in_file_order(tensors)
+    # Those with larger elements come first, so that all are aligned.
+    ready = dict(sorted(without_ties(tensors).items(), key=lambda item: (-item[1].element_size(), item[0])))
     with open(file, "wb") as out:
         out.write(_header(ready, metadata or {}))
-        for _, tensor in each_whole(ready):
-            out.write(tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
+        for tensor in ready.values():
+            out.write(tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
     sync(file)
-
-
-def send_tensors(tensors: Mapping[str, Tensor]) -> None:
-    """Sends the parts of divided tensors that this process holds to the one that writes them by `write_tensors`."""
-    for _ in each_whole(_in_file_order(tensors)):
-        pass
-
-
-def _in_file_order(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors without ties, those with larger elements first, so that all are aligned."""
-    return dict(sorted(without_ties(tensors).items(), key=lambda item: (-item[1].element_size(), item[0])))
 
 
 def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
@@ -111,13 +106,13 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 def tensors_of(file: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name."""
-    with _read_errors(file):
+    with read_errors(file):
         return load_file(file)
 
 
 def read_metadata(file: Path) -> dict[str, str]:
     """The metadata of published weights: which weights they are, their step, their scores."""
-    with _read_errors(file), safe_open(file, framework="pt") as opened:
+    with read_errors(file), safe_open(file, framework="pt") as opened:
         written = (opened.metadata() or {}).get("weft", "{}")
     try:
         return migrate_metadata(dict(json.loads(written)))
@@ -136,7 +131,8 @@ def _is_utf8(path: bytes) -> bool:
 
 
 @contextmanager
-def _read_errors(file: Path) -> Iterator[None]:
+def read_errors(file: Path) -> Iterator[None]:
+    """Turns an error in reading a safetensors file, or a folder of them, into one that says what is wrong with it."""
     if problem := why_unreadable(file):  # safetensors takes every file that it cannot open for missing
         raise RunError(f"{file}: {problem}")
     if not _is_utf8(os.fsencode(file)):
@@ -153,6 +149,13 @@ def _read_errors(file: Path) -> Iterator[None]:
 def copy_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
     """Copies `tensors` into the model, in place. Names and shapes must match exactly."""
     expected = named_weights(model)
+    check_same(expected, tensors, where)
+    for name, tensor in expected.items():
+        fill(tensor, tensors[name])
+
+
+def check_same(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Raises RunError if names and shapes of `tensors` are not those of a model."""
     differences = [
         f"{name} has shape {list(tensors[name].shape)}, not {list(tensor.shape)}"
         for name, tensor in expected.items()
@@ -165,8 +168,6 @@ def copy_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -
         raise RunError(
             f"{where}: the weights belong to a different architecture: {shown}. Use the configuration they were trained with"
         )
-    for name, tensor in expected.items():
-        fill(tensor, tensors[name])
 
 
 def share_equal(model: nn.Module, others: Iterable[nn.Module]) -> None:
@@ -210,17 +211,23 @@ def replacing(target: Path, *, new: bool = False, advice: str = "") -> Iterator[
     only an empty folder is replaced; RunError says if another process has made more of it meanwhile. advice: what an error
     says besides.
     """
+    with save_errors(target, advice), unfinished(target) as aside:
+        yield aside
+        sync_all(aside)
+        if new:
+            _place(aside, target)
+        else:
+            if target.is_dir():
+                discard(target)
+            os.replace(aside, target)
+        sync(target.parent)
+
+
+@contextmanager
+def save_errors(target: Path, advice: str = "") -> Iterator[None]:
+    """Turns an error in writing into one that says why `target` could not be saved, and `advice`."""
     try:
-        with unfinished(target) as aside:
-            yield aside
-            sync_all(aside)
-            if new:
-                _place(aside, target)
-            else:
-                if target.is_dir():
-                    discard(target)
-                os.replace(aside, target)
-            sync(target.parent)
+        yield
     except (OSError, SafetensorError) as error:
         parent = next(folder for folder in target.absolute().parents if folder.is_dir())
         if isinstance(error, PermissionError) or not os.access(parent, os.W_OK):

@@ -8,6 +8,9 @@ A checkpoint is the folder `checkpoints/step-00000500` of a run:
     carried.safetensors    the tensors that the task carries from update to update, if any
     state.json             progress, the version of weft, the model's fingerprint, size and hash of each file
 
+The tensors of a sharded training are folders instead, `model`, `optimizer` and `ema`, with a file of each process: see
+`weft.training.sharded_checkpoint`. Sharded or not, and on any number of processes, training continues from both.
+
 There is no generator state: the seed of a micro-batch is a function of its position in the data stream.
 
 Training also publishes weights, as the run's `model.safetensors`, with a line in `published.jsonl` each time. It replaces what
@@ -23,10 +26,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import torch
@@ -39,6 +43,7 @@ from weft.file_access import MALFORMED, appending, unfinished
 from weft.runs.distributed_tensors import fill, local
 from weft.runs.run_folder import CHECKPOINTS, MODEL
 from weft.runs.weight_files import (
+    check_same,
     copy_weights,
     discard,
     fingerprint,
@@ -46,16 +51,22 @@ from weft.runs.weight_files import (
     read_metadata,
     read_tensors,
     replacing,
-    send_tensors,
+    save_errors,
     write_tensors,
 )
+from weft.training.distributed import World
 from weft.training.ema import Ema
-from weft.training.optimizer import named_state, names_of, restore_state
+from weft.training.optimizer import empty_state, named_state, names_of, restore_state
+from weft.training.sharded_checkpoint import fill_parts, outline, read_parts, write_parts
 from weft.training.sharding import PlainCopy
 from weft.version import VERSION
 
 OPTIMIZER, EMA, CARRIED = "optimizer.safetensors", "ema.safetensors", "carried.safetensors"
 STATE = "state.json"
+PARTS = {name: name.removesuffix(".safetensors") for name in (MODEL, OPTIMIZER, EMA)}
+"""The folders that take the place of these files in the checkpoint of a sharded training."""
+
+ALONE = World(0, 1, torch.device("cpu"))
 
 INTACT = "Earlier checkpoints are intact; continue with --resume. train.keep_last sets how many there are"
 """The advice of an error in saving."""
@@ -132,47 +143,61 @@ def latest(run: Path) -> Path | None:
     return folder_of(run, saved[-1]) if saved else None
 
 
-def save(run: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor] | None = None) -> Path:
-    """Writes a checkpoint. If this fails, earlier checkpoints are intact and no partial one remains."""
+def save(
+    run: Path,
+    trained: TrainingState,
+    progress: Progress,
+    carried: Mapping[str, Tensor] | None = None,
+    world: World = ALONE,
+) -> Path:
+    """Writes a checkpoint. If this fails, earlier checkpoints are intact and no partial one remains.
+
+    All processes call this together if the model is divided among them, otherwise the first one alone.
+    """
     final = folder_of(run, progress.update)
-    with replacing(final, advice=INTACT) as aside:
-        aside.mkdir(parents=True)
-        _write(aside, trained, progress, carried or {})
+    tensors = trained.files()
+    with _written_together(final, world if trained.plain is not None else ALONE) as aside:
+        if trained.plain is not None:
+            mine = [file for name, named in tensors.items() if named for file in write_parts(aside / PARTS[name], named, world)]
+            files = {name: facts for each in world.every(_facts(aside, mine)) for name, facts in each.items()}
+            if not world.first:
+                return final
+        else:
+            for name, named in tensors.items():
+                write_tensors(aside / name, named)
+            files = _facts(aside, [aside / name for name in tensors])
+        if carried:
+            write_tensors(aside / CARRIED, carried)
+            files |= _facts(aside, [aside / CARRIED])
+        state = {"weft": VERSION, "fingerprint": fingerprint(tensors[MODEL]), "files": files, "progress": asdict(progress)}
+        (aside / STATE).write_text(json.dumps(state, indent=1), "utf-8")
     return final
 
 
-def send(trained: TrainingState) -> None:
-    """Sends what this process holds of a sharded model, its optimisers and its average to the one that saves a checkpoint."""
-    if trained.plain is not None:
-        for tensors in trained.files().values():
-            send_tensors(tensors)
+@contextmanager
+def _written_together(final: Path, world: World) -> Iterator[Path]:
+    """A folder that all processes write into. The first one makes it, and gives it its name when all are done."""
+    if world.first:
+        with replacing(final, advice=INTACT) as aside:
+            aside.mkdir(parents=True)
+            yield world.broadcast(aside)
+    else:
+        with save_errors(final, INTACT):
+            yield world.broadcast(final)
 
 
-def _write(folder: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor]) -> None:
-    tensors = trained.files()
-    for name, named in tensors.items():
-        write_tensors(folder / name, named)
-    if carried:
-        write_tensors(folder / CARRIED, carried)
-    files = {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)} for file in sorted(folder.iterdir())}
-    state = {"weft": VERSION, "fingerprint": fingerprint(tensors[MODEL]), "files": files, "progress": asdict(progress)}
-    (folder / STATE).write_text(json.dumps(state, indent=1), "utf-8")
+def _facts(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Size and hash of files in a folder."""
+    return {file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": _hash(file)} for file in files}
 
 
-def load(folder: Path, trained: TrainingState) -> Progress:
-    """Loads a checkpoint's tensors into `trained` and returns its progress."""
-    state = check(folder)
-    copy_weights(trained.model, read_tensors(folder / MODEL), folder / MODEL)
-    names = names_of(trained.model)
-    entries = read_tensors(folder / OPTIMIZER)
-    for kind, optimizer in trained.optimizers.items():
-        mine = {key.removeprefix(f"{kind}/"): tensor for key, tensor in entries.items() if key.startswith(f"{kind}/")}
-        restore_state(optimizer, names, mine)
-    if trained.ema is not None:
-        # A run that had no average so far, or did not train these weights, starts from the loaded weights.
-        average = weights(folder)
-        for name, tensor in trained.ema.average.items():
-            fill(tensor, average[name])
+def load(folder: Path, trained: TrainingState, world: World = ALONE) -> Progress:
+    """Loads a checkpoint's tensors into `trained` and returns its progress. All processes call this together."""
+    state = check(folder, world)
+    if (folder / PARTS[MODEL]).is_dir():
+        _load_parts(folder, trained, world)
+    else:
+        _load_files(folder, trained)
     try:
         progress = dict(state["progress"])
         return Progress(**{**progress, "position": Position(*progress["position"])})
@@ -180,27 +205,75 @@ def load(folder: Path, trained: TrainingState) -> Progress:
         raise RunError(f"{folder / STATE}: the progress of the run cannot be read: {error}") from None
 
 
+def _load_files(folder: Path, trained: TrainingState) -> None:
+    copy_weights(trained.model, read_tensors(folder / MODEL), folder / MODEL)
+    _restore_optimizers(trained, read_tensors(folder / OPTIMIZER))
+    if trained.ema is not None:
+        # A run that had no average so far, or did not train these weights, starts from the loaded weights.
+        average = weights(folder)
+        for name, tensor in trained.ema.average.items():
+            fill(tensor, average[name])
+
+
+def _load_parts(folder: Path, trained: TrainingState, world: World) -> None:
+    """Reads what this process holds of the tensors, or all of them if the model is not divided."""
+    model, optimizer, ema = (folder / PARTS[name] for name in (MODEL, OPTIMIZER, EMA))
+    expected, names = named_weights(trained.model), names_of(trained.model)
+    check_same(expected, outline(model), model)
+    fill_parts(model, expected, world)
+    saved = outline(optimizer) if optimizer.is_dir() else {}
+    entries: dict[str, Tensor] = {}
+    for kind, each in trained.optimizers.items():
+        mine = {key.removeprefix(f"{kind}/"): tensor for key, tensor in saved.items() if key.startswith(f"{kind}/")}
+        entries |= {f"{kind}/{key}": tensor for key, tensor in empty_state(each, names, mine).items()}
+    if entries:
+        fill_parts(optimizer, entries, world)
+    _restore_optimizers(trained, entries)
+    if trained.ema is not None:
+        known = outline(ema).keys() if ema.is_dir() else ()
+        for place, wanted in ((ema, True), (model, False)):
+            if some := {name: each for name, each in trained.ema.average.items() if (name in known) == wanted}:
+                fill_parts(place, some, world)
+
+
+def _restore_optimizers(trained: TrainingState, entries: Mapping[str, Tensor]) -> None:
+    """Restores the optimisers from the entries of a checkpoint, "<optimiser>/<parameter>/<entry>"."""
+    names = names_of(trained.model)
+    for kind, optimizer in trained.optimizers.items():
+        mine = {key.removeprefix(f"{kind}/"): tensor for key, tensor in entries.items() if key.startswith(f"{kind}/")}
+        restore_state(optimizer, names, mine)
+
+
 def carried(folder: Path) -> dict[str, Tensor]:
     """The tensors that the task carried when the checkpoint was written."""
     return read_tensors(folder / CARRIED) if (folder / CARRIED).exists() else {}
 
 
-def check(folder: Path) -> dict[str, Any]:
-    """Reads a checkpoint's state.json and checks the size and hash of every file."""
+def check(folder: Path, world: World = ALONE) -> dict[str, Any]:
+    """Reads a checkpoint's state.json and checks the size and hash of every file, of which each process takes a share."""
     hint = f"delete {folder} to continue from the previous checkpoint"
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        files = {Path(name).name: (int(facts["bytes"]), str(facts["sha256"])) for name, facts in state["files"].items()}
+        files = {_inside(name): (int(facts["bytes"]), str(facts["sha256"])) for name, facts in state["files"].items()}
     except (OSError, *MALFORMED) as error:
         raise RunError(f"{folder}: the checkpoint is incomplete (state.json: {error}); {hint}") from None
-    for name, (expected, sha256) in files.items():
+    wrong = ""
+    for name, (expected, sha256) in sorted(files.items())[world.rank :: world.size]:
         file = folder / name
         size = file.stat().st_size if file.exists() else 0
         if size != expected:
-            raise RunError(f"{file}: the checkpoint was cut short ({size:,} of {expected:,} bytes); {hint}")
-        if _hash(file) != sha256:
-            raise RunError(f"{file}: the checkpoint is damaged (its hash is wrong); {hint}")
+            wrong = wrong or f"{file}: the checkpoint was cut short ({size:,} of {expected:,} bytes); {hint}"
+        elif _hash(file) != sha256:
+            wrong = wrong or f"{file}: the checkpoint is damaged (its hash is wrong); {hint}"
+    if found := next(filter(None, world.every(wrong)), None):
+        raise RunError(found)
     return state
+
+
+def _inside(name: str) -> str:
+    """The name of a file in a checkpoint, which may be in the folder of a sharded training."""
+    path = PurePosixPath(name)
+    return f"{path.parent.name}/{path.name}" if path.parent.name in PARTS.values() else path.name
 
 
 def prune(run: Path, keep_last: int, best: int | None = None) -> None:
@@ -212,8 +285,15 @@ def prune(run: Path, keep_last: int, best: int | None = None) -> None:
 
 def weights(folder: Path) -> dict[str, Tensor]:
     """The weights that were validated: the moving average if there is one, else the weights themselves."""
-    tensors = read_tensors(folder / MODEL)
-    return {**tensors, **read_tensors(folder / EMA)} if (folder / EMA).exists() else tensors
+    return {**_tensors(folder, MODEL), **_tensors(folder, EMA)}
+
+
+def _tensors(folder: Path, name: str) -> dict[str, Tensor]:
+    """The tensors in a file of a checkpoint, or in the files that take its place; none if there are neither."""
+    parts = folder / PARTS[name]
+    if parts.is_dir():
+        return read_parts(parts)
+    return read_tensors(folder / name) if name == MODEL or (folder / name).exists() else {}
 
 
 def newest_steps(run: Path, last: int) -> list[int]:
@@ -229,7 +309,7 @@ def average(run: Path, last: int) -> dict[str, Tensor]:
     sums: dict[str, Tensor] = {}
     for step in averaged:
         check(folder_of(run, step))
-        newest = read_tensors(folder_of(run, step) / MODEL)
+        newest = _tensors(folder_of(run, step), MODEL)
         for name, tensor in newest.items():
             sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
     # Integer tensors, such as counters, have no mean: take the newest.

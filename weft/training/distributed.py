@@ -68,12 +68,19 @@ class World:
         dist.broadcast_object_list(box, src=0, group=self.control)
         return box[0]
 
+    def every(self, value: T) -> list[T]:
+        """The values of all processes, in the order of their ranks, in every process."""
+        if self.size == 1:
+            return [value]
+        values = [value] * self.size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
     def add(self, values: Mapping[str, float]) -> dict[str, float]:
         """Sums values over all processes by name. A name that is missing in a process counts as 0 there."""
         if self.size == 1:
             return dict(values)
-        every: list[dict[str, float]] = [{}] * self.size
-        dist.all_gather_object(every, dict(values), group=self.control)
+        every = self.every(dict(values))
         names = sorted({name for one in every for name in one})
         return {name: sum(one.get(name, 0.0) for one in every) for name in names}
 

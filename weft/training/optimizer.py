@@ -129,6 +129,19 @@ def named_state(optimizer: Optimizer, names: Names) -> dict[str, Tensor]:
     }
 
 
+def empty_state(optimizer: Optimizer, names: Names, outline: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors without values for a state from `named_state`, of which the shapes are known: divided as their weights are."""
+    weights = {names[weight]: weight.detach() for group in optimizer.param_groups for weight in group["params"]}
+    state: dict[str, Tensor] = {}
+    for key, saved in outline.items():
+        weight = weights.get(key.rpartition("/")[0])
+        if weight is not None and weight.shape == saved.shape:
+            state[key] = torch.empty_like(weight, dtype=saved.dtype)
+        elif weight is not None:
+            state[key] = torch.empty(saved.shape, dtype=saved.dtype)
+    return state
+
+
 def restore_state(optimizer: Optimizer, names: Names, tensors: Mapping[str, Tensor]) -> None:
     """Restores a state from `named_state`. The optimiser keeps the settings it was built with."""
     by_parameter: dict[str, dict[str, Tensor]] = {}

@@ -127,7 +127,7 @@ class Session:
             hint = f"continue it with `weft train --resume {self.run}`, or choose another folder"
             raise RunError(f"{self.run}: there are checkpoints of an earlier training; {hint}")
         if newest is not None:
-            self.progress = checkpoint.load(newest, self.trained)
+            self.progress = checkpoint.load(newest, self.trained, self.world)
             if isinstance(self.task, StatefulTask):
                 self.task.load_extra_state(checkpoint.carried(newest))
         same_start(self.trained.model, self.world)
@@ -265,11 +265,11 @@ class Session:
         carried = self.world.collect(self.task.extra_state() if isinstance(self.task, StatefulTask) else {})
         if self.world.first:
             self.log.keep()
-            checkpoint.save(self.run, self.trained, self.progress, carried)
+        if self.world.first or self.trained.plain is not None:
+            checkpoint.save(self.run, self.trained, self.progress, carried, self.world)
+        if self.world.first:
             self._prune()
             self._publish(average=False)
-        else:
-            checkpoint.send(self.trained)
         self.position.add_pause("checkpoint", self.seconds - began)
 
     def _prune(self) -> None:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -58,7 +59,7 @@ def choose_fine_tuning(choice: SettingsDraft) -> None:
         pairs = [task.data_format.open(name) for name in config.data.files]
         count = sum(1 for _ in chain.from_iterable(pairs))
         measured = _lengths(choice, pairs, count)
-        excess = excess_loss(config, pairs, count) if measured is not None and isinstance(task, Seq2SeqTask) else None
+        excess = excess_loss(config, count) if measured is not None and isinstance(task, Seq2SeqTask) else None
     tagged = any(corpus.tag for corpus in weighed(config.data.train))  # held-out pairs have no tags
     if count and not config.data.validates and not tagged:
         choice.put({"data.hold_out": held_out(count)})
@@ -86,18 +87,21 @@ def distance(excess: float | None) -> float:
     return 0.0 if excess is None else min(1.0, max(0.0, (excess - NEAR) / (FAR - NEAR)))
 
 
-def excess_loss(config: Config, pairs: Sequence[Pairs], count: int) -> float | None:
+def excess_loss(config: Config, count: int) -> float | None:
     """The loss of the old model on some of `count` new pairs above that on its validation data; None if that is not known."""
     run = Path(str(config.start.run))
     known = [line["loss"] for line in records(run) if line["event"] in ("validation", "summary") and "loss" in line]
     if not known or run_config(run).task["kind"] != config.task["kind"]:
         return None
-    every = islice(chain.from_iterable(pairs), 0, None, max(1, count // MEASURED))
-    some = [{"source": source, "target": target} for source, target in islice(every, MEASURED)]
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "new.jsonl")
-        file.write_text("".join(f"{json.dumps(pair)}\n" for pair in some), "utf-8")
-        data = {"data.train": [str(file)], "data.valid": [str(file)], "data.hold_out": 0, "data.cache": folder}
+        parts: list[dict[str, Any]] = []
+        for number, corpus in enumerate(weighed(config.data.train)):
+            every = islice(chain.from_iterable(map(open_pairs, corpus.files)), 0, None, max(1, count // MEASURED))
+            file = Path(folder, f"{number}.jsonl")
+            some = [{"source": source, "target": target} for source, target in islice(every, MEASURED)]
+            file.write_text("".join(f"{json.dumps(pair)}\n" for pair in some), "utf-8")
+            parts += [{"files": [str(file)], "tag": corpus.tag}] if some else []
+        data = {"data.train": parts, "data.valid": parts, "data.hold_out": 0, "data.cache": folder}
         plain = {"train.validate_bleu": False, "train.best_by": "loss", "data.teacher": None, "train.metrics": []}
         trained = open_run(run, device=config.train.device)
         task = build_task(trained.config.replaced({**data, **plain}), run)
