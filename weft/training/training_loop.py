@@ -111,8 +111,10 @@ def fit(
             for module in refreshed:
                 module.refresh(generator)
             progress.update, progress.position = update, data.after
-            session.position.add_update(session.seconds - began)
+            if config.seconds:
+                step.queued.wait()
             _report(session, step.meter, rate)
+            session.position.add_update(session.seconds - began)
             with step.meter.paused():
                 _validate_and_save(session, step.meter, interrupts, before)
             began = session.seconds
