@@ -77,8 +77,9 @@ def fit(
     The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `floor` is
     what the verdict compares the result with, `validation` the seconds that a validation is expected to take. `on_start` is
     called before the first step, when all is loaded and checked.
-    Only logging, validating and saving wait for the device. A step with a non-finite loss or gradient is skipped on the device
-    itself, so the weights are always good. `validate_start`: the initial weights are scored, and may turn out to be the best.
+    Only logging, validating and saving wait for the device; with a limited time, every update also waits until at most
+    `update_step.QUEUED` are left. A step with a non-finite loss or gradient is skipped on the device itself, so the weights are
+    always good. `validate_start`: the initial weights are scored, and may turn out to be the best.
     """
     step, mine = UpdateStep(_move(model, world.device), task, config, world), world.share(config.accumulate)
     schedule = build_schedule(config, dim)
