@@ -7,6 +7,7 @@ and everything may become slower or faster on the way. No test here waits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,7 @@ def pretend(machine: Machine, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> 
     for module in ("time_budget", "update_step"):
         monkeypatch.setattr(f"weft.training.{module}.time", clock.fake)
     monkeypatch.setattr("weft.training.update_step.mark_queue", clock.mark)
+    monkeypatch.setattr("weft.training.validate_and_save.time_limit", nullcontext)  # it has the clock of the system
     monkeypatch.setattr("weft.training.time_budget._began", [])
     monkeypatch.setattr("weft.training.time_budget.process_age", lambda: clock.now)
 
