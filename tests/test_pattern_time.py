@@ -12,7 +12,6 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -66,7 +65,8 @@ def texts(pattern: str) -> Iterator[tuple[str, str]]:
     """How texts begin, and what is repeated in them."""
     units = fragments(pattern)
     yield from (("", unit) for unit in units)
-    yield from random.Random(1).sample(both := [*product(units, repeat=2)], min(COMBINED, len(both)))
+    both = [(first, second) for first in units for second in units]
+    yield from random.Random(1).sample(both, min(COMBINED, len(both)))
     yield from (("", first + second) for first, second in random.Random(2).sample(both, min(COMBINED, len(both))))
 
 
