@@ -26,6 +26,8 @@ import pytest
 from weft.config import overrides, yaml_document
 from weft.config.registry import build
 from weft.data import TOKENIZERS
+from weft.data.cleaning.check import check
+from weft.data.cleaning.filters import placeholders
 from weft.data.column_checks_and_listed_files import check_columns
 from weft.data.formats import TABLES, open_pairs
 from weft.data.sentence_splitting import join_texts, split
@@ -33,8 +35,11 @@ from weft.data.text_lines import read_text
 from weft.data.tokenizers import Tokenizer
 from weft.data.word_vectors.vectors import read_vectors
 from weft.errors import WeftError
+from weft.evaluation.contrastive_pairs import read_contrasts
 from weft.runs.weight_files import read_metadata, read_tensors
 from weft.tasks.captioning.data import read_image
+from weft.tasks.edges_between_words import read_edges
+from weft.tasks.quality.labels import parse_tags
 from weft.tasks.transcription.log_mel import LogMel, features
 from weft.tasks.translation import attention_alignment as alignment
 from weft.tasks.translation.documents import FORMATS, STRUCTURES, open_content, open_document, open_file
@@ -321,6 +326,60 @@ def test_tables(suffix: str, tmp_path: Path) -> None:
     fragments = ["a", "\t", "\n", "a\tb\n", '"', '""', ",", ";", "a,b\n", "a;b\n", '"a\n', "\r", "\ufeff", "1", "id\t",
                  '{"source": "a", "target": "b"}\n', "{", "[", '{"a":', "\\u0000", "\0"]  # fmt: skip
     check_growth(read, fragments)
+
+
+def test_files_of_translators(tmp_path: Path) -> None:
+    def pairs(name: str, text: str) -> None:
+        (tmp_path / name).write_text(text, "utf-8", newline="")
+        list(open_pairs(str(tmp_path / name)))
+
+    sides = [f"<tuv xml:lang='{language}'><seg>a</seg></tuv>" for language in ("en", "de", "en-US")]
+    memory = "<tmx version='1.4'><header srclang='en'/><body>{}</body></tmx>".format
+    check_growth(lambda text: pairs("a.tmx", memory(text)), [f"<tu>{sides[0]}{sides[1]}</tu>", "<tu/>", "<!-- a -->"], count=3)
+    check_growth(lambda text: pairs("a.tmx", memory(f"<tu>{text}</tu>")), sides, count=3)
+    unit = "<trans-unit id='1'><source>a</source><target>b</target></trans-unit>"
+    body = "<xliff version='1.2'><file source-language='en' target-language='de'><body>{}</body></file></xliff>".format
+    check_growth(lambda text: pairs("a.xlf", body(text)), [unit, "<group><note>a</note></group>"], count=2)
+    check_growth(lambda text: pairs("a.po", text), ['msgid "a"\nmsgstr "b"\n\n', '"a"\n', "\\n", '"', "#~ "], count=5)
+
+
+TIMES = {"long": (0, 9 * 3600), "short": (1, 2), "none": (1, 1)}
+"""When a cue begins and ends, in seconds."""
+
+
+@pytest.mark.parametrize("times", product(TIMES, repeat=2), ids="-".join)
+def test_pairs_of_subtitles(times: tuple[str, str], tmp_path: Path) -> None:
+    def read(text: str) -> None:
+        for side, each in zip("ab", times, strict=True):
+            begin, end = (f"{seconds // 3600:02}:00:{seconds % 3600:02},000" for seconds in TIMES[each])
+            (tmp_path / f"{side}.srt").write_text(f"1\n{begin} --> {end}\na\n\n" * (len(text) // 40))
+        list(open_pairs(f"{tmp_path}/a.srt,{tmp_path}/b.srt"))
+
+    check_growth(read, ["x"], count=0, small=8_000, large=32_000)
+
+
+def test_labels_and_graphs() -> None:
+    check_growth(lambda text: parse_tags(" ".join(["OK"] * len(text.split())), text), ["a ", "a. ", ".", "(a) "], count=2)
+    check_growth(lambda text: read_edges(text, 10), ["0-1 ", "0-", "1", "-"], count=4)
+    check_growth(lambda text: read_contrasts(text.split("\n"), "pairs"), ["a\tb\tc\n", "a\tb\tc\td\n", "\t", "a"], count=4)
+
+
+@pytest.mark.parametrize(
+    "text", ["a ", ".", "%0", "0", "<a", "a@", "a.", "1,", "{", "https://a", "&amp;", "Ã¼", "狗", "\u0301"]
+)
+def test_checks_of_data(text: str) -> None:
+    """The placeholders that are compared; those of an e-mail address ran to the end of a text from every letter of it."""
+    check_growth(placeholders, [text, f"%<.{text}"], count=0)
+
+
+def test_long_texts_are_checked(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.tsv"
+
+    def read(text: str) -> None:
+        file.write_text("a dog runs\tein hund\n" * 20 + f"{text}\tb\n", "utf-8")
+        check([open_pairs(str(file))])
+
+    check_growth(read, ["a ", ".", "狗"], count=0, small=8_000, large=32_000)
 
 
 def test_configurations() -> None:

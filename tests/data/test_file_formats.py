@@ -387,6 +387,14 @@ def test_a_cue_beside_three_others_is_kept_and_one_beside_four_is_not(tmp_path: 
     assert left_out(f"{first},{second}") == {"cues that many others overlap": 5}
 
 
+def test_a_cue_that_is_shown_beside_all_others_does_not_keep_them_from_being_paired(tmp_path: Path) -> None:
+    cues = [(float(second), second + 0.9, f"{second}") for second in range(30)]
+    first = write(tmp_path / "a.en.srt", subtitles((0.0, 30.0, "logo"), *cues))
+    second = write(tmp_path / "a.de.srt", subtitles(*cues))
+    assert [pair[0] for pair in open_pairs(f"{first},{second}")] == [text for *_, text in cues]
+    assert left_out(f"{first},{second}") == {"cues that many others overlap": 1}
+
+
 def test_cues_are_those_that_players_show(tmp_path: Path) -> None:
     """Without a blank line between two cues, the number of the second is no text; a blank line inside a cue does not end it."""
     first = "1\n00:00:01,000 --> 00:00:02,000\na b\n2\n00:00:03,000 --> 00:00:04,000\nc\n\nd\n"

@@ -24,7 +24,7 @@ from weft.models.encoder_decoder import build_encoder
 from weft.models.pooling import MultiheadPooling
 from weft.runs.weight_files import read_tensors
 from weft.tasks.base import TaskContext
-from weft.tasks.classification.data import Labels, TextReader, label_encoding, make_labelled
+from weft.tasks.classification.data import Labels, TextReader, check_labelled, label_encoding, make_labelled
 from weft.tasks.classification.metrics import LabelAccuracy, MacroF1
 from weft.tasks.classification.model import Classifier
 from weft.tasks.classification.task import ClassificationTask
@@ -170,6 +170,12 @@ def test_what_cannot_be_learnt_is_said(files: tuple[Path, Path], tmp_path: Path)
     with pytest.raises(ConfigError, match="does not measure 'bleu'; it measures accuracy, macro_f1, loss"):
         train(tmp_path / "late", files[0], {"train.best_by": "bleu", "train.steps": 1}, valid=str(files[1]))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_choice_of_columns_is_suggested_once(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("one\tpos\tx\ntwo\tneg\ty\n")
+    with pytest.raises(DataError, match=r"Choose two, for example \S+pairs.tsv#1,2\.$"):
+        check_labelled(open_pairs(str(tmp_path / "pairs.tsv")), lambda message: None)
 
 
 def test_what_cannot_be_labelled_is_said(run: Path, files: tuple[Path, Path], tmp_path: Path, weft: tiny.Shell) -> None:

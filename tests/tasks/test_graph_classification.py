@@ -112,7 +112,12 @@ def test_a_corpus_has_the_edges_of_each_text(run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("edges", "message"),
-    [("0-3", "the edge 0-3 leads out of a text of 3 words"), ("0_1", "'0_1' is no edge"), ("-1-0", "'-1-0' is no edge")],
+    [
+        ("0-3", "the edge 0-3 leads out of a text of 3 words"),
+        ("0_1", "'0_1' is no edge"),
+        ("-1-0", "'-1-0' is no edge"),
+        ("0-" + 5000 * "1", f"'0-{38 * '1'}' is no edge"),
+    ],
 )
 def test_wrong_edges_are_refused(run: Path, tmp_path: Path, edges: str, message: str) -> None:
     bad = tmp_path / "bad.tsv"

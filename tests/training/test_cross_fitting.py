@@ -60,8 +60,10 @@ def test_no_model_translates_what_it_was_trained_on(tmp_path: Path, monkeypatch:
 def test_labels_are_those_of_the_translations(tmp_path: Path) -> None:
     tiny.train(tmp_path / "run", settings={"train.steps": 60, "train.save_every": 60})
     data = tmp_path / "new.tsv"
-    data.write_text("a b c\tc b a\n\tempty\nd e f g\tg f e d\n")
-    assert label_corpus(tmp_path / "run", [str(data)], tmp_path / "labelled.jsonl") == 2
+    data.write_text(f"a b c\tc b a\n\tempty\nd e f g\tg f e d\nb c d\t{'a ' * 1001}\n")
+    said: list[str] = []
+    assert label_corpus(tmp_path / "run", [str(data)], tmp_path / "labelled.jsonl", report=said.append) == 2
+    assert said[-1] == "left out, as they have more than 1,000 words: 1 of the pairs"
     records, run = read(tmp_path / "labelled.jsonl"), load(tmp_path / "run", device="cpu")
     assert [each["translation"] for each in records] == [run.translate(each["source"]).text for each in records]
     labels = label_translations([each["translation"] for each in records], ["c b a", "g f e d"])

@@ -86,6 +86,13 @@ def test_an_upload_gets_a_harmless_name_and_replaces_nothing(tmp_path: Path) -> 
     assert processes.save_upload("..", b"").name == "data"
 
 
+def test_uploads_of_one_name_at_the_same_time_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(tmp_path)
+    monkeypatch.setattr(Path, "exists", lambda path: False)  # as both see it before the other has written
+    first, second = (processes.save_upload("a.tsv", content) for content in (b"1", b"2"))
+    assert (first.read_bytes(), second.read_bytes()) == (b"1", b"2")
+
+
 def test_an_order_is_a_command_that_no_value_can_turn_into_another_one(tmp_path: Path) -> None:
     words = TrainingOrder("x", "--resume", "auto", "5m", "-v").words(tmp_path)
     assert words == ["train", "auto", "--data=--resume", "--valid=-v", "--time=5m", f"--out={tmp_path}/x"]

@@ -335,7 +335,7 @@ def parse_share(shard: str | None) -> tuple[int, int] | None:
     """The numbers of `--shard K/N`."""
     if shard is None:
         return None
-    match = re.fullmatch(r"(\d+)/(\d+)", shard.strip())
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard.strip())
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise ConfigError(f"--shard {shard}: expected K/N with K from 1 to N, such as 2/8")
     return int(match[1]), int(match[2])

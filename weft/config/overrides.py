@@ -84,7 +84,7 @@ def put(data: dict[str, Any], path: Path, value: Any, where: str) -> bool:
 def _put_in_list(items: list[Any], path: Path, depth: int, value: Any, where: str) -> bool:
     """`put` for the rest of a path, from `depth` on, that leads into a list."""
     number, rest = path[depth], path[depth + 1 :]
-    if not number.isdecimal() or int(number) >= len(items):
+    if not number.isdecimal() or len(number) > 9 or int(number) >= len(items):
         name = ".".join(path[:depth])
         raise ConfigError(f"{where}: {name} is a list; name one of its entries, {name}.0 to {name}.{len(items) - 1}")
     named = {number: items[int(number)]}

@@ -111,8 +111,8 @@ def parse_generator(spec: str) -> PairGenerator:
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
             raise DataError(f"generated:{spec}: there is no option {name!r}; {suggest(name, known)}.")
-        if name != "split" and not value.isdecimal():
-            raise DataError(f"generated:{spec}: {name} must be an integer, not {value!r}.")
+        if name != "split" and not (value.isdecimal() and len(value) < 19):
+            raise DataError(f"generated:{spec}: {name} must be an integer, not {value[:40]!r}.")
         options[name] = value if name == "split" else int(value)
     return PairGenerator(kind, **options)
 

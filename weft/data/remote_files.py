@@ -18,7 +18,7 @@ from weft.errors import DataError
 from weft.file_access import replacing_file, why_untrusted
 from weft.version import install
 
-ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^,#]+")
+ADDRESS = re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^,#]+")
 STATE = ("ETag", "etag", "LastModified", "last_modified", "mtime", "created", "size", "md5Hash", "checksum")
 """Names that file systems give to facts that change with a file."""
 

@@ -157,7 +157,7 @@ def _decode(raw: bytes, name: str, number: int, offset: int) -> str:
     before = raw[max(0, wrong - 30) : wrong].decode("utf-8", "replace")
     problem = f"{where}: not valid UTF-8: byte 0x{raw[wrong]:02x} after {before!r}."
     try:
-        word = raw[max(0, wrong - 30) : wrong + 10].decode("cp1252").split("\n")[0]
+        word = raw[max(0, wrong - 30) : wrong + 10].decode("cp1252").partition("\n")[0].rstrip("\r")
     except UnicodeDecodeError:
         raise DataError(f"{problem} The file seems to be damaged, or in another encoding; convert it to UTF-8.") from None
     raise DataError(

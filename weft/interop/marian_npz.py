@@ -250,7 +250,8 @@ def find_vocabulary(folder: Path, side: str) -> Path:
     return found
 
 
-LINE = re.compile(r"""^(?:\? )?(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'|(.*?))\s*$""")
+LINE = re.compile(r"""^(?:\? )?(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'|(.*\S|))\s*$""")
+INTEGER = re.compile(r"\s*\d{1,9}\s*")
 ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)")
 ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
 
@@ -268,7 +269,7 @@ def read_pieces(file: Path) -> dict[str, int]:
         key, colon, value = (waiting, ":", line.lstrip()[1:]) if waiting is not None else line.rpartition(":")
         waiting = None
         match = LINE.match(key)
-        if not colon or match is None or not value.strip().isdigit():
+        if not colon or match is None or not INTEGER.fullmatch(value):
             raise RunError(f"{file}, line {count}: not a piece and its id: {line[:60]!r}")
         double, single, plain = match.groups()
         text = _unescaped(double) if double is not None else single.replace("''", "'") if single is not None else plain

@@ -28,7 +28,7 @@ FIELDS: Fields = (("text", "sentence", "source"), ("edges", "graph"), ("label", 
 
 FORMAT = two_text_format(FIELDS)
 
-EDGE = re.compile(r"(\d+)-(\d+)")
+EDGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 
 def without_edges(pairs: Sequence[Pairs]) -> list[Pairs]:
@@ -45,7 +45,7 @@ def read_edges(written: str, words: int) -> list[int]:
             raise DataError(f"{edge[:40]!r} is no edge; write two numbers of words with a hyphen, as in 0-1 1-2")
         ends = [int(place) for place in found.groups()]
         if max(ends) >= words:
-            raise DataError(f"the edge {edge} leads out of a text of {words} words, which are counted from 0")
+            raise DataError(f"the edge {edge[:40]} leads out of a text of {words} words, which are counted from 0")
         places += ends
     return places
 

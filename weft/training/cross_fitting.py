@@ -29,7 +29,7 @@ from weft.runs.distillation_and_backtranslation import check_out, translate_corp
 from weft.runs.open_run import Report, silent
 from weft.runs.run_folder import CONFIG, remember_plan
 from weft.runs.translator import load
-from weft.tasks.quality.labels import QualityLabel, label_translations
+from weft.tasks.quality.labels import LONGEST, QualityLabel, label_translations, too_long
 from weft.training.model_card import ended
 from weft.training.train_run import train
 
@@ -109,11 +109,13 @@ def label_corpus(
     report(f"translating {', '.join(some.name for some in pairs)} with {run}")
     translate_corpus([run], TranslatedTexts(pairs), translated, device=device, options=options, report=report)
     predictor = load(run, device=device).translation_predictor("quality estimation")
-    count = 0
+    count = long = 0
     with replacing_file(out) as file, open(translated, encoding="utf-8") as lines:
         both = zip(chain.from_iterable(pairs), lines, strict=True)
         while some := list(islice(both, TOGETHER)):
-            kept = [(*pair, line.rstrip("\n")) for pair, line in some if all(map(str.strip, (*pair, line)))]
+            full = [(*pair, line.rstrip("\n")) for pair, line in some if all(map(str.strip, (*pair, line)))]
+            kept = [each for each in full if not any(map(too_long, each[1:]))]
+            long += len(full) - len(kept)
             sources, references, translations = (list(column) for column in zip(*kept)) if kept else ([], [], [])
             labels = label_translations(translations, references)
             entropies = cross_entropies(predictor, list(zip(sources, translations, strict=True)))
@@ -121,7 +123,10 @@ def label_corpus(
                 file.write(_record(source, translation, label, -entropy).encode())
             count += len(kept)
         if not count:
-            raise DataError(f"{', '.join(data)}: there is no pair to translate")
+            what = f" of at most {LONGEST:,} words" if long else ""
+            raise DataError(f"{', '.join(data)}: there is no pair{what} to translate")
+    if long:
+        report(f"left out, as they have more than {LONGEST:,} words: {long:,} of the pairs")
     translated.unlink()
     return count
 

@@ -74,11 +74,11 @@ def fit(
 ) -> Result:
     """Trains `model` until the last step, or until time or patience runs out. It then holds the published weights.
 
-    The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `floor` is
-    what the verdict compares the result with, `validation` the seconds that a validation is expected to take. `on_start` is
-    called before the first step, when all is loaded and checked.
-    Only logging, validating and saving wait for the device. A step with a non-finite loss or gradient is skipped on the device
-    itself, so the weights are always good. `validate_start`: the initial weights are scored, and may turn out to be the best.
+    The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `floor`
+    is what the verdict compares the result with, `validation` the seconds that a validation is expected to take. `on_start`
+    is called before the first step, when all is loaded and checked. Only logging, validating and saving wait for the
+    device, and updates if time is limited. A step with a non-finite loss or gradient is skipped on the device itself, so
+    the weights are always good. `validate_start`: the initial weights are scored, and may turn out to be the best.
     """
     step, mine = UpdateStep(_move(model, world.device), task, config, world), world.share(config.accumulate)
     schedule = build_schedule(config, dim)
@@ -111,8 +111,8 @@ def fit(
             for module in refreshed:
                 module.refresh(generator)
             progress.update, progress.position = update, data.after
+            _report(session, step, rate)
             session.position.add_update(session.seconds - began)
-            _report(session, step.meter, rate)
             with step.meter.paused():
                 _validate_and_save(session, step.meter, interrupts, before)
             began = session.seconds
@@ -158,17 +158,22 @@ def seed_for(seed: int, *place: int) -> int:
     return int(np.random.SeedSequence([seed, *place]).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _report(session: Session, meter: Meter, rate: float) -> None:
-    """Counts the step and its time, writes a log line if one is due, and stops if too many consecutive steps were skipped."""
+def _report(session: Session, step: UpdateStep, rate: float) -> None:
+    """Counts the step and its time, writes a log line if one is due, and stops if too many consecutive steps were skipped.
+
+    A limited time is planned by what the device has done, so it may only be a little behind.
+    """
     config, progress = session.config, session.progress
+    if config.seconds:
+        step.queued.wait()
     session.check_time()
     session.log.step(progress.update)
     if session.ended or _due(min(config.log_every, config.max_bad_steps), progress.update):
-        session.check(*meter.health())
+        session.check(*step.meter.health())
     if session.ended or _due(config.log_every, progress.update):
         time_left = max(0.0, config.seconds - session.seconds) if config.budget == "time" else None
         session.note_energy()
-        values = meter.read(session.world, config.steps - session.position.value, time_left)
+        values = step.meter.read(session.world, config.steps - session.position.value, time_left)
         session.log.train(progress.update, lr=rate, skipped=progress.skipped, seconds=session.seconds, **values)
 
 

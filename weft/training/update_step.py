@@ -4,6 +4,7 @@ Losses and metrics add up on the device, so that no step waits for it.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -131,6 +132,36 @@ def forward_backward(task: Task, model: nn.Module, batch: Batch, update: int, au
         detached.append(loss.detached())
 
 
+QUEUED = 2
+"""Updates that a GPU may still have to do when the next one begins: enough to keep it busy, and few enough to be timed."""
+
+
+class QueuedUpdates:
+    """Updates that the host has issued and the device may not have done. Only a GPU does them later."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: deque[torch.cuda.Event] = deque()
+
+    def wait(self) -> None:
+        """Waits until no more than `QUEUED` updates are left, so that the time between two calls is that of an update."""
+        mark = mark_queue(self._device)
+        if mark is None:
+            return
+        self._marks.append(mark)
+        if len(self._marks) > QUEUED:
+            self._marks.popleft().synchronize()
+
+
+def mark_queue(device: torch.device) -> torch.cuda.Event | None:
+    """A mark behind everything that is queued on a GPU; None on devices that have done it already."""
+    if device.type != "cuda":
+        return None
+    mark = torch.cuda.Event(blocking=True)
+    mark.record(torch.cuda.current_stream(device))
+    return mark
+
+
 class UpdateStep:
     """The updates of a model on the device of `world`. `start` comes first; then `backward` for each micro-batch, and `finish`.
 
@@ -153,6 +184,7 @@ class UpdateStep:
         ema = Ema(model, config.ema) if config.ema else None
         self.state = TrainingState(model, self.layers.optimizers(self.groups, specs), ema, plain)
         self._buffers = RunningBuffers(model)
+        self.queued = QueuedUpdates(world.device)
 
     def start(self, skipped: int = 0, in_row: int = 0) -> None:
         """Starts to measure. Backward passes are captured if batches come in few sizes.

@@ -129,11 +129,15 @@ class Processes:
         """Saves a file of data under a name of its own."""
         plain, folder = _plain(Path(name).name) or "data", self.folder / OWN / "uploads"
         folder.mkdir(parents=True, exist_ok=True)
-        file, number = folder / plain, 2
-        while file.exists():
-            file, number = folder / f"{number}-{plain}", number + 1
-        file.write_bytes(content)
-        return file
+        number = 1
+        while True:
+            file = folder / (plain if number == 1 else f"{number}-{plain}")
+            try:
+                with open(file, "xb") as out:  # two uploads may have one name at the same time
+                    out.write(content)
+                return file
+            except FileExistsError:
+                number += 1
 
     def predict(self, run: Path, text: str) -> str:
         """The output of a trained run for a text."""

@@ -30,11 +30,12 @@ ESCAPED = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#\d{1,6}|#x[0-9a-fA-F]{1,5})
 MOJIBAKE = re.compile(
     r"\ufffd|[\x80-\x9f]|Ã[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|â€[™œž“”\x9d¦¢]|Â[\xa0-\xbf]|Ð[\x80-\xbf°±²³´µ¶·¸¹º»]"
 )
+# Each pattern can begin and end a part at one place only, so that no text takes more than linear time.
 PLACEHOLDER = re.compile(
-    r"%(?:\([\w.]+\))?(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGcsSp@](?![A-Za-z])"
-    r"|%\d+(?![\d%])|\{\{?[\w.:-]*\}\}?|\$\{?\w+\}?|@\w+@|</?[A-Za-z][\w-]*[^<>]*>"
+    r"%(?:\([\w.]+\))?(?:\d+\$)?[-+#0]*(?:[1-9]\d*)?(?:\.\d+)?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGcsSp@](?![A-Za-z])"
+    r"|%\d+(?![\d%])|\{\{?[\w.:-]*\}\}?|\$\{?\w+\}?|@\w+@|</?[A-Za-z][^<>]*>"
 )
-URL = re.compile(r"(?:https?://|www\.)[^\s<>\"')\]]+|[\w.+-]+@[\w-]+\.[\w.-]+\w")
+URL = re.compile(r"(?:https?://|www\.)[^\s<>\"')\]]+|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+(?<=\w)")
 NUMBER = re.compile(r"\d+(?:[.,:\u00a0\u202f]\d+)*")
 WORD = re.compile(r"\S+")
 SHORTEST = 15

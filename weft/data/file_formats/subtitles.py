@@ -5,6 +5,7 @@ Cues without a partner, and larger groups, are left out and counted.
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -16,12 +17,16 @@ from weft.data.text_lines import check_file, file_digest, read_lines
 from weft.errors import DataError
 
 TIMES = re.compile(r"\s*((?:\d+:)?\d+:\d+(?:[.,]\d+)?)\s*-->\s*((?:\d+:)?\d+:\d+(?:[.,]\d+)?)")
-MARKUP = re.compile(r"<[^>]*>|\{\\[^{}]*\}")
+MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
 OVERLAP = 0.5
 """Share of the shorter cue that has to overlap."""
 
 MOST = 3
 """Cues of one side in a pair."""
+
+
+LASTING = 20
+"""The most cues of the other file that a cue is shown with. One that is shown longer, such as a logo, has no partner."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,12 @@ def _seconds(time: str) -> float:
     return seconds
 
 
+def without_lasting(cues: list[Cue], others: list[Cue]) -> list[Cue]:
+    """The cues that are not shown with more than `LASTING` of the other file, so that pairing takes linear time."""
+    starts, ends = sorted(each.start for each in others), sorted(each.end for each in others)
+    return [cue for cue in cues if bisect_left(starts, cue.end) - bisect_right(ends, cue.start) <= LASTING]
+
+
 def paired_cues(sources: list[Cue], targets: list[Cue]) -> Iterator[tuple[list[Cue], list[Cue]]]:
     """Groups of cues that are connected by overlaps, in order; one side is empty for cues without a partner."""
     links = _overlaps(sources, targets)
@@ -121,8 +132,11 @@ class SubtitlePairs(Pairs):
     def __iter__(self) -> Iterator[tuple[str, str]]:
         self.left_out.clear()
         sources, targets = map(read_cues, self.paths)
+        brief = without_lasting(sources, targets), without_lasting(targets, sources)
+        if lasting := len(sources) + len(targets) - sum(map(len, brief)):
+            self.left_out["cues that many others overlap"] += lasting
         empty = True
-        for ours, theirs in paired_cues(sources, targets):
+        for ours, theirs in paired_cues(*brief):
             if not (ours and theirs):
                 self.left_out["cues without a partner"] += 1
             elif max(len(ours), len(theirs)) > MOST:

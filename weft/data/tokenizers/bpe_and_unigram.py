@@ -61,7 +61,8 @@ class _Subword(Tokenizer):
         """Trains on texts. The texts are read twice; an iterator is first read into memory."""
         if size <= len(self.reserved) + 1:
             with_bytes = f" ({BYTES} of them bytes; see byte_fallback)" if self.byte_fallback else ""
-            raise DataError(f"a vocabulary of {size} is too small: {len(self.reserved)} ids are reserved{with_bytes}.")
+            taken = f"{len(self.reserved)} ids are reserved{with_bytes}"
+            raise DataError(f"a vocabulary of {size} (data.vocabulary) is too small: {taken}.")
         inner = self._assemble(self._trained(self._without_rare(texts, size), size))
         if inner.get_vocab_size() == len(self.reserved):
             raise DataError(NO_TEXT)

@@ -60,11 +60,14 @@ def check_labelled(pairs: Pairs, report: Callable[[str], None]) -> None:
     kinds = [len({row[place] for row in rows if place < len(row)}) for place in range(width)]
     label = min(range(1, width), key=lambda place: (kinds[place], place))
     columns = f"{pairs.path}#1,2,{label + 1}"
-    two_texts = f" If the label belongs to two texts, train the task pairs: weft train pairs-attention --data {columns}."
+    others = (
+        f", or {pairs.path}#1,2 for the first two. If the label belongs to two texts, train the task pairs: weft train "
+        f"pairs-attention --data {columns}."
+    )
     raise DataError(
         f"{pairs.path} has {width} columns, and a classifier reads two: a text and its label. The label would be "
-        f"{rows[0][1][:40]!r}, and {ignored} would be ignored. Choose two, for example {pairs.path}#1,{label + 1}, or "
-        f"{pairs.path}#1,2 for the first two.{two_texts if label > 1 else ''}"
+        f"{rows[0][1][:40]!r}, and {ignored} would be ignored. Choose two, for example "
+        f"{pairs.path}#1,{label + 1}{others if label > 1 else '.'}"
     )
 
 

@@ -7,6 +7,8 @@ marks, single ideographs.
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +21,9 @@ from weft.tasks.translation.attention_alignment import Span, units
 OK, BAD = "OK", "BAD"
 TAGS = (BAD, OK)
 """The tags by their numbers."""
+
+LONGEST = 1_000
+"""Words of a text that is labelled: the alignment of least edits takes the product of two lengths in time and memory."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,11 @@ class QualityLabel:
 def words_of(text: str) -> list[str]:
     """The words that tags belong to."""
     return [text[start:end] for start, end in units(text)]
+
+
+def too_long(text: str) -> bool:
+    """Whether a text has more words than are labelled."""
+    return len(text) > LONGEST and len(units(text)) > LONGEST
 
 
 def label_translations(translations: Sequence[str], references: Sequence[str]) -> list[QualityLabel]:
@@ -105,4 +115,5 @@ def parse_tags(text: str, translation: str) -> list[str]:
 
 def _runs(text: str, spans: Sequence[Span]) -> list[int]:
     """For each word, the number of the run without spaces that it is in."""
-    return [len(text[:end].split()) - 1 for _, end in spans]
+    begins = [run.start() for run in re.finditer(r"\S+", text)]
+    return [bisect_left(begins, end) - 1 for _, end in spans]

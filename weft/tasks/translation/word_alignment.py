@@ -18,7 +18,7 @@ from weft.tasks.translation.given_translation import encode_source, encode_targe
 from weft.tasks.translation.predictor import TranslationPredictor
 
 Link = tuple[int, int]
-LINK = re.compile(r"(\d+)([-p?])(\d+)", re.IGNORECASE)
+LINK = re.compile(r"(\d{1,9})([-p?])(\d{1,9})", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def parse_gold(line: str, where: str) -> Gold:
     for word in line.split():
         match = LINK.fullmatch(word)
         if match is None:
-            raise DataError(f"{where}: {word!r} is not a link; write 3-5 for a sure link, 3p5 for a possible one")
+            raise DataError(f"{where}: {word[:40]!r} is not a link; write 3-5 for a sure link, 3p5 for a possible one")
         link = (int(match[1]), int(match[3]))
         possible.add(link)
         if match[2] == "-":

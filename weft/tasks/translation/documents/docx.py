@@ -24,7 +24,7 @@ PARAGRAPH = "<p>"
 BREAKS = {"\n": "<br>", "\t": "<hr>"}
 """White space that separates texts, as block elements of HTML."""
 
-TAG = re.compile(r"<(/?)r(\d+)>|<[bh]r>")
+TAG = re.compile(r"<(/?)r(\d{1,9})>|<[bh]r>")
 PLAIN = frozenset({"rPr", "t", "br", "tab", "cr", "noBreakHyphen", "lastRenderedPageBreak"})
 """Elements of a run that is text. Runs with others, such as images, stay as they are."""
 
