@@ -21,6 +21,7 @@ from weft.bench.compare.measure_run import Measurements, measure
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
 from weft.explain.html_page import Section, explain_page, png
+from weft.explain.inside import StepOperand
 from weft.runs.weight_files import read_tensors
 from weft.serve.served_model import ModelLocation
 from weft.serve.served_models import Models
@@ -305,6 +306,14 @@ def test_the_heads_of_an_encoder_are_shown(name: str, tmp_path: Path) -> None:
     assert "layer 1, head 2" in found.body and "layer 2" not in found.body
     weights = next(step for step in found.inside.values() if step.title == "weights")
     assert weights.values.shape[0] == 2 and len(weights.labels["key"]) == weights.values.shape[-1]
+    chances = found.inside[list(found.inside)[-1]]
+    assert chances.name == "probabilities" and chances.formula == "softmax(logits, label)"
+    assert len(chances.labels["label"]) == chances.values.shape[-1]
+    assert not any(label.isdigit() for label in chances.labels["label"])
+    logits = chances.operands["logits"]
+    assert isinstance(logits, StepOperand) and logits.step == "output" and not logits.weights
+    matrix = found.inside["output"].operands["W"]
+    assert isinstance(matrix, StepOperand) and matrix.weights and not matrix.step
 
 
 def test_a_server_answers_texts_and_refuses_files(trained: Trained) -> None:

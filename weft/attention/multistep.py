@@ -71,6 +71,8 @@ class MultistepAttention(Attention):
         root = tokens.float().sqrt()[..., None].to(context.dtype)
         output = join_heads(context) * root
         if recording():
+            cells, before = "row head query channel", split_heads(query, self.site.heads)
+            record("queries", q, cells, "query * root", query=(before, cells), root=math.sqrt(self.site.head_dim))
             axes, joined = "row query channel", join_heads(context)
             operands = {"context": (joined, axes), "root": (root[..., 0], "row query")}
             record("output", output, axes, "context * root", **operands)
