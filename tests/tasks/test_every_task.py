@@ -289,6 +289,9 @@ def test_every_step_of_the_model_is_shown(trained: Trained) -> None:
     for step in found.inside.values():
         if step.formula:
             np.testing.assert_allclose(step.recompute(), step.values, rtol=1e-3, atol=1e-4, err_msg=step.name)
+    assert trained.name != "bits" or found.inside["encoder.controller.state"].values.shape[0] == len(trained.input.split()), (
+        "a run is shown once"
+    )
     page = explain_page([found, found])
     assert page.count("steps-of-model></div>") == 2 and "script-src 'unsafe-inline'" in page
 
