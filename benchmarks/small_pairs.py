@@ -45,7 +45,7 @@ COMMON = (
     "decode.search=greedy",
 )
 STACKS = ("model.dim=128", "model.heads=4", "model.feedforward=512", "model.encoder_layers=2", "model.decoder_layers=2")
-RNN = ("model.dim=160", "model.embedding=128", "model.encoder_dim=160")
+RNN = ("model.dim=224", "model.embedding=160", "model.encoder_dim=224")
 
 
 def _relative(kind: str) -> tuple[str, ...]:
