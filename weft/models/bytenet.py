@@ -417,7 +417,8 @@ class RecurrentByteNetDecoder(LinearDecoder):
 
     def hidden_states(self, tokens: Tensor, state: RecurrentByteNetState, layout: Layout | None = None) -> HiddenStates:
         columns, source = state.source.read(tokens, layout)
-        outputs, layers = self.stack(self.noise(_with_columns(self.embedding(tokens), columns)), state.layers, layout)
+        x = _with_columns(self.embedding(tokens), columns, state.source.columns)
+        outputs, layers = self.stack(self.noise(x), state.layers, layout)
         return HiddenStates(self.noise(self.readout(outputs)), RecurrentByteNetState(layers, source))
 
 
