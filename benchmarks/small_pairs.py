@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from agreement import SINUSOIDS
+from agreement import POSITIONS
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, select, sweep
 
 from weft.data.changed_copies import LEAST_LETTERS, mistyped
@@ -48,22 +48,9 @@ STACKS = ("model.dim=128", "model.heads=4", "model.feedforward=512", "model.enco
 RNN = ("model.dim=224", "model.embedding=160", "model.encoder_dim=224")
 
 
-def _relative(kind: str) -> tuple[str, ...]:
-    spec = f"{{kind: full, position: {kind}}}"
-    return "model.position=none", f"model.encoder_self={spec}", f"model.decoder_self={spec}"
-
-
-POSITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "none": ("none: a bag of words on the source side", _relative("none")),
-    "sinusoid": ("sinusoids (Vaswani et al. 2017)", SINUSOIDS),
-    "learned": ("a learned vector for each position (Gehring et al. 2017)", ("model.position=learned", *SINUSOIDS[1:])),
-    "shaw": ("a learned vector for each distance (Shaw et al. 2018)", _relative("shaw")),
-    "alibi": ("ALiBi (Press et al. 2022)", _relative("alibi")),
-    "rotary": ("rotary (Su et al. 2021)", _relative("rotary")),
-}
 SYSTEMS: dict[str, tuple[str, tuple[str, ...], int]] = {
     **{name: ("transformer-tiny", (*STACKS, *sets), SIZES[-1]) for name, (_, sets) in POSITIONS.items()},
-    **{f"rotary-{count}": ("transformer-tiny", (*STACKS, *_relative("rotary")), count) for count in SIZES[:-1]},
+    **{f"rotary-{count}": ("transformer-tiny", (*STACKS, *POSITIONS["rotary"][1]), count) for count in SIZES[:-1]},
     **{f"rnn-{count}": ("rnn-luong", RNN, count) for count in SIZES},
 }
 """System → recipe, changes to it, pairs of training."""
