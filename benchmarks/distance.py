@@ -4,7 +4,8 @@
 
 copy: up to 20 letters as they are · distant_copy: a few letters, and a gap of up to 40 tokens that they have to survive ·
 recall: up to 19 keys with a digit after each, and the digit of one of them. The systems and their sizes are those of
-`agreement.py`; `--only none,sinusoid,learned,shaw,alibi,rotary` compares positions. A test of each length has 300 texts that training never has; the figure is the share of tokens at their place.
+`agreement.py`; `--only none,sinusoid,learned,shaw,alibi,rotary` compares positions. A test of each length has 300 texts that
+training never has; the figure is the share of tokens at their place.
 """
 
 from __future__ import annotations
