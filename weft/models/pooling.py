@@ -79,8 +79,8 @@ class MeanPooling(Pooling):
         if recording():
             real = memory.new_ones(memory.shape[:2]) if layout is None else layout.mask.to(memory.dtype)
             share = real / real.sum(1, keepdim=True).clamp_min(1)
-            operands = {"share": (share, "row token"), "x": (memory, "row token channel")}
-            record("mean", mean, "row query channel", "sum(share * x, token)", **operands)
+            operands = {"share": (share, "row key"), "x": (memory, "row key channel")}
+            record("mean", mean, "row query channel", "sum(share * x, key)", **operands)
         return Pooled(mean)
 
 
@@ -95,7 +95,7 @@ class MaxPooling(Pooling):
         else:
             top = memory.masked_fill(~layout.mask[..., None], -torch.inf).amax(1, keepdim=True)
             top = torch.where(layout.mask.any(1)[:, None, None], top, 0.0)
-        record("max", top, "row query channel", x=(memory, "row token channel"))
+        record("max", top, "row query channel", x=(memory, "row key channel"))
         return Pooled(top)
 
 
@@ -107,7 +107,7 @@ class SumPooling(Pooling):
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         real = memory if layout is None else torch.where(layout.mask[..., None], memory, 0.0)
         total = real.sum(1, keepdim=True)
-        record("sum", total, "row query channel", "sum(x, token)", x=(real, "row token channel"))
+        record("sum", total, "row query channel", "sum(x, key)", x=(real, "row key channel"))
         return Pooled(total)
 
 
