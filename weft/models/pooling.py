@@ -145,9 +145,9 @@ class LastMaxMeanPooling(Pooling):
 def _side_by_side(*vectors: Tensor) -> Pooled:
     """Several vectors [B, 1, D] of a text as one result."""
     names, joined = "abc"[: len(vectors)], torch.cat(vectors, 1)
-    axes = "row query channel"
+    axes = "row vector channel"
     operands = {name: (each, axes) for name, each in zip(names, vectors, strict=True)}
-    record("pooled", joined, axes, f"join({', '.join(names)}, query)", **operands)
+    record("pooled", joined, axes, f"join({', '.join(names)}, vector)", **operands)
     return Pooled(joined)
 
 
