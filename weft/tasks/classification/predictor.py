@@ -24,11 +24,10 @@ from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredic
 from weft.decoding.search_loop import Cancellation
 from weft.explain.explanation import Weights, right_to_left
 from weft.explain.html_page import head_images, meter, notes, shaded_words
-from weft.layers import step_recorder
 from weft.models.base import Network
 from weft.models.pooling import Pooled, Pooling
 from weft.tasks.classification.data import Labels, TextReader, document_source
-from weft.tasks.classification.model import ClassifierOutput
+from weft.tasks.classification.model import ClassifierOutput, record_probabilities
 from weft.tasks.edges_between_words import GraphReader, graph_source
 
 
@@ -79,11 +78,8 @@ class LabelPredictor(TextPredictor[Label], ABC):
 
     def classify(self, *sources: Source) -> ClassifierOutput:
         output: ClassifierOutput = self.forward(*(source.to(self.model.device) for source in sources))
-        if step_recorder.recording() and isinstance(self.labels, Labels):  # not a number
-            logits, several, axes = output.logits.float(), self.labels.several, "row label"
-            chances = logits.sigmoid() if several else logits.softmax(-1)
-            formula = "sigmoid(logits)" if several else "softmax(logits, label)"
-            step_recorder.record("probabilities", chances, axes, formula, logits=(logits, axes))
+        if isinstance(self.labels, Labels):  # not a number
+            record_probabilities(output.logits, several=self.labels.several)
         return output
 
     def give(self, logits: Tensor, tokens: list[str]) -> Label:
