@@ -44,6 +44,23 @@ RATE = (
 RNN = ("model.dim=64", "model.embedding=64", "model.encoder_layers=2", "model.decoder_layers=1", "model.bridge=tanh")
 STACKS = ("model.dim=64", "model.feedforward=256", "model.encoder_layers=2", "model.decoder_layers=2")
 SINUSOIDS = ("model.position=sinusoidal", "model.encoder_self=full", "model.decoder_self=full")
+
+
+def _relative(kind: str) -> tuple[str, ...]:
+    spec = f"{{kind: full, position: {kind}}}"
+    return "model.position=none", f"model.encoder_self={spec}", f"model.decoder_self={spec}"
+
+
+POSITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "none": ("none: the source is a bag of words", _relative("none")),
+    "sinusoid": ("sinusoids (Vaswani et al. 2017)", SINUSOIDS),
+    "learned": ("a learned vector for each position (Gehring et al. 2017)", ("model.position=learned", *SINUSOIDS[1:])),
+    "shaw": ("a learned vector for each distance (Shaw et al. 2018)", _relative("shaw")),
+    "alibi": ("ALiBi (Press et al. 2022)", _relative("alibi")),
+    "rotary": ("rotary (Su et al. 2021)", _relative("rotary")),
+}
+"""What says to a Transformer where a token is, for comparisons that other scripts make: title, settings."""
+
 SYSTEMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "rnn-fixed": ("LSTM left to right, fixed context", "rnn-fixed", (*RNN, "model.readout=tanh", "model.reverse_source=false")),
     "rnn": ("bidirectional LSTM with attention", "rnn-luong", (*RNN, "model.encoder_dim=64")),

@@ -4,7 +4,8 @@
 
 copy: up to 20 letters as they are · distant_copy: a few letters, and a gap of up to 40 tokens that they have to survive ·
 recall: up to 19 keys with a digit after each, and the digit of one of them. The systems and their sizes are those of
-`agreement.py`. A test of each length has 300 texts that training never has; the figure is the share of tokens at their place.
+`agreement.py`; `--only none,sinusoid,learned,shaw,alibi,rotary` compares positions. A test of each length has 300 texts that
+training never has; the figure is the share of tokens at their place.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from agreement import COMMON, RATE, SYSTEMS
+import agreement
+from agreement import COMMON, POSITIONS, RATE, STACKS
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, select, sweep
 
 TASKS = {"copy": (20, (10, 20, 30)), "distant_copy": (40, (20, 40, 80)), "recall": (40, (10, 40, 54))}
 """Generator → the longest text of training, and the lengths of the tests."""
 NAMES = ("rnn-fixed", "rnn", "cnn", "heads-4", "heads-4-sinusoids")
+SYSTEMS = agreement.SYSTEMS | {
+    name: (f"Transformer, 4 heads, positions: {title}", "transformer-tiny", (*STACKS, "model.heads=4", *sets))
+    for name, (title, sets) in POSITIONS.items()
+}
+"""Those of `agreement.py`, and `heads-4` with six kinds of positions (`--only none,learned`; `rotary` is `heads-4`)."""
 EACH = 300
 
 
@@ -36,7 +43,7 @@ def plan(task: str, name: str, seed: int, options: argparse.Namespace) -> Run:
 def table(task: str, outcomes: Sequence[Outcome]) -> str:
     """A row for each system, with the accuracy of each seed by length."""
     rows = []
-    for name in NAMES:
+    for name in (*NAMES, *POSITIONS):
         some = [each for each in outcomes if each.run.name.startswith(f"{task}-{name}@") and each.scores]
         if some:
             figures = (", ".join(f"{each.scores[str(length)]['accuracy']:.1f}" for each in some) for length in TASKS[task][1])
@@ -51,7 +58,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="trainings of each system")
     add_options(parser, at_once=2)
     options = parser.parse_args()
-    names = select({name: SYSTEMS[name] for name in NAMES}, options.only)
+    names = select(SYSTEMS, options.only or ",".join(NAMES))
     tasks = select(TASKS, options.tasks)
     seeds = range(1, options.seeds + 1)
     outcomes = sweep([plan(task, name, seed, options) for seed in seeds for task in tasks for name in names], options)

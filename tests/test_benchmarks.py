@@ -264,6 +264,45 @@ def test_agreement_is_tested_with_phrases_that_training_never_sees(tmp_path: Pat
         assert config.data.train == [agreement.TRAIN] and config.train.seed == 1
 
 
+def test_small_systems_differ_in_one_thing_and_their_data_is_nested(tmp_path: Path) -> None:
+    small, trainings = importlib.import_module("small_pairs"), importlib.import_module("trainings")
+    lines = [f"{'w ' * (number % 12 + 1)}{number}\tt {number}\n" for number in range(9000)]
+    train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
+    train.write_text("".join(lines))
+    test.write_text("".join(lines[:600]))
+    sizes, tests, _ = small.write_data(str(train), str(test), tmp_path / "out")
+    few, some, many = (set(open_pairs(sizes[count])) for count in small.SIZES)
+    assert few < some < many and [len(few), len(some), len(many)] == [*small.SIZES]
+    whole, short, longer, joined = ([*open_pairs(tests[name])] for name in ("all", "short", "long", "joined"))
+    assert sorted(short + longer) == sorted(whole) and len(whole) == small.TESTED
+    assert max(len(source.split()) for source, _ in short) == small.SHORT
+    words = Counter(word for source, _ in joined for word in source.split() if word != "w")
+    assert set(words.values()) == {1} and len(words) == small.TESTED // small.TOGETHER * small.TOGETHER
+    options = argparse.Namespace(out=tmp_path, steps_scale=1.0, set=[])
+    configs = {name: small.plan(name, 2, sizes, tests, options).config() for name in small.SYSTEMS}
+    assert len({(each.train.steps, each.train.batch_tokens, each.train.seed) for each in configs.values()}) == 1
+    counts = [trainings.count_parameters(configs[name], Sizes(2000, 2000, shared=True)) for name in ("rotary", "rnn-8000")]
+    assert max(counts) < 1.1 * min(counts)
+
+
+@pytest.mark.parametrize("kind", ["dropped", "swapped", "typos"])
+def test_more_noise_includes_less(kind: str) -> None:
+    small = importlib.import_module("small_pairs")
+    texts = [f"every{number} sentence{number} again{number} with{number} words{number}" for number in range(200)]
+    assert small.with_noise(kind, 0, texts) == texts
+    few, many = (small.with_noise(kind, share, texts) for share in (5, 20))
+    assert few == small.with_noise(kind, 5, texts)
+    if kind == "swapped":
+        changed = [
+            sum(old != new for old, new in zip(a.split(), b.split(), strict=True)) for a, b in zip(texts, many, strict=True)
+        ]
+        assert 200 < sum(changed) < 400  # a fifth of all words goes past the next one, and the last has no next one
+        return
+    lost = [{*text.split()} - {*noisy.split()} for some in (few, many) for text, noisy in zip(texts, some, strict=True)]
+    assert all(less <= more for less, more in zip(lost[:200], lost[200:], strict=True))
+    assert 20 < sum(map(len, lost[:200])) < 80 < 150 < sum(map(len, lost[200:])) < 250
+
+
 @pytest.mark.parametrize("script", ["labels", "tagging"])
 def test_every_system_of_labels_and_tags_has_a_valid_configuration(script: str) -> None:
     for name, (_, recipe, sets) in importlib.import_module(script).SYSTEMS.items():

@@ -21,6 +21,7 @@ from weft.bench.compare.measure_run import Measurements, measure
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
 from weft.explain.html_page import Section, explain_page, png
+from weft.explain.inside import StepOperand
 from weft.runs.weight_files import read_tensors
 from weft.serve.served_model import ModelLocation
 from weft.serve.served_models import Models
@@ -288,6 +289,9 @@ def test_every_step_of_the_model_is_shown(trained: Trained) -> None:
     for step in found.inside.values():
         if step.formula:
             np.testing.assert_allclose(step.recompute(), step.values, rtol=1e-3, atol=1e-4, err_msg=step.name)
+    assert trained.name != "bits" or found.inside["encoder.controller.state"].values.shape[0] == len(trained.input.split()), (
+        "a run is shown once"
+    )
     page = explain_page([found, found])
     assert page.count("steps-of-model></div>") == 2 and "script-src 'unsafe-inline'" in page
 
@@ -305,6 +309,14 @@ def test_the_heads_of_an_encoder_are_shown(name: str, tmp_path: Path) -> None:
     assert "layer 1, head 2" in found.body and "layer 2" not in found.body
     weights = next(step for step in found.inside.values() if step.title == "weights")
     assert weights.values.shape[0] == 2 and len(weights.labels["key"]) == weights.values.shape[-1]
+    chances = found.inside[list(found.inside)[-1]]
+    assert chances.name == "probabilities" and chances.formula == "softmax(logits, label)"
+    assert len(chances.labels["label"]) == chances.values.shape[-1]
+    assert not any(label.isdigit() for label in chances.labels["label"])
+    logits = chances.operands["logits"]
+    assert isinstance(logits, StepOperand) and logits.step == "output" and not logits.weights
+    matrix = found.inside["output"].operands["W"]
+    assert isinstance(matrix, StepOperand) and matrix.weights and not matrix.step
 
 
 def test_a_server_answers_texts_and_refuses_files(trained: Trained) -> None:

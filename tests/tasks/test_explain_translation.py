@@ -26,6 +26,7 @@ from weft.errors import ConfigError, DataError
 from weft.explain import attention_heatmap as picture
 from weft.explain.attention_heatmap import View, cross_attention, draw, view_of, views
 from weft.explain.explanation import fed, find_words, join_words, make_side, right_to_left
+from weft.explain.inside import StepOperand
 from weft.layers.decoder_state import State
 from weft.models.base import Encoded, HiddenStates, LinearDecoder, Sizes
 from weft.models.encoder_decoder import build_model
@@ -110,6 +111,32 @@ def test_a_copying_model_reports_its_copy_probability() -> None:
     assert [step.token for step in found.steps] == ["zebra", "b", "end"]
     assert all(step.copied is not None and 0 < step.copied < 1 for step in found.steps)
     assert explain_translation(decoding("rnn"), "a b zebra d").notes[0] == "not in the vocabulary, so read as <unk>: zebra"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_steps_lead_from_the_output_back_to_the_source(model: str) -> None:
+    """Each step names those that it is computed from, so that a reader gets from the probabilities to the tokens."""
+    inside = explain_translation(decoding(model), TEXT, inside=True).inside
+    assert inside is not None
+    last = list(inside)[-1]
+    assert last.endswith("probabilities")
+    found, ahead = set[str](), [last]
+    while ahead:
+        if (name := ahead.pop()) not in found:
+            found.add(name)
+            ahead += [each.step for each in inside[name].operands.values() if isinstance(each, StepOperand) and each.step]
+    assert {"encoder.front.ids", "decoder.embedding.ids"} <= {name.replace(".base", "") for name in found}
+    assert all(f"{layer}.residual" in found for layer in ("encoder.blocks.0", "decoder.layers.1") if model == "convs2s")
+
+
+@pytest.mark.parametrize("tokenizer", [None, ByteTokenizer()], ids=["words", "bytes"])
+def test_the_steps_of_a_copying_model_name_the_words_that_it_copies(tokenizer: Tokenizer | None) -> None:
+    """Its probabilities have a column for each token of the source; the columns of known tokens are empty."""
+    inside = explain_translation(decoding("pointer", tokenizer), "a b zebra d", target="b a", inside=True).inside
+    assert inside is not None
+    names = inside["decoder.mixture"].labels["vocabulary"]
+    assert len(names) == inside["decoder.mixture"].values.shape[-1]
+    assert ("zebra" in names) == (tokenizer is None) and names[-1] == "·"
 
 
 class ForeignDecoder(LinearDecoder):

@@ -22,6 +22,13 @@ from weft.layers.linear_norm_dropout import dropout
 from weft.layers.step_recorder import record, recording, steps_under
 
 
+def _part(name: str, states: Tensor, begin: int, end: int | None = None) -> Tensor:
+    """A part of states [B, T, D], which is recorded under this name."""
+    part = states[..., begin:end]
+    record(f"{name} part", part, "row token channel", states=(states, "row token channel"))
+    return part
+
+
 @dataclass
 class RecentKeyValues:
     """tail [B, L, 2W + 1]: the last L projected keys and values, each with a 1, and zeros before the first token · length [B]:
@@ -65,8 +72,8 @@ class KeyValueAttention(Attention):
     def predicting(self, states: Tensor) -> Tensor:
         """The part that is left for the prediction (equations 4 and 10, section 2.3)."""
         if self.parts == 3:
-            return states[..., 2 * self.query_width :]
-        return states[..., self.query_width :] if self.parts == 2 and self.site.use == "causal" else states
+            return _part("predict", states, 2 * self.query_width)
+        return _part("predict", states, self.query_width) if self.parts == 2 and self.site.use == "causal" else states
 
     def sees(self, length: int) -> Tensor:
         if self.window is None:
@@ -112,23 +119,28 @@ class KeyValueAttention(Attention):
         rows, extent, span = real.shape[:3]
         score = self.head.score
         assert isinstance(score, AdditiveScore)
+        query = score.query(own_key)
         with steps_under(None):
-            scores = score.energy(score.query(own_key).flatten(0, 1)[:, None], keys.flatten(0, 1))
+            scores = score.energy(query.flatten(0, 1)[:, None], keys.flatten(0, 1))
         weights = masked_softmax(scores, real.flatten(0, 1).transpose(1, 2) > 0, shown="")
         used = dropout(weights, self.head.dropout, self.training)
         context = torch.bmm(used, values.flatten(0, 1).to(used.dtype)).view(rows, extent, -1)
         if recording():
-            self._record_window(scores, real[..., 0], weights, values, context)
+            self._record_window((query, keys, scores), real[..., 0], weights, values, context)
         shown = _over_all_tokens(weights.view(rows, extent, span), state.length) if need_weights else None
         return Attended(context, after, shown)
 
-    def _record_window(self, scores: Tensor, real: Tensor, weights: Tensor, values: Tensor, context: Tensor) -> None:
+    def _record_window(
+        self, scoring: tuple[Tensor, Tensor, Tensor], real: Tensor, weights: Tensor, values: Tensor, context: Tensor
+    ) -> None:
         """Records what each query does with the states before it, the earliest first; the key `back` counts them."""
-        window = "row query back"
+        window, (query, keys, scores) = "row query back", scoring
         scores, weights = scores.view_as(real), weights.view_as(real)
         masked = scores.masked_fill(real <= 0, float("-inf"))
         operands = {"real": (real, window), "scores": (scores, window)}
-        record("scores", scores, window)
+        assert isinstance(self.head.score, AdditiveScore)
+        scored = {"v": (self.head.score.score.weight[0], "channel"), "q": (query, "row query channel")}
+        record("scores", scores, window, "sum(v * tanh(q + k), channel)", **scored, k=(keys, f"{window} channel"))
         record("masked scores", masked, window, "where(real, scores, -inf)", **operands)
         record("weights of the window", weights, window, "softmax(scores, back)", scores=(masked, window))
         operands = {"weights": (weights, window), "v": (values, f"{window} channel")}
@@ -143,12 +155,15 @@ class KeyValueAttention(Attention):
         assert tail is not None
         fed = x.size(1) if layout is None else layout.lengths
         before = windows.unflatten(-1, (self.window.width, self.window.dim))[:, :, :-1]
+        for name, own, place in (("keys", keys, 0), ("values", values, self.width)):
+            earlier = before[..., place : place + self.width]
+            record(f"{name} before", earlier, "row query back channel", **{name: (own, "row token channel")})
         return before, RecentKeyValues(tail, state.length + fed)
 
     def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Projected keys and values [B, S, width] of states [B, S, M]."""
-        key = states[..., : self.width]
-        return self.head.score.key(key), key if self.parts == 1 else states[..., self.width : 2 * self.width]
+        key = _part("key", states, 0, self.width)
+        return self.head.score.key(key), key if self.parts == 1 else _part("value", states, self.width, 2 * self.width)
 
 
 def _check(site: Site, parts: int, span: int) -> None:

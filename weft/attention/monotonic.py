@@ -163,8 +163,9 @@ class MonotonicAttention(SourceAttention):
         pairs, energy = "row query key", self.score.energy(projected, keys)
         raised = energy + self.bias
         record("energies", raised, pairs, "scores + r", scores=(energy, pairs), r=(self.bias[0], ""))
-        record("probabilities of stopping", raised.sigmoid(), pairs, "sigmoid(e)", e=(raised, pairs))
-        record("weights", weights, pairs)
+        chances = raised.sigmoid()
+        record("probabilities of stopping", chances, pairs, "sigmoid(e)", e=(raised, pairs))
+        record("weights", weights, pairs, stopping=(chances, pairs))
         operands = {"weights": (weights, pairs), "v": (values, "row key channel")}
         record("context", context, "row query channel", "sum(weights * v, key)", **operands)
 

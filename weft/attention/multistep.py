@@ -63,6 +63,9 @@ class MultistepAttention(Attention):
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         q = split_heads(to_autocast_dtype(query), self.site.heads) * math.sqrt(self.site.head_dim)
+        if recording():
+            cells, before = "row head query channel", split_heads(query, self.site.heads)
+            record("queries", q, cells, "query * root", query=(before, cells), root=math.sqrt(self.site.head_dim))
         context, weights = attend_memory(q, state.memory, layout=layout, dropout=self.dropped, need_weights=need_weights)
         if layout is not None and layout.packed:
             tokens = state.counts.gather(1, layout.segments.long())

@@ -40,11 +40,14 @@ class XlScoring(RelativeScoring):
         bias = self._consecutive(shifted, k.size(2)) if offsets.consecutive else self._anywhere(shifted, offsets.away)
         content = q + self.content_bias.to(q.dtype)
         if recording():
-            self._record((q, k, v), content, bias, offsets)
+            bias = self._recorded((q, k, v), content, bias, offsets)
         return mix(content, k, v, mask, options.dropout, options.need_weights, bias)
 
-    def _record(self, heads: Heads, content: Tensor, bias: Tensor, offsets: RelativeOffsets) -> None:
-        """Records both kinds of queries and the scores of distances; also keys from a memory of earlier tokens."""
+    def _recorded(self, heads: Heads, content: Tensor, bias: Tensor, offsets: RelativeOffsets) -> Tensor:
+        """Records both kinds of queries and the scores of distances; also keys from a memory of earlier tokens.
+
+        Returns the scores of distances: in causal use, 0 at later tokens, which the mask hides.
+        """
         (q, k, v), axes, keys = heads, "row head query channel", "row head key channel"
         plain = {"q": (q, axes)}
         u, w = ((each[:, 0], "head channel") for each in (self.content_bias, self.distance_bias))
@@ -64,6 +67,7 @@ class XlScoring(RelativeScoring):
         if self.causal:
             formula, operands["earlier"] = f"where(earlier, {formula}, 0)", (offsets.away[:, None] <= 0, PAIRS)
         record("distance scores", seen, PAIRS, formula, **operands, root=math.sqrt(q.size(-1)))
+        return seen
 
     def _consecutive(self, shifted: Tensor, keys: int) -> Tensor:
         """[B, H, T, S] for queries that are the last of the tokens.

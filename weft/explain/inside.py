@@ -41,26 +41,34 @@ class AxisNames(Protocol):
 class TokenNames:
     """Names for the axes of a model that reads one text: its tokens, wherever there are as many places.
 
-    vocabulary: a readable text for each of some ids, if the model writes tokens.
+    vocabulary: a readable text for each of some ids, if the model writes tokens · labels: of the outputs that a model
+    chooses from, along the axis `label`.
     """
 
     tokens: Sequence[str]
     vocabulary: Callable[[Sequence[int]], list[str]] | None = None
+    labels: Sequence[str] = ()
 
     def __call__(self, step: str, axis: str, size: int) -> Sequence[str] | None:
         if axis == "vocabulary" and self.vocabulary is not None:
             return self.vocabulary(range(size))
+        if axis == "label" and size == len(self.labels):
+            return self.labels
         fits = axis in ("query", "key", "token") and size == len(self.tokens)
         return list(map(shown, self.tokens)) if fits else None
 
 
 @dataclass(frozen=True, eq=False)
 class StepOperand:
-    """An operand of a formula: values with named axes, and the name of the step that computed them ("": weights)."""
+    """An operand of a formula: values with named axes, and the name of the step that computed them, if one did.
+
+    weights: whether they are weights of the model; other operands without a step are given, such as a mask.
+    """
 
     values: Values
     axes: tuple[str, ...]
     step: str = ""
+    weights: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +162,8 @@ def _step(recorded: RecordedStep, known: Mapping[tuple[Any, ...], str], names: A
     for name in recorded.operands:
         tensor, its_axes = recorded.operand(name)
         cells, kept = _of_row(tensor, tuple(its_axes.split()), row)
-        operands[name] = StepOperand(cells, kept, known.get(_content(cells), ""))
+        own = name in recorded.weights
+        operands[name] = StepOperand(cells, kept, "" if own else known.get(_content(cells), ""), own)
     labels = {}
     for axis, size in zip(axes, values.shape, strict=True):
         found = None if names is None else names(recorded.name, axis, size)
@@ -172,5 +181,7 @@ def _of_row(values: Tensor, axes: tuple[str, ...], row: int) -> tuple[Values, tu
 
 
 def _content(values: Values) -> tuple[Any, ...]:
-    """A key that equal arrays share."""
-    return values.shape, str(values.dtype), hash(values.tobytes())
+    """A key that arrays of the same numbers share, also in another shape; in the same one if all numbers are equal."""
+    cells = values.reshape(-1)
+    plain = cells.size > 1 and bool((cells == cells[0]).all())
+    return values.shape if plain else (), str(values.dtype), hash(values.tobytes())

@@ -129,6 +129,7 @@ class _Selection:
         if not isinstance(operand, StepOperand):
             return operand
         found: dict[str, Any] = {"axes": operand.axes, "sizes": operand.values.shape, "step": order.get(operand.step, -1)}
+        found["weights"] = operand.weights
         if "id" not in operand.axes:  # a whole table of embeddings
             found["values"] = self.store(operand.values, operand.axes)
         return found
@@ -174,7 +175,7 @@ def _lines(step: Step, selection: _Selection) -> str:
         head.append(f"  = {step.formula}")
     for name, each in step.operands.items():
         if isinstance(each, StepOperand):
-            origin = each.step or f"weights [{', '.join(each.axes)}]"
+            origin = each.step or f"{'weights' if each.weights else 'given'} [{', '.join(each.axes)}]"
             head.append(f"    {name}: {origin}")
         else:
             head.append(f"    {name}: {each:g}")

@@ -96,10 +96,13 @@ class TokenWindow:
         return row.gather(1, index[..., None].expand(-1, -1, row.size(-1)))
 
 
-def record_gated_convolution(windows: Tensor, weight: Tensor, bias: Tensor, halves: Tensor, gated: Tensor, width: int) -> None:
-    """Records windows [B, T, width · D] token by token, the two halves of their convolution, and what the gate lets through."""
+def record_gated_convolution(
+    x: Tensor, windows: Tensor, weight: Tensor, bias: Tensor, halves: Tensor, gated: Tensor, width: int
+) -> None:
+    """Records windows [B, T, width · D] of x by token, the two halves of their convolution, and what the gate lets through."""
     axes, (values, gates) = "row token channel", halves.chunk(2, -1)
     seen = windows.unflatten(-1, (width, -1)), "row token place input"
+    record("window", seen[0], "row token place channel", x=(x, axes))
     for name, value, own, added in zip(("values A", "gates B"), (values, gates), weight.chunk(2), bias.chunk(2), strict=True):
         operands = {"W": (own.unflatten(-1, (width, -1)), "channel place input"), "window": seen, "b": (added, "channel")}
         record(name, value, axes, "sum(W * window, place, input) + b", **operands)

@@ -219,8 +219,11 @@ def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embeddi
     return table
 
 
-def record_embedding(tokens: Tensor, table: nn.Module, scale: float, embedded: Tensor) -> None:
-    """Records the ids of tokens [B, T], their vectors, and these times the scale; of `GivenVectors`, what is given."""
+def record_embedding(tokens: Tensor, table: nn.Module, scale: float, embedded: Tensor, ngrams: Tensor | None = None) -> None:
+    """Records the ids of tokens [B, T], their vectors, and these times the scale; of `GivenVectors`, what is given.
+
+    ngrams: the sum of the embeddings of the n-grams that end with each token, if it is added to its vector.
+    """
     axes = "row token channel"
     if not recording():
         return None
@@ -229,7 +232,11 @@ def record_embedding(tokens: Tensor, table: nn.Module, scale: float, embedded: T
     vectors = table.weight[tokens]
     record("ids", tokens, "row token")
     record("vectors", vectors, axes, "table[ids]", ids=(tokens, "row token"), table=(table.weight, "id channel"))
-    return record("scaled vectors", embedded, axes, "vectors * scale", vectors=(vectors, axes), scale=scale)
+    if ngrams is None:
+        return record("scaled vectors", embedded, axes, "vectors * scale", vectors=(vectors, axes), scale=scale)
+    record("n-grams", ngrams, axes, ids=(tokens, "row token"))
+    operands = {"vectors": (vectors, axes), "ngrams": (ngrams, axes)}
+    return record("scaled vectors", embedded, axes, "(vectors + ngrams) * scale", **operands, scale=scale)
 
 
 def first_positions(position: AbsolutePosition | None) -> Maker | None:

@@ -207,11 +207,12 @@ class RecurrentLayer(Recurrence):
             before, after = [part[:, :-1] for part in states], [part[:, 1:] for part in states]
             if way:
                 before, after = ([turn_round(part, layout) for part in side] for side in (before, after))
-            record_gates(self, x, before, after, weights, WAYS[way] if self.ways == 2 else "")
+            record_gates(self, x, before, after, weights, WAYS[way] if self.ways == 2 else "", history[0][0])
             outputs.append(after[0] if layout is None else after[0].where(layout.mask[..., None], 0.0))
         formula = "join(forward, backward, channel)" if self.ways == 2 else "forward"
         sides = {name.strip(): (each, axes) for name, each in zip(WAYS, outputs, strict=False)}
         record("states", result[0], axes, formula, self, **sides)
+        record("last state", result[1][0][:, None], axes, "", self, states=(result[0], axes))
         return result
 
     def plan(self, draft: PlanBuilder, x: Register, state: int) -> Register:
@@ -275,10 +276,12 @@ def record_gates(
     after: Sequence[Tensor],
     weights: Sequence[Tensor],
     way: str = "",
+    initial: Tensor | None = None,
 ) -> None:
     """Records a step, or all steps of one direction: x [B, T, D], and the parts of the state [B, T, W] before and after.
 
-    of: the layer or cell · weights: its matrices of inputs and states, and their biases.
+    of: the layer or cell · weights: its matrices of inputs and states, and their biases · initial [B, W]: the state before all
+    steps.
     """
     axes, names = "row token channel", GATES[weights[1].size(0) // weights[1].size(1)]
 
@@ -286,7 +289,8 @@ def record_gates(
         record(f"{way}{name}", value, axes, formula, of, **operands)
         return value, axes
 
-    h = show("state before", before[0], "")
+    first = {} if initial is None else {"initial": (initial, "row channel")}
+    h = show("state before", before[0], "", states=(after[0], axes), **first)
     reads, keeps, input_biases, state_biases = (each.chunk(len(names)) for each in weights)
     terms: list[dict[str, Operand]] = []
     for place, gate in enumerate(names):

@@ -4,7 +4,8 @@ A part calls `record` once for each step, and nothing else: `weft.explain.inside
 layers, norms and embeddings are recorded by themselves. While nobody listens, `record` returns at once.
 
 A formula says how a value follows from its operands, cell by cell: `sum(q * k, channel)`, `softmax(scores, key)`. Axes of the
-same name belong together. `weft.explain.formulas` has the functions.
+same name belong together. `weft.explain.formulas` has the functions. A step whose formula is empty may name operands as well:
+then they are what it is computed from.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Operand = tuple[Tensor, str]
 
 @dataclass
 class RecordedStep:
-    """One step. values: of each call · operands: those of each call, by the names that the formula uses · automatic: recorded
-    because of the type of the layer, not by the part itself."""
+    """One step. values: of each call · operands: those of each call, by the names that the formula uses · weights: those of
+    them that are weights of the model · automatic: recorded because of the type of the layer, not by the part itself."""
 
     name: str
     axes: tuple[str, ...]
@@ -36,6 +37,7 @@ class RecordedStep:
     values: list[Tensor] = field(default_factory=list)
     operands: dict[str, tuple[list[Tensor], tuple[str, ...]]] = field(default_factory=dict)
     constants: dict[str, float] = field(default_factory=dict)
+    weights: set[str] = field(default_factory=set)
     automatic: bool = False
 
     def value(self) -> Tensor:
@@ -100,6 +102,8 @@ class StepRecorder:
                 tensor, its_axes = operand
                 assert tensor.dim() == len(its_axes.split()), f"{full}: {each} has {tensor.dim()} dimensions, not {its_axes}"
                 step.operands.setdefault(each, ([], tuple(its_axes.split())))[0].append(self._kept(tensor, automatic))
+                if tensor.untyped_storage().data_ptr() in self._weights:
+                    step.weights.add(each)
             else:
                 step.constants[each] = operand
 

@@ -164,12 +164,13 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
         h = self.down(_relu("open", self.norm_down(x, layout)))
-        windows, tail = self.window(_relu("window", self.norm_taps(h, layout)), tail, layout)
+        inner = _relu("window", self.norm_taps(h, layout))
+        windows, tail = self.window(inner, tail, layout)
         h = self.up(_relu("mixed", self.norm_up(self.taps(windows), layout)))
         after = x + dropout(h, self.dropout, self.training)
         if recording():
             axes, places = "row token channel", "row token place channel"
-            record("window of tokens", windows.unflatten(-1, (self.window.width, -1)), places)
+            record("window of tokens", windows.unflatten(-1, (self.window.width, -1)), places, x=(inner, axes))
             record("residual", after, axes, "x + update", x=(x, axes), update=(h, axes))
         return after, tail
 
@@ -231,7 +232,9 @@ class ByteNetEncoder(VectorEncoder):
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         """The memory has one vector per column, and its layout counts columns."""
+        given, axes = x, "row token channel"
         x, columns = self.unfolding(dropout(x, self.dropout, self.training), layout)
+        record("columns", x, axes, x=(given, axes))
         for block in self.blocks:
             x = block(x, None, columns)[0]
         return Encoded(self.norm(x), columns)
@@ -361,19 +364,20 @@ class ByteNetDecoder(LinearDecoder):
         assert state.source is not None
         columns, source = state.source.read(tokens, layout)
         embedded, grams = self.embedding(tokens, state.grams, layout)
-        x, tails, _ = run_blocks(self.blocks, _with_columns(embedded, columns), state.tails, layout)
-        hidden = self.out(F.relu(self.norm(x)))
+        x = _with_columns(embedded, columns, state.source.columns)
+        x, tails, _ = run_blocks(self.blocks, x, state.tails, layout)
+        hidden = self.out(_relu("positive", self.norm(x)))
         if self.training and self.sub_batches:
             hidden = without_auxiliary(hidden)
         return HiddenStates(hidden, ByteNetState(tails, grams, source))
 
 
-def _with_columns(embedded: Tensor, columns: Tensor) -> Tensor:
-    """Each target token plus the source column at its position."""
+def _with_columns(embedded: Tensor, columns: Tensor, source: Tensor) -> Tensor:
+    """Each target token plus the source column at its position. source: all columns of the source."""
     x = embedded + columns
     if recording():
         axes = "row token channel"
-        record("source columns", columns, axes)
+        record("source columns", columns, axes, columns=(source, axes))
         record("input", x, axes, "tokens + columns", tokens=(embedded, axes), columns=(columns, axes))
     return x
 
@@ -413,7 +417,8 @@ class RecurrentByteNetDecoder(LinearDecoder):
 
     def hidden_states(self, tokens: Tensor, state: RecurrentByteNetState, layout: Layout | None = None) -> HiddenStates:
         columns, source = state.source.read(tokens, layout)
-        outputs, layers = self.stack(self.noise(_with_columns(self.embedding(tokens), columns)), state.layers, layout)
+        x = _with_columns(self.embedding(tokens), columns, state.source.columns)
+        outputs, layers = self.stack(self.noise(x), state.layers, layout)
         return HiddenStates(self.noise(self.readout(outputs)), RecurrentByteNetState(layers, source))
 
 

@@ -95,7 +95,7 @@ class GatedConvolution(nn.Module):
         halves = self.taps(windows)
         gated = F.glu(halves)
         if recording():
-            record_gated_convolution(windows, self.taps.weight, self.taps.bias, halves, gated, self.window.width)
+            record_gated_convolution(x, windows, self.taps.weight, self.taps.bias, halves, gated, self.window.width)
         return gated, tail
 
     def plan(self, draft: PlanBuilder, x: Register) -> Register:

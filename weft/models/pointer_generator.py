@@ -114,13 +114,13 @@ class PointerDecoder(Decoder):
         chance = gate.sigmoid()
         record("p_gen", chance, axes, "sigmoid(x)", self, x=(gate, axes))
         wide = F.pad(generated.softmax(-1), (0, mixed.size(-1) - generated.size(-1)))
-        record("probabilities of writing", wide, words, "", self)
+        record("probabilities of writing", wide, words, "", self, logits=(generated, words))
         copied = torch.zeros_like(F.pad(mixed, (0, 1))).scatter_add(-1, columns, mass.to(mixed.dtype))[..., :-1]
-        record("probabilities of copying", copied, words, "", self)
+        record("probabilities of copying", copied, words, "", self, weights=(mass, "row token key"))
         operands = {"p": (chance, axes), "writing": (wide, words), "copying": (copied, words)}
         total = chance[..., None] * wide + (1 - chance[..., None]) * copied
         record("mixture", total, words, "p * writing + (1 - p) * copying", self, **operands)
-        record("probabilities", mixed.softmax(-1), words, "", self)
+        record("probabilities", mixed.softmax(-1), words, "", self, mixture=(total, words))
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden.clone()  # since logits belong to the caller

@@ -72,9 +72,16 @@ class MeanPooling(Pooling):
 
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         if layout is None:
-            return Pooled(memory.mean(1, keepdim=True))
-        total = torch.where(layout.mask[..., None], memory, 0.0).sum(1, keepdim=True)
-        return Pooled(total / layout.lengths.clamp_min(1)[:, None, None])
+            mean = memory.mean(1, keepdim=True)
+        else:
+            total = torch.where(layout.mask[..., None], memory, 0.0).sum(1, keepdim=True)
+            mean = total / layout.lengths.clamp_min(1)[:, None, None]
+        if recording():
+            real = memory.new_ones(memory.shape[:2]) if layout is None else layout.mask.to(memory.dtype)
+            share = real / real.sum(1, keepdim=True).clamp_min(1)
+            operands = {"share": (share, "row key"), "x": (memory, "row key channel")}
+            record("mean", mean, "row query channel", "sum(share * x, key)", **operands)
+        return Pooled(mean)
 
 
 class MaxPooling(Pooling):
@@ -84,9 +91,12 @@ class MaxPooling(Pooling):
 
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         if layout is None:
-            return Pooled(memory.amax(1, keepdim=True))
-        top = memory.masked_fill(~layout.mask[..., None], -torch.inf).amax(1, keepdim=True)
-        return Pooled(torch.where(layout.mask.any(1)[:, None, None], top, 0.0))
+            top = memory.amax(1, keepdim=True)
+        else:
+            top = memory.masked_fill(~layout.mask[..., None], -torch.inf).amax(1, keepdim=True)
+            top = torch.where(layout.mask.any(1)[:, None, None], top, 0.0)
+        record("max", top, "row query channel", x=(memory, "row key channel"))
+        return Pooled(top)
 
 
 class SumPooling(Pooling):
@@ -96,7 +106,9 @@ class SumPooling(Pooling):
 
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         real = memory if layout is None else torch.where(layout.mask[..., None], memory, 0.0)
-        return Pooled(real.sum(1, keepdim=True))
+        total = real.sum(1, keepdim=True)
+        record("sum", total, "row query channel", "sum(x, key)", x=(real, "row key channel"))
+        return Pooled(total)
 
 
 class MeanMaxPooling(Pooling):
@@ -109,7 +121,7 @@ class MeanMaxPooling(Pooling):
         self.mean, self.max = MeanPooling(dim), MaxPooling(dim)
 
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
-        return Pooled(torch.cat([self.mean(memory, layout).vectors, self.max(memory, layout).vectors], 1))
+        return _side_by_side(self.mean(memory, layout).vectors, self.max(memory, layout).vectors)
 
 
 class LastMaxMeanPooling(Pooling):
@@ -127,7 +139,16 @@ class LastMaxMeanPooling(Pooling):
         if layout is not None:
             places = (layout.lengths - 1).clamp_min(0)[:, None, None].expand(-1, 1, memory.size(2))
             last = torch.where(layout.mask.any(1)[:, None, None], memory.gather(1, places), 0.0)
-        return Pooled(torch.cat([last, self.max(memory, layout).vectors, self.mean(memory, layout).vectors], 1))
+        return _side_by_side(last, self.max(memory, layout).vectors, self.mean(memory, layout).vectors)
+
+
+def _side_by_side(*vectors: Tensor) -> Pooled:
+    """Several vectors [B, 1, D] of a text as one result."""
+    names, joined = "abc"[: len(vectors)], torch.cat(vectors, 1)
+    axes = "row vector channel"
+    operands = {name: (each, axes) for name, each in zip(names, vectors, strict=True)}
+    record("pooled", joined, axes, f"join({', '.join(names)}, vector)", **operands)
+    return Pooled(joined)
 
 
 def over_tokens(scores: Tensor, layout: Layout | None) -> Tensor:
@@ -154,9 +175,12 @@ class SelfAttentivePooling(Pooling):
         self.questions = nn.Linear(hidden or dim, rows, bias=False)
 
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
-        scores = self.questions(torch.tanh(self.hidden(memory))).transpose(1, 2)
+        hidden = self.hidden(memory)
+        active = torch.tanh(hidden)
+        scores = self.questions(active).transpose(1, 2)
         weights = over_tokens(scores, layout)
         if recording():
+            record("hidden", active, "row token channel", "tanh(x)", x=(hidden, "row token channel"))
             operands = {"weights": (weights, "row query key"), "v": (memory, "row key channel")}
             record("pooled", weights @ memory, "row query channel", "sum(weights * v, key)", **operands)
         extras = {}

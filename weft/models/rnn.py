@@ -71,7 +71,10 @@ class RecurrentEncoder(VectorEncoder):
         )
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
-        x = self.noise(turn_round(x, layout) if self.reversed else x)
+        if self.reversed:
+            x, given = turn_round(x, layout), x
+            record("reversed source", x, "row token channel", x=(given, "row token channel"))
+        x = self.noise(x)
         memory, final = self.stack(x, self.stack.init_state(x.size(0)), layout)
         return Encoded(turn_round(memory, layout) if self.reversed else memory, layout, final=final)
 
@@ -393,7 +396,7 @@ class RecurrentLanguageDecoder(SourcelessDecoder):
         if isinstance(self.look, Attention):
             attended = self.look(outputs, past, append=outputs, layout=layout)
             past, extras = attended.state, attended.extras
-            read = torch.cat([self.look.predicting(outputs), attended.context.to(outputs.dtype)], -1)
+            read = _join("state and context", self.look.predicting(outputs), attended.context)
         elif self.look is not None:
             read, past = self.look(outputs, past, layout)
         return HiddenStates(self.noise(self.readout(read)), RecurrentLanguageState(layers, past), extras)

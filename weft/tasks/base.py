@@ -351,7 +351,12 @@ class Task(ABC):
         from weft.explain.inside import TokenNames
 
         (prediction,) = predictor.predict([predictor.parse_input(text, attention=True)])
-        return TokenNames(prediction.source_tokens) if prediction.source_tokens else None
+        return TokenNames(prediction.source_tokens, labels=self.output_names) if prediction.source_tokens else None
+
+    @property
+    def output_names(self) -> Sequence[str]:
+        """The labels or tags that the model chooses from, if it does."""
+        return ()
 
     def explained(self, predictor: Any, text: str) -> tuple[str, str]:
         """The title and the HTML of the explanation of an input: by default what is predicted, and its `explanation`."""

@@ -99,6 +99,7 @@ class MemoryEncoder(Encoder):
         story = split_sentences(source.values, source.layout, self.memory)
         times = self._times(story.facts)
         state, looks = self._bags(self.question, story.words[:, :1])[:, 0], []
+        states: list[Tensor] = []
         kept: dict[int, Tensor] = {}
         for address, content in zip(self.addresses, self.contents, strict=True):
             for table in (address, content):
@@ -113,9 +114,12 @@ class MemoryEncoder(Encoder):
             before, passed = state, state if self.update is None else self.update(state)
             state = content_read + passed
             looks.append(weights)
+            states.append(state)
             if recording() and not linear:
                 memories = kept[address], kept[content]
                 self._record_hop(memories, story.facts, scores, weights, (before, passed, content_read, state))
+        vectors = "row hop channel"
+        record("last state", state[:, None], vectors, "", self, states=(torch.stack(states, 1), vectors))
         return state, torch.stack(looks, 1)
 
     def _record_hop(
@@ -125,7 +129,7 @@ class MemoryEncoder(Encoder):
         rows, cells, vectors = "row hop fact", "row hop fact channel", "row hop channel"
         (address, content), (before, passed, found, after) = ((each[:, None] for each in group) for group in (memories, states))
         scores, weights, seen = scores[:, None], weights[:, None], facts[:, None]
-        record("state before", before, vectors, "", self)
+        record("state before", before, vectors, "", self, states=(after, vectors))
         record("addresses", address, cells, "", self)
         record("contents", content, cells, "", self)
         record("scores", scores, rows, "sum(m * u, channel)", self, m=(address, cells), u=(before, vectors))
@@ -183,8 +187,8 @@ class MemoryNetwork(Network):
         assert isinstance(rows, Tensor)
         answers = rows[torch.tensor(self.answers, device=rows.device)]
         logits = F.linear(state, answers)
-        operands = {"W": (answers, "answer input"), "x": (state, "row input")}
-        record("logits", logits, "row answer", "sum(W * x, input)", **operands)
+        operands = {"W": (answers, "label input"), "x": (state, "row input")}
+        record("logits", logits, "row label", "sum(W * x, input)", **operands)
         return ClassifierOutput(logits, weights)
 
 

@@ -72,8 +72,6 @@ def _record_focus(memory: Tensor, before: Tensor, heads: HeadParameters, steps: 
     key, shift = (heads.key[:, None], f"{one} channel"), (heads.shift[:, None], f"{one} move")
     rolled = torch.stack([gated[0].roll(shift, -1) for shift in SHIFTS], -1), f"{places} move"
     slots, earlier = (memory[:, None], "row token slot channel"), (before[:, None], places)
-    for name, (value, axes) in {"key": key, "strength": strength, "gate": gate, "shift": shift, "sharpness": sharpness}.items():
-        record(name, value, axes)
     record("memory before", *slots)
     alike = "sum(key * memory, channel) / (norm(key, channel) * norm(memory, channel) + tiny)"
     record("cosine", *cosine, alike, key=key, memory=slots, tiny=TINY)
@@ -82,6 +80,22 @@ def _record_focus(memory: Tensor, before: Tensor, heads: HeadParameters, steps: 
     record("moved", *moved, "sum(shift * rolled, move)", shift=shift, rolled=rolled)
     sharp = "(moved + tiny) ** sharpness / sum((moved + tiny) ** sharpness, slot)"
     record("weights", *weights, sharp, moved=moved, sharpness=sharpness, tiny=TINY)
+
+
+def _record_wishes(wish: Tensor, heads: HeadParameters, change: Tensor) -> None:
+    """Records what the controller asks of the heads [B, H, entries], and what it writes, change [B, 2, H, M]."""
+    one, wanted, written = (
+        "row token head",
+        (wish[:, None], "row token head entry"),
+        (change[:, None], "row token part head entry"),
+    )
+    for name, value in {"strength": heads.strength, "gate": heads.gate, "sharpness": heads.sharpness}.items():
+        record(name, value[:, None, :, 0], one, wish=wanted)
+    record("key", heads.key[:, None], f"{one} channel", wish=wanted)
+    record("shift", heads.shift[:, None], f"{one} move", wish=wanted)
+    erase, add = change.unbind(1)
+    record("erase", erase.sigmoid()[:, None], f"{one} channel", change=written)
+    record("add", add.tanh()[:, None], f"{one} channel", change=written)
 
 
 class TuringEncoder(VectorEncoder):
@@ -132,16 +146,29 @@ class TuringEncoder(VectorEncoder):
         outputs, looks = [], []
         for step in x.unbind(1):
             state = self._control(torch.cat([step, content], -1), state)
-            weights = focus(memory, weights, HeadParameters.of(self.wish(state[0]).view(rows, 2 * heads, -1), width))
+            wish, change = self.wish(state[0]).view(rows, 2 * heads, -1), self.change(state[0]).view(rows, 2, heads, width)
+            wanted = HeadParameters.of(wish, width)
+            if recording():
+                _record_wishes(wish, wanted, change)
+            weights = focus(memory, weights, wanted)
             found = weights[:, :heads] @ memory
             content = found.flatten(1)
             if recording():
-                operands = {"weights": (weights[:, None, :heads], "row token head slot")}
-                operands["memory"] = memory[:, None], "row token slot channel"
+                places = "row token head slot"
+                for name, part in (("read weights", weights[:, :heads]), ("write weights", weights[:, heads:])):
+                    record(name, part[:, None], places, weights=(weights[:, None], places))
+                operands = {
+                    "weights": (weights[:, None, :heads], places),
+                    "memory": (memory[:, None], "row token slot channel"),
+                }
                 record("read", found[:, None], "row token head channel", "sum(weights * memory, slot)", **operands)
-            erase, add = self.change(state[0]).view(rows, 2, heads, width).unbind(1)
+            erase, add = change.unbind(1)
             memory = write(memory, weights[:, heads:], erase.sigmoid(), add.tanh())
             outputs.append(torch.cat([state[0], content], -1))
+            if recording():
+                own, axes = {"state": state[0], "read": content}, "row token channel"
+                sides = {name: (each[:, None], axes) for name, each in own.items()}
+                record("state and read", outputs[-1][:, None], axes, "join(state, read, channel)", **sides)
             looks.append(weights)
         return Encoded(torch.stack(outputs, 1), layout, extras={} if self.training else {"heads": torch.stack(looks, 1)})
 
@@ -164,7 +191,5 @@ def write(memory: Tensor, weights: Tensor, erase: Tensor, add: Tensor) -> Tensor
         heads, slots = "row token head channel", "row token slot channel"
         operands = {"memory": (memory[:, None], slots), "w": (weights[:, None], "row token head slot")}
         operands |= {"erase": (erase[:, None], heads), "add": (add[:, None], heads)}
-        record("erase", *operands["erase"])
-        record("add", *operands["add"])
         record("memory", after[:, None], slots, "memory * prod(1 - w * erase, head) + sum(w * add, head)", **operands)
     return after

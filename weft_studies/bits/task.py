@@ -23,6 +23,7 @@ from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredic
 from weft.decoding.search_loop import Cancellation
 from weft.errors import ConfigError, DataError
 from weft.explain.html_page import image
+from weft.layers.step_recorder import record, recording, steps_under
 from weft.models.base import Encoder, Network, Sizes
 from weft.models.encoder_decoder import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, TaskContext, TaskInfo
@@ -60,6 +61,9 @@ class BitsPredictor(TextPredictor[Prediction]):
         device, layout = self.model.device, Layout.padded([part.size for part in parts])
         frames = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(part.frames) for part in parts], batch_first=True)
         logits = self.forward(Source(frames.to(device), layout.to(device))).float()
+        if recording():
+            axes = "row token bit"
+            record("probabilities", logits.sigmoid(), axes, "sigmoid(logits)", logits=(logits, axes))
         results = []
         for row, part in zip(logits, parts, strict=True):
             written = row[part.size - part.blanks : part.size]
@@ -71,7 +75,7 @@ class BitsPredictor(TextPredictor[Prediction]):
         prediction = results[0] if results else Prediction("", 0.0)
         if given.attention and results:
             prediction.source_tokens = given.text.split()
-            with torch.inference_mode():
+            with steps_under(None), torch.inference_mode():  # the run before has recorded its steps
                 frames = torch.from_numpy(parts[0].frames)[None].to(self.model.device)
                 heads = self.model.encoder(Source(frames)).extras.get("heads")
             if heads is not None:

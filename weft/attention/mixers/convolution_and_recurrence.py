@@ -41,7 +41,7 @@ class ConvolutionMixer(Mixer):
         halves = self.taps(windows)
         gated = F.glu(halves)
         if recording():
-            record_gated_convolution(windows, self.taps.weight, self.taps.bias, halves, gated, self.window.width)
+            record_gated_convolution(x, windows, self.taps.weight, self.taps.bias, halves, gated, self.window.width)
         return Attended(self.out(gated), state)
 
 

@@ -198,7 +198,7 @@ class InsideView {
 
   read(step, numbers) {
     const operands = Object.fromEntries(Object.entries(step.operands).map(([name, each]) =>
-      [name, typeof each === "number" ? each : Object.assign(new NamedArray(numbers, each), { step: each.step })]));
+      [name, typeof each === "number" ? each : Object.assign(new NamedArray(numbers, each), { step: each.step, weights: each.weights })]));
     const axes = step.axes.slice(0, -1);
     const summary = step.summary && new NamedArray(numbers, { axes: [...axes, "statistic"], sizes: step.sizes, values: step.summary });
     return Object.assign(new NamedArray(numbers, step), { title: step.title, labels: step.labels, formula: step.formula, operands, summary });
@@ -234,7 +234,7 @@ class InsideView {
       const source = operand.step < 0 ? null : this.steps[operand.step], labels = this.labelsOf(operand, source, step);
       const found = this.grid(operand, this.fixed(operand, step), labels, name, true);
       this.grids.set(name, found);
-      const from = source ? element("button", { type: "button", class: "link", onclick: () => this.go(operand.step) }, `${this.where(operand.step)}${source.title}`) : element("span", {}, /^[A-Z]|^[bv]$|gain|bias/.test(name) ? "weights" : "given");
+      const from = source ? element("button", { type: "button", class: "link", onclick: () => this.go(operand.step) }, `${this.where(operand.step)}${source.title}`) : element("span", {}, operand.weights ? "weights" : "given");
       return element("div", {}, element("h4", {}, `${name}: `, from), found.box);
     });
     this.sources.replaceChildren(...blocks);

@@ -77,12 +77,13 @@ class TokenFrontend(Frontend):
     def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
         tokens, layout = source.values, source.layout
         x = self.table(tokens)
-        if self.ngrams is not None:
-            x = x + self.ngrams.of_tokens(tokens, self.ngrams.init_state(tokens.size(0)), layout)[0]
-            return x * self.scale, layout
-        x = x * self.scale
-        record_embedding(tokens, self.table, self.scale, x)
-        return x, layout
+        if self.ngrams is None:
+            x = x * self.scale
+            record_embedding(tokens, self.table, self.scale, x)
+            return x, layout
+        grams = self.ngrams.of_tokens(tokens, self.ngrams.init_state(tokens.size(0)), layout)[0]
+        record_embedding(tokens, self.table, self.scale, (x + grams) * self.scale, grams)
+        return (x + grams) * self.scale, layout
 
     def plan(self, draft: PlanBuilder, positions: Maker | None) -> Register:
         if self.ngrams is not None:

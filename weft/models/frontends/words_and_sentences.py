@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from weft.config.registry import Among, build
 from weft.data.batch import PAD, UNK, Layout, Source
 from weft.errors import ConfigError
-from weft.layers.embeddings_and_rotary_positions import embedding_table
+from weft.layers.embeddings_and_rotary_positions import embedding_table, record_embedding
 from weft.layers.linear_norm_dropout import Rate
 from weft.layers.recurrent import RecurrentLayer
+from weft.layers.step_recorder import record, recording
 from weft.models.encoder_decoder import VectorEncoder
 from weft.models.frontends.base import Frontend, FrontendSite, TokenFrontend
 from weft.models.pooling import Pooled, build_pooling
@@ -77,7 +78,14 @@ class WordFrontend(Frontend):
         if self.training and self.word_dropout:
             words = torch.where(torch.rand(words.shape, device=words.device) < self.word_dropout, UNK, words)
         spelled = self.spell(pieces.flatten(0, 1)).view(*words.shape, -1)
-        return torch.cat([self.table(words) * self.scale, spelled], -1), source.layout
+        embedded = self.table(words) * self.scale
+        joined = torch.cat([embedded, spelled], -1)
+        if recording():
+            axes = "row token channel"
+            record_embedding(words, self.table, self.scale, embedded)
+            record("spelling", spelled, axes)
+            record("words and spelling", joined, axes, "join(x, s, channel)", x=(embedded, axes), s=(spelled, axes))
+        return joined, source.layout
 
     def spell(self, pieces: Tensor) -> Tensor:
         """[N, P] → [N, spelling_width]."""

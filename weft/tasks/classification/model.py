@@ -16,6 +16,7 @@ from weft.config.registry import Among
 from weft.data.batch import PAD, Layout, Source, pad
 from weft.errors import ConfigError
 from weft.layers.linear_norm_dropout import dropout
+from weft.layers.step_recorder import record, recording
 from weft.models.base import Encoder, Network, Sizes, least
 from weft.models.encoder_decoder import VectorEncoder, build_encoder
 from weft.models.pooling import LabelAttentivePooling, Pooled, Pooling, build_pooling
@@ -33,6 +34,15 @@ class ClassifierOutput:
     weights: Tensor | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
     between: dict[str, Tensor] = field(default_factory=dict)
+
+
+def record_probabilities(logits: Tensor, *, several: bool) -> None:
+    """Records the probabilities of labels, by logits [B, C]. several: each label has one of its own."""
+    if recording():
+        logits, axes = logits.float(), "row label"
+        chances = logits.sigmoid() if several else logits.softmax(-1)
+        formula = "sigmoid(logits)" if several else "softmax(logits, label)"
+        record("probabilities", chances, axes, formula, logits=(logits, axes))
 
 
 class Classifier(Network):

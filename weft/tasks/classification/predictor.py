@@ -27,7 +27,7 @@ from weft.explain.html_page import head_images, meter, notes, shaded_words
 from weft.models.base import Network
 from weft.models.pooling import Pooled, Pooling
 from weft.tasks.classification.data import Labels, TextReader, document_source
-from weft.tasks.classification.model import ClassifierOutput
+from weft.tasks.classification.model import ClassifierOutput, record_probabilities
 from weft.tasks.edges_between_words import GraphReader, graph_source
 
 
@@ -78,6 +78,8 @@ class LabelPredictor(TextPredictor[Label], ABC):
 
     def classify(self, *sources: Source) -> ClassifierOutput:
         output: ClassifierOutput = self.forward(*(source.to(self.model.device) for source in sources))
+        if isinstance(self.labels, Labels):  # not a number
+            record_probabilities(output.logits, several=self.labels.several)
         return output
 
     def give(self, logits: Tensor, tokens: list[str]) -> Label:

@@ -83,6 +83,10 @@ class LabelTask(CorpusTask):
             labels.read_texts(Path(self.label_texts))
         labels.save(self.run / LABELS)
 
+    @property
+    def output_names(self) -> Sequence[str]:
+        return self.labels.names
+
     def load_labels(self) -> Labels:
         """The labels in the folder of the run."""
         return Labels.load(self.run / LABELS, several=self.labels.several)

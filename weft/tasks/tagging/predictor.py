@@ -14,6 +14,7 @@ from weft.decoding.predictor import BatchItem, Prediction, TextInput, TextPredic
 from weft.decoding.search_loop import Cancellation
 from weft.errors import DataError
 from weft.explain.html_page import head_images, meter, notes
+from weft.layers import step_recorder
 from weft.tasks.tagging.data import TaggedEncoding, join_tags, make_tagged, split_words, with_edges
 from weft.tasks.tagging.metrics import convert
 
@@ -111,6 +112,9 @@ class TaggingPredictor(TextPredictor[Tagged]):
 
     def _scores(self, batch: TagBatch) -> Tensor:
         scores: Tensor = self.forward(batch.source, batch.words, batch.starts)
+        if step_recorder.recording():
+            logits, axes = scores.float(), "row token label"
+            step_recorder.record("probabilities", logits.softmax(-1), axes, "softmax(logits, label)", logits=(logits, axes))
         return scores
 
     def join_outputs(

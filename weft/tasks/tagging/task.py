@@ -111,6 +111,10 @@ class TaggingTask(CorpusTask):
             self._collect(train)
         super().learn(spaced_words(train))
 
+    @property
+    def output_names(self) -> Sequence[str]:
+        return self.tags
+
     def _collect(self, train: list[Pairs]) -> None:
         """Saves the tags and the words of the training data with their counts."""
         tags = Counter(tag for _, text in chain.from_iterable(train) for tag in split_tags(text)[1])

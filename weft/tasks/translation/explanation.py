@@ -92,7 +92,12 @@ def _inside(predictor: TranslationPredictor, segment: TextSegment, ids: Sequence
     """Every step of the model for this target."""
     with record_inside(predictor.model) as recorder:
         teacher_force(predictor.model, segment.ids, ids)
-    vocabulary = predictor.target.named(segment.words).tokens
+    names, known = predictor.target.named(segment.words).tokens, predictor.target.size + len(segment.words)
+
+    def vocabulary(ids: Sequence[int]) -> list[str]:
+        """Behind the words that can be copied, a pointer has columns for further tokens of the source, which stay empty."""
+        return [*names([each for each in ids if each < known]), *(BLANK for each in ids if each >= known)]
+
     return Inside.of(recorder, TextAxes(find_slots(predictor.model), *sides, vocabulary))
 
 
