@@ -26,10 +26,10 @@ WORDS, PAIRS, TESTED = 6, 10_000, 500
 """Words of a short sentence, training pairs, test pairs."""
 
 PAIR_BUDGET = (
-    *("data.vocabulary=3000", "train.steps=400", "train.batch_tokens=2048", "train.precision=float32", "train.ema=0"),
+    *("data.vocabulary=3000", "train.steps=300", "train.batch_tokens=2048", "train.precision=float32", "train.ema=0"),
     *("train.schedule={kind: cosine, rate: 2.0e-3, warmup: 50}", "train.validate_every=0", "train.keep_best=false"),
 )
-TEXT_BUDGET = ("train.steps=400", "train.batch_tokens=2048", "train.validate_every=0")
+TEXT_BUDGET = ("train.steps=300", "train.batch_tokens=2048", "train.validate_every=0")
 
 RNN = ("model.dim=128", "model.embedding=128", "model.dropout=0.2")
 GRU = (*RNN, "model.encoder_dim=256")
