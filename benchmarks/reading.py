@@ -53,8 +53,8 @@ ORDER, LEAST = 3, 2
 """Of the n-gram model, and how often a word occurs that it knows."""
 BLOCK, EVERY = 210, 20
 """Lines per block of Brown; of this many blocks, the first is for testing and the second for validation."""
-STRIDES = {"train": 2, "valid": 21, "test": 7}
-"""Lines from one question to the next. Only those for training overlap much."""
+STRIDES = {"valid": 21, "test": 7}
+"""Lines from one question to the next. Those for training are `--stride`, so that passages overlap much."""
 
 
 def hidden(spec: str, file: Path) -> str:
@@ -109,13 +109,13 @@ def cloze(lines: Sequence[str], stride: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def write_cloze(file: Path, out: Path) -> tuple[dict[str, Path], list[dict[str, Any]]]:
+def write_cloze(file: Path, out: Path, stride: int) -> tuple[dict[str, Path], list[dict[str, Any]]]:
     """The files of the parts and, as `known`, of the sentences for training; and the questions of the test part."""
     parts: dict[str, list[dict[str, Any]]] = {"train": [], "valid": [], "test": []}
     lines, known = list(read_lines(str(file))), []
     for number, start in enumerate(range(0, len(lines), BLOCK)):
         part = {0: "test", 1: "valid"}.get(number % EVERY, "train")
-        parts[part] += cloze(lines[start : start + BLOCK], STRIDES[part])
+        parts[part] += cloze(lines[start : start + BLOCK], STRIDES.get(part, stride))
         known += lines[start : start + BLOCK] if part == "train" else []
     files = {"known": out / "known.txt"}
     files["known"].write_text("".join(f"{line}\n" for line in known), "utf-8")
@@ -195,7 +195,7 @@ def cloze_rows(
 
 
 def run_cloze(options: argparse.Namespace) -> tuple[str, list[Outcome]]:
-    files, rows = write_cloze(options.brown, options.out)
+    files, rows = write_cloze(options.brown, options.out, options.stride)
     sets = (
         *common_settings(options.out.absolute()),
         *ATTENTION_SUM,
@@ -217,6 +217,7 @@ def run_cloze(options: argparse.Namespace) -> tuple[str, list[Outcome]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--brown", type=Path, help="the Brown corpus, a sentence of words per line")
+    parser.add_argument("--stride", type=int, default=2, help="lines between questions for training (default 2: 19,276)")
     parser.add_argument("--language-model", default="", help="a run of a language model, to compare with")
     parser.add_argument("--seeds", default="1", help="seeds, separated by commas (default 1)")
     add_options(parser, at_once=1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from itertools import accumulate, chain, pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -118,6 +118,8 @@ class ClassificationPredictor(LabelPredictor):
     """A classifier of texts."""
 
     reader: TextReader
+    several_texts: ClassVar[bool] = False
+    """Whether an input has several texts, with a tab between them."""
     _told = False
     """Whether it has been said that there are tabs."""
 
@@ -137,7 +139,7 @@ class ClassificationPredictor(LabelPredictor):
         for line, given in enumerate(inputs, start=first_line):
             if edges and given.text.strip() and "\t" not in given.text:
                 self.warn(f"line {line} has no edges; write them after a tab, as in 0-1 1-2")
-            elif not (edges or self._told) and "\t" in given.text:
+            elif not (edges or self.several_texts or self._told) and "\t" in given.text:
                 self._told = True
                 self.warn(f"line {line} has a tab, and the whole line is read as the text; for its first column give cut -f1")
 
