@@ -159,6 +159,10 @@ class Ngrams:
         return float(self.model.text_log_probs(self._ids(text.split())).sum())
 
 
+def likeliest_of(scores: Mapping[str, float]) -> str:
+    return max(scores, key=scores.__getitem__)
+
+
 def counted_choices(rows: Sequence[Mapping[str, Any]], ngrams: Ngrams) -> dict[str, list[str]]:
     """What is chosen by counting: by frequency in the passage, by the n-gram model, and by both."""
     found: dict[str, list[str]] = {"most frequent candidate": [], "n-gram model": [], "both": []}
@@ -168,7 +172,7 @@ def counted_choices(rows: Sequence[Mapping[str, Any]], ngrams: Ngrams) -> dict[s
         likely = {word: ngrams.log_prob(row["question"].replace(BLANK, word)) for word in row["candidates"]}
         both = {word: often[word] + likely[word] for word in often}
         for choices, scores in zip(found.values(), (often, likely, both), strict=True):
-            choices.append(max(scores, key=scores.__getitem__))
+            choices.append(likeliest_of(scores))
     return found
 
 
@@ -181,7 +185,7 @@ def cloze_rows(
     for run in runs:
         found = weft.load(run).translate([f"{row['passage']}\t{row['question']}" for row in rows])
         systems[f"attention-sum, {run.name}"] = [
-            max(row["candidates"], key=lambda w, e=each: e.probabilities.get(w.lower(), 0.0))
+            likeliest_of({word: each.probabilities.get(word.lower(), 0.0) for word in row["candidates"]})
             for row, each in zip(rows, found, strict=True)
         ]
     if language_model:

@@ -34,8 +34,10 @@ TEXT_BUDGET = ("train.steps=300", "train.batch_tokens=2048", "train.validate_eve
 RNN = ("model.dim=128", "model.embedding=128", "model.dropout=0.2")
 GRU = (*RNN, "model.encoder_dim=256")
 TINY = ("model.dim=128", "model.heads=4", "model.feedforward=256", "model.dropout=0.1")
-ADDED = (*TINY, "model.encoder_layers=2", "model.decoder_layers=2", "model.position=sinusoidal", "model.encoder_self=full")
-ADDED = (*ADDED, "model.decoder_self=full")
+ADDED = (
+    *(*TINY, "model.encoder_layers=2", "model.decoder_layers=2"),
+    *("model.position=sinusoidal", "model.encoder_self=full", "model.decoder_self=full"),
+)
 BLOCKS = "dim: 160, dilations: [1, 2, 4], dropout: 0.1"
 BYTENET = f"{BLOCKS}, encoder_sets: 1, decoder_sets: 1, unfold_ratio: 1.2, unfold_extra: 4"
 READER = "{kind: transformer, dim: 128, heads: 4, feedforward: 256, layers: 2, dropout: 0.1}"
