@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import log
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, score_cell, select, sweep
 
@@ -32,6 +32,7 @@ import weft
 from weft.data.phrases.ngram_language_model import NgramModel
 from weft.data.text_lines import read_lines
 from weft.runs.translator import load_generator
+from weft.tasks.reading.predictor import Answer
 
 RECIPE = "reader"
 COUNT, TESTED = 20_000, 1_000
@@ -185,7 +186,7 @@ def cloze_rows(
     for run in runs:
         found = weft.load(run).translate([f"{row['passage']}\t{row['question']}" for row in rows])
         systems[f"attention-sum, {run.name}"] = [
-            likeliest_of({word: each.probabilities.get(word.lower(), 0.0) for word in row["candidates"]})
+            likeliest_of({word: cast(Answer, each).probabilities.get(word.lower(), 0.0) for word in row["candidates"]})
             for row, each in zip(rows, found, strict=True)
         ]
     if language_model:
