@@ -10,6 +10,9 @@ sst2     train.tsv and dev.tsv: two layers of self-attention with positions, wit
 `…-alone` is a single self-attention of eight heads over embeddings of words, without norm, residual connection and feed-forward
 network, and the mean of its outputs, trained for five epochs; `…-alone-positions` adds sinusoids. Their weights are the last.
 
+With --language-model RUN, `sst2-contextual` puts the mix of the layers of this language model beside embeddings (ELMo), and
+`sst2-its-tokens` reads the same tokens with embeddings alone, just as wide.
+
 Weights of the others are those of the best validation, so their accuracies, like the penalty of the linear models, are chosen
 on the data they are measured on. The last column is the learning curve: validation accuracy after equal shares of the steps.
 """
@@ -47,8 +50,10 @@ ALONE = (
 POSITIONS = "model.encoder.position=sinusoidal"
 REVIEWS = ("data.max_length=1000", "train.batch_tokens=16384")
 FIVE_EPOCHS = {"sst2": "train.steps=100", "movies": "train.steps=350"}
+GIVEN = "LANGUAGE_MODEL"
 CELLS = ("rnn", "gru", "lstm", "sru")
 RECURRENT = "kind: rnn, dim: 128, layers: 1, embedding: 128, dropout: 0.4"
+READER = ("model.encoder={kind: rnn, cell: lstm, dim: 128, layers: 1, embedding: 256, dropout: 0.4}",)
 SYSTEMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "movies-han": ("movies", "han", ()),
     "movies-subwords": ("movies", "classifier", REVIEWS),
@@ -66,6 +71,8 @@ SYSTEMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "sst2-sliced": ("sst2", "classifier", (PLAIN[0], "model.encoder={kind: sliced_rnn}")),
     **{f"sst2-{cell}": ("sst2", "classifier", (PLAIN[0], f"model.encoder={{{RECURRENT}, cell: {cell}}}")) for cell in CELLS},
     "agnews-cnn": ("agnews", "text-cnn", ()),
+    "sst2-contextual": ("sst2", "classifier", (*READER, "model.front={kind: contextual, run: LANGUAGE_MODEL}")),
+    "sst2-its-tokens": ("sst2", "classifier", (*READER, PLAIN[0], "data.tokenizer_of=LANGUAGE_MODEL")),
 }
 """System → data, recipe, changes to it."""
 
@@ -101,7 +108,8 @@ def find_data(options: argparse.Namespace) -> dict[str, tuple[str, str]]:
 
 def plan(name: str, seed: int, files: tuple[str, str], options: argparse.Namespace) -> Training:
     _, recipe, changes = SYSTEMS[name]
-    changes = (*common_settings(options.out), *changes, *options.set)
+    own = (change.replace(GIVEN, str(options.language_model)) for change in changes)
+    changes = (*common_settings(options.out), *own, *options.set)
     steps = scale_steps(recipe, changes, options.steps_scale)
     return Training(recipe, (files[0],), (files[1],), (*changes, steps, f"train.seed={seed}"))
 
@@ -171,12 +179,14 @@ def main() -> None:
     parser.add_argument("--movies", type=Path, help="folder of movie reviews as JSON lines")
     parser.add_argument("--agnews", type=Path, help="file of text TAB label")
     parser.add_argument("--sst2", type=Path, help="folder of SST-2")
+    parser.add_argument("--language-model", type=Path, help="run of a language model, for contextual vectors")
     parser.add_argument("--seeds", type=int, default=2, help="trainings of each system (default 2)")
     add_options(parser, at_once=2)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     data = find_data(options)
     names = [name for name in select(SYSTEMS, options.only) if SYSTEMS[name][0] in data]
+    names = [name for name in names if options.language_model or GIVEN not in "".join(SYSTEMS[name][2])]
     if not names:
         sys.exit("there is nothing to train on; give --movies, --agnews or --sst2")
     rows = [*run(names, data, options), *floor_rows(data)]

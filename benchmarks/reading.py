@@ -8,7 +8,9 @@ relatives of the person asked about as well. The control `no-question` has the s
 With --brown, a passage is 20 sentences, and the question the next sentence, in which a word of the passage is blank: a name (a
 word with a capital that does not begin a sentence), or else a word of four letters and more. The model chooses among ten
 candidates, the answer and nine other such words of the passage. Beside it: the candidate that is most frequent in the passage,
-and with --language-model RUN (`weft train lm-words`) the one with which a language model finds the sentence likeliest.
+the one with which an n-gram model of the training sentences finds the question likeliest, and the one for which the product of
+both, frequency and likelihood, is largest. With --language-model RUN a trained language model chooses as well; OUT/known.txt
+has the sentences on which it may be trained.
 """
 
 from __future__ import annotations
@@ -20,14 +22,17 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from math import log
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, score_cell, select, sweep
 
 import weft
+from weft.data.phrases.ngram_language_model import NgramModel
 from weft.data.text_lines import read_lines
 from weft.runs.translator import load_generator
+from weft.tasks.reading.predictor import Answer
 
 RECIPE = "reader"
 COUNT, TESTED = 20_000, 1_000
@@ -45,10 +50,12 @@ SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
 """System → training data, changes to the recipe."""
 
 SENTENCES, CANDIDATES, BLANK = 20, 10, "@blank"
+ORDER, LEAST = 3, 2
+"""Of the n-gram model, and how often a word occurs that it knows."""
 BLOCK, EVERY = 210, 20
 """Lines per block of Brown; of this many blocks, the first is for testing and the second for validation."""
-STRIDES = {"train": 2, "valid": 21, "test": 7}
-"""Lines from one question to the next. Only those for training overlap much."""
+STRIDES = {"valid": 21, "test": 7}
+"""Lines from one question to the next. Those for training are `--stride`, so that passages overlap much."""
 
 
 def hidden(spec: str, file: Path) -> str:
@@ -103,14 +110,16 @@ def cloze(lines: Sequence[str], stride: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def write_cloze(file: Path, out: Path) -> tuple[dict[str, Path], list[dict[str, Any]]]:
-    """The files of the parts, and the questions of the test part."""
+def write_cloze(file: Path, out: Path, stride: int) -> tuple[dict[str, Path], list[dict[str, Any]]]:
+    """The files of the parts and, as `known`, of the sentences for training; and the questions of the test part."""
     parts: dict[str, list[dict[str, Any]]] = {"train": [], "valid": [], "test": []}
-    lines = list(read_lines(str(file)))
+    lines, known = list(read_lines(str(file))), []
     for number, start in enumerate(range(0, len(lines), BLOCK)):
         part = {0: "test", 1: "valid"}.get(number % EVERY, "train")
-        parts[part] += cloze(lines[start : start + BLOCK], STRIDES[part])
-    files = {}
+        parts[part] += cloze(lines[start : start + BLOCK], STRIDES.get(part, stride))
+        known += lines[start : start + BLOCK] if part == "train" else []
+    files = {"known": out / "known.txt"}
+    files["known"].write_text("".join(f"{line}\n" for line in known), "utf-8")
     for name, rows in parts.items():
         files[name] = out / f"cloze-{name}.jsonl"
         files[name].write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
@@ -132,21 +141,52 @@ def likeliest(model: Any, row: Mapping[str, Any]) -> str:
 
 
 def _log(share: float) -> float:
-    from math import log
-
     return log(max(share, 1e-30))
 
 
-def cloze_rows(runs: Sequence[Path], rows: Sequence[Mapping[str, Any]], language_model: str) -> list[tuple[str, ...]]:
+class Ngrams:
+    """An n-gram model of sentences; words that are rare there are one unknown word."""
+
+    def __init__(self, sentences: Sequence[str]) -> None:
+        texts = [text.split() for text in sentences]
+        counts = Counter(word for words in texts for word in words)
+        self.numbers = {word: 1 + number for number, word in enumerate(w for w, count in counts.items() if count >= LEAST)}
+        self.model = NgramModel([self._ids(words) for words in texts], 1 + len(self.numbers), ORDER)
+
+    def _ids(self, words: Sequence[str]) -> list[int]:
+        return [self.numbers.get(word, 0) for word in words]
+
+    def log_prob(self, text: str) -> float:
+        return float(self.model.text_log_probs(self._ids(text.split())).sum())
+
+
+def likeliest_of(scores: Mapping[str, float]) -> str:
+    return max(scores, key=scores.__getitem__)
+
+
+def counted_choices(rows: Sequence[Mapping[str, Any]], ngrams: Ngrams) -> dict[str, list[str]]:
+    """What is chosen by counting: by frequency in the passage, by the n-gram model, and by both."""
+    found: dict[str, list[str]] = {"most frequent candidate": [], "n-gram model": [], "both": []}
+    for row in rows:
+        counts = Counter(word.lower() for word in row["passage"].split())
+        often = {word: log(counts[word.lower()]) for word in row["candidates"]}
+        likely = {word: ngrams.log_prob(row["question"].replace(BLANK, word)) for word in row["candidates"]}
+        both = {word: often[word] + likely[word] for word in often}
+        for choices, scores in zip(found.values(), (often, likely, both), strict=True):
+            choices.append(likeliest_of(scores))
+    return found
+
+
+def cloze_rows(
+    runs: Sequence[Path], rows: Sequence[Mapping[str, Any]], known: Path, language_model: str
+) -> list[tuple[str, ...]]:
     """The accuracies among candidates: of all questions, and of those for a name."""
-    counts = [Counter(word.lower() for word in row["passage"].split()) for row in rows]
-    systems = {
-        "*most frequent candidate*": [max(r["candidates"], key=lambda w, c=c: c[w.lower()]) for r, c in zip(rows, counts)]
-    }
+    counted = counted_choices(rows, Ngrams(list(read_lines(str(known)))))
+    systems = {f"*{name}*": choices for name, choices in counted.items()}
     for run in runs:
         found = weft.load(run).translate([f"{row['passage']}\t{row['question']}" for row in rows])
         systems[f"attention-sum, {run.name}"] = [
-            max(row["candidates"], key=lambda w, e=each: e.probabilities.get(w.lower(), 0.0))
+            likeliest_of({word: cast(Answer, each).probabilities.get(word.lower(), 0.0) for word in row["candidates"]})
             for row, each in zip(rows, found, strict=True)
         ]
     if language_model:
@@ -160,11 +200,11 @@ def cloze_rows(runs: Sequence[Path], rows: Sequence[Mapping[str, Any]], language
 
 
 def run_cloze(options: argparse.Namespace) -> tuple[str, list[Outcome]]:
-    files, rows = write_cloze(options.brown, options.out)
+    files, rows = write_cloze(options.brown, options.out, options.stride)
     sets = (
         *common_settings(options.out.absolute()),
         *ATTENTION_SUM,
-        *("data.max_length=600", "train.batch_tokens=8192"),
+        *("data.max_length=900", "train.batch_tokens=8192"),
         *options.set,
     )
     sets = (*sets, scale_steps(RECIPE, sets, options.steps_scale))
@@ -176,12 +216,13 @@ def run_cloze(options: argparse.Namespace) -> tuple[str, list[Outcome]]:
     outcomes = sweep(runs, options)
     done = [options.out / each.run.name for each in outcomes if not each.error]
     headings = (f"{len(rows)} questions, {sum(row['named'] for row in rows)} for a name", "all, %", "names, %")
-    return "\n" + markdown(headings, cloze_rows(done, rows, options.language_model)), outcomes
+    return "\n" + markdown(headings, cloze_rows(done, rows, files["known"], options.language_model)), outcomes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--brown", type=Path, help="the Brown corpus, a sentence of words per line")
+    parser.add_argument("--stride", type=int, default=2, help="lines between questions for training (default 2: 19,276)")
     parser.add_argument("--language-model", default="", help="a run of a language model, to compare with")
     parser.add_argument("--seeds", default="1", help="seeds, separated by commas (default 1)")
     add_options(parser, at_once=1)

@@ -1,4 +1,6 @@
-"""Stacks and queues beside an LSTM and a Transformer, on languages that need them: trained to length 20, tested at 100.
+"""Stacks and queues beside a Neural Turing Machine, an LSTM and a Transformer, on languages that need them.
+
+Trained to length 20, tested at 100.
 
     python benchmarks/stacks.py --out OUT [--tasks anbn,dyck2] [--only stack,lstm] [--seeds 1,2,3] [--at-once 2]
 
@@ -16,6 +18,7 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+from ntm import SYSTEMS as MACHINES
 from ntm import data, table
 from trainings import Run, add_options, common_settings, report, scale_steps, select, sweep
 
@@ -32,10 +35,11 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "stack_rnn": {"kind": "stack_rnn", "dim": 64, "stacks": 2, "cells": 256, "cell_width": 8, "controller": "lstm"},
     "stack": {"kind": "neural_stack", "dim": 64, "stored_width": 16},
     "queue": {"kind": "neural_stack", "form": "queue", "dim": 64, "stored_width": 16},
+    "ntm": MACHINES["ntm"],
     "lstm": {"kind": "rnn", "cell": "lstm", "dim": 128, "layers": 2, "bidirectional": False, "dropout": 0.0},
     "transformer": {"kind": "transformer", "dim": 128, "heads": 4, "feedforward": 256, "layers": 3, "dropout": 0.0},
 }
-RATES = {"stack_rnn": 5e-3, "lstm": 3e-3, "transformer": 1e-3}
+RATES = {"stack_rnn": 5e-3, "ntm": 3e-3, "lstm": 3e-3, "transformer": 1e-3}
 """The learning rate of a system that has another than the recipe."""
 
 

@@ -311,6 +311,31 @@ def test_every_system_of_labels_and_tags_has_a_valid_configuration(script: str) 
     assert alone.model["encoder"]["feedforward"] == 0 and not alone.model["encoder"]["residual"]
 
 
+def test_small_parts_are_about_as_large_as_their_control(tmp_path: Path) -> None:
+    parts, trainings = importlib.import_module("small_parts"), importlib.import_module("trainings")
+    files, options = (Path("a"), Path("b")), argparse.Namespace(out=tmp_path, set=[], steps_scale=1.0)
+    sizes = dict.fromkeys(("pairs", "text"), files)
+    controls: dict[tuple[str, str], int] = {}
+    for name, system in parts.SYSTEMS.items():
+        vocabulary = 3000 if system.group[0] == "pairs" else 70
+        config = parts.plan(name, 1, sizes, options).config()
+        count = trainings.count_parameters(config, Sizes(vocabulary, vocabulary, shared=True))
+        assert 0.7 < count / controls.setdefault(system.group, count) < 1.3, name
+
+
+def test_pairs_of_small_parts_are_short(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("one two\tun deux\n1 2 3 4 5 6 7\tun\nsix\tun deux trois quatre cinq six sept\nend\tfin\n")
+    assert importlib.import_module("small_parts").short(tmp_path / "a.tsv", 2) == ["one two\tun deux", "end\tfin"]
+
+
+def test_questions_with_a_blank_are_answered_by_counting() -> None:
+    reading = importlib.import_module("reading")
+    known = ["the cat sat on the mat", "the dog ran"] * 20
+    row = {"passage": "mat mat cat dog dog dog", "question": "the cat sat on the @blank", "candidates": ["cat", "dog", "mat"]}
+    found = reading.counted_choices([row], reading.Ngrams(known))
+    assert found == {"most frequent candidate": ["dog"], "n-gram model": ["mat"], "both": ["mat"]}
+
+
 def test_every_span_has_the_same_number_of_parameters(tmp_path: Path) -> None:
     spans, trainings = importlib.import_module("spans"), importlib.import_module("trainings")
     plans = [spans.plan(name, 1, ("train.txt", "valid.txt"), tmp_path, 1.0, []) for name in spans.SYSTEMS]

@@ -248,6 +248,7 @@ def test_translating_what_cannot_be_translated(weft: tiny.Shell, reverse_run: Pa
     for arguments, says in [
         (["nowhere.txt"], "nowhere.txt: there is no such file"),
         ([str(folder)], "is a folder"),
+        (["one#1,2"], "one#1,2: inputs are whole lines, and columns are chosen in --data only. Give them alone: cut -f1,2 one"),
         (["a.src", "--prefix", "nowhere"], "nowhere: there is no such file"),
         (["a.src", "--prefix", "one"], "line 2 has no prefix"),
         (["one", "--prefix", "a.src"], "more prefixes than lines"),

@@ -210,6 +210,7 @@ def test_a_browser_gets_errors_as_a_page(served: Any) -> None:
         ({"text": "a", "model": "reverse", "beam": 99}, 400, "limit of 16"),
         ({"text": "a", "model": "reverse", "beam": 0}, 422, "beam"),
         ({"text": "a", "model": "reverse", "beem": 2}, 422, "beem"),
+        ({"text": {"premise": "a"}, "model": "reverse"}, 422, "text: Input should be a valid string, or: Input should be"),
         ({"text": "a\nb", "model": "reverse"}, 400, "one line"),
         ({"text": ["a", "b"], "model": "reverse", "prefix": ["a", "b", "c"]}, 400, "2 texts and 3 prefixes"),
         ({"text": "a", "model": "reverse", "use": ["b"], "sample": True}, 400, "sample"),

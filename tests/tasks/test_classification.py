@@ -184,6 +184,12 @@ def test_what_cannot_be_labelled_is_said(run: Path, files: tuple[Path, Path], tm
     weft.fails("evaluate", run, "--data", tmp_path / "test.tsv", says=["'blu' of pair 2", "did you mean 'blue'"])
 
 
+def test_a_table_in_place_of_texts_is_noticed_once(run: Path) -> None:
+    warned: list[str] = []
+    weft.load(run, device="cpu", warn=warned.append).translate(["a b", "b\tred", "a\tblue"])
+    assert warned == ["line 2 has a tab, and the whole line is read as the text; for its first column give cut -f1"]
+
+
 def test_of_a_long_text_the_beginning_is_read(run: Path) -> None:
     warned: list[str] = []
     translator = weft.load(run, device="cpu", warn=warned.append)

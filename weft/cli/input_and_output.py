@@ -29,6 +29,8 @@ BLOCK = 1 << 16
 
 PATH = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,4}|.*\.(txt|gz)")
 """A text that looks like the name of a file."""
+CHOSEN = re.compile(r"(.+)#\d+(,\d+)*")
+"""A name with columns, as in `--data`."""
 
 Read = Callable[[Path], Iterable[str]]
 
@@ -84,6 +86,9 @@ def check_input(text: str | None) -> None:
         return
     if os.path.lexists(text):
         check_file(text)
+    elif (chosen := CHOSEN.fullmatch(text)) and os.path.lexists(chosen[1]):
+        cut = f"cut -f{text.rpartition('#')[2]} {chosen[1]}"
+        raise DataError(f"{text}: inputs are whole lines, and columns are chosen in --data only. Give them alone: {cut}")
     elif PATH.fullmatch(text):
         if why_unreadable(Path(text)) != NO_FILE:
             check_file(text)  # raises an error that says who may not enter which folder

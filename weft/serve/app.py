@@ -1,6 +1,7 @@
 """The ASGI application: both APIs, the web page, and one format for all errors."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from html import escape
@@ -44,6 +45,8 @@ FILES = {
 
 MAX_ERRORS = 5
 """Fields of a request that an error names."""
+ALTERNATIVE = re.compile(r"constrained-str|str|list\[.*\]")
+"""What pydantic puts behind the name of a field that may be a text or a list of them."""
 
 PUBLIC = ("/health", "/languages", "/frontend/settings", "/v1/models", "/download_file/{name}")
 """Paths that need no API key."""
@@ -123,13 +126,20 @@ def add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        errors = error.errors()[:MAX_ERRORS]
-        message = "; ".join(f"{one_line('.'.join(map(str, each['loc'][1:])), 40) or 'body'}: {each['msg']}" for each in errors)
-        return response(request, message, 422)
+        return response(request, _problems(error), 422)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
         return response(request, str(error.detail), error.status_code, error.headers)
+
+
+def _problems(error: RequestValidationError) -> str:
+    """The fields of a request that are wrong, each with all that could be there instead."""
+    found: dict[str, list[str]] = {}
+    for each in error.errors()[:MAX_ERRORS]:
+        field = ".".join(step for step in map(str, each["loc"][1:]) if not ALTERNATIVE.fullmatch(step))
+        found.setdefault(one_line(field, 40) or "body", []).append(each["msg"])
+    return "; ".join(f"{field}: {', or: '.join(dict.fromkeys(messages))}" for field, messages in found.items())
 
 
 def _sentence(message: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from itertools import accumulate, chain, pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -120,19 +120,30 @@ class ClassificationPredictor(LabelPredictor):
     """A classifier of texts."""
 
     reader: TextReader
+    several_texts: ClassVar[bool] = False
+    """Whether an input has several texts, with a tab between them."""
+    _told = False
+    """Whether it has been said that there are tabs."""
 
     def encode_input(self, inputs: Sequence[TextInput], first_line: int) -> list[list[TextPart]]:
         encoded = self.reader.encode(["" if given.text.isspace() else given.text for given in inputs])
-        if isinstance(self.reader, GraphReader):
-            for line, given in enumerate(inputs, start=first_line):
-                if given.text.strip() and "\t" not in given.text:
-                    self.warn(f"line {line} has no edges; write them after a tab, as in 0-1 1-2")
+        self._check_tabs(inputs, first_line)
         longest = self.reader.longest
         for line, document in enumerate(encoded, start=first_line):
             if (length := self.reader.length(document)) > longest:
                 self.warn(f"line {line} has {length:,} tokens; only the first {longest:,} are read")
         cut = [self.reader.cut(each) for each in encoded]
         return [[TextPart(ids, sizes=sizes)] if ids else [] for ids, sizes in cut]
+
+    def _check_tabs(self, inputs: Sequence[TextInput], first_line: int) -> None:
+        """Edges between words follow a tab; elsewhere a tab is likely to be that of a table, whose columns are all read."""
+        edges = isinstance(self.reader, GraphReader)
+        for line, given in enumerate(inputs, start=first_line):
+            if edges and given.text.strip() and "\t" not in given.text:
+                self.warn(f"line {line} has no edges; write them after a tab, as in 0-1 1-2")
+            elif not (edges or self.several_texts or self._told) and "\t" in given.text:
+                self._told = True
+                self.warn(f"line {line} has a tab, and the whole line is read as the text; for its first column give cut -f1")
 
     def run(self, parts: list[TextPart], control: Cancellation | None = None) -> list[Label]:
         logits = self.classify(*self.lay_out(parts)).logits.float().cpu()

@@ -33,6 +33,7 @@ class PairPredictor(ClassificationPredictor):
     """
 
     columns: ClassVar[Fields] = FIELDS
+    several_texts = True
     reader: TwoTextReader
     labels: Labels | Numbers  # type: ignore[assignment]
 
