@@ -103,6 +103,23 @@ def test_catalogs_in_other_encodings_and_languages() -> None:
         translated(open_content(text.encode("latin-1"), "po"), lambda text: "日")
 
 
+@pytest.mark.parametrize(
+    ("text", "read", "written"),
+    [
+        ("  Close the <b>window</b> now ", ["Close the window now"], "  CLOSE THE <b>WINDOW</b> NOW "),
+        ("<b>Note</b>: see <a href='x'>this</a>", ["Note: see this"], "<b>NOTE</b>: SEE <a href='x'>THIS</a>"),
+        ("cp <file> a<b and c>d", ["cp <file> a<b and c>d"], "CP <FILE> A<B AND C>D"),
+        ("a &amp; b<br>c <code>x</code>", ["a \ufffc b\ufffcc \ufffc"], "A &amp; B<br>C <code>x</code>"),
+        ("&File <i>x</i> & <", ["&File x & <"], "&FILE <i>X</i> & <"),
+        ("<b>12</b>", [], "<b>12</b>"),
+    ],
+)
+def test_tags_in_messages_of_a_catalog_stay(text: str, read: list[str], written: str) -> None:
+    file = open_content(f'msgid "{text}"\nmsgstr ""\n'.encode(), "po")
+    assert [segment.text for segment in file.document.segments] == read
+    assert translated(file).decode().partition("msgstr ")[2] == (f'"{written}"\n' if read else f'"{text}"\n')
+
+
 def test_memories_get_the_missing_language(tmp_path: Path) -> None:
     text = """<?xml version="1.0" encoding="UTF-16"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
