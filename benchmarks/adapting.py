@@ -9,7 +9,7 @@ quote or name something (%<…%>, %qD). All of it is kept from the base model, w
 --tested pairs are the test, as many others the validation, and the first 50, 200 and 1,000 of the rest the corrections. The old
 domain is the test set without the project. Floors: the base model, and the source copied.
 
-`settings` tries ranks, rates and passes with 200 and 1,000 corrections, and judges by the validation. `fuzzy` translates the
+`settings` tries ranks, rates and passes with --tried corrections, and judges by the validation. `fuzzy` translates the
 validation and the test with a memory of all other pairs, at most 5,000, for each use of fuzzy matches, and counts only texts
 that have one. `markup` counts placeholders and tags that are kept, with and without protection.
 """
@@ -135,10 +135,10 @@ def counts(run: Path, files: dict[str, str], seeds: list[int]) -> None:
                 print(line, flush=True)
 
 
-def settings(run: Path, files: dict[str, str], seeds: list[int]) -> None:
+def settings(run: Path, files: dict[str, str], seeds: list[int], tried: list[int]) -> None:
     print(f"{'settings':<20}{'corrections':>12}  {'validation of the project: BLEU':<33}{'old domain: BLEU':<18}")
     for name, constants in SETTINGS.items():
-        for count in COUNTS[1:]:
+        for count in tried:
             system, _ = adapted(run, files, count, seeds[0], **constants)
             new, old = scores(system, files["tuning"])[0], scores(system, files["valid"])[0]
             print(f"{name:<20}{count:>12,}  {new:<33.1f}{old:<18.1f}", flush=True)
@@ -213,6 +213,7 @@ def main() -> None:
         "--words", type=lambda text: tuple(map(int, text.split(","))), default=(1, 10**6), help="of a source: LOW,HIGH"
     )
     parser.add_argument("--tested", type=int, default=500)
+    parser.add_argument("--tried", type=lambda text: [int(part) for part in text.split(",")], default=[200, 1000])
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
     parser.add_argument("--only", default="counts,settings,fuzzy,markup")
     arguments = parser.parse_args()
@@ -226,9 +227,10 @@ def main() -> None:
     for name in arguments.only.split(","):
         began = time.monotonic()
         print(f"\n## {name}", flush=True)
-        work = {"counts": counts, "settings": settings}.get(name)
-        if work is not None:
-            work(run, files, arguments.seeds)
+        if name == "counts":
+            counts(run, files, arguments.seeds)
+        elif name == "settings":
+            settings(run, files, arguments.seeds, arguments.tried)
         else:
             {"fuzzy": fuzzy, "markup": markup}[name](run, files)
         print(f"({time.monotonic() - began:.0f} s)", file=sys.stderr)
