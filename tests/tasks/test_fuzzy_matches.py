@@ -83,6 +83,14 @@ def test_a_prompt_is_read_and_not_shown(translator: Translator) -> None:
     assert whole.text == f"b a {shown.text}".strip()
 
 
+def test_a_match_of_several_sentences_requires_no_terms(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    match = MemoryMatch("a b c! d e?", "e d c b a", 0.8)
+    monkeypatch.setattr(FuzzyMatches, "_aligned", lambda *_: [pair(match.source, match.target, [0, 1, 2, 3, 4])])
+    text = "a b c! d h?"
+    (shown,), (plain,) = translator.stream([text], matches=[match], fuzzy="terms"), translator.stream([text])
+    assert len(shown.parts) == 2 and shown.text == plain.text
+
+
 def test_real_attention_finds_the_beginning(translator: Translator) -> None:
     # The run reverses, so the end of a text is the beginning of its translation, and nothing is forced for another end.
     match = MemoryMatch("a b c d e f", "f e d c b a", 5 / 6)
