@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft.decoding.beam_search import BeamSearch
+from weft.decoding.ctc_decoding import CtcSearch
+from weft.decoding.greedy_search import GreedySearch
+from weft.decoding.sampling import SampleSearch
 from weft.runs.translator import Translator, load
 from weft.tasks.translation.attention_alignment import units
-from weft.tasks.translation.fuzzy_matches import FuzzyMatches, matched_words
+from weft.tasks.translation.fuzzy_matches import FuzzyMatches, matched_words, usual_use
 from weft.tasks.translation.term_placement import AlignedPair
 from weft.tasks.translation.translation_memory import MemoryMatch
 
@@ -69,6 +73,13 @@ def test_what_a_user_requires_comes_first(translator: Translator, monkeypatch: p
         assert predictor.additions.applied([given]) == [given]
     predictor, given = inputs(translator, "a b c h", match, "report")
     assert predictor.additions.applied([given]) == [given]
+
+
+def test_auto_forces_a_prefix_where_the_search_accepts_one(translator: Translator) -> None:
+    searches: list[Any] = [BeamSearch, GreedySearch, SampleSearch, CtcSearch]
+    assert [usual_use(search) for search in searches] == ["prefix", "prefix", "prefix", "report"]
+    predictor: Any = translator.predictor()
+    assert predictor.additions.fuzzy.use == "prefix", "the default"
 
 
 def test_a_prompt_is_read_and_not_shown(translator: Translator) -> None:

@@ -55,7 +55,7 @@ class TranslationPredictor(SegmentSearch):
         )
         self.markup = MarkupTransfer(model, source, target, config.protect)
         room = {"most_source": self.max_source, "tags": len(self.reader.tags)}
-        self.additions = SourceAdditions(model, source, target, config, **room)
+        self.additions = SourceAdditions(model, source, target, options, **room)
         self.context_lines = config.context
         check_rules(options, source, target)
 
