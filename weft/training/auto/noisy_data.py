@@ -44,6 +44,8 @@ CHOICES = {"filters": {"duplicate": False, "near_duplicate": False}}
 def clean_noisy_data(choice: SettingsDraft, out: Path, clock: TimeBudget | None, report: Report) -> None:
     """Puts a clean copy in the place of the training data if it is noisy, and says so."""
     data = choice.config.data
+    if choice.config.task["kind"] != "translation":
+        return
     pairs = [open_pairs(name) for name in data.files]
     if not all(isinstance(entry, str) for entry in data.train) or any(isinstance(each, GeneratedPairs) for each in pairs):
         return
