@@ -1,15 +1,17 @@
 """Adapting a model to a new project: BLEU after few corrections, the old domain beside it, and uses of fuzzy matches.
 
-    python benchmarks/adapting.py DIR/l10n/en-de --out runs/adapting [--time 3m] [--base RUN] [--only counts,fuzzy]
+    python benchmarks/adapting.py DIR/l10n/en-de --out runs/adapting [--base RUN] [--only counts,fuzzy]
+        [--time 3m] [--recipe auto] [--pairs N --words LOW,HIGH --tested N --set KEY=VALUE …]
 
-DIR/l10n/en-de has train, dev and test.tsv.xz. The data names no projects, so the new project is what its markup gives away:
-the help of LibreOffice (<emph>, <ahelp …>, <item type=…>, <switchinline …>, %PRODUCTNAME). All of it is kept from the base
-model, which `auto` trains on the rest. Of the project, 500 pairs are the test, 500 others the validation, and the first 50,
-200 and 1,000 of the rest the corrections. The old domain is the test set without the project. Floor: the base model.
+DIR/l10n/en-de has train, dev and test.tsv.xz. The data names no projects, so the new project is what its markup gives away
+(--project): `libreoffice`, the help of LibreOffice (<emph>, <ahelp …>, %PRODUCTNAME), or `gcc`, messages of the compiler that
+quote or name something (%<…%>, %qD). All of it is kept from the base model, which is trained on the rest. Of the project,
+--tested pairs are the test, as many others the validation, and the first 50, 200 and 1,000 of the rest the corrections. The old
+domain is the test set without the project. Floors: the base model, and the source copied.
 
-`settings` tries ranks, rates and passes with 200 and 1,000 corrections, and judges by the validation. `fuzzy` translates the
-validation and the test with a memory of 5,000 other pairs, for each use of fuzzy matches, and counts only texts that have one.
-`markup` counts placeholders and tags that are kept, with and without protection.
+`settings` tries ranks, rates and passes with --tried corrections, and judges by the validation. `fuzzy` translates the
+validation and the test with a memory of all other pairs, at most 5,000, for each use of fuzzy matches, and counts only texts
+that have one. `markup` counts placeholders and tags that are kept, with and without protection.
 """
 
 from __future__ import annotations
@@ -27,17 +29,23 @@ from typing import Any
 import weft
 from weft.data.formats import open_pairs
 from weft.evaluation.metrics import make_metrics
-from weft.runs.translator import Translator
+from weft.evaluation.significance import paired_bootstrap
+from weft.runs.run_folder import complete
+from weft.runs.translator import Translator, open_memory
 from weft.tasks.translation.documents import translate_documents
 from weft.training import adapt as adapting
 
 Pairs = list[tuple[str, str]]
 
-PROJECT = re.compile(r"<emph>|<ahelp|<item type=|<switchinline|<caseinline|<defaultinline|%PRODUCTNAME|LibreOffice")
-"""Sources of the project."""
+PROJECTS = {
+    "libreoffice": re.compile(r"<emph>|<ahelp|<item type=|<switchinline|<caseinline|<defaultinline|%PRODUCTNAME|LibreOffice"),
+    "gcc": re.compile(r"%<(?!PRI)|%>|%q[A-Zs]"),
+}
+"""Sources of the projects."""
 
 COUNTS = (50, 200, 1000)
-TESTED, MEMORY = 500, 5000
+MEMORY = 5000
+BANDS = ((0.7, 0.8), (0.8, 0.9), (0.9, 1.0))
 PLACEHOLDERS = re.compile(
     r"%(?:\d+\$)?[-+#0]?\d*(?:\.\d+)?l{0,2}[sdiufgxc]\b|%\d+\b|\{\w*\}|\$\{\w+\}|\$\d\b|%\(\w+\)[sd]|</?\w[^<>]*>"
 )
@@ -54,31 +62,31 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def divide(folder: Path, out: Path) -> dict[str, str]:
-    """Writes the parts of the data as files; returns their names."""
-    parts = {"train": out / "train.tsv", "valid": out / "valid.tsv", "old": out / "old.tsv"}
+def divide(options: argparse.Namespace) -> dict[str, str]:
+    """Writes the parts of the data as files, unless an earlier call has; returns their names."""
+    out, chance, (low, high) = options.out, random.Random(1), options.words
+    parts: dict[str, Pairs] = {}
+    names = ("train", "valid", "old", "sample", "new", "tuning", "memory", *map(str, COUNTS))
+    files = {name: str(out / f"{name}.tsv") for name in names}
+    if all(Path(file).exists() for file in files.values()):
+        return files
     project: Pairs = []
-    if all(each.exists() for each in (*parts.values(), out / "memory.tsv")):
-        return {name: str(out / f"{name}.tsv") for name in (*parts, "sample", "new", "tuning", "memory", *map(str, COUNTS))}
     for name, file in (("train", "train"), ("valid", "dev"), ("old", "test")):
-        rest = []
-        for pair in open_pairs(str(folder / f"{file}.tsv.xz")):
-            (project if PROJECT.search(pair[0]) else rest).append(pair)
-        write(parts[name], rest if name == "train" else rest[:1000])
-        if name == "train":
-            write(out / "sample.tsv", random.Random(2).sample(rest, min(20_000, len(rest))))
-    random.Random(1).shuffle(project)
+        pairs = [pair for pair in open_pairs(str(options.data / f"{file}.tsv.xz")) if low <= len(pair[0].split()) <= high]
+        project += [pair for pair in pairs if PROJECTS[options.project].search(pair[0])]
+        parts[name] = [pair for pair in pairs if not PROJECTS[options.project].search(pair[0])]
+    if options.pairs:
+        parts["train"] = chance.sample(parts["train"], options.pairs)
+    parts |= {"valid": parts["valid"][:1000], "old": parts["old"][: 2 * options.tested]}
+    parts["sample"] = random.Random(2).sample(parts["train"], min(20_000, len(parts["train"])))
+    chance.shuffle(project)
     project = list({source: (source, target) for source, target in project}.values())
-    cuts = {"new": project[:TESTED], "tuning": project[TESTED : 2 * TESTED]}
-    rest = project[2 * TESTED :]
-    cuts |= {str(count): rest[:count] for count in COUNTS} | {"memory": rest[:MEMORY]}
-    for name, pairs in cuts.items():
-        write(out / f"{name}.tsv", pairs)
-    return {name: str(out / f"{name}.tsv") for name in (*parts, "sample", *cuts)}
-
-
-def write(file: Path, pairs: Pairs) -> None:
-    file.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
+    parts["new"], parts["tuning"] = project[: options.tested], project[options.tested : 2 * options.tested]
+    rest = project[2 * options.tested :]
+    parts |= {str(count): rest[:count] for count in COUNTS} | {"memory": rest[:MEMORY]}
+    for name, pairs in parts.items():
+        Path(files[name]).write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
+    return files
 
 
 def scores(system: Translator, file: str, **options: Any) -> tuple[float, float]:
@@ -111,6 +119,9 @@ def adapted(
 
 def counts(run: Path, files: dict[str, str], seeds: list[int]) -> None:
     base = weft.load(run)
+    for name in ("new", "old"):
+        sources, references = zip(*open_pairs(files[name]), strict=True)
+        print("{}: source copied {:.1f} BLEU, {:.1f} chrF".format(name, *judged([*sources], [*references])))
     new, old = scores(base, files["new"]), scores(base, files["old"])
     print(f"{'corrections':<13}{'seed':>5}  {'new: BLEU, chrF':<18}{'old: BLEU, chrF':<18}{'seconds':>8}")
     print(f"{0:<13}{'':>5}  {new[0]:<8.1f}{new[1]:<10.1f}{old[0]:<8.1f}{old[1]:<10.1f}", flush=True)
@@ -124,10 +135,10 @@ def counts(run: Path, files: dict[str, str], seeds: list[int]) -> None:
                 print(line, flush=True)
 
 
-def settings(run: Path, files: dict[str, str], seeds: list[int]) -> None:
+def settings(run: Path, files: dict[str, str], seeds: list[int], tried: list[int]) -> None:
     print(f"{'settings':<20}{'corrections':>12}  {'validation of the project: BLEU':<33}{'old domain: BLEU':<18}")
     for name, constants in SETTINGS.items():
-        for count in COUNTS[1:]:
+        for count in tried:
             system, _ = adapted(run, files, count, seeds[0], **constants)
             new, old = scores(system, files["tuning"])[0], scores(system, files["valid"])[0]
             print(f"{name:<20}{count:>12,}  {new:<33.1f}{old:<18.1f}", flush=True)
@@ -154,22 +165,35 @@ def markup(run: Path, files: dict[str, str]) -> None:
 
 
 def fuzzy(run: Path, files: dict[str, str]) -> None:
-    """BLEU of texts that have a fuzzy match, by how it is used, and of the match's own target, on validation and test."""
-    from weft.runs.translator import open_memory
-
+    """BLEU and chrF of texts that have a fuzzy match, by how it is used, and of the match's own target, by similarity."""
     system = weft.load(run)
     memory = open_memory(system, [files["memory"]])
     for part in ("tuning", "new"):
         found = [(source, target, memory.find(source)) for source, target in open_pairs(files[part])]
         rows = [(source, target, match) for source, target, match in found if match is not None and not match.exact]
-        references = [target for _, target, _ in rows]
-        mean = sum(match.score for *_, match in rows) / max(1, len(rows))
-        print(f"\n{part}: {len(rows)} of {len(found)} texts have a fuzzy match, mean similarity {mean:.2f}")
-        print(f"{'the match itself':<20}{judged([match.target for _, _, match in rows], references)[0]:>8.1f}", flush=True)
+        texts = {"the match itself": [match.target for *_, match in rows]}
         for use in FUZZY_USES:
-            stream = system.stream([source for source, _, _ in rows], matches=[match for _, _, match in rows], fuzzy=use)
-            bleu, chrf = judged([each.text for each in stream], references)
-            print(f"{use:<20}{bleu:>8.1f}{chrf:>8.1f}", flush=True)
+            stream = system.stream([source for source, *_ in rows], matches=[match for *_, match in rows], fuzzy=use)
+            texts[use] = [each.text for each in stream]
+        print(f"\n{part}: {len(rows)} of {len(found)} texts have a fuzzy match")
+        for low, high in ((0.0, 1.0), *BANDS):
+            places = [place for place, (*_, match) in enumerate(rows) if low <= match.score < high]
+            print(f"similarity {low} to {high}: {len(places)} texts")
+            by_similarity({use: [each[place] for place in places] for use, each in texts.items()}, [rows[p][1] for p in places])
+
+
+def by_similarity(texts: dict[str, list[str]], references: list[str]) -> None:
+    """Prints the scores of each use, and their difference from `report` by the paired bootstrap."""
+    metrics = make_metrics(["bleu", "chrf"])
+    for use, each in texts.items():
+        bleu, chrf = judged(each, references)
+        line = f"  {use:<20}{bleu:>8.1f}{chrf:>8.1f}"
+        if use != "report":
+            for metric in metrics:
+                both = (metric.count(some, references) for some in (each, texts["report"]))
+                other = paired_bootstrap(metric, *both)
+                line += f"   {other.delta:+.1f} ({other.ci[0]:+.1f} to {other.ci[1]:+.1f}, p {other.p:.3f})"
+        print(line, flush=True)
 
 
 FUZZY_USES = ("report", "prefix", "terms", "prompt")
@@ -180,22 +204,33 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/adapting"))
     parser.add_argument("--base", type=Path, help="a trained run; default: trained now")
-    parser.add_argument("--time", default="3m", help="training of the base")
+    parser.add_argument("--recipe", default="auto", help="of the base")
+    parser.add_argument("--time", help="training of the base; default: what --recipe and --set say")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further settings of the base")
+    parser.add_argument("--project", choices=[*PROJECTS], default="libreoffice")
+    parser.add_argument("--pairs", type=int, default=0, help="the base is trained on so many; default: all")
+    parser.add_argument(
+        "--words", type=lambda text: tuple(map(int, text.split(","))), default=(1, 10**6), help="of a source: LOW,HIGH"
+    )
+    parser.add_argument("--tested", type=int, default=500)
+    parser.add_argument("--tried", type=lambda text: [int(part) for part in text.split(",")], default=[200, 1000])
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
     parser.add_argument("--only", default="counts,settings,fuzzy,markup")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    files, run = divide(arguments.data, arguments.out), arguments.base or arguments.out / "base"
+    files, run = divide(arguments), arguments.base or arguments.out / "base"
     print(json.dumps({name: sum(1 for _ in open_pairs(file)) for name, file in files.items()}), flush=True)
-    if not run.exists():
-        options = {"data.source_language": "en", "data.target_language": "de"}
-        weft.train("auto", data=files["train"], valid=files["valid"], out=run, time=arguments.time, set=options, tell=print)
+    if not complete(run):
+        options = ["data.source_language=en", "data.target_language=de", *arguments.set]
+        length = {"time": arguments.time} if arguments.time else {}
+        weft.train(arguments.recipe, data=files["train"], valid=files["valid"], out=run, set=options, tell=print, **length)
     for name in arguments.only.split(","):
         began = time.monotonic()
         print(f"\n## {name}", flush=True)
-        work = {"counts": counts, "settings": settings}.get(name)
-        if work is not None:
-            work(run, files, arguments.seeds)
+        if name == "counts":
+            counts(run, files, arguments.seeds)
+        elif name == "settings":
+            settings(run, files, arguments.seeds, arguments.tried)
         else:
             {"fuzzy": fuzzy, "markup": markup}[name](run, files)
         print(f"({time.monotonic() - began:.0f} s)", file=sys.stderr)

@@ -40,6 +40,11 @@ def test_documents(weft: Shell, reverse_run: Path, memory: Path, tmp_path: Path)
     found = weft("translate", reverse_run, tmp_path / "text.po", "--memory", memory)
     assert 'msgstr "x y z"' in found and 'msgstr "e d"' in found
     assert "1 of 2 texts are answered" in weft.err
+    tagged = PO.replace('"a b c"', '"a <b>b c</b>"').replace('"d e"', '"d <i>e</i>"')
+    (tmp_path / "text.po").write_text(tagged, encoding="utf-8")
+    (tmp_path / "tagged.tsv").write_text("a <b>b c</b>\t<b>x</b> y\n", encoding="utf-8")
+    found = weft("translate", reverse_run, tmp_path / "text.po", "--memory", tmp_path / "tagged.tsv")
+    assert 'msgstr "<b>x</b> y"' in found and 'msgstr "<i>e</i> d"' in found, "a memory of catalogs has their tags"
     (tmp_path / "text.html").write_text("<p>a b c</p><p>a <b>b</b> c</p>", encoding="utf-8")
     found = weft("translate", reverse_run, tmp_path / "text.html", "--memory", memory)
     assert found.startswith("<p>x y z</p><p>c <b>b</b> a</p>")  # a memory does not say where markup belongs

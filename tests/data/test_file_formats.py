@@ -238,6 +238,15 @@ def test_catalogs(tmp_path: Path) -> None:
     assert "no message is translated: 1 without a translation" in message(write(tmp_path / "b.pot", 'msgid "a"\nmsgstr ""\n'))
 
 
+def test_messages_of_a_catalog_need_no_blank_lines_between_them(tmp_path: Path) -> None:
+    texts = ("msgid", "a"), ("msgstr", "b"), ("msgctxt", "x"), ("msgid", "c"), ("msgstr", "d"), ("msgid", "f"), ("msgstr", "g")
+    for space in (" ", "\t", ""):
+        path = write(tmp_path / "a.po", "".join(f'{keyword}{space}"{text}"\n' for keyword, text in texts))
+        assert list(open_pairs(path)) == [("a", "b"), ("c", "d"), ("f", "g")] and not left_out(path)
+    one = 'msgid ""\nmsgstr "Plural-Forms: nplurals=1; plural=0;\\n"\n\nmsgid "a"\nmsgid_plural "b"\nmsgstr[0] "c"\n'
+    assert left_out(write(tmp_path / "b.po", one)) == {}, "nothing is left out"
+
+
 def test_catalogs_as_polib_writes_them(tmp_path: Path) -> None:
     polib = pytest.importorskip("polib")
     catalog = polib.POFile(wrapwidth=30)
@@ -301,6 +310,31 @@ def test_xliff_written_by_translate_toolkit(tmp_path: Path) -> None:
     assert list(open_pairs(write(tmp_path / "a.xlf", bytes(store)))) == PAIRS
 
 
+def test_units_that_are_fixed_or_suggested_by_a_machine_are_no_data(tmp_path: Path) -> None:
+    unit = '<trans-unit id="1"{}><source>{}</source><target{}>T</target></trans-unit>'
+    units = [
+        unit.format("", "kept", ' state="needs-review-translation" state-qualifier="exact-match"'),
+        '<group translate="no">'
+        + unit.format("", "fixed", "")
+        + unit.format(' translate="yes"', "translated", "")
+        + "</group>",
+        unit.format("", "suggested", ' state="needs-review-translation" state-qualifier="mt-suggestion"'),
+        unit.format("", "last", ""),
+    ]
+    first = write(tmp_path / "a.xlf", f'<xliff version="1.2"><file><body>{"".join(units)}</body></file></xliff>')
+    assert [source for source, _ in open_pairs(first)] == ["kept", "translated", "last"]
+    assert left_out(first) == {"not to be translated": 1, "suggested by a machine": 1}
+    segment = '<segment state="translated"{}><source>{}</source><target>T</target></segment>'
+    texts = segment.format(' subState="weft:-0.5"', "suggested") + segment.format(' subState="weft:exact-match"', "kept")
+    second = write(tmp_path / "b.xlf", f'<xliff version="2.0"><file id="f"><unit id="u">{texts}</unit></file></xliff>')
+    assert [source for source, _ in open_pairs(second)] == ["kept"]
+
+
+def test_entities_of_a_dtd_that_is_not_read_do_not_vanish(tmp_path: Path) -> None:
+    text = memory(unit(en="a&nbsp;b", de="c"))
+    assert "line 3: the entity &nbsp; is declared elsewhere" in message(write(tmp_path / "a.tmx", text))
+
+
 def test_spreadsheets(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
@@ -340,6 +374,10 @@ def test_parquet(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"a": ["x"], "b": ["y"], "c": ["z"]}), path)
     assert "Choose two" in message(str(path))
     assert "cannot be read" in message(write(tmp_path / "b.parquet", "x"))
+    parquet.write_table(pyarrow.table({"pair": [{"en": "a", "de": "b"}, None, {"en": "c", "de": None}]}), path)
+    assert list(open_pairs(f"{path}#pair.en,pair.de")) == [("a", "b")]
+    assert left_out(f"{path}#pair.en,pair.de") == {"without a text": 2}
+    assert "row 1: there is no 'pair.fr'" in message(f"{path}#pair.en,pair.fr")
 
 
 def subtitles(*cues: tuple[float, float, str], comma: str = ",") -> str:
@@ -373,6 +411,9 @@ def test_subtitles_are_paired_by_their_times(tmp_path: Path) -> None:
     ]
     assert list(open_pairs(f"{first},{second}")) == expected
     assert left_out(f"{first},{second}") == {"cues without a partner": 1}
+    escaped = write(tmp_path / "c.vtt", "WEBVTT\n\n" + subtitles((1, 2, "<v Ann>A &lt;b&gt; &amp; c</v>"), comma="."))
+    raw = write(tmp_path / "c.srt", subtitles((1, 2, "Fish &amp; chips")))
+    assert list(open_pairs(f"{escaped},{raw}")) == [("A <b> & c", "Fish &amp; chips")], "SubRip has no entities"
     assert list(open_pairs(swapped(f"{first},{second}"))) == [(target, source) for source, target in expected]
     assert "no cues" in message(f"{first},{write(tmp_path / 'b.srt', 'words')}")
 
@@ -431,6 +472,11 @@ def test_archives_of_opus(tmp_path: Path) -> None:
     assert "corpus.de ends after 1 lines" in message(archive(tmp_path / "b.zip", en="a\nb\n", de="c\n") + "#en,de")
     assert "corpus.en ends after 0 lines" in message(archive(tmp_path / "c.zip", en="", de="c\n") + "#en,de")
     assert "its texts are empty" in message(archive(tmp_path / "d.zip", en="", de="") + "#en,de")
+    with zipfile.ZipFile(tmp_path / "g.zip", "w") as two:
+        for part in ("one.en", "one.de", "two.en", "two.fr"):
+            two.writestr(part, "a\n")
+    assert "both one.en and two.en end in .en" in message(f"{tmp_path / 'g.zip'}#en,de")
+    assert list(open_pairs(f"{tmp_path / 'g.zip'}#de,fr")) == [("a", "a")]
     content = Path(path).read_bytes()
     assert "cannot be read" in message(write(tmp_path / "e.zip", content.replace(b"a\nb", b"a\nx", 1)) + "#en,de")
     assert "cannot be read" in message(write(tmp_path / "f.zip", content[:30]) + "#en,de")

@@ -66,7 +66,8 @@ def test_the_token_is_the_key_and_the_memory_is_named(reverse_run: Path, tmp_pat
         answer = get(shown, "TranslateJson", input="a b c", **(PAIR | {"tokenCode": "secret"}))
         assert (answer["translation"], answer["memory"]) == ("x y z", "exact")
         fuzzy = get(shown, "TranslateJson", input="a b c d", **(PAIR | {"tokenCode": "secret"}))
-        assert fuzzy["memory"] == "fuzzy" and fuzzy["match"]["target"] == "x y z" and fuzzy["translation"] == "d c b a"
+        assert fuzzy["memory"] == "fuzzy" and fuzzy["match"]["target"] == "x y z"
+        assert fuzzy["translation"].startswith("x y z"), "its beginning is forced"
 
 
 @pytest.mark.parametrize("name", ["TranslateJson", "TranslatePost"])

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft.decoding.beam_search import BeamSearch
+from weft.decoding.ctc_decoding import CtcSearch
+from weft.decoding.greedy_search import GreedySearch
+from weft.decoding.sampling import SampleSearch
 from weft.runs.translator import Translator, load
 from weft.tasks.translation.attention_alignment import units
-from weft.tasks.translation.fuzzy_matches import FuzzyMatches, matched_words
+from weft.tasks.translation.fuzzy_matches import FuzzyMatches, matched_words, usual_use
 from weft.tasks.translation.term_placement import AlignedPair
 from weft.tasks.translation.translation_memory import MemoryMatch
 
@@ -71,6 +75,13 @@ def test_what_a_user_requires_comes_first(translator: Translator, monkeypatch: p
     assert predictor.additions.applied([given]) == [given]
 
 
+def test_auto_forces_a_prefix_where_the_search_accepts_one(translator: Translator) -> None:
+    searches: list[Any] = [BeamSearch, GreedySearch, SampleSearch, CtcSearch]
+    assert [usual_use(search) for search in searches] == ["prefix", "prefix", "prefix", "report"]
+    predictor: Any = translator.predictor()
+    assert predictor.additions.fuzzy.use == "prefix", "the default"
+
+
 def test_a_prompt_is_read_and_not_shown(translator: Translator) -> None:
     match = MemoryMatch("a b", "b a", 0.75)
     predictor, given = inputs(translator, "a b c", match, "prompt")
@@ -81,6 +92,14 @@ def test_a_prompt_is_read_and_not_shown(translator: Translator) -> None:
     # The model reads what a text of both has: the rest of its translation after that prefix.
     (whole,) = translator.stream(["a b a b c"], prefixes=["b a"])
     assert whole.text == f"b a {shown.text}".strip()
+
+
+def test_a_match_of_several_sentences_requires_no_terms(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    match = MemoryMatch("a b c! d e?", "e d c b a", 0.8)
+    monkeypatch.setattr(FuzzyMatches, "_aligned", lambda *_: [pair(match.source, match.target, [0, 1, 2, 3, 4])])
+    text = "a b c! d h?"
+    (shown,), (plain,) = translator.stream([text], matches=[match], fuzzy="terms"), translator.stream([text])
+    assert len(shown.parts) == 2 and shown.text == plain.text
 
 
 def test_real_attention_finds_the_beginning(translator: Translator) -> None:

@@ -103,6 +103,23 @@ def test_catalogs_in_other_encodings_and_languages() -> None:
         translated(open_content(text.encode("latin-1"), "po"), lambda text: "日")
 
 
+@pytest.mark.parametrize(
+    ("text", "read", "written"),
+    [
+        ("  Close the <b>window</b> now ", ["Close the window now"], "  CLOSE THE <b>WINDOW</b> NOW "),
+        ("<b>Note</b>: see <a href='x'>this</a>", ["Note: see this"], "<b>NOTE</b>: SEE <a href='x'>THIS</a>"),
+        ("cp <file> a<b and c>d", ["cp <file> a<b and c>d"], "CP <FILE> A<B AND C>D"),
+        ("a &amp; b<br>c <code>x</code>", ["a \ufffc b\ufffcc \ufffc"], "A &amp; B<br>C <code>x</code>"),
+        ("&File <i>x</i> & <", ["&File x & <"], "&FILE <i>X</i> & <"),
+        ("<b>12</b>", [], "<b>12</b>"),
+    ],
+)
+def test_tags_in_messages_of_a_catalog_stay(text: str, read: list[str], written: str) -> None:
+    file = open_content(f'msgid "{text}"\nmsgstr ""\n'.encode(), "po")
+    assert [segment.text for segment in file.document.segments] == read
+    assert translated(file).decode().partition("msgstr ")[2] == (f'"{written}"\n' if read else f'"{text}"\n')
+
+
 def test_memories_get_the_missing_language(tmp_path: Path) -> None:
     text = """<?xml version="1.0" encoding="UTF-16"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">
@@ -132,6 +149,51 @@ def test_memories_get_the_missing_language(tmp_path: Path) -> None:
         open_document(text, "tmx")
     with pytest.raises(DataError, match="entities"):
         open_document('<!DOCTYPE tmx [<!ENTITY a "b">]><tmx/>', "tmx", "de")
+
+
+def test_an_empty_text_of_a_memory_is_filled_in_place() -> None:
+    text = (
+        '<tmx version="1.4"><header srclang="en"/><body><tu><tuv xml:lang="en"><seg>a</seg></tuv>'
+        '<tuv xml:lang="de" creationid="you"><note>n</note><seg/></tuv></tu>'
+        '<tu><tuv xml:lang="de"><seg> </seg></tuv><tuv xml:lang="en"><seg>b</seg></tuv></tu></body></tmx>'
+    )
+    document = open_document(text, "tmx", "de")
+    expected = text.replace(' creationid="you"', ' creationid="weft"').replace("<seg/>", "<seg>A</seg>")
+    expected = expected.replace('<tuv xml:lang="de"><seg> </seg>', '<tuv xml:lang="de" creationid="weft"><seg>B</seg>')
+    assert document.fill(answers(document)) == expected
+
+
+KEPT_1 = [
+    '<target state="translated">T</target>',
+    '<target state="signed-off">T</target>',
+    '<target state="needs-review-translation">T</target>',
+    '<target state="final"/>',
+    "<target>T</target>",
+]
+REPLACED_1 = [
+    '<target state="needs-translation">T</target>',
+    '<target state="needs-review-translation" state-qualifier="mt-suggestion">T</target>',
+    "<target> a </target>",
+    '<target state="translated"> </target>',
+]
+KEPT_2 = [' state="translated"', ' state="reviewed"', ' state="final"', ' state="translated" subState="weft:exact-match"']
+REPLACED_2 = ["", ' state="initial"', ' state="translated" subState="weft:-0.5"']
+
+
+def test_xliff_keeps_what_a_person_has_translated() -> None:
+    first = '<xliff version="1.2"><file><body><trans-unit id="1"><source>a</source>{}</trans-unit></body></file></xliff>'
+    segment = "<segment{}><source>a</source><target>T</target></segment>"
+    second = f'<xliff version="2.0"><file><unit id="1">{segment}</unit></file></xliff>'
+    for text, kept, replaced in ((first, KEPT_1, REPLACED_1), (second, KEPT_2, REPLACED_2)):
+        assert not any(open_document(text.format(each), "xliff").segments for each in kept)
+        assert all(len(open_document(text.format(each), "xliff").segments) == 1 for each in replaced)
+
+
+def test_a_new_target_stands_after_the_segmented_source() -> None:
+    text = '<xliff version="1.2"><file><body><trans-unit id="1"><source>a</source>'
+    text += '<seg-source><mrk mtype="seg" mid="0">a</mrk></seg-source>'
+    document = open_document(f"{text}<note>n</note></trans-unit></body></file></xliff>", "xliff")
+    assert document.fill(answers(document)).startswith(f"{text}<target state=")
 
 
 def test_xliff_has_states_and_scores() -> None:

@@ -71,7 +71,8 @@ def translate_document(
     data = trained.config.data
     language = language_of(data.target_language, data.files, 1) if format is Format.tmx else data.target_language
     file = open_content(content, format, language, name)
-    texts, marks = ([getattr(segment, part) for segment in file.document.segments] for part in ("text", "marks"))
+    segments = [each if lookup is None else each.recalled(lookup.find) for each in file.document.segments]
+    texts, marks = ([getattr(segment, part) for segment in segments] for part in ("text", "marks"))
     terms = None if terms_of is None else map(terms_of, texts)
     matches = None if lookup is None else map(lookup.find, texts)
     answers = list(trained.stream(texts, terms=terms, marks=marks, matches=matches, auto_workers=cores(), **options))

@@ -51,6 +51,9 @@ def train(
         metavar="RUN",
         autocompletion=complete_runs,
     ),
+    clean: bool = typer.Option(
+        True, "--clean/--no-clean", help="For auto: leave out flawed pairs, as `weft data clean` does, if a sample has many."
+    ),
     set: list[str] = ANY_SET,
 ) -> None:
     """Train a model from a recipe or a configuration file, on your own data."""
@@ -76,7 +79,15 @@ def train(
     if cli.OWN_PROCESS:
         count_from_process_start()
     folder = resume or out or free_folder(recipe or start / "config.yaml")
-    options = {"data": data, "valid": valid, "out": folder, "time": time, "resume": resume is not None, "set": set}
+    options = {
+        "data": data,
+        "valid": valid,
+        "out": folder,
+        "time": time,
+        "resume": resume is not None,
+        "set": set,
+        "clean": clean,
+    }
     result = train_run(recipe, start=start, teacher=teacher, tell=tell, **options)
     if os.environ.get("RANK", "0") != "0":
         return  # one of several processes; only the first reports

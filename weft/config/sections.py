@@ -239,10 +239,11 @@ class DecodeSection(Section):
     protect: Literal["auto", "off"] | list[Literal["placeholders", "urls", "emails", "numbers"]] = Field(
         default="auto", description="what translations repeat as it is; auto: [placeholders, urls, emails]"
     )
-    fuzzy: Literal["report", "prefix", "terms", "prompt"] = Field(
-        default="report",
+    fuzzy: Literal["auto", "report", "prefix", "terms", "prompt"] = Field(
+        default="auto",
         description="use of the fuzzy matches of --memory: report: none; prefix: what both texts begin with is forced; terms: "
-        "what they share is required; prompt: the match stands before the text, and its translation before the translation",
+        "what they share is required; prompt: the match stands before the text, and its translation before the translation; "
+        "auto: prefix if the search can have one, else report",
     )
     context: int = Field(
         default=0, ge=0, description="lines before a line that the model reads with it, if it was trained so (copies.context)"

@@ -53,6 +53,12 @@ ENDING_WORD = 8
 ASIDE = re.compile(r"\s*[(\[].*?[.!?][)\]]\s+(?=[^\W\d_])", re.DOTALL)
 """A whole sentence in brackets."""
 
+KHMER = re.compile(r"(?<!។ល)[។៕](?!\s*ល\s*។)\s*")
+"""The end of a sentence in Khmer, which sentencex does not know; not `។ល។`, which means "and so on"."""
+
+QUOTED = re.compile("[」』][とっ]")
+"""A quotation and the particle after it, in Japanese: the sentence that says who spoke goes on."""
+
 ENDING = re.compile("[!.?;…\u037e։؝؞؟۔܀܁܂߹।॥၊။።፧፨᙮᜵᜶។៕᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿‼‽⁇⁈⁉⸮⸼。꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫﹒﹖﹗！．？｡]")
 """Marks that may end a sentence, in any language. Most lines have one at most, at their end, and need no segmenter."""
 
@@ -140,7 +146,7 @@ class _Parts:
     def continue_after(self, end: int) -> bool:
         """Whether the sentence that begins at `start` goes on after `end`."""
         line, rest = self.line, end < len(self.line)
-        if rest and line[end - 1].isascii() and not line[end - 1].isspace():
+        if rest and ((line[end - 1].isascii() and not line[end - 1].isspace()) or QUOTED.match(line, end - 1)):
             return True
         if self.first < self.start:
             self.first = _letter_from(line, self.start)
@@ -203,7 +209,8 @@ def _raw(line: str, language: str) -> Iterator[str]:
         if not window.startswith("".join(sentences)):
             sentences = [window]
         for sentence in sentences:
-            yield from _aside(line[start : start + len(sentence)])
+            for part in _aside(line[start : start + len(sentence)]):
+                yield from _khmer(part)
             start += len(sentence)
         size = WINDOW
 
@@ -212,6 +219,15 @@ def _aside(sentence: str) -> list[str]:
     """Separates a sentence in brackets from the sentence after it."""
     match = ASIDE.match(sentence)
     return [sentence] if match is None else [match[0], sentence[match.end() :]]
+
+
+def _khmer(sentence: str) -> Iterator[str]:
+    start = 0
+    for match in KHMER.finditer(sentence):
+        yield sentence[start : match.end()]
+        start = match.end()
+    if start < len(sentence):
+        yield sentence[start:]
 
 
 def join_texts(texts: Sequence[str], gaps: Sequence[str]) -> str:

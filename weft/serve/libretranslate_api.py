@@ -207,6 +207,8 @@ async def _translate_segments(
 ) -> list[Any]:
     """Translates each segment with a model, with `count` alternatives. Segments without letters stay as they are."""
     options = (("n_best", count + 1),) if count else ()
+    if model.memory is not None:
+        segments = [segment.recalled(model.memory.find) for segment in segments]
     queries = {
         place: TranslationQuery(model, segment.text, options, marks=segment.marks)
         for place, segment in enumerate(segments)

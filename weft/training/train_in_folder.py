@@ -31,7 +31,7 @@ def train_in_folder(
     """
     notes: list[str] = []
     config = request.config
-    choose = chooser(request.auto, request.sets, clock, report, fine_tune=request.fine_tune)
+    choose = chooser(request.auto, request.sets, clock, report, fine_tune=request.fine_tune, clean=request.clean)
     with contextlib.ExitStack() as stack:
 
         def prepare_first() -> Prepared:

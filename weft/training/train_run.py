@@ -38,6 +38,7 @@ def train(
     teacher: str | Path | None = None,
     resume: bool = False,
     set: Mapping[str, Any] | Sequence[str] = (),
+    clean: bool = True,
     tell: Report = silent,
 ) -> Result:
     """Trains a model in the run folder `out` and returns the result.
@@ -46,8 +47,9 @@ def train(
     is a run to fine-tune: the new run takes its model, tokenizers and weights, and everything else from the recipe, by default
     the configuration of that run. With `resume`, `out` is the run to continue. `time` is how long the whole call may take:
     "20m", "1h30m", or seconds. `teacher` is a run whose translations replace the targets of `data`. `set` overrides settings
-    like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts. Processes that
-    torchrun has started again after one of them was lost continue the run in `out`.
+    like `--set`: {"train.steps": 500} or ["train.steps=500"]. `clean=False` keeps the flawed pairs of noisy data, which `auto`
+    leaves out. `tell` receives messages before training starts. Processes that torchrun has started again after one of them was
+    lost continue the run in `out`.
     """
     if restarts() and out is not None and (Path(out) / CONFIG).exists():
         # The settings of the run are those that were requested, resolved.
@@ -75,7 +77,7 @@ def train(
         request = TrainingRequest(recipe, False, sets, seconds)
     else:
         recipe = AUTO if recipe is None else recipe
-        request = TrainingRequest(load_config(recipe, sets), recipe == AUTO, sets, seconds)
+        request = TrainingRequest(load_config(recipe, sets), recipe == AUTO, sets, seconds, clean=clean)
     request = replace(request, config=request.config.with_data(data, valid, teacher).absolute())
     return train_run(request, Path(out) if out else free_folder(recipe or AUTO), resume=resume, report=tell)
 

@@ -14,7 +14,7 @@ class TrainingRequest:
     """The request for a run, before anything is chosen. A run that was killed before its first step is resumed from it.
 
     auto: choose all sizes from the data · sets: settings that the user has fixed · seconds: how long the call may take ·
-    fine_tune: choose what suits a run that starts from another one, and has its settings
+    fine_tune: choose what suits a run that starts from another one, and has its settings · clean: auto may clean noisy data
     """
 
     config: Config
@@ -22,12 +22,14 @@ class TrainingRequest:
     sets: Sequence[str] = ()
     seconds: float | None = None
     fine_tune: bool = False
+    clean: bool = True
 
     @staticmethod
     def load(data: Mapping[str, Any], sets: Sequence[str] = ()) -> TrainingRequest:
         """The request that `data` returned, with further settings."""
         config = load_config(data["config"], sets)
-        return TrainingRequest(config, data["auto"], [*data["sets"], *sets], data["seconds"], data["fine_tune"])
+        clean = data.get("clean", True)
+        return TrainingRequest(config, data["auto"], [*data["sets"], *sets], data["seconds"], data["fine_tune"], clean)
 
     def data(self) -> dict[str, Any]:
         """The request as plain data."""

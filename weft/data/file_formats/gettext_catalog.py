@@ -18,6 +18,7 @@ from weft.errors import DataError
 
 CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
 PLURALS = re.compile(r"Plural-Forms:\s*nplurals\s*=\s*(\d{1,4})\s*;\s*plural\s*=\s*([^;\n]+)")
+BEGINS = re.compile(r"(?:msgctxt|msgid)(?!\w)")
 PART = re.compile(r'\s*(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d{1,4})\])?)\s*)?"((?:[^"\\]|\\.)*)"\s*')
 ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
 LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
@@ -99,11 +100,11 @@ def read_messages(lines: Iterable[str], name: str) -> Iterator[Message]:
             obsolete = not content.startswith("|")
         else:
             obsolete = False
-        begins = content.startswith(("#", "msgctxt", "msgid ", 'msgid"'))
-        if message.strings and (begins or not content):
+        begins = BEGINS.match(content) is not None
+        if message.strings and (begins or content.startswith("#") or not content):
             yield message
             message, key = Message(number), ""
-        elif message.texts.keys() & {"msgid"} and content.startswith(("msgctxt", "msgid ", 'msgid"')):
+        elif begins and "msgid" in message.texts:
             raise DataError(f"{name}, line {number:,}: the message before has no msgstr")
         message.lines.append(line)
         message.obsolete = message.obsolete or obsolete
@@ -227,7 +228,8 @@ class CatalogPairs(Pairs):
         wanted = [(message.plural, plurals.many)]
         if plurals.one != plurals.many:
             wanted.insert(0, (message.id, plurals.one))
-        self.left_out["further plural forms"] += len(message.strings) - len(wanted) if len(message.strings) > len(wanted) else 0
+        if len(message.strings) > len(wanted):
+            self.left_out["further plural forms"] += len(message.strings) - len(wanted)
         for source, form in wanted:
             if message.strings.get(form, "").strip():
                 yield source, message.strings[form]

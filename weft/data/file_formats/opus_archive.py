@@ -25,7 +25,13 @@ class ArchivePairs(Pairs):
                 names = [part for part in archive.namelist() if not part.endswith("/")]
         except ZIP_ERRORS as error:
             raise DataError(f"{self.path}: the .zip file cannot be read: {error}") from None
-        texts = {PurePath(part).suffix[1:]: part for part in names if PurePath(part).suffix[1:].lower() not in OTHERS}
+        texts: dict[str, str] = {}
+        for part in sorted(names):
+            language = PurePath(part).suffix[1:]
+            if language.lower() not in OTHERS and texts.setdefault(language, part) != part and language in (languages or ()):
+                raise DataError(
+                    f"{self.path}: both {texts[language]} and {part} end in .{language}; unpack the files and name them."
+                )
         found = ", ".join(sorted(texts)) or "none"
         if languages is None:
             one, other = (sorted(texts) * 2)[:2] if texts else ("en", "de")

@@ -1,7 +1,7 @@
 """Tables that are not text: spreadsheets (.xlsx, with openpyxl) and Parquet files (with pyarrow), row by row."""
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -123,17 +123,17 @@ class ParquetPairs(Pairs):
             with pyarrow.parquet.ParquetFile(self.path, memory_map=True) as file:
                 source, target = self._chosen(file.schema_arrow.names)
                 wanted = sorted({source.partition(".")[0], target.partition(".")[0]} & set(file.schema_arrow.names))
-                for batch in file.iter_batches(batch_size=4096, columns=wanted or None):
-                    yield from self._texts(batch.to_pylist(), source, target)
+                batches = file.iter_batches(batch_size=4096, columns=wanted or None)
+                yield from self._texts((record for batch in batches for record in batch.to_pylist()), source, target)
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: the Parquet file cannot be read: {error}") from None
 
-    def _texts(self, records: list[dict[str, Any]], source: str, target: str) -> Iterator[tuple[str, str]]:
+    def _texts(self, records: Iterable[dict[str, Any]], source: str, target: str) -> Iterator[tuple[str, str]]:
         for number, record in enumerate(records, start=1):
-            if None in (record.get(source, ""), record.get(target, "")):
+            if _is_null(record, source) or _is_null(record, target):
                 self.left_out["without a text"] += 1
                 continue
-            where = f"{self.path}, record {number:,} of a block"
+            where = f"{self.path}, row {number:,}"
             yield text_at(record, source, where), text_at(record, target, where)
 
     def _chosen(self, names: list[str]) -> tuple[str, str]:
@@ -150,3 +150,15 @@ class ParquetPairs(Pairs):
 
     def digest(self) -> str:
         return combine("parquet", *(self.columns or ()), file_digest(self.path))
+
+
+def _is_null(record: dict[str, Any], key: str) -> bool:
+    """Whether a column, a field of it, or a structure around the field has no value."""
+    value: Any = record
+    for step in [key] if key in record else key.split("."):
+        if not isinstance(value, dict) or step not in value:
+            return False  # there is no such field, which is an error
+        value = value[step]
+        if value is None:
+            return True
+    return False

@@ -8,6 +8,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from html import unescape
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal
@@ -63,8 +64,8 @@ def cue_lines(lines: Iterable[str], *, webvtt: bool) -> Iterator[tuple[str, Role
 def read_cues(path: str) -> list[Cue]:
     """The cues of a file in the order of their times, with their lines joined and without tags. Empty ones are left out."""
     cues: list[tuple[float, float, list[str]]] = []
-    inside = False
-    for line, role in cue_lines(read_lines(path), webvtt=".vtt" in Path(path).name.lower()):
+    inside, webvtt = False, ".vtt" in Path(path).name.lower()
+    for line, role in cue_lines(read_lines(path), webvtt=webvtt):
         if role == "times":
             match = TIMES.match(line)
             inside = match is not None
@@ -72,8 +73,14 @@ def read_cues(path: str) -> list[Cue]:
                 cues.append((_seconds(match[1]), _seconds(match[2]), []))
         elif role == "text" and inside:
             cues[-1][2].append(line.strip())
-    texts = [Cue(start, end, " ".join(MARKUP.sub("", " ".join(lines)).split())) for start, end, lines in cues]
+    texts = [Cue(start, end, _plain(" ".join(lines), webvtt)) for start, end, lines in cues]
     return sorted((cue for cue in texts if cue.text), key=lambda cue: (cue.start, cue.end))
+
+
+def _plain(text: str, webvtt: bool) -> str:
+    """The text that a player shows, on one line. Only WebVTT has entities, such as `&amp;`."""
+    text = MARKUP.sub("", text)
+    return " ".join((unescape(text) if webvtt else text).split())
 
 
 def _seconds(time: str) -> float:

@@ -1,6 +1,7 @@
 """XLIFF 1.2 and 2: the sources of its units with their translations, as a stream. Others are left out."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from weft.data.file_formats.xml_events import InlineText, XmlReader
 from weft.data.formats import Pairs, combine
@@ -10,8 +11,29 @@ from weft.errors import DataError
 UNTRANSLATED = {"new", "initial", "needs-translation", "needs-adaptation", "needs-l10n"}
 """States of targets that are no translations yet."""
 
-Unit = tuple[str, str | None, str]
-"""A source, its target if it has one, and the state of this."""
+EXACT = "weft:exact-match"
+"""The subordinate state of what weft takes from a translation memory."""
+
+CONTAINERS = {"file", "group", "unit", "trans-unit"}
+"""Elements whose `translate="no"` holds for everything in them."""
+
+
+class Unit(NamedTuple):
+    """A source, its target if it has one, and the state of this. note: its qualifier or subordinate state · fixed: see below.
+
+    A fixed unit is not to be translated.
+    """
+
+    source: str
+    target: str | None
+    state: str
+    note: str
+    fixed: bool
+
+
+def is_suggestion(note: str) -> bool:
+    """Whether the qualifier of a target (version 1.2), or the subordinate state of a segment (2), is a machine's."""
+    return note == "mt-suggestion" or (note.startswith("weft:") and note != EXACT)
 
 
 class _XliffReader(XmlReader):
@@ -22,7 +44,8 @@ class _XliffReader(XmlReader):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._texts: dict[str, str] = {}
-        self._state = ""
+        self._state, self._note = "", ""
+        self._fixed = [False]
         self._data: dict[str, str] = {}
         self._ignored = 0
         self._name, self._segment = "", InlineText()
@@ -30,17 +53,21 @@ class _XliffReader(XmlReader):
     def start(self, name: str, attributes: dict[str, str]) -> None:
         if self._name:
             self._segment.start(name, attributes)
-        elif name in ("alt-trans", "matches", "seg-source", "ignorable"):
+            return
+        if name in CONTAINERS:
+            self._fixed.append(attributes.get("translate", "no" if self._fixed[-1] else "yes") == "no")
+        if name in ("alt-trans", "matches", "seg-source", "ignorable"):
             self._ignored += 1
         elif self._ignored:
             return
         elif name == "unit":
             self._data = {}
         elif name in ("trans-unit", "segment"):
-            self._texts, self._state = {}, attributes.get("state", "")
+            self._texts, self._state, self._note = {}, attributes.get("state", ""), attributes.get("subState", "")
         elif name in ("source", "target"):
             self._begin(name)
-            self._state = attributes.get("state", self._state) if name == "target" else self._state
+            if name == "target":
+                self._state, self._note = attributes.get("state", self._state), attributes.get("state-qualifier", self._note)
         elif name == "data":
             self._begin(f"data {attributes.get('id', '')}")
 
@@ -60,7 +87,10 @@ class _XliffReader(XmlReader):
         elif name in ("alt-trans", "matches", "seg-source", "ignorable"):
             self._ignored -= 1
         elif name in ("trans-unit", "segment") and "source" in self._texts:
-            self.found.append((self._texts["source"], self._texts.get("target"), self._state))
+            source, target = self._texts["source"], self._texts.get("target")
+            self.found.append(Unit(source, target, self._state, self._note, self._fixed[-1]))
+        if not self._name and name in CONTAINERS:
+            self._fixed.pop()
 
     def text(self, text: str) -> None:
         if self._name:
@@ -78,18 +108,19 @@ class XliffPairs(Pairs):
     def __iter__(self) -> Iterator[tuple[str, str]]:
         self.left_out.clear()
         empty = True
-        for source, target, state in _XliffReader(self.path):
-            if reason := _why_left_out(source, target, state):
+        for unit in _XliffReader(self.path):
+            if reason := _why_left_out(unit):
                 self.left_out[reason] += 1
                 continue
             empty = False
-            yield (target, source) if self.exchanged else (source, target)
+            pair = unit.source, unit.target or ""
+            yield pair[::-1] if self.exchanged else pair
         if empty:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items()) or "it has none"
             raise DataError(f"{self.path}: no unit is translated: {reasons}.")
 
     def sources(self) -> Iterator[str]:
-        return (source for source, _, _ in _XliffReader(self.path))
+        return (unit.source for unit in _XliffReader(self.path))
 
     def digest(self) -> str:
         return combine("xliff", str(self.exchanged), file_digest(self.path))
@@ -102,9 +133,13 @@ def exchanged(name: str, sides: tuple[str, str] | None) -> bool:
     return sides == ("target", "source")
 
 
-def _why_left_out(source: str, target: str | None, state: str) -> str | None:
-    if not (target or "").strip():
+def _why_left_out(unit: Unit) -> str | None:
+    if unit.fixed:
+        return "not to be translated"
+    if not (unit.target or "").strip():
         return "without a translation"
-    if state.lower() in UNTRANSLATED:
-        return f"in the state {state}"
-    return None if source.strip() else "with an empty source"
+    if unit.state.lower() in UNTRANSLATED:
+        return f"in the state {unit.state}"
+    if is_suggestion(unit.note):
+        return "suggested by a machine"
+    return None if unit.source.strip() else "with an empty source"

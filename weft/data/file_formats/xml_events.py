@@ -53,6 +53,7 @@ class XmlReader:
         parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
         parser.CharacterDataHandler = self.text
         parser.EntityDeclHandler = self._refuse_entities
+        parser.SkippedEntityHandler = self._refuse_entity
         self._parser, read = parser, 0
         with open_file(self.path) as file:
             while True:
@@ -88,6 +89,11 @@ class XmlReader:
 
     def _refuse_entities(self, *declaration: object) -> None:
         raise DataError(f"{self.path}: the file declares entities, which are not read; replace them by their text")
+
+    def _refuse_entity(self, name: str, is_parameter: bool) -> None:
+        """An entity of an external DTD, which is not read, would otherwise vanish from the text."""
+        if not is_parameter:
+            raise DataError(f"{self.where}: the entity &{name}; is declared elsewhere; replace it by its text")
 
 
 class InlineText:

@@ -18,6 +18,7 @@ import torch
 
 from weft.data.batch import EOS, UNK
 from weft.data.tokenizers import Tokenizer
+from weft.decoding.search_methods import Search
 from weft.models.base import Model
 from weft.tasks.translation.attention_alignment import units
 from weft.tasks.translation.glossary import Terms
@@ -30,6 +31,11 @@ Use = Literal["report", "prefix", "terms", "prompt"]
 
 LEAST_WORDS, MOST_TERMS = 2, 4
 """The fewest words of a term that is taken from a match, and the most such terms."""
+
+
+def usual_use(search: Search) -> Use:
+    """The use of `decode.fuzzy: auto`: the one that raised BLEU and chrF, if the search accepts it; see the results page."""
+    return "prefix" if "prefix" in search.accepts else "report"
 
 
 class FuzzyMatches:
@@ -80,7 +86,8 @@ class FuzzyMatches:
         spans, text = pair.target_units, pair.target
         if self.use == "prefix":
             count = next((number for number, each in enumerate(kept) if not each), len(kept))
-            return {"prefix": text[: spans[count - 1][1]]} if count else {}
+            prefix = text[: spans[count - 1][1]] if count else ""
+            return {"prefix": prefix} if prefix and UNK not in self.target.encode(prefix) else {}
         runs, start = list[tuple[int, int]](), 0
         for end in range(len(kept) + 1):
             if end == len(kept) or not kept[end]:

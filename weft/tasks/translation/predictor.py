@@ -11,6 +11,7 @@ from weft.decoding.score_given_targets import score_texts, teacher_force
 from weft.decoding.shortlist import Shortlist
 from weft.models.base import Model
 from weft.tasks.translation.generation_request import attach_terms, check_rules, most_source
+from weft.tasks.translation.glossary import NO_TERMS
 from weft.tasks.translation.markup_and_tag_transfer import MarkupTransfer, untranslated
 from weft.tasks.translation.segment_search import SegmentSearch
 from weft.tasks.translation.segmenter import Segmenter, TextSegment, Translation, best_first, join_segments
@@ -54,7 +55,7 @@ class TranslationPredictor(SegmentSearch):
         )
         self.markup = MarkupTransfer(model, source, target, config.protect)
         room = {"most_source": self.max_source, "tags": len(self.reader.tags)}
-        self.additions = SourceAdditions(model, source, target, config, **room)
+        self.additions = SourceAdditions(model, source, target, options, **room)
         self.context_lines = config.context
         check_rules(options, source, target)
 
@@ -71,6 +72,7 @@ class TranslationPredictor(SegmentSearch):
 
         There are none for an input that a translation memory answers.
         """
+        wished = [each.terms for each in inputs]
         inputs = self.additions.applied(inputs)
         asked = [(number, each) for number, each in enumerate(inputs) if not each.from_memory]
         texts = [(number, *some) for number, each in asked for some in self.markup.readings(each.text, each.marks)]
@@ -79,6 +81,8 @@ class TranslationPredictor(SegmentSearch):
         groups: list[list[TextSegment]] = [[] for _ in inputs]
         for (number, _, masked), segments in zip(texts, read, strict=True):
             prefix, terms = inputs[number].prefix, inputs[number].terms
+            if len(segments) > 1 and not wished[number]:
+                terms = NO_TERMS  # it is not known which part needs the terms of a fuzzy match
             if prefix or terms:
                 attach_terms(prefix, terms, segments, self.model, self.options, f"line {first_line + number}: ")
             for segment in segments:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft.config.sections import DecodeSection
 from weft.data.changed_copies import CONTEXT, inline_terms
 from weft.data.tokenizers import Tokenizer
+from weft.decoding.decoding_options import DecodingOptions
 from weft.models.base import Model
-from weft.tasks.translation.fuzzy_matches import FuzzyMatches
+from weft.tasks.translation.fuzzy_matches import FuzzyMatches, usual_use
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.segmenter import TextSegment
 from weft.tasks.translation.translation_input import TranslationInput
@@ -23,11 +23,13 @@ class SourceAdditions:
     """Adds terms and context to sources. most_source: the most tokens of a segment · tags: ids that begin each source."""
 
     def __init__(
-        self, model: Model, source: Tokenizer, target: Tokenizer, config: DecodeSection, *, most_source: int, tags: int
+        self, model: Model, source: Tokenizer, target: Tokenizer, options: DecodingOptions, *, most_source: int, tags: int
     ) -> None:
+        config = options.config
         self.source, self.most_source, self.tags = source, most_source, tags
         self.inline, self.context = config.term_use == "inline", config.context > 0 and not model.copies
-        self.fuzzy = FuzzyMatches(model, source, target, config.fuzzy, most_source=most_source, tags=tags)
+        use = usual_use(options.search) if config.fuzzy == "auto" else config.fuzzy
+        self.fuzzy = FuzzyMatches(model, source, target, use, most_source=most_source, tags=tags)
 
     def applied(self, inputs: Sequence[TranslationInput]) -> Sequence[TranslationInput]:
         """The inputs with inline terms in their texts, and with prefixes and terms of their matches. Markup excludes both."""

@@ -27,6 +27,7 @@ from weft.training.auto.choose_settings import (
     first_shape,
 )
 from weft.training.auto.fine_tuning import choose_fine_tuning
+from weft.training.auto.noisy_data import clean_noisy_data
 from weft.training.auto.speed_probe import PROBED_PAIRS, Speed, fastest_threads, probe, probe_seconds
 from weft.training.distributed import World
 from weft.training.log import PlainLines
@@ -89,9 +90,11 @@ Choose = Callable[[Config, Path, World], Config]
 """Completes the configuration of a new run, given its folder and the processes that will train it."""
 
 
-def chooser(auto: bool, sets: Sequence[str], clock: TimeBudget | None, report: Report, *, fine_tune: bool = False) -> Choose:
+def chooser(
+    auto: bool, sets: Sequence[str], clock: TimeBudget | None, report: Report, *, fine_tune: bool = False, clean: bool = True
+) -> Choose:
     """The function that completes the configuration: the batch that fits, if train.batch_tokens is auto; what `auto` chooses,
-    what suits a run that is fine-tuned with its own settings, and what a time allows.
+    what suits a run that is fine-tuned with its own settings, and what a time allows. clean: auto cleans noisy data.
     """
     fixed = {".".join(parse_override(text).path) for text in sets}
 
@@ -101,6 +104,9 @@ def chooser(auto: bool, sets: Sequence[str], clock: TimeBudget | None, report: R
             return config
         choice = SettingsDraft(config, fixed)
         if auto:
+            report("reading the training data and learning its vocabulary")
+            if clean:
+                clean_noisy_data(choice, out, clock, report)
             _choose(choice, out, world, clock, report)
         elif fine_tune:
             choose_fine_tuning(choice)
@@ -122,7 +128,6 @@ def chooser(auto: bool, sets: Sequence[str], clock: TimeBudget | None, report: R
 
 def _choose(choice: SettingsDraft, out: Path, world: World, clock: TimeBudget | None, report: Report) -> None:
     """Chooses everything by the rules, and for a time also how much of it can be done."""
-    report("reading the training data and learning its vocabulary")
     facts = choose_data(choice, out, world.device, world.size)
     if clock is not None:
         _check_left(clock)

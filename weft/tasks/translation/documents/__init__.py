@@ -7,7 +7,14 @@ from weft.data.text_lines import decode_text
 from weft.errors import ConfigError, DataError
 from weft.tasks.translation.documents.catalogs_and_tables import Write, read_catalog, read_table
 from weft.tasks.translation.documents.docx import WordDocument
-from weft.tasks.translation.documents.html import Document, html_document, srt_document, text_document, vtt_document
+from weft.tasks.translation.documents.html import (
+    Document,
+    entries_document,
+    html_document,
+    srt_document,
+    text_document,
+    vtt_document,
+)
 from weft.tasks.translation.documents.markdown import markdown_document
 from weft.tasks.translation.glossary import Terms
 from weft.tasks.translation.segmenter import Translation
@@ -101,7 +108,7 @@ def open_content(content: bytes, format: str, language: str | None = None, name:
         texts, write = STRUCTURES[format](content, name)
         if any(SEPARATOR in text for text in texts):
             raise DataError(f"{name} has the control character U+001E in a text; remove it")
-        return DocumentFile(text_document(SEPARATOR.join(texts), letters=True), lambda filled: write(filled.split(SEPARATOR)))
+        return DocumentFile(entries_document(SEPARATOR.join(texts)), lambda filled: write(filled.split(SEPARATOR)))
     return DocumentFile(open_document(decode_text(content, name), format, language), str.encode)
 
 

@@ -18,6 +18,7 @@ from weft.data.file_formats.subtitles import cue_lines
 from weft.errors import DataError
 from weft.tasks.translation.markup_and_tag_transfer import OBJECT, MarkupSpan, has_words
 from weft.tasks.translation.segmenter import Translation
+from weft.tasks.translation.translation_memory import MemoryMatch
 
 LINE_END = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 
@@ -138,15 +139,55 @@ def _shifted(mark: MarkupSpan, by: int, length: int) -> MarkupSpan:
     return replace(mark, start=start, end=end)
 
 
-def text_document(text: str, *, letters: bool = False) -> Document:
-    """A text whose lines are translated; line breaks and blank lines stay. letters: so do lines without letters."""
+def text_document(text: str) -> Document:
+    """A text whose lines are translated; line breaks and blank lines stay."""
     document = Document()
     for part in LINE_END.split(text):
-        if any(map(str.isalpha, part)) if letters else part.strip():
+        if part.strip():
             document.translate(Segment(part))
         else:
             document.keep(part)
     return document
+
+
+def entries_document(text: str) -> Document:
+    """Lines of entries of a catalog or a table. Tags in them stay; so do lines without letters.
+
+    Nothing is escaped, since only the program that shows an entry knows whether it is markup: entities stay as they are, and a
+    tag without a counterpart, such as `<file>`, is text.
+    """
+    document = Document()
+    for part in LINE_END.split(text):
+        bare = part.strip()
+        content = _complete_tags(bare)
+        segment = Segment(part)
+        if any(token.kind != "text" for token in content):
+            segment = replace(make_segment(content, find_partners(content), 0, len(content)), raw=bare)
+        if not any(map(str.isalpha, segment.text)):
+            document.keep(part)
+        elif not segment.raw:
+            document.translate(segment)
+        else:
+            before, _, after = part.partition(bare)
+            document.keep(before)
+            document.translate(segment)
+            document.keep(after)
+    return document
+
+
+def _complete_tags(text: str) -> list[Token]:
+    """The tokens of a text. Tags without a counterpart and comments are text, and entities are not."""
+    found = list(tokens(text))
+    content = list[Token]()
+    for token, partner in zip(found, find_partners(found), strict=True):
+        if token.kind == "void" or partner is not None:
+            content.append(token)
+        elif token.kind == "open" and token.name in VOID:
+            content.append(replace(token, kind="void"))
+        else:
+            pieces = re.split(f"({ENTITY.pattern})", token.raw)
+            content += [Token("other" if place % 2 else "text", piece) for place, piece in enumerate(pieces) if piece]
+    return join_elements(content, _stays)
 
 
 def html_document(text: str) -> Document:
@@ -276,10 +317,19 @@ def _attributes(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Segment:
-    """A text to translate as a whole, with the markup in it. See `MarkupSpan`."""
+    """A text to translate as a whole, with the markup in it. See `MarkupSpan`.
+
+    raw: the text with its markup, if that can be written as it is and is what a translation memory has
+    """
 
     text: str
     marks: tuple[MarkupSpan, ...] = ()
+    raw: str = ""
+
+    def recalled(self, find: Callable[[str], MemoryMatch | None]) -> Segment:
+        """A plain text instead if a memory has it with its markup; else the segment itself."""
+        match = find(self.raw) if self.raw else None
+        return Segment(self.raw) if match is not None and match.exact else self
 
 
 def raw_text(content: Iterable[Token]) -> str:

@@ -5,11 +5,11 @@ from html import escape
 
 from weft.errors import DataError
 from weft.tasks.translation.documents.html import Document, Token, find_partners, raw_text, tokens
-from weft.tasks.translation.documents.xliff import DECLARED, check_xml, inline_content
+from weft.tasks.translation.documents.xliff import DECLARED, check_xml, inline_content, with_attributes
 from weft.tasks.translation.markup_and_tag_transfer import has_words
 
 Variant = tuple[str, tuple[int, int], tuple[int, int]]
-"""The language of a variant, and the places of its tags and of those of its segment."""
+"""The language of a variant, and the places of its tags and of those of its segment, which are one if it is empty: `<seg/>`."""
 
 
 def tmx_document(text: str, language: str | None = None) -> Document:
@@ -24,22 +24,26 @@ def tmx_document(text: str, language: str | None = None) -> Document:
     document = Document(lambda written: escape(written, quote=False))
     at = 0
     for variants in _units(parsed, partners):
-        if any(_base(code) == _base(language) for code, _, _ in variants):
+        ours = [each for each in variants if _base(each[0]) == _base(language)]
+        texts = [each for each in variants if raw_text(parsed[each[2][0] + 1 : each[2][1]]).strip()]
+        if not texts or any(each in texts for each in ours):
             continue
-        chosen = next((each for each in variants if _base(each[0]) == _base(source)), variants[0] if variants else None)
-        if chosen is None:
-            continue
-        _, (begin, end), (first, last) = chosen
+        _, (begin, end), (first, last) = next((each for each in texts if _base(each[0]) == _base(source)), texts[0])
         content = inline_content(parsed[first + 1 : last])
         if not has_words("".join(token.raw for token in content if token.kind == "text")):
             continue
-        before = raw_text(parsed[at : end + 1])
+        if ours:  # with an empty segment
+            _, (begin, _), (first, end) = ours[0]
+            tag = with_attributes(parsed[begin].raw, {"creationid": "weft"})
+            start = raw_text(parsed[at:begin]) + tag + raw_text(parsed[begin + 1 : first])
+            document.keep(start + parsed[first].raw.rstrip("/>").rstrip() + ">")
+        else:
+            indent = parsed[begin - 1].raw if parsed[begin - 1].kind == "text" else ""
+            opening = f'{indent[len(indent.rstrip()) :]}<tuv xml:lang="{escape(language)}" creationid="weft"><seg>'
+            document.keep(raw_text(parsed[at : end + 1]) + opening)
         at = end + 1
-        indent = parsed[begin - 1].raw if parsed[begin - 1].kind == "text" else ""
-        opening = f'{indent[len(indent.rstrip()) :]}<tuv xml:lang="{escape(language)}" creationid="weft"><seg>'
-        document.keep(before + opening)
         document.add(content)
-        document.keep("</seg></tuv>")
+        document.keep("</seg>" if ours else "</seg></tuv>")
     document.keep(raw_text(parsed[at:]))
     return document
 
@@ -49,14 +53,14 @@ def _units(parsed: Sequence[Token], partners: Sequence[int | None]) -> list[list
     units: list[list[Variant]] = []
     language, begin = "", 0
     for place, token in enumerate(parsed):
-        partner = partners[place]
-        if token.kind != "open" or partner is None:
+        partner = place if token.kind == "void" else partners[place]
+        if token.kind not in ("open", "void") or partner is None:
             continue
         if token.name == "tu":
             units.append([])
         elif token.name == "tuv":
             language, begin = token.attributes.get("xml:lang") or token.attributes.get("lang", ""), place
-        elif token.name == "seg" and units and (partners[begin] or 0) > partner and partner > place + 1:
+        elif token.name == "seg" and units and (partners[begin] or 0) > partner:
             units[-1].append((language, (begin, partners[begin] or 0), (place, partner)))
     return units
 

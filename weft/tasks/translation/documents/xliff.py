@@ -10,6 +10,7 @@ from functools import partial
 from html import escape
 from xml.parsers import expat
 
+from weft.data.file_formats.xliff_pairs import EXACT, UNTRANSLATED, is_suggestion
 from weft.errors import DataError
 from weft.tasks.translation.documents.html import Document, Token, find_partners, join_elements, raw_text, tokens
 from weft.tasks.translation.segmenter import Translation
@@ -27,16 +28,20 @@ DECLARED = re.compile(r"""^(<\?xml[^>]*?)\s+encoding=(?:'[^']*'|"[^"]*")""")
 
 @dataclass(frozen=True)
 class _Unit:
-    """Places of the tokens of one unit: its tag, its source, its target if it has one, and whether it is to be translated."""
+    """Places of the tokens of one unit: its tag, its source, its target if it has one, and whether it is to be translated.
+
+    before: the place of the last token that has to stand before the target
+    """
 
     segment: int
     source: tuple[int, int]
     target: tuple[int, int] | None
+    before: int
     wanted: bool
 
 
 def xliff_document(text: str, language: str | None = None) -> Document:
-    """The document of an XLIFF file. Units that are approved, final or not to be translated keep their target.
+    """The document of an XLIFF file. Units that are approved, translated by a person or not to be translated keep their target.
 
     language: the target language, which is written into the file if it names none.
     """
@@ -54,7 +59,7 @@ def xliff_document(text: str, language: str | None = None) -> Document:
             document.keep(raw_text(parsed[at : end + 1]))
             at = end + 1
             continue
-        before, at = raw_text(parsed[at : end + 1]), end + 1
+        before, at = raw_text(parsed[at : unit.before + 1]), unit.before + 1
         opening, closing = _target_tags(parsed, unit)
         if unit.target is None:
             before += _indent(parsed, begin)
@@ -96,7 +101,7 @@ def _described(answer: Translation, *, before: str, opening: str, segment: str) 
         return before + with_attributes(opening, {"state": "needs-review-translation", **kind})
     start, tag, rest = before.rpartition(segment)
     estimate = f"confidence-{sure}" if sure else score
-    kind = {"subState": "weft:exact-match" if answer.from_memory else f"weft:{estimate}"}
+    kind = {"subState": EXACT if answer.from_memory else f"weft:{estimate}"}
     return start + with_attributes(tag, {"state": "translated", **kind}) + rest + opening
 
 
@@ -134,9 +139,24 @@ def _units(parsed: Sequence[Token], partners: Sequence[int | None]) -> list[_Uni
         if source is None or source[0] == source[1]:
             continue
         target = inner.get("target")
-        final = "final" in (token.attributes.get("state"), parsed[target[0]].attributes.get("state") if target else None)
-        units.append(_Unit(place, source, target, not final and place >= stays))
+        last = source[1] if target else max(source[1], inner.get("seg-source", source)[1])
+        wanted = place >= stays and not _by_a_person(parsed, token, source, target)
+        units.append(_Unit(place, source, target, last, wanted))
     return units
+
+
+def _by_a_person(parsed: Sequence[Token], unit: Token, source: tuple[int, int], target: tuple[int, int] | None) -> bool:
+    """Whether a unit is final, or has a translation that no machine has suggested.
+
+    In version 2 a segment without a state is in the state `initial`. In version 1.2 a target without one may be a copy of the
+    source, which other programs write to be overwritten.
+    """
+    own = unit.attributes | (parsed[target[0]].attributes if target else {})
+    state, note = own.get("state", ""), own.get("state-qualifier") or own.get("substate", "")
+    text = raw_text(parsed[target[0] + 1 : target[1]]).strip() if target else ""
+    if not text or state in UNTRANSLATED or is_suggestion(note):
+        return state == "final"
+    return bool(state) or (unit.name == "trans-unit" and text != raw_text(parsed[source[0] + 1 : source[1]]).strip())
 
 
 def _children(parsed: Sequence[Token], partners: Sequence[int | None], first: int, last: int) -> dict[str, tuple[int, int]]:
