@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.helpers import tiny
+from tests.helpers import pictures, tiny
 
 
 def pytest_configure() -> None:
@@ -57,6 +57,13 @@ def _own_cache(shared_folder: Path) -> Iterator[None]:
     """Tests neither read nor fill the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(shared_folder / "cache"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_pictures() -> Iterator[None]:
+    """Trainings leave out `results.png`; `pictures.drawn` is for tests of it."""
+    with pictures.left_out():
         yield
 
 
