@@ -1,4 +1,4 @@
-"""The picture `results.png` of a training, which takes as long as the rest of a small one: tests leave it out unless they ask."""
+"""`results.png`, the picture of a training, takes as long as the rest of a small one. Tests leave it out unless they ask."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -17,6 +17,8 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any, NoReturn
 
+from weft.torch_startup import defer_compiler
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -49,7 +51,11 @@ def launch(program: str, jobs: Sequence[Any], processes: int = 2) -> list[str]:
 
 
 def fork_all(program: str, jobs: str, processes: int, folder: Path) -> None:
-    """Forks the processes from one that has imported everything, which takes longest. If one fails, all end."""
+    """Forks the processes from one that has imported everything, which takes longest. If one fails, all end.
+
+    Like `weft train`, it leaves out torch's compiler, which would take each process as long as torch.
+    """
+    defer_compiler()
     import_module(".".join(Path(program).relative_to(ROOT).with_suffix("").parts))
     children = [os.fork() or _process(program, jobs, rank, folder) for rank in range(processes)]
     for _ in children:

@@ -1,18 +1,22 @@
 """Commands of weft in the processes that `launch` forks from one that has imported everything, as torchrun would start them.
 
-As a program it is one of these processes: `python weft_commands.py '[[PORT, STATUS, "train", …], …]'` runs the commands one after
-the other, each over a port of its own, and each has to end with its status. Messages go to standard output.
+As a program it is one of these processes: `python weft_commands.py '[[PORT, STATUS, "train", …], …]'` runs the commands one
+after the other, each over a port of its own, and each has to end with its status. Messages go to standard output.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import weft.cli.train  # before the fork
+import torch
+
+import weft.training.train_run  # before the fork
+from tests.helpers import pictures
 from tests.helpers.process_group import free_port, launch
 from weft import cli
 
@@ -28,12 +32,12 @@ def run_commands(jobs: Sequence[Sequence[str]]) -> None:
     """One process of several jobs."""
     for port, status, *command in jobs:
         os.environ["MASTER_PORT"] = port
-        found = cli.run(command)
-        assert found == int(status), (command, found)
+        with contextlib.redirect_stderr(sys.stdout), pictures.left_out():
+            found = cli.run(command)
+        assert found == int(status), f"{command} ended with {found}"
 
 
 if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    os.dup2(1, 2)
-    weft.cli.train.torch.set_num_threads(1)
+    torch.set_num_threads(1)
     run_commands(json.loads(sys.argv[1]))
