@@ -28,8 +28,8 @@ def free_port() -> int:
         return int(opened.getsockname()[1])
 
 
-def launch(program: str, jobs: Sequence[Any], processes: int = 2) -> list[str]:
-    """Runs `program` with jobs as JSON in several processes, and returns their outputs."""
+def start(program: str, jobs: Sequence[Any], folder: Path, processes: int = 1) -> subprocess.Popen[bytes]:
+    """Starts `program` with jobs as JSON in several processes, a group of their own, which write into files of `folder`."""
     shared = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -37,14 +37,25 @@ def launch(program: str, jobs: Sequence[Any], processes: int = 2) -> list[str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
     }
+    command = [sys.executable, "-m", __name__, program, json.dumps(jobs), str(processes), str(folder)]
+    return subprocess.Popen(command, env=shared, cwd=ROOT, start_new_session=True)
+
+
+def kill(parent: subprocess.Popen[bytes]) -> None:
+    """Ends a group of processes, if it has not ended."""
+    with suppress(ProcessLookupError):
+        os.killpg(parent.pid, signal.SIGKILL)
+    parent.wait()
+
+
+def launch(program: str, jobs: Sequence[Any], processes: int = 2) -> list[str]:
+    """Runs `program` with jobs as JSON in several processes, and returns their outputs."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", __name__, program, json.dumps(jobs), str(processes), folder]
-        parent = subprocess.Popen(command, env=shared, cwd=ROOT, start_new_session=True)
+        parent = start(program, jobs, Path(folder), processes)
         try:
-            parent.wait(240)
+            parent.wait(600)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(parent.pid, signal.SIGKILL)
+            kill(parent)
         files = [Path(folder, str(rank)) for rank in range(processes)]
         assert parent.returncode == 0, "\n".join(file.with_suffix(".errors").read_text() for file in files)
         return [file.read_text() for file in files]
@@ -53,10 +64,13 @@ def launch(program: str, jobs: Sequence[Any], processes: int = 2) -> list[str]:
 def fork_all(program: str, jobs: str, processes: int, folder: Path) -> None:
     """Forks the processes from one that has imported everything, which takes longest. If one fails, all end.
 
-    Like `weft train`, it leaves out torch's compiler, which would take each process as long as torch.
+    That is the program and the modules in its list LATER, which it imports only as it runs. Like `weft train`, the processes
+    leave out torch's compiler, which would take each of them as long as torch.
     """
     defer_compiler()
-    import_module(".".join(Path(program).relative_to(ROOT).with_suffix("").parts))
+    module = import_module(".".join(Path(program).relative_to(ROOT).with_suffix("").parts))
+    for name in getattr(module, "LATER", ()):
+        import_module(name)
     children = [os.fork() or _process(program, jobs, rank, folder) for rank in range(processes)]
     for _ in children:
         if os.wait()[1]:
