@@ -42,9 +42,9 @@ def start(program: str, jobs: Sequence[Any], folder: Path, processes: int = 1) -
 
 
 def kill(parent: subprocess.Popen[bytes]) -> None:
-    """Ends a group of processes, if it has not ended."""
-    with suppress(ProcessLookupError):
-        os.killpg(parent.pid, signal.SIGKILL)
+    """Kills the processes that were forked, and waits for the one that they were forked from, which waits for them."""
+    for child in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
     parent.wait()
 
 
@@ -55,7 +55,8 @@ def launch(program: str, jobs: Sequence[Any], processes: int = 2) -> list[str]:
         try:
             parent.wait(600)
         finally:
-            kill(parent)
+            with suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)
         files = [Path(folder, str(rank)) for rank in range(processes)]
         assert parent.returncode == 0, "\n".join(file.with_suffix(".errors").read_text() for file in files)
         return [file.read_text() for file in files]

@@ -91,7 +91,7 @@ def run_jobs(jobs: Sequence[Mapping[str, Any]], world: World) -> None:
             elif "start" in job:
                 train_run.train(start=job["start"], data=tiny.generated("copy", 500), out=out, set={**SHORT, **settings})
             else:
-                tiny.train(out, settings={**SMALL, **settings})
+                tiny.train(out, settings={**SMALL, **settings}, valid=tiny.generated("reverse", 20, "valid"))
         except Interrupted as stopped:
             print(stopped)
 

@@ -47,13 +47,13 @@ def here(todo: list[dict[str, Any]]) -> None:
 
 
 def train_all(folder: Path) -> None:
-    """One process, two, and what others continue at step 8 of the two."""
+    """One process, two, and what others continue at step 16 of the two."""
     here(jobs(folder / "one"))
     launch(sharded_jobs.__file__, jobs(folder / "two"))
     for name in ("on-1", "on-3"):
         run = shutil.copytree(folder / "two" / "run", folder / name)
         for step in checkpoint.steps(run):
-            if step > 8:
+            if step > 16:
                 shutil.rmtree(checkpoint.folder_of(run, step))
     here([{"out": str(folder / "on-1"), "resume": True}])
     launch(sharded_jobs.__file__, [{"out": str(folder / "on-3"), "resume": True}], processes=3)
