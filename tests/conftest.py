@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,12 +31,17 @@ MARKED = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        file = item.path.relative_to(Path(__file__).parent).as_posix() if Path(__file__).parent in item.path.parents else ""
-        for begin, mark in MARKED.items():
-            if file.startswith(begin):
-                item.add_marker(mark)
-        if file.endswith("_cuda.py"):
-            item.add_marker(pytest.mark.gpu)
+        for mark in _marks_of(item.path):
+            item.add_marker(mark)
+
+
+@functools.cache
+def _marks_of(path: Path) -> list[pytest.MarkDecorator]:
+    """The markers of the tests in a file."""
+    here = Path(__file__).parent
+    file = path.relative_to(here).as_posix() if here in path.parents else ""
+    gpu = [pytest.mark.gpu] if file.endswith("_cuda.py") else []
+    return gpu + [mark for begin, mark in MARKED.items() if file.startswith(begin)]
 
 
 def pytest_collection_finish() -> None:
