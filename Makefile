@@ -1,5 +1,5 @@
 # make demo   train a small model on generated data, score it, translate with it (5 minutes on 2 cores)
-# make test   lint, then every test
+# make test   lint and every test
 # make lint   ruff and mypy
 # make check  for a change in progress: lint, the tests of changed files, and the contract of a mechanism (BASE=main: since main)
 # make release   sdist and wheel in dist, built twice with the same bytes; the wheel is tried in an empty environment
@@ -22,24 +22,33 @@ INPUTS := pyproject.toml constraints.txt
 
 BASE ?= HEAD
 
-.PHONY: demo test check lint docs release minimum results sbom browser clients clean
+.PHONY: demo test check lint style docs release minimum results sbom browser clients clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.weft-installed
 	$(BIN)/weft demo
 
-# One thread a process: the processes share the cores already. Bytecode is written, for tests start many processes.
-test: lint browser clients
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS)
+# A command with mypy beside it, which uses one core, and whose messages come last.
+WITH_MYPY = $(BIN)/mypy > $(VENV)/mypy.txt 2>&1 & mypy=$$!; ( $(1) ); tests=$$?; \
+  wait $$mypy || tests=1; cat $(VENV)/mypy.txt; exit $$tests
 
-check: lint
-	@$(BIN)/python -m tests.helpers.changed_tests $(BASE) | while read -r line; do \
-	  echo "pytest $$line"; eval "OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) $$line" || exit 1; done
+# One thread a process: the processes share the cores already. Bytecode is written, for tests start many processes. Each process
+# begins with a part of the tests in their order, so that a fixture of a module is made once, and takes over from the other.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-lint: $(VENV)/.weft-dev-installed
+test: style browser clients
+	@$(call WITH_MYPY,$(PYTEST))
+
+check: style
+	@$(call WITH_MYPY,$(BIN)/python -m tests.helpers.changed_tests $(BASE) | while read -r line; do \
+	  echo "pytest $$line"; eval "$(PYTEST) -q $$line" || exit 1; done)
+
+lint: style
+	$(BIN)/mypy
+
+style: $(VENV)/.weft-dev-installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 
 # Warnings are errors: a broken link, a page in no table of contents, a docstring that cannot be shown.
 docs: $(VENV)/.weft-docs-installed
@@ -59,7 +68,7 @@ minimum:
 	@test -x $(OLD) || $(PYTHON) -m venv .venv-minimum
 	$(PYTHON) deploy/minimum_versions.py > .venv-minimum/constraints.txt
 	$(OLD) -m pip install --quiet -c .venv-minimum/constraints.txt -e '.[$(EVERY)]'
-	OMP_NUM_THREADS=1 $(OLD) -m pytest -q -n $(JOBS) $(TESTS)
+	OMP_NUM_THREADS=1 $(OLD) -m pytest -q -n $(JOBS) --dist worksteal $(TESTS)
 
 results: $(VENV)/.weft-installed
 	$(BIN)/python docs/results.py

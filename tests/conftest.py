@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.helpers import tiny
+from tests.helpers import pictures, tiny
 
 
 def pytest_configure() -> None:
@@ -30,12 +31,17 @@ MARKED = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        file = item.path.relative_to(Path(__file__).parent).as_posix() if Path(__file__).parent in item.path.parents else ""
-        for begin, mark in MARKED.items():
-            if file.startswith(begin):
-                item.add_marker(mark)
-        if file.endswith("_cuda.py"):
-            item.add_marker(pytest.mark.gpu)
+        for mark in _marks_of(item.path):
+            item.add_marker(mark)
+
+
+@functools.cache
+def _marks_of(path: Path) -> list[pytest.MarkDecorator]:
+    """The markers of the tests in a file."""
+    here = Path(__file__).parent
+    file = path.relative_to(here).as_posix() if here in path.parents else ""
+    gpu = [pytest.mark.gpu] if file.endswith("_cuda.py") else []
+    return gpu + [mark for begin, mark in MARKED.items() if file.startswith(begin)]
 
 
 def pytest_collection_finish() -> None:
@@ -57,6 +63,13 @@ def _own_cache(shared_folder: Path) -> Iterator[None]:
     """Tests neither read nor fill the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(shared_folder / "cache"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_pictures() -> Iterator[None]:
+    """Trainings leave out `results.png`; `pictures.drawn` is for tests of it."""
+    with pictures.left_out():
         yield
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from deploy.language_names import SOURCE, names
-from tests.helpers import tiny
+from tests.helpers import pictures, tiny
 from weft.data.column_checks_and_listed_files import _header
 from weft.data.formats import open_pairs
 from weft.data.language_names import FILE, language_names
@@ -29,7 +29,8 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_says_once_that_there_is_no_picture(bare: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tiny.train(tmp_path / "run", settings={"train.steps": 4, "train.validate_every": 2})
+    with pictures.drawn():
+        tiny.train(tmp_path / "run", settings={"train.steps": 4, "train.validate_every": 2})
     said = capsys.readouterr().err
     assert said.count("there will be no results.png") == 1 and "pip install 'weft-seq2seq[plots]'" in said
     assert (tmp_path / "run" / "results.csv").exists() and not (tmp_path / "run" / "results.png").exists()

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.helpers import tiny
 from tests.helpers.documents import (
     CODE,
     DOCUMENTS,
@@ -141,14 +142,19 @@ def test_links_lead_somewhere(file: Path) -> None:
             assert anchor in anchors(target.read_text("utf-8")), f"there is no heading for {link}"
 
 
-QUICK_COMMANDS = [("always", ["--help"]), ("always", ["list"]), ("always", ["train", "--help"])]
+QUICK_COMMANDS = [("always", ["list"]), ("always", ["train", "--help"])]
 QUICK_COMMANDS += [(place, words) for place, words in WEFT if QUICK.match(" ".join(["weft", *words]))]
 
 
 @pytest.mark.parametrize("arguments", named(QUICK_COMMANDS))
-def test_a_quick_command_runs(arguments: list[str], tmp_path: Path) -> None:
+def test_a_quick_command_runs(arguments: list[str], weft: tiny.Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert weft(*arguments).strip()
+
+
+def test_the_program_runs(tmp_path: Path) -> None:
     program = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); from weft.cli import main; main()"]
-    done = subprocess.run([*program, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*program, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

@@ -81,6 +81,15 @@ CASES = {
         False,
         ALL,
     ),
+    "the model of a training before it has data": (
+        "import sys, tempfile, pathlib, weft.training.prepare_run as p; from weft.config.sections import load_config\n"
+        "over = {'data.tokenizer': 'bytes', 'data.train': ['generated:reverse?count=9']}\n"
+        "config = load_config('transformer-tiny', over=over)\n"
+        "with tempfile.TemporaryDirectory() as out: p.prepare_run(config, pathlib.Path(out), torch.device('cpu'))\n"
+        "found = [name for name in ('sympy', 'torch._dynamo') if name in sys.modules]",
+        [],
+        NONE,
+    ),
     "the compiler, by optimisers": (
         f"{TRAINING}; found = sorted(name for name in sys.modules if name.startswith('torch._dynamo'))",
         ["torch._dynamo"],

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import tiny
+from tests.helpers.weft_commands import run_together
 from weft import cli
 from weft.runs.weight_files import read_tensors
 from weft.training.checkpoint import steps
@@ -164,12 +165,15 @@ def test_two_processes_train_as_one_does_and_take_over_from_it(tmp_path: Path) -
     begin = ["train", "transformer-tiny", *DATA, "--out"]
     run_here(*begin, one, *settings(**few))
     run_here(*begin, moved, *settings(**{**few, "train__steps": 6}))
-    said = finish(torchrun([*begin, two, *settings(**few)]))
-    assert "2 processes (cpu)" in said
-    assert said.count("done: step 12") == 1
+    take_over = ["train", "--resume", moved, "--set", "train.steps=12"]
+    uneven = [*begin, tmp_path / "uneven", *settings(train__accumulate=3)]
+    said = run_together([*begin, two, *settings(**few)], take_over, uneven, status=1)
+    assert said.count("2 processes (cpu)") == 3
+    assert said.count("done: step 12") == 2
     assert losses(two) == pytest.approx(losses(one), abs=1e-4)
-    finish(torchrun(["train", "--resume", moved, "--set", "train.steps=12"]))
     assert losses(moved) == pytest.approx(losses(one), abs=1e-4)
+    assert "train.accumulate: 3 micro-batches per step cannot be divided among 2 processes" in said
+    assert not (tmp_path / "uneven").exists()
 
 
 def test_control_c_at_a_terminal_stops_all_processes_and_saves(tmp_path: Path) -> None:
@@ -190,7 +194,4 @@ def test_an_error_stops_all_processes_and_leaves_nothing(tmp_path: Path) -> None
     said = finish(process, 1)
     assert said.count("nowhere.a: there is no such file") == 1
     assert "process 1 stops" in said
-    assert not run.exists()
-    uneven = finish(torchrun(["train", "transformer-tiny", *DATA, "--out", run, *settings(train__accumulate=3)]), 1)
-    assert "train.accumulate: 3 micro-batches per step cannot be divided among 2 processes" in uneven
     assert not run.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import shlex
@@ -143,19 +144,28 @@ def unknown_arguments(source: str) -> Iterator[str]:
 
 def parse(arguments: list[str]) -> int:
     """The exit status of a command line that is parsed as strictly as when it is run, but runs nothing."""
-    import typer
+    from weft.cli import spread_sets
 
-    from weft.cli import make_app, spread_sets
-
-    command: Any = typer.main.get_command(make_app())
+    command = _parser()
     if all(word.startswith("-") for word in arguments):  # such options run at once, and one of them writes into the user's home
         return int(not {*arguments} <= {name for param in command.params for name in param.opts})
-    groups = [item for item in command.commands.values() if hasattr(item, "commands")]
-    for item in (command, *command.commands.values(), *(each for group in groups for each in group.commands.values())):
-        item.callback = None
     with pytest.raises(SystemExit) as end:
         command.main(spread_sets(arguments), prog_name="weft")
     return int(end.value.code or 0)
+
+
+@functools.cache
+def _parser() -> Any:
+    """All commands, which do nothing."""
+    import typer
+
+    from weft.cli import make_app
+
+    command: Any = typer.main.get_command(make_app())
+    groups = [item for item in command.commands.values() if hasattr(item, "commands")]
+    for item in (command, *command.commands.values(), *(each for group in groups for each in group.commands.values())):
+        item.callback = None
+    return command
 
 
 def check_sets(arguments: list[str]) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any, NoReturn
 
+from weft.torch_startup import defer_compiler
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -26,8 +28,8 @@ def free_port() -> int:
         return int(opened.getsockname()[1])
 
 
-def launch(program: str, jobs: Sequence[Any], processes: int = 2) -> list[str]:
-    """Runs `program` with jobs as JSON in several processes, and returns their outputs."""
+def start(program: str, jobs: Sequence[Any], folder: Path, processes: int = 1) -> subprocess.Popen[bytes]:
+    """Starts `program` with jobs as JSON in several processes, a group of their own, which write into files of `folder`."""
     shared = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -35,11 +37,23 @@ def launch(program: str, jobs: Sequence[Any], processes: int = 2) -> list[str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
     }
+    command = [sys.executable, "-m", __name__, program, json.dumps(jobs), str(processes), str(folder)]
+    return subprocess.Popen(command, env=shared, cwd=ROOT, start_new_session=True)
+
+
+def kill(parent: subprocess.Popen[bytes]) -> None:
+    """Kills the processes that were forked, and waits for the one that they were forked from, which waits for them."""
+    for child in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+    parent.wait()
+
+
+def launch(program: str, jobs: Sequence[Any], processes: int = 2) -> list[str]:
+    """Runs `program` with jobs as JSON in several processes, and returns their outputs."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", __name__, program, json.dumps(jobs), str(processes), folder]
-        parent = subprocess.Popen(command, env=shared, cwd=ROOT, start_new_session=True)
+        parent = start(program, jobs, Path(folder), processes)
         try:
-            parent.wait(240)
+            parent.wait(600)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(parent.pid, signal.SIGKILL)
@@ -49,8 +63,15 @@ def launch(program: str, jobs: Sequence[Any], processes: int = 2) -> list[str]:
 
 
 def fork_all(program: str, jobs: str, processes: int, folder: Path) -> None:
-    """Forks the processes from one that has imported everything, which takes longest. If one fails, all end."""
-    import_module(".".join(Path(program).relative_to(ROOT).with_suffix("").parts))
+    """Forks the processes from one that has imported everything, which takes longest. If one fails, all end.
+
+    That is the program and the modules in its list LATER, which it imports only as it runs. Like `weft train`, the processes
+    leave out torch's compiler, which would take each of them as long as torch.
+    """
+    defer_compiler()
+    module = import_module(".".join(Path(program).relative_to(ROOT).with_suffix("").parts))
+    for name in getattr(module, "LATER", ()):
+        import_module(name)
     children = [os.fork() or _process(program, jobs, rank, folder) for rank in range(processes)]
     for _ in children:
         if os.wait()[1]:

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 import weft as library
-from tests.helpers import labelled_translations, shapes, tiny, tones
+from tests.helpers import labelled_translations, pictures, shapes, tiny, tones
 from weft.bench.compare.measure_run import Measurements, measure
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
@@ -208,10 +208,11 @@ def settings(small: Small) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=SMALL)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A run of six updates."""
+    """A run of six updates, with its picture."""
     small, folder = SMALL[request.param], tmp_path_factory.mktemp(request.param)
     data = small.data(folder)
-    library.train("transformer-tiny", data=data, valid=data, out=folder / "run", set=settings(small))
+    with pictures.drawn():
+        library.train("transformer-tiny", data=data, valid=data, out=folder / "run", set=settings(small))
     path = folder / small.input
     return Trained(request.param, folder / "run", data, str(path) if path.exists() else small.input)
 

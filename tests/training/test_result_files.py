@@ -7,19 +7,26 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.helpers import small_task
+from tests.helpers import pictures, small_task
 from weft.tasks.base import Sample
 from weft.training import result_files
 from weft.training.log import Log, open_log
 from weft.training.result_files import ResultFiles, curves, read_samples, result_rows, thinned
 
 TEXTS = [Sample("a\nb", "", " step 7"), Sample("3 source: x", "y", "step 9\nz")]
+
+
+@pytest.fixture(autouse=True)
+def _drawn() -> Iterator[None]:
+    with pictures.drawn():
+        yield
 
 
 def write(log: Log, *steps: int) -> None:
@@ -96,7 +103,7 @@ def test_values_that_are_no_numbers_leave_gaps(tmp_path: Path) -> None:
 
 
 def test_the_panels_of_the_picture_have_one_axis_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = result_files.empty_figure(4, 4, 50, "tight")
+    figure = result_files.empty_figure(4, 4, 50, None)
     monkeypatch.setattr(result_files, "empty_figure", lambda *size: figure)
     train = {"event": "train", "loss": 4.0, "lr": 0.1, "tokens_per_second": 1.0}
     found = [{**train, "step": 5}, {**train, "step": 40}, {"event": "validation", "step": 30, "loss": 3.0, "bleu": 1.0}]
@@ -104,6 +111,23 @@ def test_the_panels_of_the_picture_have_one_axis_of_steps(tmp_path: Path, monkey
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "step", "step"]
     assert figure.axes[3].get_title("left") == "words per second"
+
+
+def test_all_words_and_numbers_lie_within_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = result_files.empty_figure(10, 6, 100, None)
+    monkeypatch.setattr(result_files, "empty_figure", lambda *size: figure)
+    train = {"event": "train", "loss": 0.00123, "lr": 0.00031, "tokens_per_second": 1000000.0}
+    found = [{**train, "step": 5}, {**train, "step": 400_000, "lr": 0.00033, "tokens_per_second": 2345678.0, "loss": 0.00187}]
+    result_files.draw_results(found, tmp_path / "picture.png")
+    drawn, (titles, ticks) = figure.get_tightbbox(), zip(*map(_title_and_ticks, figure.axes), strict=True)
+    assert drawn.x0 >= 0 and drawn.y0 >= 0 and drawn.x1 <= 10 and drawn.y1 <= 6
+    assert not any(title.overlaps(axes.bbox) for title in titles[2:] for axes in figure.axes[:2])
+    assert not any(number.overlaps(axes.bbox) for number in ticks[1] + ticks[3] for axes in (figure.axes[0], figure.axes[2]))
+
+
+def _title_and_ticks(axes: Any) -> tuple[Any, list[Any]]:
+    """The places of the title and of the numbers beside an axis."""
+    return axes._left_title.get_window_extent(), [label.get_window_extent() for label in axes.get_yticklabels()]
 
 
 def test_long_curves_are_drawn_as_means() -> None:

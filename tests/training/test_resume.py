@@ -3,9 +3,6 @@
 import json
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.helpers import small_task
+from tests.helpers.process_group import kill, start
 from tests.helpers.small_task import SmallTask, place_of, train
 from weft.data.batch import Position
 from weft.errors import Interrupted
@@ -123,15 +121,14 @@ def test_killed_three_times_at_random_moments_ends_with_the_same_bits(tmp_path: 
     options = {"steps": 40, "save_every": 2, "validate_every": 5}
     small_task.run_jobs([[str(tmp_path / "whole"), json.dumps(options)]])
     slowly = [str(tmp_path / "killed"), json.dumps({**options, "pause": 0.02}), "--resume"]
-    command, draw = [sys.executable, small_task.__file__, json.dumps([slowly])], random.Random(5)
+    draw = random.Random(5)
     for least in (draw.randint(2, 9), draw.randint(12, 20), draw.randint(23, 32)):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process = start(small_task.__file__, [slowly], tmp_path)
         while last_step(tmp_path / "killed") < least:
-            assert process.poll() is None, process.communicate()[1].decode()
+            assert process.poll() is None, (tmp_path / "0.errors").read_text()
             time.sleep(0.01)
         time.sleep(draw.random() * 0.05)  # anywhere in a step, or in the middle of saving
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        kill(process)
     small_task.run_jobs([[str(tmp_path / "killed"), json.dumps(options), "--resume"]])
     assert differing(tmp_path / "whole", tmp_path / "killed", 40) == []
     assert (tmp_path / "whole" / "model.safetensors").read_bytes() == (tmp_path / "killed" / "model.safetensors").read_bytes()

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from tests.helpers import tiny
+from tests.helpers.weft_commands import run_together
 from weft.runs.weight_files import read_tensors
 
 
@@ -26,7 +27,7 @@ def workers(parent: int) -> list[int]:
     return [ranks[rank] for rank in sorted(ranks) if rank >= 0]
 
 
-def start(out: Path) -> subprocess.Popen[bytes]:
+def command(out: Path) -> list[str]:
     settings = {
         **tiny.SETTINGS,
         "train.shard": True,
@@ -36,11 +37,13 @@ def start(out: Path) -> subprocess.Popen[bytes]:
         "train.log_every": 1,
     }
     sets = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+    return ["train", "transformer-tiny", "--data", tiny.generated("reverse", 500), "--out", str(out), "--set", *sets]
+
+
+def start(out: Path) -> subprocess.Popen[bytes]:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
-    data = ("--data", tiny.generated("reverse", 500), "--out", str(out), "--set", *sets)
-    command = [sys.executable, *torchrun, "-m", "weft", "train", "transformer-tiny", *data]
     with open(out.with_suffix(".said"), "w") as said:
-        return subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+        return subprocess.Popen([sys.executable, *torchrun, "-m", "weft", *command(out)], stdout=said, stderr=subprocess.STDOUT)
 
 
 def losses(run: Path) -> dict[int, float]:
@@ -49,14 +52,14 @@ def losses(run: Path) -> dict[int, float]:
 
 
 def test_a_lost_process_costs_no_step(tmp_path: Path) -> None:
-    whole, lost = start(tmp_path / "whole"), start(tmp_path / "lost")
+    run_together(command(tmp_path / "whole"))
+    lost = start(tmp_path / "lost")
     until = time.monotonic() + 240
     while not (tmp_path / "lost" / "checkpoints" / "step-00000010").exists():
         assert lost.poll() is None and time.monotonic() < until, (tmp_path / "lost.said").read_text()
         time.sleep(0.02)
     os.kill(workers(lost.pid)[1], signal.SIGKILL)
-    for process, name in ((whole, "whole"), (lost, "lost")):
-        assert process.wait(240) == 0, (tmp_path / f"{name}.said").read_text()
+    assert lost.wait(240) == 0, (tmp_path / "lost.said").read_text()
     wanted, found = (losses(tmp_path / name) for name in ("whole", "lost"))
     assert found == wanted and len(found) == 40
     first, second = (read_tensors(tmp_path / name / "model.safetensors") for name in ("whole", "lost"))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Layout = Literal["constrained", "tight"]
+Layout = Literal["constrained"] | None
 DPI = 150
 CANNOT_DRAW = f"drawing needs the package matplotlib: {install('plots')}"
 
@@ -24,7 +24,7 @@ def can_draw() -> bool:
 
 
 def empty_figure(width: float, height: float, dpi: int = DPI, layout: Layout = "constrained") -> Figure:
-    """A figure of that many inches. Raises ConfigError without matplotlib."""
+    """A figure of that many inches; without a layout its margins are given. Raises ConfigError without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # without pyplot, which would look for a display
         from matplotlib.figure import Figure

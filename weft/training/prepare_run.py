@@ -19,6 +19,7 @@ from weft.layers.kernels import computes_bf16, modern
 from weft.models.base import Network, Sizes
 from weft.runs.distillation_and_backtranslation import OpenTeacher
 from weft.runs.open_run import Report, build_network, silent
+from weft.runs.weight_files import zero_initialized
 from weft.tasks.base import Task, build_task, check_metrics, find_measure
 from weft.training.activation_checkpointing import check_layers
 from weft.training.distributed import World
@@ -54,7 +55,7 @@ def prepare_run(config: Config, out: Path, device: torch.device, report: Report 
     A model without weights is built first, so that errors in its configuration show before a large corpus is read.
     """
     task = build_task(config, out, report, OpenTeacher())
-    with torch.device("meta"):
+    with torch.device("meta"), zero_initialized():  # to draw weights, torch would import sympy
         outline = build_network(task, config, task.placeholder_sizes())
     check_length(task, outline)
     check_metrics(task)

@@ -36,6 +36,9 @@ LEFT_OUT = ("event", "step", "seconds", "seconds_left", "skipped")
 SHARE = 0.01
 """The largest share of the time that drawing may take."""
 
+MARGINS = {"left": 0.075, "right": 0.985, "bottom": 0.08, "top": 0.955, "wspace": 0.17, "hspace": 0.2}
+"""Room for numbers of seven characters. A layout that measures its texts takes as long as the rest of the picture."""
+
 POINTS = 2000
 """Points of a curve that are drawn; of more, the means of neighbours are."""
 
@@ -154,9 +157,9 @@ def thinned(points: Sequence[tuple[float, float]], most: int = POINTS) -> list[t
 
 def draw_results(found: Iterable[Record], file: Path, unit: str = "tokens") -> None:
     """Draws loss, score, learning rate and speed by step. Raises ConfigError without matplotlib."""
-    figure = empty_figure(10, 6, 100, "tight")
+    figure = empty_figure(10, 6, 100, None)
     titles = {"loss": "loss", "score": "validation scores", "rate": "learning rate", "speed": f"{unit} per second"}
-    grid = figure.subplots(2, 2, sharex=True)
+    grid = figure.subplots(2, 2, sharex=True, gridspec_kw=MARGINS)
     for axes in grid[1]:
         axes.set_xlabel("step", fontsize=9)
     for axes, (panel, lines) in zip(grid.flat, curves(found).items(), strict=True):
