@@ -59,7 +59,7 @@ def local_copy(address: str) -> Path:
         raise DataError(f"{address}: remote files need the package fsspec: {install('remote')}") from None
     try:
         system, path = url_to_fs(address)
-        pattern = PATTERN.search(address) is not None
+        pattern = PATTERN.match(address) is not None
         paths = sorted(system.glob(path)) if pattern else [path]
         if not paths:
             raise FileNotFoundError("no file has such a name")
@@ -75,7 +75,7 @@ def local_copy(address: str) -> Path:
     except (OSError, ValueError, ImportError, NotImplementedError) as error:
         kept = sorted((file for file in folder.glob("*/*") if not why_untrusted(file)), key=lambda file: file.stat().st_mtime)
         if kept and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            return kept[-1].with_name(Path(address).name) if PATTERN.search(address) else kept[-1]
+            return kept[-1].with_name(Path(address).name) if PATTERN.match(address) else kept[-1]
         raise DataError(f"{address}: the file cannot be fetched: {str(error) or type(error).__name__}.") from None
 
 

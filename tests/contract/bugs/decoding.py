@@ -8,8 +8,8 @@ PAST = [
     Bug(
         "the prediction reads the key in place of the third part",
         "attention.key_value",
-        "return states[..., 2 * self.query_width :]",
-        "return states[..., : self.site.dim - 2 * self.query_width]",
+        '_part("predict", states, 2 * self.query_width)',
+        '_part("predict", states, 0, self.site.dim - 2 * self.query_width)',
         (
             "recurrent_language_model: the_model_is_its_equations(predict)",
             "recurrent_language_model: a_decoder_predicts_from_the_third_part_too(luong)",

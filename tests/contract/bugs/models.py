@@ -209,8 +209,8 @@ LAYERS = [
     Bug(
         "pooling drops out outside training",
         "models.pooling",
-        "torch.tanh(self.hidden(memory))",
-        "nn.functional.dropout(torch.tanh(self.hidden(memory)))",
+        "active = torch.tanh(hidden)",
+        "active = nn.functional.dropout(torch.tanh(hidden))",
         ("self_attentive-pure",),
     ),
     Bug(

@@ -116,7 +116,7 @@ SINGLE = [
     Bug(
         "keys are mixed instead of values",
         "attention.key_value",
-        "key if self.parts == 1 else states[..., self.width : 2 * self.width]",
+        'key if self.parts == 1 else _part("value", states, self.width, 2 * self.width)',
         "key",
         (
             "recurrent_attention: key_value_is_its_formula(kv)",

@@ -91,8 +91,10 @@ def excess_loss(config: Config, count: int) -> float | None:
     """The loss of the old model on some of `count` new pairs above that on its validation data; None if that is not known."""
     run = Path(str(config.start.run))
     known = [line["loss"] for line in records(run) if line["event"] in ("validation", "summary") and "loss" in line]
-    if not known or run_config(run).task["kind"] != config.task["kind"]:
+    before = run_config(run)
+    if not known or before.task["kind"] != config.task["kind"]:
         return None
+    tags = {corpus.tag for corpus in weighed(before.data.train)}  # the old model has no others
     with tempfile.TemporaryDirectory() as folder:
         parts: list[dict[str, Any]] = []
         for number, corpus in enumerate(weighed(config.data.train)):
@@ -100,7 +102,7 @@ def excess_loss(config: Config, count: int) -> float | None:
             file = Path(folder, f"{number}.jsonl")
             some = [{"source": source, "target": target} for source, target in islice(every, MEASURED)]
             file.write_text("".join(f"{json.dumps(pair)}\n" for pair in some), "utf-8")
-            parts += [{"files": [str(file)], "tag": corpus.tag}] if some else []
+            parts += [{"files": [str(file)], "tag": corpus.tag if corpus.tag in tags else None}] if some else []
         data = {"data.train": parts, "data.valid": parts, "data.hold_out": 0, "data.cache": folder}
         plain = {"train.validate_bleu": False, "train.best_by": "loss", "data.teacher": None, "train.metrics": []}
         trained = open_run(run, device=config.train.device)
