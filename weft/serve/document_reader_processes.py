@@ -35,7 +35,7 @@ SECONDS, LONG = 10, 30
 MEMORY = 2 << 30
 """Bytes that a job may take beside the memory that the process begins with."""
 
-POLITENESS = 10
+POLITENESS = 19
 """The priority by which a process stands back for the model and the event loop, as `nice` counts it."""
 
 T = TypeVar("T")

@@ -56,7 +56,7 @@ CHECK = 0.5
 INTERLUDE = 0.1
 """The share of a batch's time after which others may be answered in the middle of it, and that this may take."""
 
-PIECE = 0.05
+PIECE = 0.025
 """The share of a batch's time that the steps between two interruptions may take for jobs of one client, beside others."""
 
 ADMITTED = 512
