@@ -165,7 +165,7 @@ def likeliest_of(scores: Mapping[str, float]) -> str:
 
 
 def counted_choices(rows: Sequence[Mapping[str, Any]], ngrams: Ngrams) -> dict[str, list[str]]:
-    """What is chosen by counting: by frequency in the passage, by the n-gram model, and by both."""
+    """The choices by counting: by frequency in the passage, by the n-gram model, and by both."""
     found: dict[str, list[str]] = {"most frequent candidate": [], "n-gram model": [], "both": []}
     for row in rows:
         counts = Counter(word.lower() for word in row["passage"].split())

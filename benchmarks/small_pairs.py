@@ -164,7 +164,7 @@ def _cost(some: Sequence[Outcome]) -> str:
 
 
 def floor(pairs: Sequence[Pair]) -> str:
-    """What the source scores as its own translation."""
+    """The score of the source as its own translation."""
     copied, targets = zip(*pairs, strict=True)
     return f"Copying the source scores {score(copied, targets)['BLEU'].value:.1f} BLEU.\n"
 

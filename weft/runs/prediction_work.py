@@ -1,4 +1,4 @@
-"""What is to be predicted for a corpus: its inputs, the runs that predict, and where the output goes."""
+"""The prediction of a corpus as work to do: its inputs, the runs that predict, and where the output goes."""
 
 from __future__ import annotations
 
